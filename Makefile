@@ -1,0 +1,89 @@
+# One way to set up: a virtual environment in .venv, filled with exactly what requirements.lock
+# names. Needs Python 3.11 or newer, git, make and a package registry.
+# Another Python: make test PYTHON=python3.13; it stays until another one is asked for.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+# More to tell pytest or the benchmarks, for example: make test ARGS="-k interrupt"
+ARGS   ?=
+
+UV_ON_PATH := $(shell command -v uv 2>/dev/null)
+UV         := $(or $(UV_ON_PATH),$(BIN)/uv)
+
+# uv does not read pip's settings: a mirror or a certificate that pip was told of holds for uv, too.
+# Where no home can be written to, its cache lives in .venv.
+UV_ENV = pip_says() { $(PYTHON) -m pip config list 2>/dev/null | sed -n "s/^global\.$$1='\(.*\)'/\1/p"; }; \
+  index="$${UV_DEFAULT_INDEX:-$${UV_INDEX_URL:-$${PIP_INDEX_URL:-$$(pip_says index-url)}}}"; \
+  [ -z "$$index" ] || export UV_DEFAULT_INDEX="$$index"; \
+  cert="$${SSL_CERT_FILE:-$${PIP_CERT:-$$(pip_says cert)}}"; \
+  [ -z "$$cert" ] || export SSL_CERT_FILE="$$cert"; \
+  [ -w "$$HOME" ] || export UV_CACHE_DIR="$${UV_CACHE_DIR:-$(VENV)/cache}";
+
+# A Python that was asked for by name replaces a .venv made with another version.
+ifneq ($(origin PYTHON),file)
+  WANTED := $(shell $(PYTHON) -c 'import sys; print("python%d.%d" % sys.version_info[:2])' 2>/dev/null)
+  ifeq ($(wildcard $(VENV)/lib/$(or $(WANTED),none)),)
+    REMAKE := remake
+  endif
+endif
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup remake run test test-long check bench lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv from the lock; instant when nothing changed
+	@:
+
+run: setup ## tell the story: recorded replies, no model, no key, offline
+	@$(BIN)/llmsession story
+
+test: setup ## every test but the long ones
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+
+test-long: setup ## the long versions alone
+	@$(BIN)/python -m pytest -m long --timeout 3600 $(ARGS)
+
+check: setup ## lint, format, strict types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup ## the benchmarks, each beside its bare baseline
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lock: setup ## write requirements.lock anew from pyproject.toml
+	@$(UV_ENV) $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url --upgrade \
+	  --python-version 3.11 --custom-compile-command "make lock" \
+	  --group dev pyproject.toml -o requirements.lock
+
+clean: ## remove .venv and every cache
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+remake:
+
+# A missing stamp means no .venv, one that was left half made, or another Python: start from nothing.
+# The lock also names uv, so the bootstrapped one is pinned and hashed like the rest.
+$(READY): pyproject.toml requirements.lock $(REMAKE)
+	@if [ ! -e $@ ] || [ -n "$(REMAKE)" ] || ! $(BIN)/python -c "" 2>/dev/null; then \
+	  $(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || { \
+	    echo "llmsession needs Python 3.11 or newer, and $(PYTHON) is" \
+	      "$$($(PYTHON) --version 2>/dev/null || echo not there): try make $(firstword $(MAKECMDGOALS)) PYTHON=python3.13" >&2; \
+	    exit 1; }; \
+	  $(PYTHON) -m venv --clear $(if $(UV_ON_PATH),--without-pip) $(VENV) || exit 1; \
+	fi
+	@if [ ! -x "$(UV)" ]; then \
+	  awk '/^[^ #]/ { on = /^uv==/ } on' requirements.lock > $(VENV)/uv.lock && \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/uv.lock; \
+	fi
+	@$(UV_ENV) \
+	$(UV) pip sync -q --python $(BIN)/python --require-hashes \
+	  --build-constraints requirements.lock requirements.lock && \
+	$(UV) pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+	@echo "ready: $(VENV), $$($(BIN)/python --version)"

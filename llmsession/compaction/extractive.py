@@ -1,0 +1,174 @@
+"""The extractive summariser: rules that pick what a reader of an old tool output looks for.
+
+No model, no clock: equal outputs give equal summaries, and any output takes a bounded time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from .cap import line_count
+
+__all__ = ["compact_text", "is_worth", "summarise"]
+
+WINDOW_CHARS = 128 * 1024
+"""Of a longer text only the first and the last so many characters are read."""
+
+_READ_LINE_CHARS = 400
+"""Only so much of each line's start is searched, so that a huge line costs no more."""
+
+_SHOWN_LINE_CHARS = 160
+_MAX_TOOL_CHARS = 64
+
+# Every repetition has a bound and starts at a word's edge, so that no line can make a search slow.
+_OUTCOME = re.compile(
+    r"\bexit(?:ed)?(?: with)?(?: (?:code|status))*\s{0,3}[:=]?\s{0,3}-?\d{1,5}\b"
+    r"|\breturn ?code\s{0,3}[:=]?\s{0,3}-?\d{1,5}\b"
+    r"|\b\d{1,9} (?:tests? )?(?:passed|failed|passing|failing|errors?|failures?|skipped)\b"
+    r"|\bRan \d{1,9} tests?\b|\btest result: |^(?:FAILED|OK)\b",
+    re.IGNORECASE,
+)
+_ERROR = re.compile(
+    r"\b(?:error|fatal|panic|panicked|traceback|failed|failure|denied|not found|refused)\b"
+    r"|\b[A-Z]\w{0,60}(?:Error|Exception)\b|^E  |--- FAIL",
+    re.IGNORECASE,
+)
+# a.py:12, and 'File "a.py", line 12'.
+_PLACE = re.compile(
+    r"(?<![\w./-])(?!//)[\w./-]{1,200}\.[A-Za-z]\w{0,9}(?::|\", line )\d{1,7}(?!\w)"
+)
+_LINK = re.compile(r"\bhttps?://[^\s\"'<>)\]]{3,200}")
+
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+
+
+class _Line(msgspec.Struct, frozen=True):
+    number: int
+    text: str
+
+
+def summarise(
+    text: str, *, tool: str | None = None, is_error: bool = False, max_chars: int = 600
+) -> str | None:
+    """What is worth keeping of a tool output, at most *max_chars*.
+
+    First its size, then lines with their numbers (outcomes such as exit codes and test counts,
+    errors, the first and the last lines), then places in files and addresses. None if *text* is
+    under two times *max_chars*: a summary would not pay for its header.
+    """
+    if len(text) < 2 * max_chars:
+        return None
+    total = line_count(text)
+    size = f"{total:,} {'line' if total == 1 else 'lines'}, {len(text):,} characters"
+    lines = _lines(text, total)
+    title = _title(size, tool, is_error, blank=not lines)
+    room = max_chars - len(title)
+    kept = _choose(lines, is_error, room * 3 // 4)
+    room -= sum(len(line) + 1 for line in kept.values())
+    parts = [title, *(kept[number] for number in sorted(kept))]
+    for name, pattern in (("places", _PLACE), ("links", _LINK)):
+        found = _joined(name, _matches(lines, pattern), room)
+        if found:
+            parts.append(found)
+            room -= len(found) + 1
+    summary = "\n".join(parts)
+    return summary if 0 < len(summary) <= max_chars else None
+
+
+def compact_text(summary: str, *, call_id: str, chars: int) -> str:
+    """What is shown for a compacted result: what it is, how to get the whole, the summary.
+
+    *chars* is the size of the full text. Without a summary only the header stands.
+    """
+    header = (
+        f'[compacted: the full result has {chars:,} characters; recall(id="{call_id}") returns it]'
+    )
+    return f"{header}\n{summary}" if summary.strip() else header
+
+
+def is_worth(compact: str, source_chars: int) -> bool:
+    """Is *compact* a text, and shorter than the *source_chars* shown now?"""
+    return bool(compact.strip()) and len(compact) < source_chars
+
+
+def _title(size: str, tool: str | None, is_error: bool, *, blank: bool) -> str:
+    name = " ".join((tool or "").split())[:_MAX_TOOL_CHARS]
+    end = "; only white space" if blank else "; in part:"
+    return f"{name + ': ' if name else ''}{size}{' (error)' if is_error else ''}{end}"
+
+
+def _lines(text: str, total: int) -> list[_Line]:
+    """The lines that are not blank, of the whole text or of its two ends."""
+    if len(text) <= 2 * WINDOW_CHARS:
+        return list(_numbered(text, 1))
+    tail = text[-WINDOW_CHARS:]
+    head_lines = list(_numbered(text[:WINDOW_CHARS], 1))
+    tail_lines = list(_numbered(tail, total - line_count(tail) + 1))
+    if head_lines and tail_lines and head_lines[-1].number == tail_lines[0].number:
+        # One line reaches from one end into the other: show how it starts and how it ends.
+        cut, rest = head_lines.pop(), tail_lines.pop(0)
+        tail_lines.insert(0, _Line(cut.number, cut.text + rest.text))
+    return head_lines + tail_lines
+
+
+def _numbered(text: str, first: int) -> Iterator[_Line]:
+    for number, line in enumerate(text.split("\n"), first):
+        if line and not line.isspace():
+            yield _Line(number, line)
+
+
+def _choose(lines: list[_Line], is_error: bool, room: int) -> dict[int, str]:
+    """Line number -> what is shown of it: the most telling lines first, while there is room."""
+    outcomes = [line for line in lines if _OUTCOME.search(line.text[:_READ_LINE_CHARS])]
+    errors = [line for line in lines if _ERROR.search(line.text[:_READ_LINE_CHARS])]
+    order = [*lines[:1], *lines[-1:], *outcomes[-2:], *errors[:3], *errors[-1:]]
+    if is_error:
+        # A failure usually says why at its end.
+        order += lines[-4:-1]
+    order += [*lines[1:3], *lines[-3:-1]]
+    kept: dict[int, str] = {}
+    for line in order:
+        shown = f"{line.number}: {_trimmed(line.text)}"
+        if line.number not in kept and len(shown) + 1 <= room:
+            kept[line.number] = shown
+            room -= len(shown) + 1
+    return kept
+
+
+def _trimmed(line: str) -> str:
+    ends = line if len(line) <= _READ_LINE_CHARS else f"{line[:200]} ... {line[-100:]}"
+    ends = _ANSI.sub("", ends).rstrip()
+    if len(ends) <= _SHOWN_LINE_CHARS:
+        return ends
+    ends = ends.lstrip()
+    return f"{ends[: _SHOWN_LINE_CHARS - 50]} ... {ends[-40:]}"
+
+
+def _matches(lines: list[_Line], pattern: re.Pattern[str]) -> Iterable[str]:
+    """Each different match, in order of appearance."""
+    found: dict[str, None] = {}
+    for line in lines:
+        for match in pattern.findall(line.text[:_READ_LINE_CHARS]):
+            found[match.replace('", line ', ":").rstrip(".,;:")] = None
+    return found
+
+
+def _joined(name: str, found: Iterable[str], room: int) -> str:
+    """As many of *found* as fit, and how many more there are; "" if not one fits."""
+    names = list(found)
+    shown: list[str] = []
+    # One newline before, and " (+12,345)" behind.
+    room -= len(name) + 2 + 12
+    for item in names:
+        if len(item) + 2 > room or len(shown) == 8:
+            break
+        shown.append(item)
+        room -= len(item) + 2
+    if not shown:
+        return ""
+    more = f" (+{len(names) - len(shown):,})" if len(names) > len(shown) else ""
+    return f"{name}: {', '.join(shown)}{more}"

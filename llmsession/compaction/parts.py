@@ -1,0 +1,82 @@
+"""The few fields of a block that validity and repair look at, read fast and without refusing."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+__all__ = [
+    "Fault",
+    "Part",
+    "Violation",
+    "is_server_call",
+    "is_server_result",
+    "read_part",
+    "read_parts",
+]
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A broken rule. ``where`` is a path into the request, as ``messages[4].content[0]``;
+    ``text`` is what the provider answers to such a request, where that is known."""
+
+    rule: str
+    where: str
+    text: str
+
+
+class Fault(NamedTuple):
+    """A rule that one message breaks by itself. ``place`` is the path inside that message."""
+
+    rule: str
+    place: str
+    text: str
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One block. All but ``type`` is as it came, of any JSON type, None where absent."""
+
+    type: str = ""
+    id: Any = None
+    name: Any = None
+    tool_use_id: Any = None
+    text: Any = None
+    signature: Any = None
+    is_error: Any = None
+    cache_control: Any = None
+    content: msgspec.Raw = msgspec.Raw(b"null")
+
+    def inner(self) -> list[Part]:
+        """The blocks in ``content``; none where it is text or absent."""
+        return read_parts(self.content) or []
+
+
+_part = msgspec.json.Decoder(Part)
+_parts = msgspec.json.Decoder(list[Part])
+
+
+def read_part(raw: bytes | msgspec.Raw) -> Part:
+    """One block, or one tool definition; an empty Part if it is no JSON object."""
+    try:
+        return _part.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return Part()
+
+
+def read_parts(body: bytes | msgspec.Raw) -> list[Part] | None:
+    """The blocks of *body* in order; None if it is no JSON list of objects with a type."""
+    try:
+        return _parts.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def is_server_call(kind: str) -> bool:
+    """Is this the type of a call that the provider runs itself?"""
+    return kind in ("server_tool_use", "mcp_tool_use")
+
+
+def is_server_result(kind: str) -> bool:
+    """Is this the type of a result that the provider made itself?"""
+    return kind.endswith("_tool_result")

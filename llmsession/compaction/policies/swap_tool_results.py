@@ -1,0 +1,191 @@
+"""``swap_tool_results``: old tool results are shown by their summaries. Nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from llmsession.compaction.cap import other_blocks, result_text
+from llmsession.compaction.extractive import compact_text, is_worth
+from llmsession.compaction.plan import Budget, Plan
+from llmsession.compaction.projection import is_thinking
+from llmsession.compaction.tokens import content_weight, context_tokens
+from llmsession.compaction.view import View
+from llmsession.errors import InvalidConfig
+from llmsession.turns.blocks import ToolResultBlock
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile
+
+__all__ = ["SwapToolResults"]
+
+_BILLION = 1_000_000_000
+
+
+class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
+    """Swap each tool result that is older than the newest turns, and steps, that are kept.
+
+    ``due`` says when, ``plan`` says what; a compaction that was asked for needs only a plan.
+    ``keep_recent_steps`` makes results of a long turn old while it is still among the recent
+    ones; None keeps recent turns whole. ``summarize`` shows a result's summary and leaves a
+    result without one as it is; ``redact`` shows a notice.
+
+    Raises InvalidConfig: a threshold that is not between 0 and 1, a keep under 1, another mode.
+    """
+
+    name: ClassVar[str] = "swap_tool_results"
+    exempt_from: ClassVar[tuple[str, ...]] = ("G7",)
+    """It frees what it can and does not promise that the context fits."""
+
+    threshold: float = 0.75
+    keep_recent_turns: int = 5
+    keep_recent_steps: int | None = None
+    mode: Literal["summarize", "redact"] = "summarize"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.threshold, bool) or not isinstance(self.threshold, float | int):
+            raise InvalidConfig(f"threshold must be a number, got {self.threshold!r}")
+        if not 0 < self.threshold < 1:
+            raise InvalidConfig(f"threshold must be between 0 and 1, got {self.threshold}")
+        _check_keep("keep_recent_turns", self.keep_recent_turns)
+        if self.keep_recent_steps is not None:
+            _check_keep("keep_recent_steps", self.keep_recent_steps)
+        if self.mode not in ("summarize", "redact"):
+            raise InvalidConfig(f"mode must be 'summarize' or 'redact', got {self.mode!r}")
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is strictly more than the threshold of the limit used? Never without a limit."""
+        # In whole numbers: 0.57 * 100 is below 57 in floats.
+        threshold = round(self.threshold * _BILLION)
+        return limit_tokens > 0 and used_tokens * _BILLION > threshold * limit_tokens
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to swap now; None if nothing old is left to swap.
+
+        The frontier never goes back. Where a tool loop must start with thinking, nothing is
+        swapped while that would take the thinking of the open turn away.
+        """
+        profile = budget.profile
+        frontier = max(self._turn_frontier(messages), self._step_frontier(messages))
+        if profile.thinking_opens_tool_loop and _open_thinking(view, messages, budget.settled):
+            if profile.binds_thinking:
+                return None
+            frontier = min(frontier, budget.settled)
+        frontier = max(frontier, view.frontier)
+        frozen: dict[str, str] = {}
+        turns: set[int] = set()
+        for position, message in enumerate(messages[:frontier]):
+            for result in message.tool_results:
+                compact = self._compact(view, position, result, budget)
+                if compact is not None:
+                    frozen[result.tool_use_id] = compact
+                    turns.add(message.turn)
+        if not frozen:
+            return None
+        return self._counted(
+            view, messages, budget, frontier=frontier, frozen=frozen, turns=len(turns)
+        )
+
+    def _counted(
+        self,
+        view: View,
+        messages: Sequence[Message],
+        budget: Budget,
+        *,
+        frontier: int,
+        frozen: dict[str, str],
+        turns: int,
+    ) -> Plan:
+        before = context_tokens(messages, view, budget.profile)
+        draft = Plan(
+            policy=self.name,
+            frontier=frontier,
+            frozen=frozen,
+            reason=self._reason(budget),
+            tokens_before=before,
+            tokens_after=before,
+            results_summarised=len(frozen) if self.mode == "summarize" else 0,
+            results_redacted=len(frozen) if self.mode == "redact" else 0,
+            turns_compacted=turns,
+            voids_thinking=budget.profile.binds_thinking,
+        )
+        shown = view.applied(draft, len(messages))
+        after = context_tokens(messages, shown, budget.profile)
+        return msgspec.structs.replace(draft, tokens_after=after)
+
+    def _reason(self, budget: Budget) -> str:
+        kept = f"{self.keep_recent_turns} newest turns"
+        if self.keep_recent_steps is not None:
+            kept = f"{self.keep_recent_steps} newest steps of the {kept}"
+        return (
+            f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used;"
+            f" results before the {kept} are swapped"
+        )
+
+    def _turn_frontier(self, messages: Sequence[Message]) -> int:
+        """Where the first of the newest turns starts; 0 if there are no older ones."""
+        turns = list(dict.fromkeys(message.turn for message in messages))
+        kept = set(turns[-self.keep_recent_turns :])
+        return next((at for at, message in enumerate(messages) if message.turn in kept), 0)
+
+    def _step_frontier(self, messages: Sequence[Message]) -> int:
+        """Where the first of the newest steps starts; 0 if there are no older ones."""
+        if self.keep_recent_steps is None:
+            return 0
+        left = self.keep_recent_steps
+        for at in _steps_backwards(messages):
+            left -= 1
+            if left == 0:
+                return at
+        return 0
+
+    def _compact(
+        self, view: View, position: int, result: ToolResultBlock, budget: Budget
+    ) -> str | None:
+        """The text to freeze for *result*; None if it has one, or none that is smaller."""
+        call_id = result.tool_use_id
+        if call_id in view.frozen:
+            return None
+        summary = ""
+        if self.mode == "summarize":
+            summary = budget.summaries.get(call_id, "")
+            if not summary.strip():
+                return None
+        others = other_blocks(result.content)
+        if others:
+            summary = f"{summary}\n[{others} left out]".lstrip("\n")
+        chars = len(result_text(result.content))
+        compact = compact_text(summary, call_id=call_id, chars=chars)
+        shown_chars = _shown_chars(view.text_for(call_id, position), result, budget.profile)
+        return compact if is_worth(compact, shown_chars) else None
+
+
+def _check_keep(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidConfig(f"{name} must be a whole number from 1, got {value!r}")
+
+
+def _steps_backwards(messages: Sequence[Message]) -> Iterator[int]:
+    """Positions of the messages with calls, newest first. Calls in the very last message are
+    not answered yet; all others are answered by the message after them."""
+    for at in range(len(messages) - 2, -1, -1):
+        if messages[at].tool_calls:
+            yield at
+
+
+def _open_thinking(view: View, messages: Sequence[Message], settled: int) -> bool:
+    """Does the open turn show thinking to the model?"""
+    return any(
+        is_thinking(block)
+        for message in messages[max(settled, view.thinking_from) :]
+        for block in message.content
+    )
+
+
+def _shown_chars(shown: str | None, result: ToolResultBlock, profile: Profile) -> int:
+    """The size of what is shown for *result* now; an image counts as text of its cost."""
+    if shown is not None:
+        return len(shown)
+    chars, flats = content_weight(result.content)
+    return chars + int(flats * profile.image_tokens * profile.chars_per_token)

@@ -1,0 +1,270 @@
+"""The projection: history and view in, the exact request out. Nothing is moved or renamed.
+
+A message that the view does not touch is sent as the very bytes it came in. Of a changed one
+only the ``content`` of tool results is written anew; every other field keeps its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.turns.blocks import (
+    Block,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    encode_json,
+    join_blocks,
+    split_blocks,
+)
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile, Request, RequestMessage
+
+from .view import View
+
+__all__ = ["EMPTY_OUTPUT", "Frame", "Projector", "is_thinking", "project"]
+
+EMPTY_OUTPUT = "(no output)"
+"""Stands for an empty text block inside a tool result: the API refuses empty text there."""
+
+_THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """What surrounds the messages of every request of a session."""
+
+    model: str
+    max_tokens: int
+    system: str | None = None
+    tools: tuple[msgspec.Raw, ...] = ()
+    options: dict[str, Any] = {}
+
+
+def project(messages: Sequence[Message], view: View, profile: Profile, frame: Frame) -> Request:
+    """The request for *messages* as *view* shows them; equal inputs give equal bytes.
+
+    Results that the view swaps or caps show its text in the same block: same id, order, count
+    and ``is_error``. Thinking before ``thinking_from`` is left out, and so are white-space text
+    blocks and messages that become empty. In a user message tool results stand before
+    everything else. Neighbours of one role become one message if the profile merges roles.
+    """
+    return Projector().project(messages, view, profile, frame)
+
+
+class Projector:
+    """``project`` with a memory, so that a step costs its new messages and little else.
+
+    The memory changes no result. It holds the messages of the last projections; those that are
+    not shown any more are forgotten now and then.
+    """
+
+    def __init__(self) -> None:
+        self._shown: dict[str, _Shown] = {}
+        self._merged: dict[int, tuple[list[RequestMessage], RequestMessage]] = {}
+
+    def project(
+        self, messages: Sequence[Message], view: View, profile: Profile, frame: Frame
+    ) -> Request:
+        """See the function ``project``."""
+        parts = self._parts(messages, view)
+        if profile.merges_roles:
+            parts = self._merge(parts)
+        return Request(
+            model=frame.model,
+            max_tokens=frame.max_tokens,
+            system=frame.system,
+            tools=frame.tools,
+            messages=tuple(parts),
+            options=frame.options,
+        )
+
+    def _parts(self, messages: Sequence[Message], view: View) -> list[RequestMessage]:
+        if len(self._shown) > 2 * len(messages) + 64:
+            self._shown = {}
+        memory = self._shown
+        parts = []
+        for position, message in enumerate(messages):
+            shown = memory.get(message.id)
+            if shown is None or shown.message is not message:
+                shown = memory[message.id] = _Shown(message)
+            part = shown.at(position, view)
+            if part is not None:
+                parts.append(part)
+        return parts
+
+    def _merge(self, parts: list[RequestMessage]) -> list[RequestMessage]:
+        merged: list[RequestMessage] = []
+        used: dict[int, tuple[list[RequestMessage], RequestMessage]] = {}
+        run: list[RequestMessage] = []
+        for part in parts:
+            if run and run[0].role != part.role:
+                merged.append(self._joined(run, used))
+                run = []
+            run.append(part)
+        if run:
+            merged.append(self._joined(run, used))
+        self._merged = used
+        return merged
+
+    def _joined(
+        self,
+        run: list[RequestMessage],
+        used: dict[int, tuple[list[RequestMessage], RequestMessage]],
+    ) -> RequestMessage:
+        if len(run) == 1:
+            return run[0]
+        # The memory keeps the parts alive, so an address in it cannot be another part's.
+        known = self._merged.get(id(run[0]))
+        if known is None or not _same(known[0], run):
+            known = (run, _join(run))
+        used[id(run[0])] = known
+        return known[1]
+
+
+def _same(left: list[RequestMessage], right: list[RequestMessage]) -> bool:
+    return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
+
+
+def _join(run: list[RequestMessage]) -> RequestMessage:
+    raws = [raw for part in run for raw in split_blocks(part.body)]
+    if run[0].role == "user":
+        raws = _results_first(raws, [_type_of(raw) == "tool_result" for raw in raws])
+    return RequestMessage(run[0].role, join_blocks(raws))
+
+
+class _Typed(msgspec.Struct):
+    type: Any = None
+
+
+_typed = msgspec.json.Decoder(_Typed)
+
+
+def _type_of(raw: msgspec.Raw) -> Any:
+    return _typed.decode(raw).type
+
+
+class _Shown:
+    """One message, and how it was shown last."""
+
+    __slots__ = ("_key", "_part", "call_ids", "message", "thinks")
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.call_ids = tuple(filter(None, map(_call_id, message.content)))
+        self.thinks = any(map(is_thinking, message.content))
+        self._key: tuple[bool, tuple[str | None, ...]] | None = None
+        self._part: RequestMessage | None = None
+
+    def at(self, position: int, view: View) -> RequestMessage | None:
+        """The message as *view* shows it at *position*; None if nothing of it is left."""
+        texts: tuple[str | None, ...] = ()
+        if self.call_ids:
+            texts = tuple([view.text_for(call_id, position) for call_id in self.call_ids])
+        key = (self.thinks and position < view.thinking_from, texts)
+        if key != self._key:
+            swaps = {
+                call_id: text
+                for call_id, text in zip(self.call_ids, texts, strict=False)
+                if text is not None
+            }
+            self._part = _render(self.message, swaps, leave_out_thinking=key[0])
+            self._key = key
+        return self._part
+
+
+def _render(
+    message: Message, swaps: dict[str, str], *, leave_out_thinking: bool
+) -> RequestMessage | None:
+    kept: list[msgspec.Raw] = []
+    results: list[bool] = []
+    changed = False
+    for block, raw in zip(message.content, split_blocks(message.body), strict=True):
+        shown = _shown_block(block, raw, swaps, leave_out_thinking)
+        changed |= shown is not raw
+        if shown is not None:
+            kept.append(shown)
+            results.append(_is_result(block))
+    if not kept:
+        return None
+    if message.is_user and results != sorted(results, reverse=True):
+        kept = _results_first(kept, results)
+        changed = True
+    return RequestMessage(message.role, join_blocks(kept) if changed else message.body)
+
+
+def _shown_block(
+    block: Block, raw: msgspec.Raw, swaps: dict[str, str], leave_out_thinking: bool
+) -> msgspec.Raw | None:
+    """*raw* itself if it is shown as it is, None if it is left out, else its new bytes."""
+    if isinstance(block, TextBlock):
+        return raw if block.text.strip() else None
+    if is_thinking(block):
+        return None if leave_out_thinking else raw
+    call_id = _call_id(block)
+    if call_id is None:
+        return raw
+    if call_id in swaps:
+        return _with_field(raw, "content", encode_json(swaps[call_id]))
+    if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+        return _with_placeholders(raw) if any(map(_is_blank, block.content)) else raw
+    return raw
+
+
+def _is_result(block: Block) -> bool:
+    return _call_id(block) is not None or (
+        isinstance(block, OpaqueBlock) and block.type == "tool_result"
+    )
+
+
+def _call_id(block: Block) -> str | None:
+    if isinstance(block, ToolResultBlock):
+        return block.tool_use_id
+    if isinstance(block, OpaqueBlock) and block.type == "tool_result":
+        # A result that does not fit its struct, such as one whose content is null.
+        call_id = block.decoded().get("tool_use_id")
+        return call_id if isinstance(call_id, str) else None
+    return None
+
+
+def is_thinking(block: Block) -> bool:
+    """Is *block* thinking, readable or redacted?"""
+    if isinstance(block, ThinkingBlock | RedactedThinkingBlock):
+        return True
+    return isinstance(block, OpaqueBlock) and block.type in _THINKING_TYPES
+
+
+def _is_blank(part: Any) -> bool:
+    """Is *part* of a result's content a text block without text?"""
+    return (
+        isinstance(part, dict)
+        and part.get("type") == "text"
+        and not str(part.get("text") or "").strip()
+    )
+
+
+def _with_field(raw: msgspec.Raw, name: str, value: bytes | msgspec.Raw) -> msgspec.Raw:
+    fields = _fields.decode(raw)
+    fields[name] = msgspec.Raw(value)
+    return msgspec.Raw(msgspec.json.encode(fields))
+
+
+def _with_placeholders(raw: msgspec.Raw) -> msgspec.Raw:
+    placeholder = encode_json(EMPTY_OUTPUT)
+    parts = [
+        _with_field(part, "text", placeholder) if _is_blank(msgspec.json.decode(part)) else part
+        for part in split_blocks(_fields.decode(raw)["content"])
+    ]
+    return _with_field(raw, "content", join_blocks(parts))
+
+
+def _results_first(raws: list[msgspec.Raw], results: list[bool]) -> list[msgspec.Raw]:
+    pairs = list(zip(raws, results, strict=True))
+    return [raw for raw, is_result in pairs if is_result] + [
+        raw for raw, is_result in pairs if not is_result
+    ]

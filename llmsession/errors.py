@@ -1,0 +1,249 @@
+"""Every error that a user of llmsession can meet, drawn as one tree.
+
+SessionError
+├── InvalidInput                caller: the value is wrong; the message says what and where
+│   ├── InvalidMessage              empty, too large, or not blocks a user may send
+│   ├── InvalidConfig               a configuration that cannot work
+│   ├── UnknownToolCall             .call_id: no such call was ever offered
+│   ├── DuplicateToolResult         .call_id: that call has its result
+│   ├── KeyReused                   .command_id: the id was used for another command
+│   └── TranscriptError             .line: a recorded file that cannot be read
+├── Refused                     caller: not now; nothing was changed
+│   ├── SessionBusy                 a turn is open, and the call said "reject" (or cannot wait)
+│   ├── Overloaded                  the mailbox is full; retry later
+│   ├── HeadMoved                   .expected .actual: somebody else committed first
+│   ├── TurnNotOpen                 .turn: results for a turn that has ended
+│   └── SessionInUse                .owner: another live owner has the session
+├── Gone                        the thing called is not there any more
+│   ├── SessionNotFound             never created, or deleted
+│   ├── SessionExists               create() with an id that is taken
+│   ├── SessionClosed               closed while the caller waited, or before
+│   └── SessionMoved                another owner took the session; ask it
+├── TurnEnded                   the turn ended without a commit; .turn .outcome
+│   ├── TurnAborted                 interrupted, or lost in a crash
+│   └── TurnFailed                  given up; .cause_kind says why
+├── ProviderError               .kind is retryable | overflow | fatal, .delay_s .status .request_id
+├── ContextTooLarge             .tokens .budget_tokens, even after compaction
+└── StoreError                  .committed is False or None (unknown), never guessed
+
+TurnStateError and InvalidRequest (not SessionErrors): our bugs, never caught below the top.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+__all__ = [
+    "ContextTooLarge",
+    "DuplicateToolResult",
+    "Gone",
+    "HeadMoved",
+    "InvalidConfig",
+    "InvalidInput",
+    "InvalidMessage",
+    "InvalidRequest",
+    "KeyReused",
+    "Overloaded",
+    "ProviderError",
+    "Refused",
+    "SessionBusy",
+    "SessionClosed",
+    "SessionError",
+    "SessionExists",
+    "SessionInUse",
+    "SessionMoved",
+    "SessionNotFound",
+    "StoreError",
+    "TranscriptError",
+    "TurnAborted",
+    "TurnEnded",
+    "TurnFailed",
+    "TurnNotOpen",
+    "TurnStateError",
+    "UnknownToolCall",
+]
+
+
+class SessionError(Exception):
+    """Base of everything that llmsession raises at its users."""
+
+
+class InvalidInput(SessionError, ValueError):
+    """The caller passed something that cannot be used. Nothing was changed."""
+
+
+class InvalidMessage(InvalidInput):
+    """A message that is empty, too large, or made of blocks that a user may not send."""
+
+
+class InvalidConfig(InvalidInput):
+    """A configuration that cannot work."""
+
+
+class UnknownToolCall(InvalidInput):
+    """A result for a call id that this session never offered."""
+
+    def __init__(self, call_id: str, hint: str = "") -> None:
+        super().__init__(f"no tool call {call_id!r} was offered in this session{hint}")
+        self.call_id = call_id
+
+
+class DuplicateToolResult(InvalidInput):
+    """A second result for a call that has one. The first one stays."""
+
+    def __init__(self, call_id: str) -> None:
+        super().__init__(f"tool call {call_id!r} already has its result; the first one stays")
+        self.call_id = call_id
+
+
+class KeyReused(InvalidInput):
+    """A command id came back with other content than it was first used for."""
+
+    def __init__(self, command_id: str) -> None:
+        super().__init__(f"command id {command_id!r} was used for another command; use a new id")
+        self.command_id = command_id
+
+
+class TranscriptError(InvalidInput):
+    """A recorded file that cannot be read; ``line`` counts from 1, None for the whole file."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message if line is None else f"line {line}: {message}")
+        self.line = line
+
+
+class Refused(SessionError):
+    """The session said no for now. Nothing was changed; another time it may say yes."""
+
+
+class SessionBusy(Refused):
+    """A turn is open and the call does not wait."""
+
+
+class Overloaded(Refused):
+    """The mailbox is full. Retry later."""
+
+
+class HeadMoved(Refused):
+    """``expected_head`` is not the last committed turn, or other sends are open."""
+
+    def __init__(self, expected: str, actual: str | None, why: str = "") -> None:
+        super().__init__(f"expected head {expected}, but {why or f'the head is {actual}'}")
+        self.expected = expected
+        self.actual = actual
+
+
+class TurnNotOpen(Refused):
+    """Results came for a turn that has ended. They were dropped."""
+
+    def __init__(self, turn: int, how: str) -> None:
+        super().__init__(f"turn {turn} has ended ({how}); its results are not used")
+        self.turn = turn
+
+
+class SessionInUse(Refused):
+    """Another live owner has the session. ``open(..., takeover=True)`` takes it all the same."""
+
+    def __init__(self, session: str, owner: str) -> None:
+        super().__init__(
+            f"session {session!r} is in use by {owner}; pass takeover=True to take it over"
+        )
+        self.owner = owner
+
+
+class Gone(SessionError):
+    """The session, or this owner's hold on it, is not there any more."""
+
+
+class SessionNotFound(Gone):
+    """The session was never created here, or it was deleted."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"no session {session!r} in this store")
+
+
+class SessionExists(Gone):
+    """A session with that id exists already; ``open`` it."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"session {session!r} exists already; open it instead")
+
+
+class SessionClosed(Gone):
+    """The session or its manager was closed."""
+
+
+class SessionMoved(Gone):
+    """Another owner has taken the session. This one publishes nothing more."""
+
+
+class TurnEnded(SessionError):
+    """A turn ended without a commit. ``outcome`` is its TurnOutcome."""
+
+    def __init__(self, message: str, *, turn: int, outcome: Any = None) -> None:
+        super().__init__(message)
+        self.turn = turn
+        self.outcome = outcome
+
+
+class TurnAborted(TurnEnded):
+    """The turn was interrupted, or its process died."""
+
+
+class TurnFailed(TurnEnded):
+    """The turn was given up. ``cause_kind`` is the failure's kind, as in ``turn.failed``."""
+
+    def __init__(self, message: str, *, turn: int, cause_kind: str, outcome: Any = None) -> None:
+        super().__init__(message, turn=turn, outcome=outcome)
+        self.cause_kind = cause_kind
+
+
+class ProviderError(SessionError):
+    """What a provider refused or broke, classified once, at its edge.
+
+    ``retryable``: the same request may succeed, after ``delay_s`` if the server named one.
+    ``overflow``: the request is too large for the model. ``fatal``: anything else.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: Literal["retryable", "overflow", "fatal"],
+        delay_s: float = 0.0,
+        status: int | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind: Literal["retryable", "overflow", "fatal"] = kind
+        self.delay_s = delay_s
+        self.status = status
+        self.request_id = request_id
+
+
+class ContextTooLarge(SessionError):
+    """The next request does not fit the window, whatever compaction does."""
+
+    def __init__(self, tokens: int, budget_tokens: int) -> None:
+        super().__init__(
+            f"the next request is about {tokens} tokens, the budget is {budget_tokens},"
+            " and compaction cannot free more"
+        )
+        self.tokens = tokens
+        self.budget_tokens = budget_tokens
+
+
+class StoreError(SessionError):
+    """The store failed. ``committed`` is False, or None where nobody can know yet."""
+
+    def __init__(self, message: str, *, committed: Literal[False] | None) -> None:
+        super().__init__(message)
+        self.committed = committed
+
+
+class TurnStateError(Exception):
+    """An event that has no cell in the turn table: a bug of ours."""
+
+
+class InvalidRequest(Exception):
+    """A request that breaks a validity rule was about to be sent: a bug of ours."""

@@ -1,0 +1,33 @@
+"""The provider protocol: one method that streams, one that says what the model needs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.stream import StreamEvent
+
+__all__ = ["Provider"]
+
+
+class Provider(Protocol):
+    """Answers requests. One provider serves many sessions at once."""
+
+    @property
+    def name(self) -> str: ...
+
+    def profile(self, model: str) -> Profile:
+        """What *model* accepts and needs. Never waits; an unknown model gets the careful one."""
+        ...
+
+    def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        """Send *request* and yield its reply.
+
+        Cancelling the task that iterates, or closing the generator, ends the request and
+        frees what it holds. *tag* names the work, for logs and idempotency keys.
+
+        Raises ProviderError, classified. Before the first event the provider may retry by
+        itself; after it, it never does: the session starts the step again.
+        """
+        ...

@@ -1,0 +1,140 @@
+"""A provider that plays recorded replies as a live stream. No model answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+import anyio
+import msgspec
+
+from llmsession.errors import InvalidConfig, InvalidInput, ProviderError
+from llmsession.turns.blocks import block_type, encode_json, split_blocks
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.stream import (
+    BlockDelta,
+    BlockStarted,
+    BlockStopped,
+    DeltaKind,
+    ReplyEnded,
+    ReplyStarted,
+    StreamEvent,
+)
+
+__all__ = ["ReplayProvider"]
+
+_Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_STREAMED: dict[str, tuple[str, DeltaKind]] = {
+    "text": ("text", "text"),
+    "thinking": ("thinking", "thinking"),
+    "tool_use": ("input", "input"),
+}
+"""Which field of a block streams, and as what kind of delta."""
+
+
+class ReplayProvider:
+    """Plays the assistant messages of *messages*, recorded turn by recorded turn.
+
+    The first new turn of the session gets the replies of the first recorded turn, and so on;
+    within it, step 1 gets the first reply, step 2 the second. A further attempt at a step gets
+    the same reply again, and after ``rewind`` the next new turn gets an earlier recorded turn.
+    A step beyond the recording waits for ever, as a model that never answers does, unless
+    *exhausted* is "fail": then it raises ProviderError, fatal.
+
+    *delta_chars* is the length of a delta in characters, *delay_s* the pause before each.
+    One provider plays one conversation to one session.
+    """
+
+    name = "replay"
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        *,
+        delta_chars: int = 48,
+        delay_s: float = 0.0,
+        exhausted: str = "wait",
+        profile: Profile | None = None,
+    ) -> None:
+        if delta_chars < 1 or delay_s < 0 or exhausted not in ("wait", "fail"):
+            raise InvalidConfig(
+                "replay needs delta_chars >= 1, delay_s >= 0 and exhausted 'wait' or 'fail', got"
+                f" {delta_chars}, {delay_s}, {exhausted!r}"
+            )
+        self._turns = _replies_by_turn(messages)
+        self._played: dict[int, int] = {}
+        self._next = 0
+        self._delta_chars = delta_chars
+        self._delay_s = delay_s
+        self._exhausted = exhausted
+        self._profile = profile or Profile(name="replay")
+
+    def profile(self, model: str) -> Profile:
+        return self._profile
+
+    def rewind(self, recorded_turn: int) -> None:
+        """Let the next new turn play recorded turn *recorded_turn*, counted from 0.
+
+        Raises InvalidInput for a number below 0; one beyond the recording is an exhausted one.
+        """
+        if recorded_turn < 0:
+            raise InvalidInput(f"recorded turns count from 0, got {recorded_turn}")
+        self._next = recorded_turn
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        """The recorded reply for this step, in deltas. Cancellable at each of them."""
+        reply = self._choose(tag)
+        if reply is None:
+            if self._exhausted == "fail":
+                raise ProviderError(
+                    f"the recording has no reply for step {tag.step} of this turn", kind="fatal"
+                )
+            await anyio.sleep_forever()
+            return
+        for event in self._events(reply):
+            if isinstance(event, BlockDelta):
+                await anyio.sleep(self._delay_s)  # with 0, too, others run and cancellation lands
+            yield event
+
+    def _choose(self, tag: StepTag) -> Message | None:
+        if tag.turn not in self._played:
+            self._played[tag.turn] = self._next
+            self._next += 1
+        recorded = self._played[tag.turn]
+        if recorded >= len(self._turns) or tag.step > len(self._turns[recorded]):
+            return None
+        return self._turns[recorded][tag.step - 1]
+
+    def _events(self, reply: Message) -> list[StreamEvent]:
+        events: list[StreamEvent] = [ReplyStarted(reply.model or "replay", reply.usage)]
+        for index, raw in enumerate(split_blocks(reply.body)):
+            events.extend(self._block_events(index, bytes(raw)))
+        events.append(ReplyEnded(reply.stop_reason or _stop_reason(reply), reply.usage))
+        return events
+
+    def _block_events(self, index: int, raw: bytes) -> list[StreamEvent]:
+        """One block as a provider streams it: opened empty, filled by deltas, closed."""
+        field, kind = _STREAMED.get(block_type(raw), ("", "text"))
+        fields = dict(_Fields.decode(raw))
+        whole = bytes(fields.get(field, b""))
+        if not whole or (kind != "input" and not whole.startswith(b'"')):  # nothing to stream
+            return [BlockStarted(index, msgspec.Raw(raw)), BlockStopped(index)]
+        text = whole.decode() if kind == "input" else msgspec.json.decode(whole, type=str)
+        fields[field] = msgspec.Raw(b"{}" if kind == "input" else b'""')
+        size = self._delta_chars
+        deltas = [BlockDelta(index, kind, text[at : at + size]) for at in range(0, len(text), size)]
+        return [BlockStarted(index, msgspec.Raw(encode_json(fields))), *deltas, BlockStopped(index)]
+
+
+def _replies_by_turn(messages: Sequence[Message]) -> list[list[Message]]:
+    turns: dict[int, list[Message]] = {}
+    for message in messages:
+        replies = turns.setdefault(message.turn, [])
+        if message.is_assistant:
+            replies.append(message)
+    return list(turns.values())
+
+
+def _stop_reason(reply: Message) -> str:
+    # Recordings often lack it: their writers stored the message before the stream's end.
+    return "tool_use" if reply.tool_calls else "end_turn"

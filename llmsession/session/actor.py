@@ -1,0 +1,501 @@
+"""The actor of one session: reads its mailbox, keeps order, and answers everybody.
+
+It waits in one place, for its mailbox. Between two waits nothing else runs, so its state cannot
+change under it, and no lock is needed. Reports of its own work come first, then control, then
+work; every command has its ingress number from before any await.
+
+The order of a durable change is: append, fold, publish, answer. A task exists only while there
+is work: ``serve`` ends when nothing is open, and the next command starts it again.
+
+When the actor cannot go on (another owner, a failed store, a bug of ours) every caller that
+still waits gets an error by name; nobody is left hanging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import anyio
+import msgspec
+
+from llmsession.errors import (
+    DuplicateToolResult,
+    InvalidInput,
+    KeyReused,
+    SessionBusy,
+    SessionClosed,
+    SessionError,
+    SessionMoved,
+    StoreError,
+    TurnNotOpen,
+    UnknownToolCall,
+)
+from llmsession.store.protocol import Appended, Conflict, Hold, Lost, Store
+from llmsession.turns import records as r
+from llmsession.turns.blocks import clean_text
+from llmsession.turns.machine import Phase
+
+from . import commands as c
+from .config import SessionConfig, Tool, bind_tools, store_config
+from .core import Core, Report, Surroundings
+from .journal import Journal, Written
+from .mailbox import Mailbox
+from .outcome import Closed, InterruptOutcome, outcome_of
+from .promise import Promise
+from .run import Run
+from .state import SessionState
+from .turnqueue import TurnQueue
+
+__all__ = ["Actor", "Standing"]
+
+Standing = Literal["live", "closing", "closed", "moved", "cold"]
+
+
+class Actor:
+    """One live session. ``spawn`` starts ``serve`` in the manager's group; ``gone`` is told when
+    this actor takes no commands any more."""
+
+    def __init__(
+        self,
+        *,
+        state: SessionState,
+        config: SessionConfig,
+        store: Store,
+        hold: Hold,
+        world: Surroundings,
+        spawn: Callable[[Actor], None],
+        gone: Callable[[Actor], None],
+    ) -> None:
+        self.mailbox: Mailbox[c.ControlCommand, c.WorkCommand, Report] = Mailbox(
+            work_limit=config.queue_limit
+        )
+        self.core = Core(
+            state=state,
+            config=config,
+            journal=Journal(store, hold, world.clock, self._came_back),
+            report=self.report,
+            world=world,
+        )
+        self.turns = TurnQueue(self.core, self._forget_in_flight, self._apply_configures)
+        self.standing: Standing = "live"
+        self.pins = 0
+        """How many handles hold this session; it is not evicted while there are any."""
+        self._store = store
+        self._spawn = spawn
+        self._gone = gone
+        self._serving = False
+        self._in_flight: dict[str, tuple[str, Promise[Any]]] = {}
+        self._configures: list[c.Configure] = []
+        self._close: c.Close | None = None
+        self._error: SessionError | None = None
+        self._asked: list[Promise[Any]] = []
+        """Promises that were handed out; the answered ones are dropped now and then."""
+
+    @property
+    def session(self) -> str:
+        return self.core.session
+
+    @property
+    def state(self) -> SessionState:
+        return self.core.state
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is open and nothing is on its way."""
+        return (
+            not self.turns.runs
+            and self.mailbox.is_empty
+            and self.core.journal.is_idle
+            and self.turns.runner.compactor.is_idle
+        )
+
+    # Called by handles and works, in the event loop's thread. Nothing here waits.
+
+    def check_open(self) -> None:
+        """Raises SessionClosed, SessionMoved or StoreError when no more commands are taken."""
+        if self.standing != "live":
+            raise self._error or SessionClosed(f"session {self.session!r} was closed")
+
+    def report(self, report: Report) -> None:
+        """Put a report of our own work into the mailbox; never refused."""
+        self.mailbox.report(report)
+        self._wake()
+
+    def put(self, command: c.WorkCommand) -> None:
+        """Enqueue on the work lane. Raises Overloaded, or as ``check_open`` does."""
+        self.check_open()
+        self.mailbox.put_work(command)
+        self._remember(command.promise)
+        self._wake()
+
+    def _remember(self, promise: Promise[Any]) -> None:
+        if len(self._asked) >= 64 and len(self._asked) % 64 == 0:
+            self._asked = [asked for asked in self._asked if not asked.is_set]
+        self._asked.append(promise)
+
+    def put_interrupt(
+        self, turn: int | None, policy: r.InterruptPolicy | None, command_id: str | None
+    ) -> Promise[InterruptOutcome]:
+        """Enqueue an interrupt, folded into an unread one of the same target. Raises as ``put``."""
+        self.check_open()
+        mark = self.mailbox.number()
+        wanted = policy or self.core.config.interrupt_policy
+        of = c.digest("interrupt", None if turn is None else str(turn), policy)
+        caller = c.InterruptCaller(command_id, of)
+        folded = self.mailbox.find_control(
+            lambda command: isinstance(command, c.Interrupt) and command.turn == turn
+        )
+        if isinstance(folded, c.Interrupt):
+            folded.fold(mark, wanted)
+            folded.callers.append(caller)
+        else:
+            interrupt = c.Interrupt(mark, turn, wanted)
+            interrupt.callers.append(caller)
+            self.mailbox.put_control(interrupt)
+        self._remember(caller.promise)
+        self._wake()
+        return caller.promise
+
+    def put_close(self) -> Promise[Closed]:
+        """Ask the session to end; a second call waits for the same end."""
+        if self._close is None:
+            self._close = c.Close()
+            if self.standing == "live":
+                self.standing = "closing"
+                self.mailbox.put_control(self._close)
+                self._wake()
+            else:
+                self._close.promise.set(self._closed())
+        return self._close.promise
+
+    def _wake(self) -> None:
+        if not self._serving:
+            self._serving = True
+            self._spawn(self)
+
+    # The loop.
+
+    async def serve(self) -> None:
+        """Read the mailbox until nothing is open."""
+        try:
+            while await self._next():
+                pass
+        except Exception as error:  # the top of the actor: a bug of ours must not hang callers
+            self.core.log.bug("actor.crashed", error)
+            stopped = SessionClosed(f"the actor of session {self.session!r} failed: {error!r}")
+            stopped.__cause__ = error
+            self._give_up(stopped, "cold")
+        except BaseException:
+            told = f"the manager of session {self.session!r} was stopped"
+            self._give_up(SessionClosed(told), "closed")
+            raise
+        finally:
+            self._serving = False
+
+    async def _next(self) -> bool:
+        """Read one thing, or wait for one; False when nothing is open any more."""
+        item = self.mailbox.next_nowait()
+        if item is not None:
+            self._read(item)
+            return True
+        self.core.journal.flush()
+        if not self.mailbox.is_empty:
+            return True
+        if not self.is_idle:
+            await self.mailbox.wait()
+            return True
+        if self.standing == "closing":
+            await self._release()
+        return not self.mailbox.is_empty
+
+    def _read(self, item: c.ControlCommand | c.WorkCommand | Report) -> None:
+        if isinstance(item, c.Interrupt):
+            self._interrupt(item)
+        elif isinstance(item, c.Close):
+            self._begin_close()
+        elif isinstance(item, c.Command):
+            self._command(item)
+        else:
+            item()
+        runner = self.turns.runner
+        if runner.may_compact():
+            runner.compactor.apply_if_ready()
+
+    # Commands.
+
+    def _command(self, command: c.WorkCommand) -> None:
+        """Perform a command, once: a repeated id gets the answer of the first."""
+        if self.standing != "live":
+            closed = SessionClosed(f"session {self.session!r} was closed")
+            command.promise.fail(self._error or closed)
+            return
+        if self._is_repeat(command):
+            return
+        try:
+            self._perform(command)
+        except SessionError as error:
+            # A refused command changed nothing and may be tried again under its id.
+            self._forget_in_flight(command)
+            command.promise.fail(error)
+
+    def _perform(self, command: c.WorkCommand) -> None:
+        match command:
+            case c.Send():
+                self.turns.send(command)
+            case c.Submit():
+                self._submit(command)
+            case c.Compact():
+                builder, state = self.core.builder, self.state
+                request = builder.project(state.context_messages(), state.view)
+                self.turns.runner.compactor.request(command.promise, builder.tokens(request))
+            case c.Clear():
+                self._clear(command)
+            case c.Configure():
+                self._configure(command)
+            case c.StoreSummaries():
+                self._store_summaries(command)
+
+    def _is_repeat(self, command: c.WorkCommand) -> bool:
+        command_id = command.command_id
+        if command_id is None:
+            return False
+        known = self.state.commands.get(command_id)
+        in_flight = self._in_flight.get(command_id)
+        if known is None and in_flight is None:
+            self._in_flight[command_id] = (command.digest, command.promise)
+            return False
+        first = known.digest if known else in_flight[0] if in_flight else ""
+        if first != command.digest:
+            command.promise.fail(KeyReused(command_id))
+        elif known is not None:
+            answer = msgspec.json.decode(known.answer, type=int | None)
+            command.promise.set(answer)  # type: ignore[arg-type]  # the type the command has
+        elif in_flight is not None:
+            in_flight[1].follow(command.promise)
+        return True
+
+    def _forget_in_flight(self, command: c.Command[Any]) -> None:
+        if command.command_id is not None:
+            self._in_flight.pop(command.command_id, None)
+
+    def _answer(self, command: c.Command[None]) -> Callable[[], None]:
+        """What to do when the command's record is durable."""
+
+        def durable() -> None:
+            self._forget_in_flight(command)
+            command.promise.set(None)
+
+        return durable
+
+    def _submit(self, command: c.Submit) -> None:
+        run = self._answerable(command)
+        noted = c.remembered(command.command_id, command.digest, None)
+        self.turns.runner.answer(run, tuple(command.answers))
+        if noted:
+            self.core.journal.write(r.CommandAnswered(commands=noted))
+        # The results were queued before this, so they are durable when it is called.
+        self.core.journal.follow(self._answer(command))
+
+    def _answerable(self, command: c.Submit) -> Run:
+        """The run that all the results are for. Raises for the first that has none."""
+        run, seen = self.turns.current, set[str]()
+        if not command.answers:
+            raise InvalidInput("no results were submitted")
+        for answer in command.answers:
+            call_id = answer.call_id
+            track = run.calls.get(call_id) if run else None
+            if run is None or track is None:
+                turn = self.state.call_turns.get(call_id)
+                if turn is None:
+                    raise UnknownToolCall(call_id)
+                raise TurnNotOpen(turn, self.state.ended.get(turn, "ended"))
+            if call_id in seen or call_id not in run.turn.open_calls:
+                raise DuplicateToolResult(call_id)
+            if run.turn.phase is not Phase.TOOLS:
+                raise TurnNotOpen(run.number, run.turn.phase.value)
+            if track.offer.runner != "caller":
+                raise InvalidInput(f"tool call {call_id!r} is run by the session itself")
+            seen.add(call_id)
+        assert run is not None  # there is at least one result
+        return run
+
+    def _store_summaries(self, command: c.StoreSummaries) -> None:
+        for call_id in command.summaries:
+            if call_id not in self.state.call_turns:
+                raise UnknownToolCall(call_id)
+        summaries = {call_id: clean_text(text) for call_id, text in command.summaries.items()}
+        noted = c.remembered(command.command_id, command.digest, None)
+        record = r.SummariesStored(summaries=summaries, commands=noted)
+        self.core.journal.write(record, self._answer(command))
+
+    def _clear(self, command: c.Clear) -> None:
+        if self.turns.runs:
+            raise SessionBusy(
+                f"session {self.session!r} has a turn open; interrupt it before you clear"
+            )
+        self.turns.runner.compactor.cancel()
+        self.core.context_tokens = 0
+        noted = c.remembered(command.command_id, command.digest, None)
+        record = r.ConversationCleared(generation=self.state.generation + 1, commands=noted)
+        self.core.journal.write(record, self._answer(command))
+
+    def _configure(self, command: c.Configure) -> None:
+        """Now, or when the running turn has ended and before the next one starts."""
+        if self.turns.current is not None:
+            self._configures.append(command)
+            return
+        old, new = self.core.config.frame(), command.config.frame()
+        record = r.SessionConfigured(
+            config=store_config(command.config),
+            voids_thinking=(old.model, old.system, old.tools) != (new.model, new.system, new.tools),
+            commands=c.remembered(command.command_id, command.digest, None),
+        )
+        self.core.configure(command.config)
+        self.core.journal.write(record, self._answer(command))
+
+    def _apply_configures(self) -> None:
+        configures, self._configures = self._configures, []
+        for command in configures:
+            self._configure(command)
+
+    def bind(self, tools: Sequence[Tool]) -> None:
+        """Bind callables to the configured tools of their names. Raises InvalidConfig."""
+        self.core.configure(bind_tools(self.core.config, tools))
+
+    def _interrupt(self, command: c.Interrupt) -> None:
+        callers = [caller for caller in command.callers if not self._is_known(caller)]
+        if command.turn is not None:
+            self.turns.interrupt_one(command.turn, command.policy, callers)
+            return
+        # Sends that were enqueued before it and not read yet get their turns first.
+        unread = self.mailbox.take_work(
+            lambda waiting: isinstance(waiting, c.Send) and waiting.ingress < command.mark
+        )
+        for send in unread:
+            self._command(send)
+        self.turns.interrupt_all(command.mark, command.policy, callers)
+
+    def _is_known(self, caller: c.InterruptCaller) -> bool:
+        known = self.state.commands.get(caller.command_id) if caller.command_id else None
+        if known is None or caller.command_id is None:
+            return False
+        if known.digest != caller.digest:
+            caller.promise.fail(KeyReused(caller.command_id))
+        else:
+            caller.promise.set(msgspec.json.decode(known.answer, type=InterruptOutcome))
+        return True
+
+    # Records that came back from the store.
+
+    def _came_back(self, written: Written) -> None:
+        self.report(lambda: self._written(written, written.result))
+
+    def _written(self, written: Written, result: Appended | Conflict | Lost) -> None:
+        if self.standing not in ("live", "closing"):
+            return
+        match result:
+            case Appended():
+                for record, then in written.entries:
+                    if record is not None:
+                        self._take_in(record)
+                    if then is not None:
+                        then()
+            case Conflict(row=None):
+                self._give_up(SessionClosed(f"session {self.session!r} was deleted"), "closed")
+            case Conflict(row=row) if row is not None and row.epoch > written.batch.epoch:
+                told = f"session {self.session!r} was taken over by another owner"
+                self._give_up(SessionMoved(told), "moved")
+            case Conflict():
+                self._look_for(written)
+            case Lost(error=error, committed=committed):
+                failed = StoreError(f"the store failed: {error}", committed=committed)
+                self._give_up(failed, "cold")
+
+    def _take_in(self, record: r.Record) -> None:
+        """A durable record: fold it, then publish it."""
+        terminal = isinstance(record, r.TurnCommitted | r.TurnAborted | r.TurnFailed)
+        turn = self.state.open.get(record.turn) if terminal else None  # type: ignore[union-attr]
+        self.state.apply(record)
+        if turn is not None and isinstance(record, r.TurnCommitted | r.TurnAborted | r.TurnFailed):
+            run = self.turns.runs.get(record.turn)
+            lingering = run.lingering if run else ()
+            self.turns.note_outcome(record.turn, outcome_of(record, turn, lingering))
+        self.core.hub.publish(self.session, record)
+
+    def _look_for(self, written: Written) -> None:
+        """The head is not where we left it, in our own epoch: perhaps our batch was written and
+        its acknowledgement lost. The log knows."""
+        batch = written.batch
+
+        async def look() -> None:
+            result: Appended | Lost
+            try:
+                found = await self._store.read(
+                    self.session, after=batch.head, limit=len(batch.bodies)
+                )
+                if tuple(record.body for record in found) == batch.bodies:
+                    result = Appended(batch.head + len(batch.bodies))
+                else:
+                    result = Lost("the log is not where this owner left it")
+            except SessionError as error:
+                result = Lost(str(error))
+            self.report(lambda: self._written(written, result))
+
+        self.core.works.start(f"read of {self.session}", look, lambda work: None)
+
+    # The end.
+
+    def _begin_close(self) -> None:
+        if self.standing != "closing":
+            return
+        closed = SessionClosed(f"session {self.session!r} was closed")
+        for command in (*self._configures, *self.mailbox.take_work(lambda command: True)):
+            command.promise.fail(closed)
+        self._configures.clear()
+        self.turns.runner.compactor.cancel()
+        self.turns.stop_all("closed")
+
+    async def _release(self) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._store.release(self.core.journal.hold)
+            except SessionError as error:
+                self.core.log.trouble("session.not_released", error=str(error))
+        self._end("closed")
+        self.core.hub.end(self.session)
+        if self._close is not None:
+            self._close.promise.set(self._closed())
+
+    def _closed(self) -> Closed:
+        return Closed(self.session, tuple(sorted(self.core.lingering)))
+
+    def evict(self) -> Hold:
+        """Take no more commands; the caller releases the hold. Only while idle and unpinned."""
+        self._end("cold")
+        return self.core.journal.hold
+
+    def _end(self, standing: Standing) -> None:
+        self.standing = standing
+        self.core.journal.stop()
+        self._gone(self)
+
+    def _give_up(self, error: SessionError, standing: Standing) -> None:
+        """Answer everybody with *error*: this actor cannot go on."""
+        self._error = error
+        self.core.log.trouble("session.given_up", error=str(error), standing=standing)
+        self._end(standing)
+        self.turns.abandon(error, fenced=standing == "moved")
+        self.turns.runner.compactor.fail(error)
+        self._in_flight.clear()
+        self._configures.clear()
+        self.mailbox.drain()
+        for promise in self._asked:
+            promise.fail(error)
+        self._asked.clear()
+        if standing == "cold":
+            self.core.hub.lag_all(self.session)
+        else:
+            self.core.hub.end(self.session)
+        if self._close is not None:
+            self._close.promise.set(self._closed())

@@ -1,0 +1,163 @@
+"""What can be asked of an actor. Each command carries the promise that its answer goes to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from llmsession.turns.records import Answer, CommandAnswer, InterruptPolicy
+
+from .compactor import CompactionOutcome
+from .config import SessionConfig, WhenBusy, store_config
+from .outcome import Closed, InterruptOutcome
+from .promise import Promise
+
+__all__ = [
+    "Clear",
+    "Close",
+    "Command",
+    "Compact",
+    "Configure",
+    "ControlCommand",
+    "Interrupt",
+    "InterruptCaller",
+    "Send",
+    "StoreSummaries",
+    "Submit",
+    "WorkCommand",
+    "digest",
+    "remembered",
+]
+
+T = TypeVar("T")
+
+
+def digest(*parts: bytes | str | None) -> str:
+    """A digest of what a command asks, to tell a repeat from a reused id."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode() if isinstance(part, str) else (part or b"")
+        hashed.update(len(encoded).to_bytes(8, "big") + encoded)
+    return hashed.hexdigest()[:32]
+
+
+def remembered(command_id: str | None, of: str, answer: object) -> tuple[CommandAnswer, ...]:
+    """What a record notes for a command with an id; nothing for one without."""
+    if command_id is None:
+        return ()
+    return (CommandAnswer(command_id, of, msgspec.Raw(msgspec.json.encode(answer))),)
+
+
+class Command(Generic[T]):
+    """``ingress`` is the command's number, taken when it was enqueued."""
+
+    __slots__ = ("command_id", "digest", "ingress", "promise")
+
+    def __init__(self, ingress: int, command_id: str | None, of: str) -> None:
+        self.ingress = ingress
+        self.command_id = command_id
+        self.digest = of
+        self.promise: Promise[T] = Promise()
+
+
+class Send(Command[int]):
+    """Answered with the turn's number once its acceptance is durable."""
+
+    __slots__ = ("body", "expected_head", "when_busy")
+
+    def __init__(
+        self,
+        ingress: int,
+        command_id: str | None,
+        *,
+        body: msgspec.Raw,
+        when_busy: WhenBusy,
+        expected_head: int | None,
+    ) -> None:
+        head = "" if expected_head is None else str(expected_head)
+        super().__init__(ingress, command_id, digest("send", bytes(body), when_busy, head))
+        self.body = body
+        self.when_busy = when_busy
+        self.expected_head = expected_head
+
+
+class Submit(Command[None]):
+    __slots__ = ("answers",)
+
+    def __init__(self, ingress: int, command_id: str | None, answers: Sequence[Answer]) -> None:
+        asked = b"" if command_id is None else msgspec.json.encode(answers)
+        super().__init__(ingress, command_id, digest("submit", asked))
+        self.answers = answers
+
+
+class Compact(Command[CompactionOutcome]):
+    __slots__ = ()
+
+
+class Clear(Command[None]):
+    __slots__ = ()
+
+
+class Configure(Command[None]):
+    __slots__ = ("config",)
+
+    def __init__(self, ingress: int, command_id: str | None, config: SessionConfig) -> None:
+        super().__init__(ingress, command_id, digest("configure", bytes(store_config(config))))
+        self.config = config
+
+
+class StoreSummaries(Command[None]):
+    __slots__ = ("summaries",)
+
+    def __init__(self, ingress: int, command_id: str | None, summaries: dict[str, str]) -> None:
+        super().__init__(ingress, command_id, digest("summaries", msgspec.json.encode(summaries)))
+        self.summaries = summaries
+
+
+class InterruptCaller:
+    """One of the callers that a folded interrupt answers."""
+
+    __slots__ = ("command_id", "digest", "promise")
+
+    def __init__(self, command_id: str | None, of: str) -> None:
+        self.command_id = command_id
+        self.digest = of
+        self.promise: Promise[InterruptOutcome] = Promise()
+
+
+class Interrupt:
+    """All unread interrupts of one target, folded: one abort, an answer to each caller.
+
+    ``turn`` None is everything that was enqueued before ``mark``. Of several policies the
+    strongest counts, as it would if they came one after the other.
+    """
+
+    __slots__ = ("callers", "mark", "policy", "turn")
+
+    def __init__(self, mark: int, turn: int | None, policy: InterruptPolicy) -> None:
+        self.mark = mark
+        self.turn = turn
+        self.policy: InterruptPolicy = policy
+        self.callers: list[InterruptCaller] = []
+
+    def fold(self, mark: int, policy: InterruptPolicy) -> None:
+        self.mark = max(self.mark, mark)
+        if policy == "drop_turn":
+            self.policy = policy
+
+
+class Close:
+    """End the session here: what is open is interrupted, then it is released."""
+
+    __slots__ = ("promise", "reason")
+
+    def __init__(self, reason: Literal["closed"] = "closed") -> None:
+        self.reason = reason
+        self.promise: Promise[Closed] = Promise()
+
+
+WorkCommand = Send | Submit | Compact | Clear | Configure | StoreSummaries
+ControlCommand = Interrupt | Close

@@ -1,0 +1,247 @@
+"""What a session is told when it is made, and between turns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from llmsession.compaction.policies import SwapToolResults
+from llmsession.compaction.projection import Frame
+from llmsession.compaction.recall import RECALL_TOOL, RECALL_TOOL_NAME
+from llmsession.errors import InvalidConfig
+from llmsession.turns.blocks import Content, encode_json
+from llmsession.turns.machine import TurnLimits
+from llmsession.turns.naming import OnFailure
+from llmsession.turns.records import InterruptPolicy
+
+__all__ = [
+    "CompactionConfig",
+    "SessionConfig",
+    "Tool",
+    "ToolCallable",
+    "ToolOutput",
+    "ToolResult",
+    "WhenBusy",
+    "bind_tools",
+    "load_config",
+    "store_config",
+]
+
+WhenBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
+ToolCallable: TypeAlias = Callable[..., Any]
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
+
+
+class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a callable may return instead of its content alone.
+
+    ``compact_summary`` is what a later request shows once the result is old.
+    """
+
+    content: Content
+    compact_summary: str | None = None
+    is_error: bool = False
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """A result that the caller submits for a call. ``content`` is text or a list of blocks."""
+
+    call_id: str
+    content: Content
+    is_error: bool = False
+    compact_summary: str | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that the model may call.
+
+    ``run`` is called with the call's input as keyword arguments, in a thread if it is not async;
+    without it the caller runs the tool and submits the result. It returns text, blocks, or a
+    ToolOutput; what it raises becomes an error result. ``deadline_s`` replaces the
+    configuration's. Callables are not stored: bind them again with ``open(id, tools=...)``.
+    """
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "object"})
+    run: Any = None
+    deadline_s: float | None = None
+
+    def definition(self) -> msgspec.Raw:
+        fields = {
+            "name": self.name,
+            "description": self.description,
+            "input_schema": self.input_schema,
+        }
+        return msgspec.Raw(encode_json(fields))
+
+
+class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How the context is kept inside the window. History is never changed by it.
+
+    ``threshold`` is the share of the budget at which old tool results are swapped for their
+    summaries. ``keep_recent_turns`` and ``keep_recent_steps`` stay as they are. ``cap_chars`` is
+    the length past which a result is shown capped from its arrival on. ``summary_chars`` bounds
+    the summaries that the session makes itself.
+    """
+
+    enabled: bool = True
+    threshold: float = 0.80
+    keep_recent_turns: int = 5
+    keep_recent_steps: int | None = 20
+    mode: Literal["summarize", "redact"] = "summarize"
+    cap_chars: int = 60_000
+    summary_chars: int = 600
+    min_gain: float = 0.05
+
+    def policy(self) -> SwapToolResults:
+        return SwapToolResults(
+            threshold=self.threshold,
+            keep_recent_turns=self.keep_recent_turns,
+            keep_recent_steps=self.keep_recent_steps,
+            mode=self.mode,
+        )
+
+
+class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One session's configuration. Changing it between turns is ``session.configure(...)``.
+
+    ``window_tokens`` is the model's limit, of which ``max_tokens`` is left for the reply.
+    ``options`` go to the provider as they are (temperature, thinking, ...).
+    ``tool_deadline_s`` is how long a call may stay without its result; None is for ever.
+    ``queue_limit`` bounds the commands that wait unread, and the turns that wait their turn.
+    """
+
+    model: str
+    system: str | None = None
+    tools: tuple[Tool, ...] | list[Tool | dict[str, Any]] = ()
+    max_tokens: int = 8192
+    window_tokens: int = 200_000
+    options: dict[str, Any] = {}  # copied by msgspec
+    limits: TurnLimits = TurnLimits()
+    interrupt_policy: InterruptPolicy = "drop_turn"
+    on_failure: OnFailure = "keep_steps"
+    tool_deadline_s: float | None = 600.0
+    grace_s: float = 0.1
+    queue_limit: int = 256
+    compaction: CompactionConfig = CompactionConfig()
+    log_content: bool = False
+
+    def checked(self) -> SessionConfig:
+        """This configuration with its tools as Tool structs.
+
+        Raises InvalidConfig for the first thing that cannot work, and names it.
+        """
+        tools = tuple(_tool(tool, at) for at, tool in enumerate(self.tools))
+        names = [tool.name for tool in tools]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidConfig(f"tool {name!r} is there twice")
+            if name == RECALL_TOOL_NAME:
+                raise InvalidConfig(f"tool name {name!r} is reserved for the session's own tool")
+        _positive(
+            max_tokens=self.max_tokens,
+            window_tokens=self.window_tokens,
+            queue_limit=self.queue_limit,
+            tool_deadline_s=self.tool_deadline_s,
+            cap_chars=self.compaction.cap_chars,
+            summary_chars=self.compaction.summary_chars,
+            max_steps=self.limits.max_steps,
+            max_seconds=self.limits.max_seconds,
+        )
+        if not self.model:
+            raise InvalidConfig("model is empty")
+        if self.grace_s < 0:
+            raise InvalidConfig(f"grace_s is {self.grace_s}; it cannot be negative")
+        if self.max_tokens >= self.window_tokens:
+            raise InvalidConfig(
+                f"max_tokens {self.max_tokens} leaves nothing of a window of {self.window_tokens}"
+            )
+        self.compaction.policy()
+        return msgspec.structs.replace(self, tools=tools)
+
+    @property
+    def bound_tools(self) -> dict[str, Tool]:
+        """The tools by name, as checked."""
+        return {tool.name: tool for tool in self.tools if isinstance(tool, Tool)}
+
+    @property
+    def budget_tokens(self) -> int:
+        """What a request may hold: the window less the room for the reply."""
+        return self.window_tokens - self.max_tokens
+
+    def frame(self) -> Frame:
+        """The parts of a request that are not messages. ``recall`` is there from the first
+        request on: adding it later would break the prompt cache."""
+        tools = [tool.definition() for tool in self.bound_tools.values()]
+        if self.compaction.enabled and tools:
+            tools.append(RECALL_TOOL)
+        return Frame(
+            model=self.model,
+            max_tokens=self.max_tokens,
+            system=self.system,
+            tools=tuple(tools),
+            options=self.options,
+        )
+
+
+def _tool(tool: Tool | Mapping[str, Any], at: int) -> Tool:
+    if isinstance(tool, Mapping):
+        try:
+            tool = msgspec.convert(dict(tool), Tool)
+        except msgspec.ValidationError as error:
+            raise InvalidConfig(f"tools[{at}]: {error}") from error
+    if not isinstance(tool, Tool):
+        raise InvalidConfig(f"tools[{at}] is no Tool and no definition")
+    if not _TOOL_NAME.fullmatch(tool.name):
+        raise InvalidConfig(
+            f"tools[{at}]: name {tool.name!r}; providers allow letters, digits, _ and -, up to 128"
+        )
+    if tool.run is not None and not callable(tool.run):
+        raise InvalidConfig(f"tools[{at}] ({tool.name}): run cannot be called")
+    return tool
+
+
+def _positive(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and value <= 0:
+            raise InvalidConfig(f"{name} is {value}; it must be greater than 0")
+
+
+def bind_tools(config: SessionConfig, tools: Sequence[Tool]) -> SessionConfig:
+    """*config* with the callables of *tools* bound to its tools of the same names."""
+    given = {tool.name: tool for tool in tools}
+    bound = tuple(
+        msgspec.structs.replace(
+            tool, run=given[tool.name].run, deadline_s=given[tool.name].deadline_s
+        )
+        if tool.name in given
+        else tool
+        for tool in config.bound_tools.values()
+    )
+    return msgspec.structs.replace(config, tools=bound)
+
+
+def store_config(config: SessionConfig) -> msgspec.Raw:
+    """The configuration as it is logged: without callables."""
+    bare = tuple(msgspec.structs.replace(tool, run=None) for tool in config.bound_tools.values())
+    return msgspec.Raw(encode_json(msgspec.structs.replace(config, tools=bare)))
+
+
+def load_config(raw: msgspec.Raw) -> SessionConfig:
+    """The configuration that was logged. Raises InvalidConfig if it cannot be read."""
+    try:
+        return msgspec.json.decode(raw, type=_Stored).config()
+    except msgspec.MsgspecError as error:
+        raise InvalidConfig(f"the stored configuration cannot be read: {error}") from error
+
+
+class _Stored(SessionConfig, frozen=True, kw_only=True):
+    tools: tuple[Tool, ...] = ()
+
+    def config(self) -> SessionConfig:
+        fields = {name: getattr(self, name) for name in SessionConfig.__struct_fields__}
+        return SessionConfig(**fields)

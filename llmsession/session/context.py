@@ -1,0 +1,108 @@
+"""The next request of a session: projected, sized and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from llmsession.compaction.projection import Frame, Projector
+from llmsession.compaction.tokens import estimate_text_tokens, frame_tokens
+from llmsession.compaction.validity import Checker, Violation
+from llmsession.compaction.view import View
+from llmsession.turns.blocks import block_type, split_blocks
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile, Request, RequestMessage
+
+__all__ = ["Built", "ContextBuilder"]
+
+
+class Built(msgspec.Struct, frozen=True):
+    """A request, its estimated tokens, and the rules that it breaks (none, unless by a bug)."""
+
+    request: Request
+    tokens: int
+    violations: tuple[Violation, ...]
+
+
+class ContextBuilder:
+    """Builds the requests of one session, remembering what did not change between them."""
+
+    def __init__(self, profile: Profile, frame: Frame) -> None:
+        self.profile = profile
+        self._frame = frame
+        self._frame_tokens = frame_tokens(frame, profile)
+        self._projector = Projector()
+        self._checker = Checker(profile)
+        self._sizes: dict[int, tuple[RequestMessage, int]] = {}
+
+    def reframe(self, profile: Profile, frame: Frame) -> None:
+        """Use another model, system text or tools from now on."""
+        self.__init__(profile, frame)  # type: ignore[misc]  # a fresh builder in place
+
+    def project(self, messages: Sequence[Message], view: View) -> Request:
+        """What the model would be sent now. Raises nothing."""
+        return self._projector.project(messages, view, self.profile, self._frame)
+
+    def build(self, messages: Sequence[Message], view: View) -> Built:
+        """The request for *messages* as *view* shows them, sized and checked."""
+        request = self.project(messages, view)
+        violations = self._checker.check(request)
+        if self.profile.binds_thinking:
+            violations += self._checker.check_against_history(
+                request, messages, view.thinking_from, _edited_from(messages, view)
+            )
+        return Built(request, self.tokens(request), violations)
+
+    def tokens(self, request: Request) -> int:
+        """The estimated tokens of *request*; each message is counted once."""
+        sizes: dict[int, tuple[RequestMessage, int]] = {}
+        total = self._frame_tokens
+        for message in request.messages:
+            known = self._sizes.get(id(message))
+            if known is None or known[0] is not message:
+                known = (message, self._size(message))
+            sizes[id(message)] = known
+            total += known[1]
+        self._sizes = sizes
+        return total
+
+    def _size(self, message: RequestMessage) -> int:
+        """By the length of its JSON, images at their flat cost. JSON's quoting makes it a
+        little too large, which is the safe side."""
+        size = len(message.body)
+        flat = 0
+        if b'"image"' in bytes(message.body):
+            for raw in split_blocks(message.body):
+                images = _image_bytes(raw)
+                size -= images
+                flat += self.profile.image_tokens if images else 0
+        return estimate_text_tokens(size, self.profile) + flat + 4
+
+
+def _image_bytes(raw: msgspec.Raw) -> int:
+    kind = block_type(raw)
+    if kind == "image":
+        return len(raw)
+    if kind != "tool_result":
+        return 0
+    found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get("content")
+    if found is None or not bytes(found).startswith(b"["):
+        return 0
+    return sum(_image_bytes(part) for part in split_blocks(found))
+
+
+def _edited_from(messages: Sequence[Message], view: View) -> int | None:
+    """The position of the first message that the view shows changed, None if there is none."""
+    if not view.frozen and not view.thinking_from:
+        return None
+    for position, message in enumerate(messages[: max(view.frontier, view.thinking_from)]):
+        if position < view.thinking_from and message.is_assistant and _thinks(message):
+            return position
+        if any(result.tool_use_id in view.frozen for result in message.tool_results):
+            return position
+    return None
+
+
+def _thinks(message: Message) -> bool:
+    return b"thinking" in bytes(message.body)

@@ -1,0 +1,278 @@
+"""Subscribers: what was durable, in order, and previews as far as they keep up.
+
+Publishing never waits. A subscriber that does not read costs a bounded buffer: previews are
+merged, then lost; if durable records would overflow it, it is told where it was and dropped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+import anyio
+import msgspec
+
+from llmsession.turns.blocks import ToolUseBlock, parse_blocks
+from llmsession.turns.previews import Preview, ToolUse
+from llmsession.turns.records import Record, ToolsRequested, is_terminal, turn_of
+
+__all__ = ["Event", "Hub", "Lagged", "Subscription"]
+
+
+class Lagged(msgspec.Struct, frozen=True, tag="lagged", tag_field="kind"):
+    """The subscriber fell behind. It saw everything up to ``cursor``; subscribe again after it."""
+
+    cursor: int
+
+
+Event: TypeAlias = Record | Preview | ToolUse | Lagged
+Replay: TypeAlias = Callable[[int, int], Awaitable[Sequence[Record]]]
+"""Called with (after, up to): the next durable records in between, oldest first."""
+
+MAX_DURABLE = 1024
+"""Durable records that one subscriber may be behind: a few hundred turns' worth."""
+MAX_PREVIEW_CHARS = 256 * 1024
+"""Preview text that one subscriber may be behind: more than a long reply."""
+
+
+class _Merged:
+    """Neighbouring previews of one block, joined when they are read."""
+
+    __slots__ = ("chars", "first", "pieces")
+
+    def __init__(self, preview: Preview) -> None:
+        self.first = preview
+        self.pieces = [preview.text]
+        self.chars = len(preview.text)
+
+    def continues_with(self, preview: Preview) -> bool:
+        first = self.first
+        return (
+            type(first) is type(preview)
+            and first.index == preview.index
+            and first.attempt == preview.attempt
+            and first.step == preview.step
+            and first.turn == preview.turn
+        )
+
+    def add(self, text: str) -> None:
+        self.pieces.append(text)
+        self.chars += len(text)
+
+    def preview(self) -> Preview:
+        if len(self.pieces) == 1:
+            return self.first
+        return msgspec.structs.replace(self.first, text="".join(self.pieces))
+
+
+class Subscription:
+    """One subscriber's place in a session's events. Iterate it; close it when done.
+
+    Durable records come in order, each once, from the cursor on. Previews come between them.
+    ``ToolUse`` events follow the ``tools.requested`` that they are read out of. It ends when the
+    session is closed or moved, after ``Lagged``, or, for one turn, after its terminal event.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        session: str,
+        *,
+        after: int,
+        head: int,
+        turn: int | None = None,
+        replay: Replay | None = None,
+    ) -> None:
+        self._hub = hub
+        self._session = session
+        self._turn = turn
+        self._cursor = after
+        self._live_from = head
+        self._replay = replay if after < head else None
+        self._backlog: deque[Record] = deque()
+        self._expanded: deque[ToolUse] = deque()
+        self._buffer: deque[Record | _Merged] = deque()
+        self._durable = 0
+        self._preview_chars = 0
+        self._wake: anyio.Event | None = None
+        self._lagged = False
+        self._ended = False
+        self.previews_lost = 0
+        hub.add(session, self)
+
+    @property
+    def cursor(self) -> int:
+        """The seq of the last durable record that was read."""
+        return self._cursor
+
+    @property
+    def buffered(self) -> tuple[int, int]:
+        """Durable records and preview characters that wait to be read."""
+        return self._durable, self._preview_chars
+
+    def offer_record(self, record: Record) -> None:
+        if self._turn is not None and turn_of(record) != self._turn:
+            return
+        if self._durable >= MAX_DURABLE:
+            self.lag()
+        else:
+            self._buffer.append(record)
+            self._durable += 1
+            self._notify()
+
+    def lag(self) -> None:
+        """Drop what is buffered and say ``Lagged`` next: the records are in the store."""
+        self._buffer.clear()
+        self._durable = self._preview_chars = 0
+        self._lagged = True
+        self._hub.remove(self._session, self)
+        self._notify()
+
+    def offer_preview(self, preview: Preview) -> None:
+        if self._turn is not None and preview.turn != self._turn:
+            return
+        size = len(preview.text)
+        if self._preview_chars + size > MAX_PREVIEW_CHARS:
+            self.previews_lost += 1
+            return
+        self._preview_chars += size
+        last = self._buffer[-1] if self._buffer else None
+        if isinstance(last, _Merged) and last.continues_with(preview):
+            last.add(preview.text)
+        else:
+            self._buffer.append(_Merged(preview))
+        self._notify()
+
+    def end(self) -> None:
+        """No more events will come; what is buffered is still read."""
+        self._ended = True
+        self._notify()
+
+    def close(self) -> None:
+        """Stop listening. Nothing is interrupted by it."""
+        self._hub.remove(self._session, self)
+        self._buffer.clear()
+        self._backlog.clear()
+        self._expanded.clear()
+        self._replay = None
+        self.end()
+
+    def _notify(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+            self._wake = None
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event. Cancellable; a cancelled wait loses no event."""
+        while True:
+            event = self._next_nowait()
+            if event is not None:
+                return event
+            if self._replay is not None:
+                page = await self._replay(self._cursor, self._live_from)
+                self._backlog.extend(page)
+                if not page or page[-1].seq >= self._live_from:
+                    self._replay = None
+            elif self._lagged:
+                self._lagged, self._ended = False, True
+                return Lagged(self._cursor)
+            elif self._ended:
+                raise StopAsyncIteration
+            else:
+                self._wake = anyio.Event()
+                await self._wake.wait()
+
+    def _next_nowait(self) -> Event | None:
+        while True:
+            if self._expanded:
+                return self._expanded.popleft()
+            if self._backlog:
+                read = self._read(self._backlog.popleft())
+            elif self._buffer and self._replay is None:
+                item = self._buffer.popleft()
+                if isinstance(item, _Merged):
+                    self._preview_chars -= item.chars
+                    return item.preview()
+                self._durable -= 1
+                read = self._read(item)
+            else:
+                return None
+            if read is not None:
+                return read
+
+    def _read(self, record: Record) -> Record | None:
+        self._cursor = record.seq
+        if self._turn is not None:
+            if turn_of(record) != self._turn:
+                return None
+            if is_terminal(record):
+                self._hub.remove(self._session, self)
+                self._buffer.clear()
+                self._backlog.clear()
+                self._replay, self._ended = None, True
+        if isinstance(record, ToolsRequested):
+            self._expanded.extend(_tool_uses(record))
+        return record
+
+
+def _tool_uses(record: ToolsRequested) -> list[ToolUse]:
+    runners = {call.id: call.runner for call in record.calls}
+    return [
+        ToolUse(
+            seq=record.seq,
+            turn=record.turn,
+            step=record.step,
+            id=block.id,
+            name=block.name,
+            input=block.input,
+            runner=runners[block.id],
+        )
+        for block in parse_blocks(record.spoken.body)
+        if isinstance(block, ToolUseBlock) and block.id in runners
+    ]
+
+
+class Hub:
+    """All subscribers of a manager, by session. They outlive a session's eviction."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[str, list[Subscription]] = {}
+
+    def has(self, session: str) -> bool:
+        return session in self._subscribers
+
+    def add(self, session: str, subscription: Subscription) -> None:
+        self._subscribers.setdefault(session, []).append(subscription)
+
+    def remove(self, session: str, subscription: Subscription) -> None:
+        listeners = self._subscribers.get(session)
+        if listeners and subscription in listeners:
+            listeners.remove(subscription)
+            if not listeners:
+                del self._subscribers[session]
+
+    def publish(self, session: str, record: Record) -> None:
+        for subscription in tuple(self._subscribers.get(session, ())):
+            subscription.offer_record(record)
+
+    def preview(self, session: str, preview: Preview) -> None:
+        for subscription in self._subscribers.get(session, ()):
+            subscription.offer_preview(preview)
+
+    def end(self, session: str) -> None:
+        """The session is closed or moved: its subscribers read what they have, and end."""
+        for subscription in self._subscribers.pop(session, ()):
+            subscription.end()
+
+    def lag_all(self, session: str) -> None:
+        """The session lost its store: nobody knows here what is durable."""
+        for subscription in tuple(self._subscribers.get(session, ())):
+            subscription.lag()
+
+    def end_all(self) -> None:
+        for session in tuple(self._subscribers):
+            self.end(session)

@@ -1,0 +1,95 @@
+"""The way of records into the store: in order, one batch on its way at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from llmsession.store.protocol import Appended, AppendResult, Batch, Hold, Store
+from llmsession.turns.records import Record, encode_record
+
+__all__ = ["Journal", "Written"]
+
+Then = Callable[[], None]
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A batch that came back from the store, with what is to follow each record."""
+
+    entries: tuple[tuple[Record | None, Then | None], ...]
+    batch: Batch
+    result: AppendResult
+
+
+class Journal:
+    """Numbers records and hands them to the store; what was handed over meanwhile goes in one
+    batch. ``report`` gets each batch back, in order. Nothing here waits or is cancelled."""
+
+    def __init__(
+        self,
+        store: Store,
+        hold: Hold,
+        clock: Callable[[], float],
+        report: Callable[[Written], None],
+    ) -> None:
+        self._store = store
+        self._hold = hold
+        self._clock = clock
+        self._report = report
+        self._queue: list[tuple[Record | None, Then | None]] = []
+        self._written = hold.head
+        self._seq = hold.head
+        self._in_flight = False
+        self._stopped = False
+
+    @property
+    def hold(self) -> Hold:
+        return self._hold
+
+    @property
+    def is_idle(self) -> bool:
+        return self._stopped or (not self._queue and not self._in_flight)
+
+    def write(self, record: Record, then: Then | None = None) -> None:
+        """Queue *record* under the next seq; *then* is called by the actor once it is durable
+        and folded. Once stopped, nothing is queued and *then* is never called."""
+        if self._stopped:
+            return
+        self._seq += 1
+        stamped = msgspec.structs.replace(
+            record, seq=self._seq, epoch=self._hold.epoch, at=self._clock()
+        )
+        self._queue.append((stamped, then))
+
+    def follow(self, then: Then) -> None:
+        """Let the actor call *then* once everything written so far is durable and folded."""
+        self._queue.append((None, then))
+
+    def flush(self) -> None:
+        """Hand over what is queued, unless a batch is on its way: then it follows that one."""
+        if self._in_flight or self._stopped or not self._queue:
+            return
+        entries, self._queue = tuple(self._queue), []
+        batch = Batch(
+            session=self._hold.session,
+            epoch=self._hold.epoch,
+            head=self._written,
+            bodies=tuple(encode_record(record) for record, _ in entries if record is not None),
+        )
+        if not batch.bodies:
+            self._report(Written(entries, batch, Appended(self._written)))
+            return
+        self._in_flight = True
+
+        def done(result: AppendResult) -> None:
+            self._in_flight = False
+            self._written = batch.head + len(batch.bodies)
+            self._report(Written(entries, batch, result))
+
+        self._store.append(batch, done)
+
+    def stop(self) -> None:
+        """Write nothing more: the store failed, or somebody else owns the session."""
+        self._stopped = True
+        self._queue.clear()

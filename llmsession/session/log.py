@@ -1,0 +1,68 @@
+"""Structured logs: session, turn, step and attempt bound; no message content unless asked.
+
+Events go to the standard library's logger ``llmsession`` through structlog, so that an embedding
+program decides with its own logging configuration what is kept. A program that configures
+structlog itself passes ``structlog.get_logger()`` to the manager.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import structlog
+
+from llmsession.turns.machine import Turn
+
+__all__ = ["SessionLog", "default_logger"]
+
+_STANDARD = logging.getLogger("llmsession")
+_STANDARD.addHandler(logging.NullHandler())
+
+
+def default_logger() -> Any:
+    """A structlog logger in front of the standard logger ``llmsession``."""
+    return structlog.wrap_logger(
+        _STANDARD,
+        processors=[
+            structlog.stdlib.add_log_level,
+            structlog.processors.format_exc_info,
+            structlog.stdlib.render_to_log_kwargs,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+
+
+class SessionLog:
+    """The log of one session. ``content`` is written only where the configuration asks for it."""
+
+    __slots__ = ("_content", "_logger", "_standard")
+
+    def __init__(self, logger: Any | None, session: str, *, content: bool) -> None:
+        self._standard = logger is None
+        self._logger = (default_logger() if logger is None else logger).bind(session=session)
+        self._content = content
+
+    def event(self, name: str, turn: Turn | None = None, **fields: Any) -> None:
+        """Something that happened, at level info."""
+        if not self._standard or _STANDARD.isEnabledFor(logging.INFO):
+            self._logger.info(name, **_bound(turn), **self._allowed(fields))
+
+    def trouble(self, name: str, turn: Turn | None = None, **fields: Any) -> None:
+        """Something that an operator should see, at level warning."""
+        self._logger.warning(name, **_bound(turn), **self._allowed(fields))
+
+    def bug(self, name: str, error: BaseException) -> None:
+        """A fault of ours, with its traceback."""
+        self._logger.error(name, exc_info=error)
+
+    def _allowed(self, fields: dict[str, Any]) -> dict[str, Any]:
+        if self._content:
+            return fields
+        return {name: value for name, value in fields.items() if name != "content"}
+
+
+def _bound(turn: Turn | None) -> dict[str, Any]:
+    if turn is None:
+        return {}
+    return {"turn": turn.number, "step": turn.step, "attempt": turn.attempt}

@@ -1,0 +1,118 @@
+"""The mailbox of one actor: numbered on arrival, two bounded lanes, reports beside them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import anyio
+
+from llmsession.errors import Overloaded
+
+__all__ = ["Mailbox", "MailboxStatistics"]
+
+C = TypeVar("C")
+W = TypeVar("W")
+R = TypeVar("R")
+
+
+class MailboxStatistics:
+    """How full a mailbox is, and how many commands it has numbered and refused."""
+
+    __slots__ = ("control", "ingress", "refused", "reports", "work")
+
+    def __init__(self, control: int, work: int, reports: int, ingress: int, refused: int) -> None:
+        self.control = control
+        self.work = work
+        self.reports = reports
+        self.ingress = ingress
+        self.refused = refused
+
+
+class Mailbox(Generic[C, W, R]):
+    """Control is read before work; both are bounded, and being full is an answer.
+
+    Reports of the actor's own work are never refused: their number is bounded by the work that
+    was started. They are read first, so that a command meets the newest state.
+    """
+
+    def __init__(self, *, work_limit: int, control_limit: int = 1024) -> None:
+        self._control: deque[C] = deque()
+        self._work: deque[W] = deque()
+        self._reports: deque[R] = deque()
+        self._work_limit = work_limit
+        self._control_limit = control_limit
+        self._wake: anyio.Event | None = None
+        self._ingress = 0
+        self._refused = 0
+
+    def number(self) -> int:
+        """The next ingress number. Take it before any await: it is a command's place in time."""
+        self._ingress += 1
+        return self._ingress
+
+    def put_control(self, command: C) -> None:
+        """Raises Overloaded when the lane is full."""
+        self._refuse_if(len(self._control) >= self._control_limit, "control")
+        self._control.append(command)
+        self._notify()
+
+    def put_work(self, command: W) -> None:
+        """Raises Overloaded when the lane is full."""
+        self._refuse_if(len(self._work) >= self._work_limit, "work")
+        self._work.append(command)
+        self._notify()
+
+    def _refuse_if(self, full: bool, lane: str) -> None:
+        if full:
+            self._refused += 1
+            raise Overloaded(f"the session's {lane} lane is full; retry later")
+
+    def report(self, report: R) -> None:
+        self._reports.append(report)
+        self._notify()
+
+    def find_control(self, wanted: Callable[[C], bool]) -> C | None:
+        """The first unread control command that *wanted* is true of."""
+        return next((command for command in self._control if wanted(command)), None)
+
+    def take_work(self, wanted: Callable[[W], bool]) -> list[W]:
+        """Take every unread work command that *wanted* is true of, oldest first."""
+        taken = [command for command in self._work if wanted(command)]
+        if taken:
+            self._work = deque(command for command in self._work if not wanted(command))
+        return taken
+
+    def drain(self) -> None:
+        """Forget everything unread: there is nobody to read it any more."""
+        self._control.clear()
+        self._work.clear()
+        self._reports.clear()
+
+    def next_nowait(self) -> C | W | R | None:
+        """The next thing to read, or None."""
+        for lane in (self._reports, self._control, self._work):
+            if lane:
+                return lane.popleft()
+        return None
+
+    async def wait(self) -> None:
+        """Until there is something to read. Cancellable; loses nothing."""
+        if not (self._reports or self._control or self._work):
+            self._wake = anyio.Event()
+            await self._wake.wait()
+
+    def _notify(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+            self._wake = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._reports or self._control or self._work)
+
+    def statistics(self) -> MailboxStatistics:
+        return MailboxStatistics(
+            len(self._control), len(self._work), len(self._reports), self._ingress, self._refused
+        )

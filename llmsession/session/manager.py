@@ -1,0 +1,370 @@
+"""SessionManager: the sessions of one process, live and cold."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import anyio
+import msgspec
+
+from llmsession.errors import (
+    InvalidInput,
+    SessionClosed,
+    SessionError,
+    StoreError,
+)
+from llmsession.providers.protocol import Provider
+from llmsession.store.memory import MemoryStore
+from llmsession.store.protocol import (
+    Appended,
+    Hold,
+    Lost,
+    Owner,
+    SessionRow,
+    Store,
+    this_process,
+)
+from llmsession.turns import records as r
+
+from .actor import Actor
+from .config import SessionConfig, Tool, bind_tools, load_config, store_config
+from .core import Surroundings
+from .hub import Hub
+from .journal import Journal, Written
+from .outcome import Closed
+from .promise import Promise
+from .recovery import recovery_records
+from .session import LLMSession
+from .state import SessionState
+from .timers import Timers
+from .works import Works
+
+__all__ = ["SessionManager"]
+
+GRACE_S = 0.1
+"""How long the manager's own works may take to stop when it is left."""
+PAGE = 1000
+"""Records read at a time when a session is loaded."""
+
+
+class SessionManager:
+    """Creates and opens sessions, keeps the live ones, evicts those that nobody holds.
+
+    Use it as an async context manager; everything that runs for its sessions runs in it.
+    Leaving it closes every session: open turns are interrupted, and tools that ignore their
+    cancellation are waited for. *tools* are bound, by name, to the sessions that it opens.
+    *idle_s* is how long a session that nobody holds stays in memory. *clock* gives the times in
+    messages and records, in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        provider: Provider,
+        store: Store | None = None,
+        tools: Sequence[Tool] = (),
+        idle_s: float = 60.0,
+        clock: Callable[[], float] = time.time,
+        logger: Any | None = None,
+    ) -> None:
+        self.provider = provider
+        self.store: Store = store if store is not None else MemoryStore()
+        self._tools = tuple(tools)
+        self._idle_s = idle_s
+        self._clock = clock
+        self._logger = logger
+        self._owner: Owner = this_process(uuid.uuid4().hex)
+        self._hub = Hub()
+        self._live: dict[str, Actor] = {}
+        self._busy: dict[str, Promise[Actor | None]] = {}
+        """Sessions that are being loaded or released; the next one to touch them waits."""
+        self._sweeping = False
+        self._entered = False
+        self._accepting = False
+
+    async def __aenter__(self) -> SessionManager:
+        if self._entered:
+            raise InvalidInput("a SessionManager can be entered once")
+        self._entered = self._accepting = True
+        # Shielded: a cancellation from outside reaches the body of the `async with`, and
+        # __aexit__ then ends the sessions in order instead of having them torn.
+        self._scope = anyio.CancelScope(shield=True)
+        self._scope.__enter__()
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        self._timers = Timers(self._group)
+        self._works = Works(self._group)
+        self._world = Surroundings(
+            provider=self.provider,
+            works=self._works,
+            timers=self._timers,
+            hub=self._hub,
+            clock=self._clock,
+            logger=self._logger,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.close()
+            await self._works.stop_all(GRACE_S)
+        try:
+            await self._group.__aexit__(None, None, None)
+        finally:
+            self._scope.__exit__(None, None, None)
+            with anyio.CancelScope(shield=True):
+                await self.store.aclose()
+
+    # Sessions.
+
+    async def create(self, config: SessionConfig, *, session_id: str | None = None) -> LLMSession:
+        """A new session. Raises InvalidConfig, SessionExists, SessionClosed, StoreError."""
+        self._check_accepting()
+        config = config.checked()
+        session = session_id if session_id is not None else uuid.uuid4().hex
+        if not session or len(session) > 200 or not session.isprintable():
+            raise InvalidInput(f"session id {session!r} is not 1 to 200 printable characters")
+        hold = await self.store.create(session, self._owner)
+        state = SessionState(session)
+        created = r.SessionCreated(session=session, config=store_config(config))
+        await self._write(state, hold, [created])
+        hold = msgspec.structs.replace(hold, head=state.head)
+        return LLMSession(self, self._add(state, config, hold))
+
+    async def open(
+        self, session_id: str, *, tools: Sequence[Tool] = (), takeover: bool = False
+    ) -> LLMSession:
+        """A session that exists, live or cold; *tools* binds its callables again.
+
+        Open turns that an earlier owner left behind are ended first, as a crash. Raises
+        SessionNotFound, SessionInUse (another live owner, unless *takeover*), StoreError.
+        """
+        self._check_accepting()
+        actor = await self.activate(session_id, takeover=takeover)
+        if tools:
+            actor.bind(tools)
+        return LLMSession(self, actor)
+
+    async def list(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        """Sessions of the store by id, those greater than *after*. Acquires nothing."""
+        return await self.store.rows(after=after, limit=limit)
+
+    async def delete(self, session_id: str) -> None:
+        """Close the session if it is live here, and delete it for good.
+
+        Raises SessionNotFound.
+        """
+        actor = self._live.get(session_id)
+        if actor is not None:
+            await actor.put_close().wait()
+        await self.store.delete(session_id)
+
+    async def drain(self, timeout_s: float | None = None) -> tuple[str, ...]:
+        """Take no new sessions and wait until every open turn has ended, at most *timeout_s*.
+
+        Returns the sessions that still have one open. Sends to live sessions are still taken:
+        stop their senders first.
+        """
+        self._accepting = False
+        with anyio.move_on_after(timeout_s):
+            for actor in tuple(self._live.values()):
+                for run in tuple(actor.turns.runs.values()):
+                    try:
+                        await run.outcome.wait()
+                    except SessionError:
+                        continue
+        return tuple(name for name, actor in self._live.items() if actor.turns.runs)
+
+    async def close(self) -> tuple[Closed, ...]:
+        """Close every live session: interrupt what is open, release it, name what still runs."""
+        self._accepting = False
+        promises = [actor.put_close() for actor in tuple(self._live.values())]
+        closed = [await promise.wait() for promise in promises]
+        for busy in tuple(self._busy.values()):
+            await busy.wait()
+        self._timers.close()
+        self._hub.end_all()
+        return tuple(closed)
+
+    def _check_accepting(self) -> None:
+        if not self._entered:
+            raise InvalidInput("enter the SessionManager first: async with SessionManager(...)")
+        if not self._accepting:
+            raise SessionClosed("the SessionManager is closing and takes no sessions")
+
+    # Bringing sessions in.
+
+    async def activate(self, session: str, *, takeover: bool) -> Actor:
+        """The live actor of *session*, loaded from the store if it is cold."""
+        while True:
+            actor = self._live.get(session)
+            if actor is not None and actor.standing == "live" and not takeover:
+                return actor
+            if actor is not None and actor.standing == "live":
+                return actor  # this manager owns it already; there is nobody to take it from
+            busy = self._busy.get(session)
+            if busy is None:
+                break
+            await busy.wait()
+        self._check_accepting()
+        busy = self._busy[session] = Promise()
+        # Loaded by a task of our own: a caller that is cancelled must not leave it half done.
+        self._works.start(
+            f"load of {session}",
+            lambda: self._load_reported(session, takeover, busy),
+            lambda work: None,
+        )
+        loaded = await busy.wait()
+        assert loaded is not None  # a load reports its actor or fails
+        return loaded
+
+    async def _load_reported(
+        self, session: str, takeover: bool, busy: Promise[Actor | None]
+    ) -> None:
+        try:
+            actor = await self._load(session, takeover)
+        except BaseException as error:
+            self._busy.pop(session, None)
+            busy.fail(error if isinstance(error, Exception) else SessionClosed("stopped"))
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._busy.pop(session, None)
+            busy.set(actor)
+
+    async def _load(self, session: str, takeover: bool) -> Actor:
+        hold = await self.store.acquire(session, self._owner, takeover=takeover)
+        try:
+            state = await self.read_state(session)
+            config = bind_tools(load_config(state.config).checked(), self._tools)
+            if state.head != hold.head:
+                told = f"session {session!r} has {state.head} of {hold.head} records"
+                raise StoreError(told, committed=False)
+            await self._write(state, hold, recovery_records(state))
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.store.release(hold)
+            raise
+        return self._add(state, config, msgspec.structs.replace(hold, head=state.head))
+
+    async def read_state(self, session: str) -> SessionState:
+        """The fold of a session's log. Acquires nothing. Raises StoreError at the first record
+        that cannot be read, naming it; nothing is changed."""
+        state = SessionState(session)
+        while True:
+            page = await self.store.read(session, after=state.head, limit=PAGE)
+            for stored in page:
+                try:
+                    state.apply(r.decode_record(stored.body))
+                except (msgspec.MsgspecError, KeyError, ValueError) as error:
+                    raise StoreError(
+                        f"record {stored.seq} of session {session!r} cannot be read: {error}",
+                        committed=False,
+                    ) from error
+            if len(page) < PAGE:
+                return state
+
+    async def _write(self, state: SessionState, hold: Hold, records: Sequence[r.Record]) -> None:
+        """Append *records* and fold them, before the session is live."""
+        if not records:
+            return
+        promise: Promise[Written] = Promise()
+        journal = Journal(self.store, hold, self._clock, promise.set)
+        for record in records:
+            journal.write(record)
+        journal.flush()
+        written = await promise.wait()
+        self._check_written(written, state.session)
+        for stamped, _ in written.entries:
+            if stamped is not None:
+                state.apply(stamped)
+                self._hub.publish(state.session, stamped)
+
+    @staticmethod
+    def _check_written(written: Written, session: str) -> None:
+        if isinstance(written.result, Lost):
+            raise StoreError(
+                f"the store failed: {written.result.error}", committed=written.result.committed
+            )
+        if not isinstance(written.result, Appended):
+            raise StoreError(
+                f"session {session!r} changed hands while it was loaded", committed=False
+            )
+
+    def _add(self, state: SessionState, config: SessionConfig, hold: Hold) -> Actor:
+        actor = Actor(
+            state=state,
+            config=config,
+            store=self.store,
+            hold=hold,
+            world=self._world,
+            spawn=self._serve,
+            gone=self._forget,
+        )
+        self._live[state.session] = actor
+        return actor
+
+    def _serve(self, actor: Actor) -> None:
+        self._group.start_soon(actor.serve, name=f"llmsession {actor.session}")
+
+    def _forget(self, actor: Actor) -> None:
+        if self._live.get(actor.session) is actor:
+            del self._live[actor.session]
+
+    # Letting sessions go.
+
+    def unpin(self, actor: Actor) -> None:
+        """A handle is gone. Called by the garbage collector: only counts, and sets a timer."""
+        actor.pins -= 1
+        if actor.pins == 0 and self._accepting and not self._sweeping and actor.standing == "live":
+            self._sweeping = True
+            self._timers.after(self._idle_s, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeping = False
+        if self._accepting and any(actor.pins == 0 for actor in self._live.values()):
+            self._works.start("eviction", self._evict_reported, lambda work: None)
+
+    async def _evict_reported(self) -> None:
+        await self.evict_idle()
+        if any(actor.pins == 0 for actor in self._live.values()) and not self._sweeping:
+            self._sweeping = True
+            self._timers.after(self._idle_s, self._sweep)
+
+    async def evict_idle(self) -> int:
+        """Release every session that nobody holds and that has nothing open; returns how many.
+        They come back when they are opened. Their subscribers stay."""
+        idle = [actor for actor in self._live.values() if actor.pins == 0 and actor.is_idle]
+        evicted = 0
+        for actor in idle:
+            if actor.pins or not actor.is_idle or actor.standing != "live":
+                continue
+            busy = self._busy[actor.session] = Promise()
+            hold = actor.evict()
+            evicted += 1
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self.store.release(hold)
+            finally:
+                self._busy.pop(actor.session, None)
+                busy.set(None)
+        return evicted
+
+    @property
+    def live(self) -> tuple[str, ...]:
+        """The sessions that are in memory."""
+        return tuple(self._live)
+
+    @property
+    def running_works(self) -> tuple[str, ...]:
+        """What runs now for the sessions: streams, tools, jobs."""
+        return self._works.running

@@ -1,0 +1,159 @@
+"""What became of a turn, of an interrupt, and how a session stands: values for the caller."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from llmsession.turns.blocks import Block, parse_blocks
+from llmsession.turns.ids import TurnId
+from llmsession.turns.messages import Message
+from llmsession.turns.records import CallReceipt, TurnAborted, TurnCommitted, TurnFailed
+from llmsession.turns.usage import Usage
+
+from .state import OpenTurn
+
+__all__ = [
+    "Closed",
+    "InterruptOutcome",
+    "InterruptResult",
+    "SessionStatus",
+    "SessionUsage",
+    "TurnOutcome",
+    "outcome_of",
+]
+
+
+class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn ended. Exactly one for each accepted turn.
+
+    ``stop_reason`` is the provider's, or one of ours: cancelled, error, max_steps, max_seconds,
+    max_turn_tokens; for an aborted turn the reason: interrupt, replaced, crash, closed; for a
+    failed one its cause. ``messages`` are what was committed. For a dropped turn ``user_body``
+    is what the user said, as JSON blocks, and ``calls`` the tools that had started.
+    ``unread_steers`` were accepted and never read by the model, as JSON blocks each.
+    """
+
+    turn: TurnId
+    status: Literal["committed", "aborted", "failed"]
+    stop_reason: str
+    usage: Usage
+    messages: tuple[Message, ...] = ()
+    user_body: msgspec.Raw = msgspec.Raw(b"[]")
+    unread_steers: tuple[msgspec.Raw, ...] = ()
+    calls: tuple[CallReceipt, ...] = ()
+    still_running: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def user_content(self) -> tuple[Block, ...]:
+        """What the user said in a dropped turn, for a client's editor."""
+        return parse_blocks(self.user_body)
+
+    @property
+    def text(self) -> str:
+        """What the assistant said last, without its earlier steps; "" if it said nothing."""
+        said = [message.text for message in self.messages if message.is_assistant]
+        return said[-1] if said else ""
+
+
+def outcome_of(
+    record: TurnCommitted | TurnAborted | TurnFailed,
+    turn: OpenTurn,
+    still_running: tuple[str, ...] = (),
+) -> TurnOutcome:
+    """The outcome of *turn*, which the folding of *record* has just ended."""
+    speaker = TurnId("u", record.turn)
+    unread = tuple(turn.steers)
+    if isinstance(record, TurnCommitted):
+        return TurnOutcome(
+            turn=speaker,
+            status="committed",
+            stop_reason=record.stop_reason,
+            usage=record.usage,
+            messages=turn.staged,
+            unread_steers=unread,
+            still_running=still_running,
+            error=record.error,
+        )
+    failed = isinstance(record, TurnFailed)
+    return TurnOutcome(
+        turn=speaker,
+        status="failed" if failed else "aborted",
+        stop_reason=record.cause if isinstance(record, TurnFailed) else record.reason,
+        usage=record.usage,
+        user_body=turn.body,
+        unread_steers=unread,
+        calls=record.calls,
+        still_running=still_running,
+        error=record.error if isinstance(record, TurnFailed) else None,
+    )
+
+
+class InterruptResult(StrEnum):
+    ABORTED = "aborted"
+    """The turn is gone; the history is the one before it."""
+    KEPT = "kept"
+    """The turn ended early as a commit: keep_steps or keep_text found something to keep."""
+    TOO_LATE = "too_late"
+    """The turn's end was decided already. Decided, not yet durable: await its outcome."""
+    NOT_RUNNING = "not_running"
+    UNKNOWN_TURN = "unknown_turn"
+
+
+class InterruptOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What an interrupt did. ``turns`` holds the outcome of each turn that it ended: the running
+    one, and every send that was enqueued before the interrupt."""
+
+    result: InterruptResult
+    turn: TurnId | None = None
+    turns: tuple[TurnOutcome, ...] = ()
+
+    @property
+    def dropped(self) -> tuple[TurnOutcome, ...]:
+        return tuple(outcome for outcome in self.turns if outcome.status == "aborted")
+
+
+class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a session stands, without waiting. Tokens are estimates of the next request."""
+
+    session: str
+    phase: Literal["idle", "running", "closed", "moved", "cold"]
+    turn: TurnId | None
+    turn_phase: str | None
+    step: int
+    queued: int
+    head: TurnId | None
+    seq: int
+    epoch: int
+    generation: int
+    messages: int
+    turns: int
+    context_tokens: int
+    budget_tokens: int
+    frontier: int
+    jobs: tuple[str, ...]
+    late_reports: int
+    lingering: tuple[str, ...]
+    """Tools of ended turns that ignored their cancellation and still run."""
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the budget that the next request fills, 0.0 to 1.0 and above."""
+        return self.context_tokens / self.budget_tokens
+
+
+class SessionUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens spent, interrupted turns included."""
+
+    total: Usage
+    turns: dict[int, Usage]
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """A session was closed; ``still_running`` names the tools that ignore cancellation."""
+
+    session: str
+    still_running: tuple[str, ...] = ()

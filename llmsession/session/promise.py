@@ -1,0 +1,70 @@
+"""A value that somebody waits for: Rust's oneshot channel, on anyio."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import anyio
+
+__all__ = ["Promise"]
+
+T = TypeVar("T")
+
+
+class Promise(Generic[T]):
+    """Set once, awaited by any number of tasks. A second ``set`` or ``fail`` is ignored: the
+    first answer is the answer."""
+
+    __slots__ = ("_error", "_event", "_followers", "_set", "_value")
+
+    def __init__(self) -> None:
+        self._event: anyio.Event | None = None
+        self._set = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._followers: tuple[Promise[T], ...] = ()
+
+    @property
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self, value: T) -> None:
+        if not self._set:
+            self._value = value
+            self._settle()
+
+    def fail(self, error: BaseException) -> None:
+        if not self._set:
+            self._error = error
+            self._settle()
+
+    def follow(self, follower: Promise[T]) -> None:
+        """Give *follower* the same answer as this one, now or later."""
+        self._followers = (*self._followers, follower)
+        if self._set:
+            self._settle()
+
+    def _settle(self) -> None:
+        self._set = True
+        if self._event is not None:
+            self._event.set()
+        followers, self._followers = self._followers, ()
+        for follower in followers:
+            if self._error is not None:
+                follower.fail(self._error)
+            else:
+                follower.set(self._value)  # type: ignore[arg-type]  # None only where T allows it
+
+    async def wait(self) -> T:
+        """The value, once it is there. Raises what the promise failed with.
+
+        Cancelling the wait changes nothing for others, nor for what was asked.
+        """
+        if not self._set:
+            # Made only when somebody waits: most promises are kept before that.
+            if self._event is None:
+                self._event = anyio.Event()
+            await self._event.wait()
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        return self._value  # type: ignore[return-value]  # None only where T allows it

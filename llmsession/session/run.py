@@ -1,0 +1,95 @@
+"""The volatile side of one accepted turn: what the log does not need to know."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from llmsession.turns.machine import Turn
+from llmsession.turns.records import Answer, CallOffer, CallReceipt, CallStatus
+from llmsession.turns.reply import Reply, ReplyBuilder
+from llmsession.turns.request import Request
+from llmsession.turns.usage import Usage
+
+from .outcome import TurnOutcome
+from .promise import Promise
+from .timers import Timer
+from .works import Work
+
+__all__ = ["CallTrack", "Run"]
+
+TrackStatus: TypeAlias = Literal["requested", "started", "finished", "failed"]
+
+
+class CallTrack:
+    """A call of this turn and how far it got, for the receipt."""
+
+    __slots__ = ("offer", "status")
+
+    def __init__(self, offer: CallOffer) -> None:
+        self.offer = offer
+        self.status: TrackStatus = "requested"
+
+    def receipt(self) -> CallReceipt:
+        status: CallStatus = "unknown"
+        if self.status in ("finished", "failed"):
+            status = self.status
+        return CallReceipt(self.offer.id, self.offer.name, status, self.offer.brief)
+
+
+class Run:
+    """One accepted turn while it is queued or running. Only the actor touches it.
+
+    ``works`` is everything that was started for it and has not ended, by name. ``steers`` counts
+    the accepted steers that no step has read. ``answers`` wait to be journaled.
+    """
+
+    __slots__ = (
+        "answers", "builder", "builds", "calls", "ended_as", "grace", "ingress", "lingering",
+        "outcome", "reply", "request", "sent_tokens", "steers", "stream_at", "timers", "turn",
+        "usage", "works",
+    )  # fmt: skip
+
+    def __init__(self, number: int, ingress: int) -> None:
+        self.turn = Turn(number=number)
+        self.ingress = ingress
+        self.outcome: Promise[TurnOutcome] = Promise()
+        self.ended_as: TurnOutcome | None = None
+        """Set when the terminal record is folded, before anybody is told."""
+        self.request: Request | None = None
+        self.sent_tokens = 0
+        self.builds = 0
+        """Bumped when a build is asked for: an older one that waited is not wanted any more."""
+        self.builder: ReplyBuilder | None = None
+        self.stream_at = 0.0
+        self.reply: Reply | None = None
+        self.calls: dict[str, CallTrack] = {}
+        self.answers: list[Answer] = []
+        self.steers = 0
+        self.works: dict[str, Work] = {}
+        self.timers: dict[str, Timer] = {}
+        self.grace: Timer | None = None
+        self.lingering: tuple[str, ...] = ()
+        self.usage = Usage()
+
+    @property
+    def number(self) -> int:
+        return self.turn.number
+
+    def close_stream(self) -> None:
+        """The stream's end, however it came: what it cost is kept."""
+        if self.builder is not None:
+            self.usage = self.usage + self.builder.usage
+            self.builder = None
+
+    def receipts(self) -> tuple[CallReceipt, ...]:
+        """The calls of this turn that had started."""
+        tracks = self.calls.values()
+        return tuple(track.receipt() for track in tracks if track.status != "requested")
+
+    def cancel_timers(self) -> None:
+        for timer in self.timers.values():
+            timer.cancel()
+        self.timers.clear()
+        if self.grace is not None:
+            self.grace.cancel()
+            self.grace = None

@@ -1,0 +1,484 @@
+"""Runs one session's turns: feeds the machine, performs what it orders, reports what happened.
+
+Nothing here decides what a turn does; that is ``turns.machine``. Nothing here waits either:
+what takes time is a work in the manager's group, and its report comes back by the mailbox.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from llmsession.compaction.recall import RECALL_TOOL_NAME, recall
+from llmsession.errors import ContextTooLarge, ProviderError
+from llmsession.turns import events as e
+from llmsession.turns import records as r
+from llmsession.turns.blocks import ToolUseBlock, join_blocks
+from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
+from llmsession.turns.naming import (
+    name_answers,
+    name_interrupt,
+    name_limit,
+    name_reply,
+    name_step,
+    name_stopped,
+    name_stream_failure,
+)
+from llmsession.turns.previews import Preview
+from llmsession.turns.receipts import brief_input
+from llmsession.turns.reply import Reply, ReplyBuilder, committed_blocks, rename_calls
+from llmsession.turns.request import Request, StepTag
+from llmsession.turns.stop import Follow, stop_rule
+
+from .compactor import Compactor
+from .config import Tool, ToolResult
+from .core import Core
+from .run import CallTrack, Run
+from .streaming import read_reply
+from .tools import expired_answer, make_answer, make_error, prepare_answers, run_callable
+from .works import Work
+
+__all__ = ["TurnRunner"]
+
+E = TypeVar("E", bound=e.Effect)
+
+_SETTLE: dict[str, r.SettleReason] = {
+    "cancelled": "cancelled",
+    "error": "error",
+    "max_steps": "limit",
+    "max_seconds": "limit",
+    "max_turn_tokens": "limit",
+}
+
+
+class TurnRunner:
+    """The runner of one session. ``ended`` is told of each run whose turn has ended."""
+
+    def __init__(self, core: Core, ended: Callable[[Run], None]) -> None:
+        self._core = core
+        self._ended = ended
+        self._events: deque[tuple[Run, e.Event]] = deque()
+        self._feeding = False
+        self.current: Run | None = None
+        """The run whose turn has started, or is next to start."""
+        self.compactor = Compactor(core, self._resume_build)
+        self._waiting_build: Callable[[], None] | None = None
+
+    # Feeding the machine.
+
+    def feed(self, run: Run, event: e.Event) -> None:
+        """Give *event* to the run's turn and perform the effects, and what follows from them."""
+        self._events.append((run, event))
+        if self._feeding:
+            return
+        self._feeding = True
+        try:
+            while self._events:
+                self._step(*self._events.popleft())
+        finally:
+            self._feeding = False
+
+    def _step(self, run: Run, event: e.Event) -> None:
+        if run.turn.phase in ENDED or is_late(run.turn, event):
+            self._core.late_reports += 1
+            return
+        before = run.turn
+        run.turn, effects = step(run.turn, event)
+        self._core.log.event(
+            "turn.event", run.turn, event=type(event).__name__, phase=run.turn.phase.value
+        )
+        if before.phase is Phase.STREAMING and run.turn.phase not in (
+            Phase.STREAMING,
+            Phase.STOPPING,
+        ):
+            run.close_stream()
+        for effect in effects:
+            _PERFORM[type(effect)](self, run, effect)
+        if run.turn.phase in ENDED:
+            run.cancel_timers()
+            self._ended(run)
+
+    def start(self, run: Run) -> None:
+        """The run's user message is durable: its turn begins."""
+        seconds = self._core.config.limits.max_seconds
+        if seconds is not None:
+            self._timer(run, "max_seconds", seconds, lambda: self._limit(run, "max_seconds"))
+        self.feed(run, e.Started())
+
+    def _limit(self, run: Run, stop_reason: str) -> None:
+        if run.turn.phase not in ENDED:
+            self.feed(run, name_limit(run.turn, stop_reason))
+
+    def interrupt(self, run: Run, policy: r.InterruptPolicy, reason: str) -> None:
+        has_text = run.builder is not None and run.builder.has_text()
+        self.feed(run, name_interrupt(run.turn, policy, reason=reason, has_text=has_text))
+
+    def _timer(self, run: Run, name: str, delay_s: float, fire: Callable[[], None]) -> None:
+        run.timers[name] = self._core.timers.after(delay_s, partial(self._core.report, fire))
+
+    # BUILDING
+
+    def _build_context(self, run: Run, effect: e.BuildContext) -> None:
+        run.builds += 1
+        wanted = run.builds
+        build = partial(self._build_if_wanted, run, effect, wanted)
+        if effect.delay_s > 0:
+            self._core.log.event("step.retried", run.turn, delay_s=effect.delay_s)
+            self._timer(run, "retry", effect.delay_s, build)
+        else:
+            build()
+
+    def _build_if_wanted(self, run: Run, effect: e.BuildContext, wanted: int) -> None:
+        if run.builds != wanted or run.turn.phase is not Phase.BUILDING:
+            return
+        self.compactor.apply_if_ready()
+        if self.compactor.is_applying:
+            self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
+            return
+        try:
+            self._build(run, effect, wanted)
+        except Exception as error:  # ours or a policy's: the turn ends, the session does not
+            self._core.log.bug("request.unbuildable", error)
+            self.feed(run, e.GaveUpDropped(tag=effect.tag, cause="fatal", error=str(error)))
+
+    def _build(self, run: Run, effect: e.BuildContext, wanted: int) -> None:
+        core, state = self._core, self._core.state
+        built = core.builder.build(state.context_messages(), state.view)
+        core.context_tokens = built.tokens
+        budget = core.config.budget_tokens
+        # A request that the provider found too large has to shrink, whatever we estimated.
+        ceiling = min(budget, run.sent_tokens - 1) if effect.overflows else budget
+        if built.tokens > ceiling:
+            plan = self.compactor.forced(built.tokens, built.tokens - ceiling)
+            if plan is not None:
+                self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
+                self.compactor.write(plan)
+                return
+            error = ContextTooLarge(built.tokens, budget)
+            self.feed(run, e.ContextOverflowed(tag=effect.tag, error=str(error)))
+            return
+        if built.violations:
+            broken = "; ".join(f"{v.rule} {v.where}: {v.text}" for v in built.violations[:3])
+            core.log.trouble("request.invalid", run.turn, rules=broken)
+            self.feed(run, e.GaveUpDropped(tag=effect.tag, cause="invalid_request", error=broken))
+            return
+        run.request, run.sent_tokens = built.request, built.tokens
+        self.compactor.consider(built.tokens)
+        self.feed(run, e.ContextBuilt(tag=effect.tag))
+
+    def _resume_build(self) -> None:
+        waiting, self._waiting_build = self._waiting_build, None
+        if waiting is not None:
+            waiting()
+
+    # STREAMING
+
+    def _open_stream(self, run: Run, effect: e.OpenStream) -> None:
+        core, tag = self._core, effect.tag
+        request = run.request
+        assert request is not None  # ContextBuilt was fed by _build
+        run.builder = builder = ReplyBuilder()
+        run.stream_at = core.world.clock()
+        run.reply = None
+
+        async def stream() -> None:
+            try:
+                reply = await self._read(request, tag, builder)
+            except ProviderError as error:
+                core.report(partial(self._stream_failed, run, tag, error))
+            except Exception as error:  # a provider may be anybody's code
+                core.log.bug("provider.crashed", error)
+                told = f"the provider raised {type(error).__name__}: {error}"
+                fatal = ProviderError(told, kind="fatal")
+                core.report(partial(self._stream_failed, run, tag, fatal))
+            else:
+                core.report(partial(self._replied, run, tag, reply))
+
+        self._start_work(run, f"stream of turn {run.number} in {core.session}", stream)
+
+    async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
+        core = self._core
+
+        def show(preview: Preview) -> None:
+            run = self.current
+            # The gate: an attempt that is not read any more shows nothing.
+            if run is not None and run.builder is builder:
+                core.hub.preview(core.session, preview)
+
+        return await read_reply(core.provider, request, tag, builder=builder, show=show)
+
+    def _stream_failed(self, run: Run, tag: StepTag, error: ProviderError) -> None:
+        if run.turn.phase in ENDED or tag != tag_of(run.turn):
+            self._core.late_reports += 1
+            return
+        self._core.log.trouble("provider.failed", run.turn, error=str(error), failure=error.kind)
+        config = self._core.config
+        event = name_stream_failure(
+            run.turn, error, limits=config.limits, on_failure=config.on_failure, tag=tag
+        )
+        self.feed(run, event)
+
+    def _replied(self, run: Run, tag: StepTag, reply: Reply) -> None:
+        if run.turn.phase in ENDED or tag != tag_of(run.turn):
+            self._core.late_reports += 1
+            return
+        blocks = rename_calls(reply.blocks, self._core.state.call_turns.keys())
+        run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
+        offers: tuple[r.CallOffer, ...] = ()
+        if stop_rule(reply.stop_reason).follow in (Follow.RUN_TOOLS, Follow.COMMIT):
+            offers = tuple(self._offer(call) for call in reply.calls)
+        if run.turn.phase is Phase.STREAMING:
+            run.calls.update((offer.id, CallTrack(offer)) for offer in offers)
+        limits = self._core.config.limits
+        self.feed(
+            run, name_reply(run.turn, reply, offers, steers=run.steers, limits=limits, tag=tag)
+        )
+
+    def _offer(self, call: ToolUseBlock) -> r.CallOffer:
+        tool = self._core.config.bound_tools.get(call.name)
+        ours = call.name == RECALL_TOOL_NAME or (tool is not None and tool.run is not None)
+        brief = brief_input(msgspec.json.encode(call.input)) if call.input else ""
+        return r.CallOffer(call.id, call.name, "session" if ours else "caller", brief)
+
+    # JOURNALING
+
+    def _spoken(self, run: Run, blocks: tuple[bytes, ...], stop_reason: str | None) -> r.Spoken:
+        reply = run.reply
+        return r.Spoken(
+            body=join_blocks(blocks),
+            started_at=run.stream_at,
+            model=(reply.model if reply else None) or self._core.config.model,
+            provider=self._core.provider.name,
+            usage=reply.usage if reply else None,
+            stop_reason=stop_reason,
+        )
+
+    def _journal_calls(self, run: Run, effect: e.JournalCalls) -> None:
+        reply = run.reply
+        assert reply is not None  # ReplyRequestedTools was fed by _replied
+        offers = tuple(run.calls[call.id].offer for call in reply.calls)
+        record = r.ToolsRequested(
+            turn=run.number,
+            step=effect.tag.step,
+            spoken=self._spoken(run, reply.blocks, reply.stop_reason),
+            calls=offers,
+        )
+        run.reply = None
+        self._core.journal.write(record, lambda: self.feed(run, e.CallsJournaled(tag=effect.tag)))
+
+    def _journal_answers(self, run: Run, effect: e.JournalAnswers) -> None:
+        answers, run.answers = tuple(run.answers), []
+        if answers:
+            record = r.ToolsAnswered(turn=run.number, step=effect.tag.step, answers=answers)
+            self._core.journal.write(record)
+
+    def _journal_step(self, run: Run, effect: e.JournalStep) -> None:
+        spoken = None
+        if run.reply is not None:
+            reply, paused = run.reply, stop_rule(run.reply.stop_reason).follow is Follow.CONTINUE
+            blocks = reply.blocks if paused else committed_blocks(reply)
+            spoken = self._spoken(run, blocks, reply.stop_reason) if blocks else None
+            run.reply = None
+        steers, run.steers = run.steers, 0
+        record = r.StepCompleted(
+            turn=run.number, step=effect.tag.step, spoken=spoken, steers=steers
+        )
+        self._core.journal.write(record, lambda: self._step_journaled(run, effect.tag))
+
+    def _step_journaled(self, run: Run, tag: StepTag) -> None:
+        usage = run.usage
+        tokens = usage.prompt_tokens + usage.output_tokens
+        limits = self._core.config.limits
+        self.feed(run, name_step(run.turn, tokens=tokens, limits=limits, tag=tag))
+
+    # TOOLS
+
+    def _start_tools(self, run: Run, effect: e.StartTools) -> None:
+        config = self._core.config
+        offered = [run.calls[call] for call in run.calls if call in run.turn.open_calls]
+        inputs = self._inputs(run)
+        for track in offered:
+            offer = track.offer
+            track.status = "started"
+            if offer.name == RECALL_TOOL_NAME:
+                self._recall(run, effect.tag, offer, inputs.get(offer.id))
+                continue
+            tool = config.bound_tools.get(offer.name)
+            if offer.runner == "session" and tool is not None:
+                self._run_tool(run, effect.tag, tool, offer, inputs.get(offer.id))
+            deadline_s = config.tool_deadline_s
+            if tool is not None and tool.deadline_s is not None:
+                deadline_s = tool.deadline_s
+            if deadline_s is not None:
+                self._timer(run, offer.id, deadline_s, partial(self._expired, run, offer.id))
+        self._core.log.event("tools.started", run.turn, calls=len(offered))
+
+    def _inputs(self, run: Run) -> dict[str, Any]:
+        """The inputs of the calls of the step that was journaled last."""
+        staged = self._core.state.open[run.number].staged
+        return {call.id: call.input for call in staged[-1].tool_calls} if staged else {}
+
+    def _recall(self, run: Run, tag: StepTag, offer: r.CallOffer, arguments: Any) -> None:
+        text, is_error = recall(self._core.state.context_messages(), arguments)
+        result = ToolResult(offer.id, text, is_error=is_error)
+        answer = make_answer(result, compaction=self._core.config.compaction)
+        self._core.report(partial(self._tool_ended, run, tag, answer))
+
+    def _run_tool(
+        self, run: Run, tag: StepTag, tool: Tool, offer: r.CallOffer, call_input: Any
+    ) -> None:
+        core = self._core
+
+        async def work() -> None:
+            output = await run_callable(tool, call_input)
+            result = ToolResult(offer.id, output.content, output.is_error, output.compact_summary)
+            try:
+                answers = await prepare_answers((result,), compaction=core.config.compaction)
+            except Exception as error:  # a callable may return anything; the model is told
+                answers = (make_error(offer.id, f"{type(error).__name__}: {error}"),)
+            core.report(partial(self._tool_ended, run, tag, answers[0]))
+
+        self._start_work(run, f"tool {tool.name} {offer.id} in {core.session}", work)
+
+    def _tool_ended(self, run: Run, tag: StepTag, answer: r.Answer) -> None:
+        ended = run.turn.phase in ENDED or tag != tag_of(run.turn)
+        if ended or answer.call_id not in run.turn.open_calls:
+            self._core.late_reports += 1
+            return
+        self.answer(run, (answer,), tag)
+
+    def answer(self, run: Run, answers: tuple[r.Answer, ...], tag: StepTag | None = None) -> None:
+        """Take results of open calls, as they come. The caller has checked that they are open."""
+        for answer in answers:
+            run.calls[answer.call_id].status = "failed" if answer.is_error else "finished"
+            timer = run.timers.pop(answer.call_id, None)
+            if timer is not None:
+                timer.cancel()
+        run.answers.extend(answers)
+        self.feed(run, name_answers(run.turn, tuple(a.call_id for a in answers), tag))
+
+    def _expired(self, run: Run, call_id: str) -> None:
+        if run.turn.phase is not Phase.TOOLS or call_id not in run.turn.open_calls:
+            return
+        self._core.log.trouble("tool.expired", run.turn, call=call_id)
+        for work in tuple(run.works.values()):
+            if f" {call_id} " in work.name:
+                work.cancel()
+                self._abandon_later(work)
+        self.answer(run, (expired_answer(call_id),))
+        # Its result never came: for a receipt it is neither finished nor failed.
+        run.calls[call_id].status = "started"
+
+    def _abandon_later(self, work: Work) -> None:
+        def abandon() -> None:
+            if not work.is_done:
+                work.abandon()
+                self._core.lingering.add(work.name)
+
+        self._core.timers.after(self._core.config.grace_s, partial(self._core.report, abandon))
+
+    # Works and how they are stopped
+
+    def _start_work(self, run: Run, name: str, body: Callable[[], Any]) -> None:
+        core = self._core
+        run.works[name] = core.works.start(
+            name, body, lambda work: core.report(partial(self._work_ended, run, work))
+        )
+
+    def _work_ended(self, run: Run, work: Work) -> None:
+        self._core.lingering.discard(work.name)
+        if run.works.get(work.name) is work:
+            del run.works[work.name]
+        if run.turn.phase is Phase.STOPPING and not run.works:
+            self._stopped(run)
+
+    def _stop_work(self, run: Run, effect: e.StopWork) -> None:
+        for work in run.works.values():
+            work.cancel()
+        run.builds += 1
+        if not run.works:
+            self._stopped(run)
+            return
+        grace_s = self._core.config.grace_s
+        over = partial(self._core.report, partial(self._grace_over, run))
+        run.grace = self._core.timers.after(grace_s, over)
+
+    def _grace_over(self, run: Run) -> None:
+        if run.turn.phase is not Phase.STOPPING:
+            return
+        for work in run.works.values():
+            work.abandon()
+        run.lingering = tuple(run.works)
+        self._core.lingering.update(run.works)
+        self._core.log.trouble("work.ignores_cancellation", run.turn, works=list(run.works))
+        self._stopped(run)
+
+    def _stopped(self, run: Run) -> None:
+        if run.grace is not None:
+            run.grace.cancel()
+            run.grace = None
+        self.feed(run, name_stopped(run.turn))
+
+    # The end
+
+    def _journal_commit(self, run: Run, effect: e.JournalCommit) -> None:
+        spoken = None
+        if effect.keep == "reply" and run.reply is not None:
+            blocks = committed_blocks(run.reply)
+            spoken = self._spoken(run, blocks, run.reply.stop_reason) if blocks else None
+        elif effect.keep == "text" and run.builder is not None:
+            blocks = run.builder.text_blocks()
+            spoken = self._spoken(run, blocks, "cancelled") if blocks else None
+        run.close_stream()
+        record = r.TurnCommitted(
+            turn=run.number,
+            stop_reason=effect.stop_reason,
+            usage=run.usage,
+            spoken=spoken,
+            settle=_SETTLE.get(effect.stop_reason),
+            error=effect.error,
+        )
+        self._core.journal.write(record, lambda: self.feed(run, e.Committed()))
+
+    def _journal_abort(self, run: Run, effect: e.JournalAbort) -> None:
+        run.close_stream()
+        record = r.TurnAborted(
+            turn=run.number, reason=effect.reason, usage=run.usage, calls=run.receipts()
+        )
+        self._core.journal.write(record, lambda: self.feed(run, e.Aborted()))
+
+    def _journal_failure(self, run: Run, effect: e.JournalFailure) -> None:
+        run.close_stream()
+        record = r.TurnFailed(
+            turn=run.number,
+            cause=effect.cause,
+            error=effect.error,
+            usage=run.usage,
+            calls=run.receipts(),
+        )
+        self._core.journal.write(record, lambda: self.feed(run, e.Failed()))
+
+    def may_compact(self) -> bool:
+        """Is no reply on its way that was asked for under the present view?"""
+        run = self.current
+        if run is None:
+            return True
+        return run.turn.phase in (Phase.ACCEPTED, Phase.TOOLS)
+
+
+_PERFORM: dict[type[e.Effect], Callable[[TurnRunner, Run, Any], None]] = {
+    e.BuildContext: TurnRunner._build_context,
+    e.OpenStream: TurnRunner._open_stream,
+    e.JournalCalls: TurnRunner._journal_calls,
+    e.StartTools: TurnRunner._start_tools,
+    e.JournalAnswers: TurnRunner._journal_answers,
+    e.JournalStep: TurnRunner._journal_step,
+    e.StopWork: TurnRunner._stop_work,
+    e.JournalCommit: TurnRunner._journal_commit,
+    e.JournalAbort: TurnRunner._journal_abort,
+    e.JournalFailure: TurnRunner._journal_failure,
+}

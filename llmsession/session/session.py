@@ -1,0 +1,435 @@
+"""LLMSession: the handle that users hold, and Turn, the handle of one accepted turn."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from llmsession.errors import (
+    InvalidConfig,
+    InvalidInput,
+    InvalidMessage,
+    SessionClosed,
+    StoreError,
+    TurnAborted,
+    TurnFailed,
+)
+from llmsession.turns import records as r
+from llmsession.turns.blocks import (
+    Content,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    encode_blocks,
+    parse_blocks,
+)
+from llmsession.turns.ids import TurnId, turn_number
+from llmsession.turns.machine import tag_of
+from llmsession.turns.messages import Message, count_turns
+from llmsession.turns.request import Request
+from llmsession.turns.usage import Usage
+
+from . import commands as c
+from .actor import Actor
+from .compactor import CompactionOutcome
+from .config import SessionConfig, ToolResult, WhenBusy
+from .hub import Event, Subscription
+from .outcome import (
+    Closed,
+    InterruptOutcome,
+    SessionStatus,
+    SessionUsage,
+    TurnOutcome,
+    outcome_of,
+)
+from .promise import Promise
+from .state import SessionState
+from .streaming import previews_so_far
+from .tools import prepare_answers
+
+if TYPE_CHECKING:
+    from .manager import SessionManager
+
+__all__ = ["LLMSession", "Turn"]
+
+_WHEN_BUSY = ("queue", "reject", "interrupt", "steer")
+_POLICIES = ("drop_turn", "keep_steps", "keep_text")
+
+
+class Turn:
+    """An accepted turn: its id, its events, its outcome. Holding it keeps the session live.
+
+    Iterating gives this turn's events from its acceptance on, previews included, and ends after
+    its terminal event. Several iterations at once are independent of each other. Dropping a Turn
+    interrupts nothing.
+    """
+
+    def __init__(self, session: LLMSession, number: int, promise: Promise[TurnOutcome] | None):
+        self._session = session
+        self._promise = promise
+        self.id = TurnId("u", number)
+
+    def __repr__(self) -> str:
+        return f"<Turn {self.id} of {self._session.id}>"
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._session.events_of(self.id.number)
+
+    async def outcome(self) -> TurnOutcome:
+        """How the turn ended, once it has, durably. Cancelling the wait changes nothing.
+
+        Raises SessionMoved, SessionClosed or StoreError if this owner lost the session first:
+        the turn's end is then in the log, written by whoever recovers it.
+        """
+        if self._promise is not None:
+            return await self._promise.wait()
+        return await self._session.outcome_from_log(self.id.number)
+
+    async def text(self) -> str:
+        """What the assistant said last in this turn.
+
+        Raises TurnAborted or TurnFailed, with the outcome, if the turn was not committed.
+        """
+        outcome = await self.outcome()
+        if outcome.status == "aborted":
+            raise TurnAborted(
+                f"turn {self.id.number} was aborted ({outcome.stop_reason})",
+                turn=self.id.number,
+                outcome=outcome,
+            )
+        if outcome.status == "failed":
+            raise TurnFailed(
+                f"turn {self.id.number} failed ({outcome.stop_reason}): {outcome.error}",
+                turn=self.id.number,
+                cause_kind=outcome.stop_reason,
+                outcome=outcome,
+            )
+        return outcome.text
+
+
+class LLMSession:
+    """One conversation. Get it from ``SessionManager.create`` or ``open``; hold it while you use
+    it: a held session stays live, one that nobody holds may be evicted and comes back on touch.
+
+    Commands are numbered when they are called, before any await, and answered when they are
+    durable. Cancelling a call that waits for its answer does not take the command back. Reads
+    (``conversation``, ``context``, ``status``, ``usage``) are synchronous; their async twins
+    (``read_conversation``, ...) are what remote sessions have too.
+
+    All commands raise SessionClosed, SessionMoved, Overloaded or StoreError where that applies.
+    """
+
+    def __init__(self, manager: SessionManager, actor: Actor) -> None:
+        self._manager = manager
+        self._actor = actor
+        self.id = actor.session
+        actor.pins += 1
+        self._unpin = weakref.finalize(self, manager.unpin, actor)
+        self._unpin.atexit = False
+
+    def __repr__(self) -> str:
+        return f"<LLMSession {self.id} {self._actor.standing}>"
+
+    async def _live(self) -> Actor:
+        """The actor; brought back first if the session went cold under this handle."""
+        if self._actor.standing == "cold":
+            actor = await self._manager.activate(self.id, takeover=False)
+            self._unpin()
+            self._actor = actor
+            actor.pins += 1
+            self._unpin = weakref.finalize(self, self._manager.unpin, actor)
+            self._unpin.atexit = False
+        return self._actor
+
+    # Commands.
+
+    async def send(
+        self,
+        content: Content,
+        *,
+        when_busy: WhenBusy = "queue",
+        command_id: str | None = None,
+        expected_head: TurnId | str | int | None = None,
+    ) -> Turn:
+        """Say something. Returns the turn once its acceptance is durable.
+
+        *content* is text, or a list of blocks (structs or plain dicts). With a turn open,
+        *when_busy* decides: ``queue`` waits its turn, ``reject`` raises SessionBusy,
+        ``interrupt`` ends the open turn and goes first, ``steer`` joins the open turn at its
+        next step boundary and returns that turn. A repeat of *command_id* returns the same turn
+        and sends nothing. *expected_head* is the last committed turn that the caller knows.
+
+        Raises InvalidMessage, SessionBusy, HeadMoved, KeyReused, Overloaded.
+        """
+        body = _user_body(content)
+        if when_busy not in _WHEN_BUSY:
+            raise InvalidInput(f"when_busy is {when_busy!r}; it is one of {', '.join(_WHEN_BUSY)}")
+        head = None if expected_head is None else turn_number(expected_head)
+        actor = self._actor if self._actor.standing == "live" else await self._live()
+        ingress = actor.mailbox.number()
+        command = c.Send(ingress, command_id, body=body, when_busy=when_busy, expected_head=head)
+        actor.put(command)
+        number = await command.promise.wait()
+        run = actor.turns.runs.get(number)
+        return Turn(self, number, run.outcome if run is not None else None)
+
+    async def submit_tool_results(
+        self, results: Sequence[ToolResult], *, command_id: str | None = None
+    ) -> None:
+        """Answer calls that the model made; some of them, or all. Durable when it returns.
+
+        All or none of *results* are taken. Raises UnknownToolCall, DuplicateToolResult,
+        TurnNotOpen (the turn has ended; nothing was changed), InvalidMessage.
+        """
+        actor = await self._live()
+        answers = await prepare_answers(results, compaction=actor.core.config.compaction)
+        command = c.Submit(actor.mailbox.number(), command_id, answers)
+        actor.put(command)
+        await command.promise.wait()
+
+    async def interrupt(
+        self,
+        turn: TurnId | str | int | None = None,
+        *,
+        policy: r.InterruptPolicy | None = None,
+        command_id: str | None = None,
+    ) -> InterruptOutcome:
+        """Stop *turn*; without one, the open turn and every send enqueued before this call.
+
+        *policy*: ``drop_turn`` takes the whole turn out, ``keep_steps`` keeps its complete
+        steps, ``keep_text`` also the text of the reply that streams; None is the configured
+        one. Answered when it is durable, within the grace period plus a store write, whatever
+        tool or stream is running. Never raises for a turn that is not there: see the result.
+        """
+        if policy is not None and policy not in _POLICIES:
+            raise InvalidInput(f"policy is {policy!r}; it is one of {', '.join(_POLICIES)}")
+        number = None if turn is None else turn_number(turn)
+        actor = self._actor if self._actor.standing == "live" else await self._live()
+        return await actor.put_interrupt(number, policy, command_id).wait()
+
+    async def compact(self) -> CompactionOutcome:
+        """Compact now, whatever the threshold says. Waits until it is applied or given up; a
+        reply that streams is finished first."""
+        actor = await self._live()
+        command = c.Compact(actor.mailbox.number(), None, "")
+        actor.put(command)
+        return await command.promise.wait()
+
+    def cancel_compaction(self) -> None:
+        """Stop the background compaction, if one runs; nothing of it is applied."""
+        self._actor.report(self._actor.turns.runner.compactor.cancel)
+
+    async def clear(self, *, command_id: str | None = None) -> None:
+        """Start the next generation with an empty history. The log keeps the old one.
+
+        Raises SessionBusy while a turn is open.
+        """
+        actor = await self._live()
+        command = c.Clear(actor.mailbox.number(), command_id, c.digest("clear"))
+        actor.put(command)
+        await command.promise.wait()
+
+    async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
+        """Change the configuration: ``configure(model=..., system=..., tools=...)``.
+
+        Takes effect between turns: now, or when the open turn has ended, before the next one.
+        Raises InvalidConfig and changes nothing.
+        """
+        actor = await self._live()
+        unknown = set(changes) - set(SessionConfig.__struct_fields__)
+        if unknown:
+            raise InvalidConfig(f"no such configuration: {', '.join(sorted(unknown))}")
+        config = msgspec.structs.replace(actor.core.config, **changes).checked()
+        command = c.Configure(actor.mailbox.number(), command_id, config)
+        actor.put(command)
+        await command.promise.wait()
+
+    async def store_compact_summaries(
+        self, summaries: dict[str, str], *, command_id: str | None = None
+    ) -> None:
+        """Give compact summaries for results that came before: ``{call id: text}``.
+
+        They serve the next compaction; a result that is shown compacted already keeps the text
+        it has. Raises UnknownToolCall.
+        """
+        actor = await self._live()
+        command = c.StoreSummaries(actor.mailbox.number(), command_id, dict(summaries))
+        actor.put(command)
+        await command.promise.wait()
+
+    async def close(self) -> Closed:
+        """Interrupt what is open, release the session, and name the tools that still run."""
+        return await self._actor.put_close().wait()
+
+    # Reads: synchronous, of the newest durable state.
+
+    @property
+    def config(self) -> SessionConfig:
+        return self._actor.core.config
+
+    def conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
+        """The committed history, oldest first: a reference, valid for ever, in O(1).
+
+        With *include_open* also the open turn's staged messages, which may yet be dropped.
+        """
+        state = self._actor.state
+        return state.context_messages() if include_open else state.history
+
+    def context(self) -> Request:
+        """What the model would be sent now."""
+        core = self._actor.core
+        return core.builder.project(core.state.context_messages(), core.state.view)
+
+    def status(self) -> SessionStatus:
+        """Where the session stands."""
+        actor, core, state = self._actor, self._actor.core, self._actor.state
+        run = actor.turns.current
+        phase = "running" if run is not None else "idle"
+        if actor.standing != "live":
+            phase = "closed" if actor.standing == "closing" else actor.standing
+        return SessionStatus(
+            session=self.id,
+            phase=phase,  # type: ignore[arg-type]  # one of the literals
+            turn=TurnId("u", run.number) if run else None,
+            turn_phase=run.turn.phase.value if run else None,
+            step=run.turn.step if run else 0,
+            queued=actor.turns.waiting,
+            head=TurnId("a", state.head_turn) if state.head_turn else None,
+            seq=state.head,
+            epoch=core.journal.hold.epoch,
+            generation=state.generation,
+            messages=len(state.history),
+            turns=count_turns(state.history),
+            context_tokens=core.builder.tokens(self.context()),
+            budget_tokens=core.config.budget_tokens,
+            frontier=state.view.frontier,
+            jobs=actor.turns.runner.compactor.jobs,
+            late_reports=core.late_reports,
+            lingering=tuple(sorted(core.lingering)),
+        )
+
+    def usage(self) -> SessionUsage:
+        """Tokens spent by ended turns, interrupted ones included, and by the open one so far."""
+        state, run = self._actor.state, self._actor.turns.current
+        turns = dict(state.turn_usage)
+        total = state.usage
+        if run is not None:
+            spent = run.usage + (run.builder.usage if run.builder else Usage())
+            turns[run.number] = spent
+            total = total + spent
+        return SessionUsage(total=total, turns=turns)
+
+    async def read_conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
+        """As ``conversation``; the form that remote sessions have too."""
+        return self.conversation(include_open=include_open)
+
+    async def read_context(self) -> Request:
+        """As ``context``."""
+        return self.context()
+
+    async def read_status(self) -> SessionStatus:
+        """As ``status``."""
+        return self.status()
+
+    async def read_usage(self) -> SessionUsage:
+        """As ``usage``."""
+        return self.usage()
+
+    # Events.
+
+    def subscribe(self, *, after: int | None = None) -> Subscription:
+        """Events of this session: durable ones after the cursor *after*, from now on without
+        one, and previews. Who joins in mid-stream first gets the step's text so far.
+
+        The subscription lives in the manager, not in this handle. Close it when done.
+        """
+        return self._subscribe(after, None)
+
+    def _subscribe(self, after: int | None, turn: int | None) -> Subscription:
+        actor = self._actor
+        head = actor.state.head
+        if after is not None and not 0 <= after <= head:
+            raise InvalidInput(f"cursor {after} is not in this log; its head is {head}")
+        subscription = Subscription(
+            actor.core.hub,
+            self.id,
+            after=head if after is None else after,
+            head=head,
+            turn=turn,
+            replay=self._replay,
+        )
+        run = actor.turns.current
+        if run is not None and run.builder is not None:
+            for preview in previews_so_far(run.builder, tag_of(run.turn)):
+                subscription.offer_preview(preview)
+        return subscription
+
+    async def _replay(self, after: int, up_to: int) -> list[r.Record]:
+        limit = min(256, up_to - after)
+        stored = await self._manager.store.read(self.id, after=after, limit=limit)
+        return [_decoded(self.id, record.seq, record.body) for record in stored]
+
+    async def events_of(self, number: int) -> AsyncIterator[Event]:
+        """The events of turn *number*, from its acceptance to its terminal one."""
+        subscription = self._subscribe(self._actor.state.accepted_at.get(number, 1) - 1, number)
+        try:
+            async for event in subscription:
+                yield event
+        finally:
+            subscription.close()
+
+    def turn(self, turn: TurnId | str | int) -> Turn:
+        """The handle of a turn that was accepted before, open or ended.
+
+        Raises InvalidInput for one that never was.
+        """
+        number = turn_number(turn)
+        run = self._actor.turns.runs.get(number)
+        if run is None and number not in self._actor.state.ended:
+            raise InvalidInput(f"session {self.id!r} has no turn {number}")
+        return Turn(self, number, run.outcome if run else None)
+
+    async def outcome_from_log(self, number: int) -> TurnOutcome:
+        """The outcome of a turn that has ended, read from the log."""
+        state = SessionState(self.id)
+        after, head = 0, self._actor.state.head
+        while after < head:
+            for record in await self._replay(after, head):
+                turn = state.open.get(number)
+                state.apply(record)
+                after = record.seq
+                if turn is not None and number in state.ended:
+                    assert isinstance(record, r.TurnCommitted | r.TurnAborted | r.TurnFailed)
+                    return outcome_of(record, turn)
+        raise SessionClosed(f"turn {number} of session {self.id!r} has not ended")
+
+
+def _user_body(content: Content) -> msgspec.Raw:
+    """The JSON blocks of a user's message. Raises InvalidMessage for what a user cannot say."""
+    body = encode_blocks(content)
+    blocks = parse_blocks(body)
+    if not any(not isinstance(block, TextBlock) or block.text.strip() for block in blocks):
+        raise InvalidMessage("the message is empty")
+    for at, block in enumerate(blocks):
+        if isinstance(block, TextBlock) and not block.text.strip():
+            raise InvalidMessage(f"block {at} is an empty text")
+        if isinstance(block, ToolResultBlock):
+            raise InvalidMessage(f"block {at} is a tool result; use submit_tool_results")
+        if isinstance(block, ToolUseBlock) or block.__struct_config__.tag in (
+            "thinking",
+            "redacted_thinking",
+        ):
+            raise InvalidMessage(f"block {at} is the assistant's to say, not the user's")
+    return body
+
+
+def _decoded(session: str, seq: int, body: bytes) -> r.Record:
+    try:
+        return r.decode_record(body)
+    except msgspec.MsgspecError as error:
+        raise StoreError(
+            f"record {seq} of session {session!r} cannot be read: {error}", committed=False
+        ) from error

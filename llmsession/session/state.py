@@ -1,0 +1,311 @@
+"""A session's state: the fold of its log. Live state and recovered state are made here alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from llmsession.compaction.plan import Plan
+from llmsession.compaction.view import View
+from llmsession.turns import records as r
+from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
+from llmsession.turns.ids import TurnCounter, TurnId
+from llmsession.turns.messages import Message, Role, message_id
+from llmsession.turns.receipts import PendingReceipt, settled_text
+from llmsession.turns.usage import Usage
+
+__all__ = ["OpenTurn", "SessionState", "fold"]
+
+
+class OpenTurn:
+    """A turn that was accepted and has not ended: its staged messages, and what waits."""
+
+    __slots__ = (
+        "all_calls", "answers", "body", "calls", "carried", "number", "staged", "started",
+        "steers", "step", "usage",
+    )  # fmt: skip
+
+    def __init__(self, number: int, body: msgspec.Raw) -> None:
+        self.number = number
+        self.body = body
+        self.started = False
+        self.carried = 0
+        """How many pending receipts its user message carries."""
+        self.staged: tuple[Message, ...] = ()
+        self.steers: list[msgspec.Raw] = []
+        self.step = 0
+        self.calls: tuple[r.CallOffer, ...] = ()
+        """The calls of the step that is not complete yet."""
+        self.answers: dict[str, r.Answer] = {}
+        self.all_calls: list[str] = []
+        self.usage = Usage()
+
+    @property
+    def unanswered(self) -> tuple[r.CallOffer, ...]:
+        return tuple(call for call in self.calls if call.id not in self.answers)
+
+
+class SessionState:
+    """What the log says. Only the actor changes it, by ``apply``, one durable record at a time.
+
+    ``history`` is a flat tuple of the committed messages; a commit makes a new one that shares
+    every old message. A reference to it is a snapshot, valid for ever.
+    """
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.head = 0
+        self.epoch = 0
+        self.config = msgspec.Raw(b"{}")
+        self.generation = 1
+        self.history: tuple[Message, ...] = ()
+        self.head_turn: int | None = None
+        self.counter = TurnCounter()
+        self.open: dict[int, OpenTurn] = {}
+        self.view = View()
+        self.summaries: dict[str, str] = {}
+        self.receipts: tuple[PendingReceipt, ...] = ()
+        self.call_turns: dict[str, int] = {}
+        """Every call id that was ever offered, and its turn: ids are never used again."""
+        self.ended: dict[int, str] = {}
+        """How each turn ended: committed, aborted or failed."""
+        self.accepted_at: dict[int, int] = {}
+        """The seq of each turn's acceptance, where its events start."""
+        self.commands: dict[str, r.CommandAnswer] = {}
+        self.turn_usage: dict[int, Usage] = {}
+        self.usage = Usage()
+
+    def running(self) -> OpenTurn | None:
+        """The open turn that has started, if any."""
+        return next((turn for turn in self.open.values() if turn.started), None)
+
+    def context_messages(self) -> tuple[Message, ...]:
+        """History and the running turn's staged messages: what a projection is made of."""
+        running = self.running()
+        return self.history + running.staged if running and running.staged else self.history
+
+    def apply(self, record: r.Record) -> None:
+        """Take one durable record in. Raises KeyError or ValueError for one that cannot follow:
+        the log is damaged there."""
+        if record.seq != self.head + 1:
+            raise ValueError(f"record {record.seq} cannot follow record {self.head}")
+        if record.epoch < self.epoch:
+            raise ValueError(f"record {record.seq} has epoch {record.epoch} after {self.epoch}")
+        _APPLY[type(record)](self, record)
+        self.head = record.seq
+        self.epoch = record.epoch
+        for command in record.commands:
+            self.commands[command.id] = command
+
+    # One method for each kind of record; the table below names them.
+
+    def _created(self, record: r.SessionCreated) -> None:
+        self.config = record.config
+
+    def _configured(self, record: r.SessionConfigured) -> None:
+        self.config = record.config
+        if record.voids_thinking:
+            self.view = self.view.voided(len(self.context_messages()))
+
+    def _accepted(self, record: r.TurnAccepted) -> None:
+        self.counter.saw(record.turn)
+        self.accepted_at[record.turn] = record.seq
+        self.open[record.turn] = turn = OpenTurn(record.turn, record.body)
+        if record.started:
+            self._start(turn, record.receipt, record.at)
+
+    def _started(self, record: r.TurnStarted) -> None:
+        self._start(self.open[record.turn], record.receipt, record.at)
+
+    def _start(self, turn: OpenTurn, receipt: str | None, at: float) -> None:
+        turn.started = True
+        body, synthetic = turn.body, tuple[int, ...]()
+        if receipt is not None:
+            turn.carried = len(self.receipts)
+            blocks = [*split_blocks(body), text_block(receipt)]
+            body, synthetic = join_blocks(blocks), (len(blocks) - 1,)
+        turn.staged = (self._message(turn, "user", body, at, at, synthetic=synthetic),)
+
+    def _steered(self, record: r.SteerAccepted) -> None:
+        self.open[record.turn].steers.append(record.body)
+
+    def _requested(self, record: r.ToolsRequested) -> None:
+        turn = self.open[record.turn]
+        turn.step = record.step
+        turn.calls = record.calls
+        turn.answers = {}
+        for call in record.calls:
+            turn.all_calls.append(call.id)
+            self.call_turns[call.id] = record.turn
+        self._say(turn, record.spoken, record.at)
+
+    def _answered(self, record: r.ToolsAnswered) -> None:
+        turn = self.open[record.turn]
+        for answer in record.answers:
+            turn.answers[answer.call_id] = answer
+            if answer.summary is not None:
+                self.summaries[answer.call_id] = answer.summary
+            if answer.capped is not None:
+                self.view = self.view.with_cap(answer.call_id, answer.capped)
+
+    def _step_completed(self, record: r.StepCompleted) -> None:
+        turn = self.open[record.turn]
+        turn.step = record.step
+        if record.spoken is not None:
+            self._say(turn, record.spoken, record.at)
+        steers, turn.steers = turn.steers[: record.steers], turn.steers[record.steers :]
+        self._close_step(turn, None, record.at, steers)
+
+    def _committed(self, record: r.TurnCommitted) -> None:
+        turn = self.open.pop(record.turn)
+        self._close_step(turn, record.settle, record.at, ())
+        if record.spoken is not None:
+            self._say(turn, record.spoken, record.at)
+        self.history = self.history + turn.staged
+        self.head_turn = record.turn
+        self.receipts = self.receipts[turn.carried :]
+        self._end(record.turn, "committed", record.usage)
+
+    def _aborted(self, record: r.TurnAborted | r.TurnFailed) -> None:
+        turn = self.open.pop(record.turn)
+        # What the dropped turn computed goes with it.
+        for call in turn.all_calls:
+            self.summaries.pop(call, None)
+        if turn.started:
+            self.view = self.view.clamped(len(self.history))
+        if record.calls:
+            self.receipts = (*self.receipts, PendingReceipt(record.turn, record.calls))
+        how = "aborted" if isinstance(record, r.TurnAborted) else "failed"
+        self._end(record.turn, how, record.usage)
+
+    def _end(self, number: int, how: str, usage: Usage) -> None:
+        self.ended[number] = how
+        self.turn_usage[number] = usage
+        self.usage = self.usage + usage
+
+    def _summaries(self, record: r.SummariesStored) -> None:
+        self.summaries.update(record.summaries)
+
+    def _compacted(self, record: r.CompactionApplied) -> None:
+        plan = Plan(
+            policy=record.policy,
+            frontier=record.frontier,
+            frozen=record.frozen,
+            reason=record.reason,
+            tokens_before=record.tokens_before,
+            tokens_after=record.tokens_after,
+            voids_thinking=record.voids_thinking,
+        )
+        self.view = self.view.applied(plan, len(self.context_messages()))
+
+    def _cleared(self, record: r.ConversationCleared) -> None:
+        self.generation = record.generation
+        self.history = ()
+        self.head_turn = None
+        self.view = View(version=self.view.version + 1)
+        self.summaries = {}
+        self.receipts = ()
+
+    def _nothing(self, record: r.CommandAnswered) -> None:
+        pass
+
+    # Messages are made here and nowhere else, so that a replayed log makes the same ones.
+
+    def _say(self, turn: OpenTurn, spoken: r.Spoken, at: float) -> None:
+        turn.usage = turn.usage + (spoken.usage or Usage())
+        message = self._message(
+            turn, "assistant", spoken.body, spoken.started_at, at,
+            model=spoken.model, provider=spoken.provider, usage=spoken.usage,
+            stop_reason=spoken.stop_reason,
+        )  # fmt: skip
+        turn.staged = (*turn.staged, message)
+
+    def _close_step(
+        self,
+        turn: OpenTurn,
+        settle: r.SettleReason | None,
+        at: float,
+        steers: Iterable[msgspec.Raw],
+    ) -> None:
+        """Add the user message that answers the step: results in call order, then steers."""
+        blocks: list[bytes] = []
+        synthetic: list[int] = []
+        for call in turn.calls:
+            answer = turn.answers.get(call.id) or _settled(call.id, settle or "error")
+            if answer.settled is not None:
+                synthetic.append(len(blocks))
+            blocks.append(_result_block(answer))
+        for steer in steers:
+            blocks.extend(bytes(raw) for raw in split_blocks(steer))
+        turn.calls, turn.answers = (), {}
+        if blocks:
+            body = join_blocks(blocks)
+            message = self._message(turn, "user", body, at, at, synthetic=tuple(synthetic))
+            turn.staged = (*turn.staged, message)
+
+    def _message(
+        self,
+        turn: OpenTurn,
+        role: Role,
+        body: msgspec.Raw,
+        created_at: float,
+        completed_at: float,
+        **fields: Any,
+    ) -> Message:
+        speaker = TurnId("u" if role == "user" else "a", turn.number)
+        position = sum(message.role == role for message in turn.staged)
+        return Message(
+            id=message_id(self.session, speaker, position),
+            session=self.session,
+            turn=turn.number,
+            role=role,
+            body=body,
+            created_at=created_at,
+            completed_at=completed_at,
+            **fields,
+        )
+
+
+def _settled(call_id: str, reason: r.SettleReason) -> r.Answer:
+    content = msgspec.Raw(encode_json(settled_text(reason)))
+    return r.Answer(call_id=call_id, content=content, is_error=True, settled=reason)
+
+
+def _result_block(answer: r.Answer) -> bytes:
+    fields: dict[str, Any] = {
+        "type": "tool_result",
+        "tool_use_id": answer.call_id,
+        "content": answer.content,
+    }
+    if answer.is_error:
+        fields["is_error"] = True
+    return encode_json(fields)
+
+
+_APPLY: dict[type[r.RecordBase], Any] = {
+    r.SessionCreated: SessionState._created,
+    r.SessionConfigured: SessionState._configured,
+    r.TurnAccepted: SessionState._accepted,
+    r.TurnStarted: SessionState._started,
+    r.SteerAccepted: SessionState._steered,
+    r.ToolsRequested: SessionState._requested,
+    r.ToolsAnswered: SessionState._answered,
+    r.StepCompleted: SessionState._step_completed,
+    r.TurnCommitted: SessionState._committed,
+    r.TurnAborted: SessionState._aborted,
+    r.TurnFailed: SessionState._aborted,
+    r.SummariesStored: SessionState._summaries,
+    r.CompactionApplied: SessionState._compacted,
+    r.ConversationCleared: SessionState._cleared,
+    r.CommandAnswered: SessionState._nothing,
+}
+
+
+def fold(session: str, records: Iterable[r.Record]) -> SessionState:
+    """The state after *records*, oldest first. Raises as ``apply`` does."""
+    state = SessionState(session)
+    for record in records:
+        state.apply(record)
+    return state

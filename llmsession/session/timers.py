@@ -1,0 +1,87 @@
+"""Deadlines of all sessions of a manager, in one task that exists while there are any."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+import anyio
+from anyio.abc import TaskGroup
+
+__all__ = ["Timer", "Timers"]
+
+
+class Timer:
+    """A call that will be made at ``at`` (the backend's clock), unless it is cancelled."""
+
+    __slots__ = ("_fire", "at")
+
+    def __init__(self, at: float, fire: Callable[[], None]) -> None:
+        self.at = at
+        self._fire: Callable[[], None] | None = fire
+
+    def cancel(self) -> None:
+        self._fire = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._fire is None
+
+    def fire(self) -> None:
+        fire, self._fire = self._fire, None
+        if fire is not None:
+            fire()
+
+
+class Timers:
+    """Many deadlines, one sleeping task. A task per deadline would cost more than the work it
+    watches: an interrupt sets one and almost always cancels it again."""
+
+    def __init__(self, group: TaskGroup) -> None:
+        self._group = group
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._order = count()
+        self._wake: anyio.Event | None = None
+        self._running = False
+        self._closed = False
+
+    def after(self, delay_s: float, fire: Callable[[], None]) -> Timer:
+        """Call *fire* after *delay_s* seconds, or never once closed. *fire* must not wait."""
+        timer = Timer(anyio.current_time() + delay_s, fire)
+        if self._closed:
+            return timer
+        earliest = not self._heap or timer.at < self._heap[0][0]
+        heapq.heappush(self._heap, (timer.at, next(self._order), timer))
+        if not self._running:
+            self._running = True
+            self._group.start_soon(self._run, name="llmsession timers")
+        elif earliest and self._wake is not None:
+            self._wake.set()
+        return timer
+
+    def close(self) -> None:
+        """Forget every deadline; the task ends."""
+        self._closed = True
+        self._heap.clear()
+        if self._wake is not None:
+            self._wake.set()
+
+    async def _run(self) -> None:
+        try:
+            while self._drop_cancelled():
+                at = self._heap[0][0]
+                if at > anyio.current_time():
+                    self._wake = anyio.Event()
+                    with anyio.move_on_after(at - anyio.current_time()):
+                        await self._wake.wait()
+                    continue
+                heapq.heappop(self._heap)[2].fire()
+        finally:
+            self._running = False
+            self._wake = None
+
+    def _drop_cancelled(self) -> bool:
+        while self._heap and self._heap[0][2].is_cancelled:
+            heapq.heappop(self._heap)
+        return bool(self._heap)

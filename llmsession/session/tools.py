@@ -1,0 +1,152 @@
+"""Running a session's callables, and turning what comes back into answers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+
+from llmsession.compaction.cap import cap_content, result_text
+from llmsession.compaction.extractive import summarise
+from llmsession.errors import InvalidMessage
+from llmsession.turns.blocks import (
+    MAX_CONTENT_BYTES,
+    Content,
+    clean_text,
+    encode_blocks,
+    encode_json,
+)
+from llmsession.turns.receipts import settled_text
+from llmsession.turns.records import Answer
+
+from .config import CompactionConfig, Tool, ToolOutput, ToolResult
+
+__all__ = ["expired_answer", "make_answer", "make_error", "prepare_answers", "run_callable"]
+
+
+async def run_callable(tool: Tool, call_input: Any) -> ToolOutput:
+    """What *tool* returned for *call_input*, the call's input as decoded JSON.
+
+    Synchronous callables run in a thread, which a cancellation leaves behind. What the callable
+    raises becomes an error output; only cancellation passes.
+    """
+    try:
+        arguments = _arguments(call_input)
+        if inspect.iscoroutinefunction(_function(tool.run)):
+            returned = await tool.run(**arguments)
+        else:
+            returned = await anyio.to_thread.run_sync(
+                lambda: tool.run(**arguments), abandon_on_cancel=True
+            )
+            if inspect.isawaitable(returned):
+                returned = await returned
+        return (
+            returned if isinstance(returned, ToolOutput) else ToolOutput(content=_content(returned))
+        )
+    except (Exception, SystemExit) as error:  # a tool may raise anything; the model is told
+        return ToolOutput(content=f"{type(error).__name__}: {error}", is_error=True)
+
+
+def _function(run: Any) -> Any:
+    if inspect.isfunction(run) or inspect.ismethod(run):
+        return run
+    return getattr(run, "func", None) or type(run).__call__
+
+
+def _arguments(call_input: Any) -> dict[str, Any]:
+    if call_input is None:
+        return {}
+    if not isinstance(call_input, dict):
+        raise TypeError(f"the input is no object but {type(call_input).__name__}")
+    return call_input
+
+
+def _content(returned: Any) -> Content:
+    if isinstance(returned, str | list | tuple):
+        return returned
+    if returned is None:
+        return ""
+    return encode_json(returned).decode()
+
+
+def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
+    """The durable answer to a call: its content as JSON, its cap and its summary, decided now.
+
+    The caller's summary comes first; else one is extracted, where the result is long enough.
+    Raises InvalidMessage for content that is no content, or over 32 MiB.
+    """
+    content = _encoded(result.content)
+    decoded = msgspec.json.decode(content)
+    summary = result.compact_summary
+    capped = None
+    if compaction.enabled:
+        capped = cap_content(decoded, max_chars=compaction.cap_chars, call_id=result.call_id)
+        if summary is None or not summary.strip():
+            summary = summarise(
+                result_text(decoded),
+                is_error=result.is_error,
+                max_chars=compaction.summary_chars,
+            )
+    return Answer(
+        call_id=result.call_id,
+        content=msgspec.Raw(content),
+        is_error=result.is_error,
+        summary=clean_text(summary) if summary else None,
+        capped=capped,
+    )
+
+
+INLINE_CHARS = 32_000
+"""Up to here capping and summarising a result takes less than the hop to a thread."""
+
+
+async def prepare_answers(
+    results: Sequence[ToolResult], *, compaction: CompactionConfig
+) -> tuple[Answer, ...]:
+    """``make_answer`` for each result, off the event loop where they are large.
+
+    Raises InvalidMessage, before anything is changed.
+    """
+
+    def prepare() -> tuple[Answer, ...]:
+        return tuple(make_answer(result, compaction=compaction) for result in results)
+
+    if sum(_size(result.content) for result in results) <= INLINE_CHARS:
+        return prepare()
+    return await anyio.to_thread.run_sync(prepare)
+
+
+def _size(content: Content) -> int:
+    if isinstance(content, str):
+        return len(content)
+    # Blocks are small in number; only their texts can be long.
+    return sum(len(str(block)) for block in content)
+
+
+def _encoded(content: Content) -> bytes:
+    """Text as a JSON string, anything else as a JSON list of blocks."""
+    if not isinstance(content, str):
+        return bytes(encode_blocks(content))
+    encoded = encode_json(content)
+    if len(encoded) > MAX_CONTENT_BYTES:
+        raise InvalidMessage(
+            f"the result is {len(encoded):,} bytes; at most {MAX_CONTENT_BYTES:,} are accepted"
+        )
+    return encoded
+
+
+def make_error(call_id: str, text: str) -> Answer:
+    return Answer(call_id=call_id, content=msgspec.Raw(encode_json(text)), is_error=True)
+
+
+def expired_answer(call_id: str) -> Answer:
+    """What stands for a result that did not come before its deadline."""
+    return Answer(
+        call_id=call_id,
+        content=msgspec.Raw(encode_json(settled_text("deadline"))),
+        is_error=True,
+        settled="deadline",
+    )

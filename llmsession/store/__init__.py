@@ -1,0 +1,35 @@
+"""One append-only, fenced log per session.
+
+In: records as bytes, with the writer's epoch and the head it expects. Out: the same bytes.
+Absent: turns in flight, and any idea of what a record means.
+"""
+
+from .memory import MemoryStore
+from .protocol import (
+    Appended,
+    AppendResult,
+    Batch,
+    Conflict,
+    Hold,
+    Lost,
+    Owner,
+    SessionRow,
+    Store,
+    StoredRecord,
+    this_process,
+)
+
+__all__ = [
+    "AppendResult",
+    "Appended",
+    "Batch",
+    "Conflict",
+    "Hold",
+    "Lost",
+    "MemoryStore",
+    "Owner",
+    "SessionRow",
+    "Store",
+    "StoredRecord",
+    "this_process",
+]

@@ -1,0 +1,104 @@
+"""A store in memory: for tests, and for sessions that need not survive their process."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from llmsession.errors import SessionExists, SessionInUse, SessionNotFound
+
+from .protocol import Appended, AppendResult, Batch, Conflict, Hold, Owner, SessionRow, StoredRecord
+
+__all__ = ["MemoryStore"]
+
+
+class _Log:
+    __slots__ = ("bodies", "epochs", "row")
+
+    def __init__(self, row: SessionRow) -> None:
+        self.row = row
+        self.bodies: list[bytes] = []
+        # (first seq, epoch) of each owner that wrote: epochs change rarely.
+        self.epochs: list[tuple[int, int]] = []
+
+
+class MemoryStore:
+    """Keeps every log in this process; nothing survives it. Fenced like every other store.
+
+    An owner in memory is alive as long as it holds the session: there is no lease to run out.
+    Not for several threads.
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[str, _Log] = {}
+        self._names: list[str] = []
+
+    def _log(self, session: str) -> _Log:
+        log = self._logs.get(session)
+        if log is None:
+            raise SessionNotFound(session)
+        return log
+
+    async def create(self, session: str, owner: Owner) -> Hold:
+        if session in self._logs:
+            raise SessionExists(session)
+        self._logs[session] = _Log(SessionRow(session, 1, 0, owner))
+        insort(self._names, session)
+        return Hold(session, 1, 0)
+
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+        log = self._log(session)
+        holder = log.row.owner
+        if holder is not None and holder != owner and not takeover:
+            raise SessionInUse(session, f"{holder.name} (pid {holder.pid})")
+        log.row = SessionRow(session, log.row.epoch + 1, log.row.head, owner)
+        return Hold(session, log.row.epoch, log.row.head)
+
+    async def release(self, hold: Hold) -> None:
+        log = self._logs.get(hold.session)
+        if log is not None and log.row.epoch == hold.epoch:
+            log.row = msgspec.structs.replace(log.row, owner=None)
+
+    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        log = self._logs.get(batch.session)
+        if log is None or (log.row.epoch, log.row.head) != (batch.epoch, batch.head):
+            done(Conflict(log.row if log else None))
+            return
+        if not log.epochs or log.epochs[-1][1] != batch.epoch:
+            log.epochs.append((batch.head + 1, batch.epoch))
+        log.bodies.extend(batch.bodies)
+        head = batch.head + len(batch.bodies)
+        log.row = msgspec.structs.replace(log.row, head=head)
+        done(Appended(head))
+
+    async def read(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[StoredRecord]:
+        log = self._log(session)
+        end = None if limit is None else after + limit
+        return [
+            StoredRecord(seq, self._epoch_at(log, seq), body)
+            for seq, body in enumerate(log.bodies[after:end], start=after + 1)
+        ]
+
+    @staticmethod
+    def _epoch_at(log: _Log, seq: int) -> int:
+        at = bisect_right(log.epochs, seq, key=lambda entry: entry[0])
+        return log.epochs[at - 1][1]
+
+    async def row(self, session: str) -> SessionRow:
+        return self._log(session).row
+
+    async def rows(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        start = bisect_right(self._names, after)
+        return [self._logs[name].row for name in self._names[start : start + limit]]
+
+    async def delete(self, session: str) -> None:
+        self._log(session)
+        del self._logs[session]
+        self._names.remove(session)
+
+    async def aclose(self) -> None:
+        """Nothing to release; the logs stay readable."""

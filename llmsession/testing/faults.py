@@ -1,0 +1,137 @@
+"""A store that fails when it is told to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, TypeAlias
+
+import anyio
+import msgspec
+
+from llmsession.store.protocol import (
+    AppendResult,
+    Batch,
+    Conflict,
+    Hold,
+    Lost,
+    Owner,
+    SessionRow,
+    Store,
+    StoredRecord,
+)
+
+__all__ = ["FaultyStore"]
+
+Done: TypeAlias = Callable[[AppendResult], None]
+
+
+class _Fault(msgspec.Struct, frozen=True):
+    kind: Literal["fail", "lose", "conflict", "deleted"]
+    error: str = ""
+
+
+class FaultyStore:
+    """*inner*, with faults. Each fault is used up by one append, in the order they were asked
+    for; reading, and appends without a fault, go to *inner* as they are.
+
+    ``delay`` keeps every answer back until ``deliver``: the records are written by then, and
+    only whoever appended does not know it. ``appends`` holds every batch that was handed in.
+    """
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.appends: list[Batch] = []
+        self._faults: deque[_Fault] = deque()
+        self._delaying = False
+        self._delayed: deque[Callable[[], None]] = deque()
+        self._arrived: anyio.Event | None = None
+
+    def fail_next(self, error: str = "the disk is full") -> None:
+        """The next append writes nothing and says so: Lost, committed False."""
+        self._faults.append(_Fault("fail", error))
+
+    def lose_acknowledgement(self, error: str = "the connection broke") -> None:
+        """The next append is written, and its answer is Lost, committed None."""
+        self._faults.append(_Fault("lose", error))
+
+    def conflict_next(self, *, deleted: bool = False) -> None:
+        """The next append is refused, as if another owner had taken the session, or as if it
+        had been deleted. In *inner* nothing changes."""
+        self._faults.append(_Fault("deleted" if deleted else "conflict"))
+
+    def delay(self) -> None:
+        """Keep the answers of appends back from now on, until ``deliver``."""
+        self._delaying = True
+
+    def deliver(self) -> None:
+        """Give the answers that were kept back, in order. Later ones are not delayed."""
+        self._delaying = False
+        while self._delayed and not self._delaying:
+            self._delayed.popleft()()
+
+    @property
+    def delayed(self) -> int:
+        """How many answers are kept back now."""
+        return len(self._delayed)
+
+    async def wait_delayed(self, count: int = 1) -> None:
+        """Until *count* answers are kept back."""
+        while len(self._delayed) < count:
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+
+    def append(self, batch: Batch, done: Done) -> None:
+        self.appends.append(batch)
+        answer = partial(self._answer, done)
+        if not self._faults:
+            self.inner.append(batch, answer)
+            return
+        fault = self._faults.popleft()
+        match fault.kind:
+            case "fail":
+                answer(Lost(fault.error, committed=False))
+            case "lose":
+                self.inner.append(batch, lambda _: answer(Lost(fault.error, committed=None)))
+            case "conflict":
+                thief = Owner("another owner")
+                answer(Conflict(SessionRow(batch.session, batch.epoch + 1, batch.head, thief)))
+            case "deleted":
+                answer(Conflict(None))
+
+    def _answer(self, done: Done, result: AppendResult) -> None:
+        if not self._delaying:
+            done(result)
+            return
+        self._delayed.append(partial(done, result))
+        if self._arrived is not None:
+            self._arrived.set()
+
+    async def create(self, session: str, owner: Owner) -> Hold:
+        return await self.inner.create(session, owner)
+
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+        return await self.inner.acquire(session, owner, takeover=takeover)
+
+    async def release(self, hold: Hold) -> None:
+        await self.inner.release(hold)
+
+    async def read(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[StoredRecord]:
+        return await self.inner.read(session, after=after, limit=limit)
+
+    async def row(self, session: str) -> SessionRow:
+        return await self.inner.row(session)
+
+    async def rows(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        return await self.inner.rows(after=after, limit=limit)
+
+    async def delete(self, session: str) -> None:
+        await self.inner.delete(session)
+
+    async def aclose(self) -> None:
+        """Deliver what is kept back, and close *inner*."""
+        self.deliver()
+        await self.inner.aclose()

@@ -1,0 +1,24 @@
+"""Recorded conversations: bytes in, messages out, and our own format back to bytes.
+
+What a file holds beside messages comes out as notes; nothing is skipped in silence.
+Absent: files, and decisions about what to do with a recording.
+"""
+
+from __future__ import annotations
+
+from .claude_code import read_claude_code
+from .conversation import Conversation, Note
+from .detect import FORMATS, Format, detect, read
+from .own import read_own, write_own
+
+__all__ = [
+    "FORMATS",
+    "Conversation",
+    "Format",
+    "Note",
+    "detect",
+    "read",
+    "read_claude_code",
+    "read_own",
+    "write_own",
+]

@@ -1,0 +1,73 @@
+"""A recorded conversation as messages, and notes on everything in the file that is no message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+
+import msgspec
+
+from llmsession.turns.messages import Message
+
+__all__ = ["Conversation", "Note"]
+
+
+class Note(msgspec.Struct, frozen=True, gc=False):
+    """Something in the file that did not become part of a message, or not as it stood.
+
+    ``line`` counts from 1. ``visible`` says that the model of this conversation was sent it,
+    or wrote it, and that the messages do not hold it: content was lost. Notes on bookkeeping,
+    on other models' work and on content that was only moved are not visible.
+    """
+
+    line: int
+    what: str
+    detail: str = ""
+    visible: bool = False
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file holds. Message ``turn`` numbers count the recorded turns, from 1.
+
+    A turn is one user message, then assistant messages, each followed by one user message if
+    it had tool results; text that came with results stands after them. ``interrupted`` names
+    the turns that were cut short while they were recorded. ``source`` says where the
+    conversation comes from. ``extra`` holds unknown fields of the file's header and
+    ``records`` unknown records, both as JSON.
+    """
+
+    id: str
+    format: str
+    messages: tuple[Message, ...]
+    notes: tuple[Note, ...] = ()
+    interrupted: tuple[int, ...] = ()
+    title: str = ""
+    labels: dict[str, str] = {}
+    source: str = ""
+    extra: dict[str, msgspec.Raw] = {}
+    records: tuple[msgspec.Raw, ...] = ()
+
+    @property
+    def turns(self) -> tuple[tuple[Message, ...], ...]:
+        """The messages, grouped by turn, in order."""
+        grouped = groupby(self.messages, key=lambda message: message.turn)
+        return tuple(tuple(group) for _, group in grouped)
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """The turns that do not end with an assistant message without tool calls."""
+        lasts = (turn[-1] for turn in self.turns)
+        return tuple(last.turn for last in lasts if last.is_user or last.tool_calls)
+
+    @property
+    def unanswered(self) -> tuple[str, ...]:
+        """The ids of the tool calls that have no result in the recording, in order."""
+        answered = {
+            result.tool_use_id for message in self.messages for result in message.tool_results
+        }
+        calls = (call.id for message in self.messages for call in message.tool_calls)
+        return tuple(call for call in calls if call not in answered)
+
+    def count_notes(self) -> dict[str, int]:
+        """How many notes there are of each kind, most frequent first."""
+        return dict(Counter(note.what for note in self.notes).most_common())

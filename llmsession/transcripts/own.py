@@ -1,0 +1,149 @@
+"""Our own format: a header line, then one message a line, both JSON.
+
+``{"llmsession":1,"session":"...","title":"...","labels":{},"interrupted":[],"source":"..."}``;
+only the first two fields are required. A message line has the fields of ``Message``, with the
+blocks in ``content`` byte for byte.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import encode_json, split_blocks
+from llmsession.turns.messages import Message
+
+from .conversation import Conversation, Note
+from .jsonl import JsonLine, read_lines
+
+__all__ = ["FORMAT", "looks_own", "read_own", "write_own"]
+
+FORMAT = "own"
+VERSION = 1
+
+
+class _Header(msgspec.Struct, omit_defaults=True):
+    llmsession: int
+    session: str
+    title: str = ""
+    labels: dict[str, str] = {}
+    interrupted: tuple[int, ...] = ()
+    source: str = ""
+
+
+_header_decoder = msgspec.json.Decoder(_Header)
+_message_decoder = msgspec.json.Decoder(Message)
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encoder = msgspec.json.Encoder()
+_MESSAGE_FIELDS = frozenset(Message.__struct_encode_fields__)
+
+
+def looks_own(first: dict[str, msgspec.Raw]) -> bool:
+    """Is *first*, the first object of a file, our header?"""
+    return "llmsession" in first
+
+
+def write_own(conversation: Conversation) -> bytes:
+    """*conversation* as a file of our own format. Notes are not written: they are about the
+    file that was read, not about the conversation."""
+    header = _Header(
+        VERSION,
+        conversation.id,
+        conversation.title,
+        conversation.labels,
+        conversation.interrupted,
+        conversation.source,
+    )
+    fields = _fields_decoder.decode(encode_json(header)) | conversation.extra
+    lines = [_encoder.encode(fields)]
+    lines += [_encoder.encode(message) for message in conversation.messages]
+    lines += [bytes(record) for record in conversation.records]
+    return b"".join(_one_line(line) + b"\n" for line in lines)
+
+
+def _one_line(line: bytes) -> bytes:
+    # Blocks are kept as they came, and JSON from elsewhere may hold line breaks.
+    return msgspec.json.format(line, indent=-1) if b"\n" in line else line
+
+
+def read_own(data: bytes, *, strict: bool = False) -> Conversation:
+    """The conversation in *data*.
+
+    Of two messages with one id the later one counts, at the place of the first. Unknown
+    records and unknown header fields are kept. A torn last line is noted, never raised.
+
+    Raises TranscriptError: no header, made by a newer version, a second conversation in the
+    file; and for any line that is no message, if *strict*.
+    """
+    lines, notes = read_lines(data, strict=strict)
+    if not lines:
+        raise TranscriptError("no llmsession transcript: the file holds no JSON object")
+    header, extra = _read_header(lines[0])
+    places: dict[str, tuple[int, Message]] = {}
+    records: list[msgspec.Raw] = []
+    for line in lines[1:]:
+        fields = _fields_decoder.decode(line.raw)
+        if looks_own(fields):
+            raise TranscriptError("a second conversation starts here", line.line)
+        if "role" not in fields:
+            notes.append(Note(line.line, "unknown_type", "kept as it is"))
+            records.append(msgspec.Raw(line.raw))
+            continue
+        message = _read_message(line, fields, notes, strict)
+        if message is not None:
+            if message.id in places:
+                detail = f"message {message.id} is given again; the later one counts"
+                notes.append(Note(places[message.id][0], "duplicate", detail))
+            places[message.id] = (line.line, message)
+    return Conversation(
+        id=header.session,
+        format=FORMAT,
+        messages=tuple(message for _, message in places.values()),
+        notes=tuple(sorted(notes, key=lambda note: note.line)),
+        interrupted=header.interrupted,
+        title=header.title,
+        labels=header.labels,
+        source=header.source,
+        extra=extra,
+        records=tuple(records),
+    )
+
+
+def _read_header(line: JsonLine) -> tuple[_Header, dict[str, msgspec.Raw]]:
+    fields = _fields_decoder.decode(line.raw)
+    if not looks_own(fields):
+        raise TranscriptError('no llmsession transcript: no "llmsession" header', line.line)
+    try:
+        header = _header_decoder.decode(line.raw)
+    except msgspec.ValidationError as error:
+        raise TranscriptError(f"not a header: {error}", line.line) from error
+    if header.llmsession != VERSION:
+        raise TranscriptError(
+            f"version {header.llmsession} of the format; this reads version {VERSION}", line.line
+        )
+    known = set(_Header.__struct_encode_fields__)
+    return header, {name: _own_copy(raw) for name, raw in fields.items() if name not in known}
+
+
+def _own_copy(raw: msgspec.Raw) -> msgspec.Raw:
+    # A Raw is a view that would keep the whole line alive.
+    return msgspec.Raw(bytes(raw))
+
+
+def _read_message(
+    line: JsonLine, fields: dict[str, msgspec.Raw], notes: list[Note], strict: bool
+) -> Message | None:
+    try:
+        message = _message_decoder.decode(line.raw)
+        if message.turn < 1:
+            raise msgspec.ValidationError(f"turn numbers start at 1, got {message.turn}")
+        split_blocks(message.body)
+    except msgspec.ValidationError as error:
+        if strict:
+            raise TranscriptError(f"not a message: {error}", line.line) from error
+        notes.append(Note(line.line, "bad_line", f"not a message: {error}", visible=True))
+        return None
+    unknown = sorted(set(fields) - _MESSAGE_FIELDS)
+    if unknown:
+        notes.append(Note(line.line, "unknown_fields", f"left out: {', '.join(unknown)}"))
+    return message

@@ -1,0 +1,271 @@
+"""Content blocks: typed where the machine reads them, opaque and lossless everywhere else.
+
+Content lives as the JSON bytes of a list of blocks, exactly as it came. The structs here are
+views on those bytes: a known type with fields that we do not know stays that type (the bytes
+keep the fields), and a type that we do not know is an OpaqueBlock with its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from llmsession.errors import InvalidMessage
+
+__all__ = [
+    "Block",
+    "Content",
+    "DocumentBlock",
+    "ImageBlock",
+    "OpaqueBlock",
+    "RedactedThinkingBlock",
+    "TextBlock",
+    "ThinkingBlock",
+    "ToolResultBlock",
+    "ToolUseBlock",
+    "block_type",
+    "clean_text",
+    "encode_blocks",
+    "encode_json",
+    "join_blocks",
+    "parse_blocks",
+    "split_blocks",
+    "text_block",
+    "too_deep",
+]
+
+MAX_CONTENT_BYTES = 32 * 1024 * 1024
+"""The Messages API refuses requests over 32 MB, so one message can never be larger."""
+
+MAX_NESTING = 500
+"""Levels of lists and objects in one message. JSON is read recursively and Python allows 1,000
+frames: what was written near the top of the stack has to be readable deep in it."""
+
+
+class _Known(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
+    pass
+
+
+class TextBlock(_Known, frozen=True, tag="text", gc=False):
+    text: str
+
+
+class ThinkingBlock(_Known, frozen=True, tag="thinking", gc=False):
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinkingBlock(_Known, frozen=True, tag="redacted_thinking", gc=False):
+    data: str
+
+
+class ToolUseBlock(_Known, frozen=True, tag="tool_use"):
+    id: str
+    name: str
+    input: Any = None
+
+
+class ToolResultBlock(_Known, frozen=True, tag="tool_result"):
+    """``content`` is text or a list of blocks, as decoded JSON."""
+
+    tool_use_id: str
+    content: str | list[Any] = ""
+    is_error: bool | None = None
+
+    @property
+    def text(self) -> str:
+        """The result's text blocks, joined with newlines; other blocks are left out."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(
+            str(part.get("text", ""))
+            for part in self.content
+            if isinstance(part, dict) and part.get("type") == "text"
+        )
+
+
+class ImageBlock(_Known, frozen=True, tag="image"):
+    source: Any = None
+
+
+class DocumentBlock(_Known, frozen=True, tag="document"):
+    source: Any = None
+
+
+class OpaqueBlock(msgspec.Struct, frozen=True, gc=False):
+    """A block that the machine does not read. ``raw`` is its JSON, byte for byte."""
+
+    type: str
+    raw: bytes
+
+    def decoded(self) -> dict[str, Any]:
+        """The block as plain Python values."""
+        value: dict[str, Any] = msgspec.json.decode(self.raw)
+        return value
+
+
+KnownBlock: TypeAlias = (
+    TextBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ImageBlock
+    | DocumentBlock
+)
+Block: TypeAlias = KnownBlock | OpaqueBlock
+Content: TypeAlias = str | Sequence[Block | Mapping[str, Any]]
+"""What a caller may pass as content: text, or blocks as structs or as plain dicts."""
+
+
+class _Typed(msgspec.Struct):
+    type: str
+
+
+_all_known = msgspec.json.Decoder(tuple[KnownBlock, ...])
+_one_known = msgspec.json.Decoder(KnownBlock)
+_type_only = msgspec.json.Decoder(_Typed)
+_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
+# A float that is out of range is JSON all the same.
+_all_floats = msgspec.json.Decoder(float_hook=str)
+_encoder = msgspec.json.Encoder()
+
+
+def clean_text(text: str) -> str:
+    """*text* as valid UTF-8: a lone surrogate becomes U+FFFD, a split pair is joined."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, Mapping):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    return value
+
+
+def encode_json(value: Any) -> bytes:
+    """*value* as JSON; lone surrogates are replaced. Raises InvalidMessage if it is no JSON."""
+    try:
+        try:
+            return _encoder.encode(value)
+        except UnicodeEncodeError:
+            return _encoder.encode(_clean(_plain(value)))
+    except (RecursionError, TypeError, ValueError) as error:
+        raise InvalidMessage(f"not JSON: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    # Structs become dicts first, so that _clean sees every string in them.
+    return msgspec.to_builtins(value, builtin_types=(bytes,))
+
+
+def too_deep(raw: bytes) -> bool:
+    """Is JSON nested deeper than MAX_NESTING? Raises msgspec.DecodeError if it is no JSON."""
+    # Brackets are counted first, inside of strings too: nearly all messages have few.
+    if raw.count(b"[") + raw.count(b"{") <= MAX_NESTING:
+        return False
+    try:
+        level = [_all_floats.decode(raw)]
+    except RecursionError:
+        return True
+    for _ in range(MAX_NESTING):
+        parents = [item for item in level if isinstance(item, dict | list)]
+        if not parents:
+            return False
+        level = [
+            item
+            for parent in parents
+            for item in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+    return any(isinstance(item, dict | list) for item in level)
+
+
+def block_type(raw: bytes | msgspec.Raw) -> str:
+    """The ``type`` of a block given as JSON bytes; "" if it has none."""
+    try:
+        return _type_only.decode(raw).type
+    except msgspec.ValidationError:
+        return ""
+
+
+def split_blocks(body: bytes | msgspec.Raw) -> list[msgspec.Raw]:
+    """The JSON bytes of each block in *body*. The pieces are views on *body*'s buffer."""
+    return _raw_list.decode(body)
+
+
+def join_blocks(raws: Iterable[bytes | msgspec.Raw]) -> msgspec.Raw:
+    """The JSON list of the given blocks, byte for byte."""
+    return msgspec.Raw(b"[" + b",".join(bytes(raw) for raw in raws) + b"]")
+
+
+def parse_blocks(body: bytes | msgspec.Raw) -> tuple[Block, ...]:
+    """The blocks of *body*, in order. Unknown types are OpaqueBlocks; nothing is refused."""
+    try:
+        return _all_known.decode(body)
+    except msgspec.ValidationError:
+        return tuple(_parse_one(raw) for raw in split_blocks(body))
+
+
+def _parse_one(raw: msgspec.Raw) -> Block:
+    try:
+        known: KnownBlock = _one_known.decode(raw)
+        return known
+    except msgspec.ValidationError:
+        return OpaqueBlock(block_type(raw), bytes(raw))
+
+
+def text_block(text: str) -> bytes:
+    """The JSON of a text block."""
+    return encode_json({"type": "text", "text": text})
+
+
+def encode_blocks(content: Content) -> msgspec.Raw:
+    """*content* as the JSON bytes of a list of blocks. Plain text becomes one text block.
+
+    Raises InvalidMessage: not JSON, a block without a type, nested too deep, or over 32 MiB.
+    """
+    if isinstance(content, str):
+        body = b"[" + text_block(content) + b"]"
+    elif isinstance(content, Sequence):
+        blocks: Sequence[Any] = content
+        body = bytes(join_blocks(_encode_one(block, at) for at, block in enumerate(blocks)))
+    else:
+        raise InvalidMessage(f"content is text or a list of blocks, not {type(content).__name__}")
+    if len(body) > MAX_CONTENT_BYTES:
+        raise InvalidMessage(
+            f"the message is {len(body):,} bytes; at most {MAX_CONTENT_BYTES:,} are accepted"
+        )
+    if too_deep(body):
+        raise InvalidMessage(f"the message is nested deeper than {MAX_NESTING} levels")
+    return msgspec.Raw(body)
+
+
+def _encode_one(block: Block | Mapping[str, Any], at: int) -> bytes:
+    if isinstance(block, OpaqueBlock):
+        return _checked(block, at)
+    if isinstance(block, _Known):
+        return encode_json(block)
+    if isinstance(block, Mapping):
+        kind = block.get("type")
+        if isinstance(kind, str) and kind:
+            return encode_json(block)
+    raise InvalidMessage(f"block {at} is no block: it needs a 'type'")
+
+
+def _checked(block: OpaqueBlock, at: int) -> bytes:
+    try:
+        block.raw.decode()
+        if block_type(block.raw):
+            return block.raw
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidMessage(f"block {at} is not JSON: {error}") from error
+    raise InvalidMessage(f"block {at} is no block: it needs a 'type'")

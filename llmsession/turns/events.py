@@ -1,0 +1,263 @@
+"""Events and effects of the turn machine: facts in the past tense, orders in the imperative.
+
+An event that reports our own work carries the StepTag of that work. Where the outcome depends
+on data, there are two events, and the functions in ``naming`` choose between them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from .records import CallOffer
+from .request import StepTag
+
+__all__ = [
+    "Aborted",
+    "AllCallsAnswered",
+    "AnyEffect",
+    "BuildContext",
+    "CallsAnswered",
+    "CallsJournaled",
+    "Committed",
+    "ContextBuilt",
+    "ContextOverflowed",
+    "DropRequested",
+    "Effect",
+    "Event",
+    "Failed",
+    "Fenced",
+    "GaveUpDropped",
+    "GaveUpKept",
+    "JournalAbort",
+    "JournalAnswers",
+    "JournalCalls",
+    "JournalCommit",
+    "JournalFailure",
+    "JournalStep",
+    "KeepRequested",
+    "LimitReached",
+    "OpenStream",
+    "ReplyContinued",
+    "ReplyFinished",
+    "ReplyRefused",
+    "ReplyRequestedTools",
+    "StartTools",
+    "Started",
+    "StepJournaled",
+    "StopWork",
+    "StoppedToDrop",
+    "StoppedToFail",
+    "StoppedToKeep",
+    "StoreLost",
+    "StreamBroke",
+    "StreamOverflowed",
+]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    tag: StepTag | None = None
+
+
+class Started(Event, frozen=True):
+    """The turn is next in line and its user message is durable."""
+
+
+class ContextBuilt(Event, frozen=True):
+    """The request for this step is ready and valid."""
+
+
+class ContextOverflowed(Event, frozen=True):
+    """The context does not fit, whatever compaction does."""
+
+    error: str
+
+
+class ReplyFinished(Event, frozen=True):
+    """A reply that ends the turn."""
+
+    stop_reason: str
+
+
+class ReplyRequestedTools(Event, frozen=True):
+    calls: tuple[CallOffer, ...]
+
+
+class ReplyContinued(Event, frozen=True):
+    """A reply without calls after which the turn goes on: a pause, or a pending steer."""
+
+    paused: bool
+
+
+class ReplyRefused(Event, frozen=True):
+    """A reply that is not kept, and its turn neither."""
+
+    stop_reason: str
+
+
+class StreamBroke(Event, frozen=True):
+    """The stream failed and the step is tried again after *delay_s*."""
+
+    delay_s: float = 0.0
+
+
+class StreamOverflowed(Event, frozen=True):
+    """The provider found the request too large; the context is compacted harder."""
+
+
+class GaveUpKept(Event, frozen=True):
+    """The provider was given up; the completed steps are kept."""
+
+    error: str
+
+
+class GaveUpDropped(Event, frozen=True):
+    """The provider was given up; there is nothing to keep, or it is not wanted."""
+
+    cause: str
+    error: str
+
+
+class CallsJournaled(Event, frozen=True):
+    """``tools.requested`` is durable."""
+
+
+class StepJournaled(Event, frozen=True):
+    """``step.completed`` is durable."""
+
+
+class CallsAnswered(Event, frozen=True):
+    """Some calls of this step have their results, others not yet."""
+
+    calls: tuple[str, ...]
+
+
+class AllCallsAnswered(Event, frozen=True):
+    """The last open calls of this step have their results."""
+
+    calls: tuple[str, ...]
+
+
+class DropRequested(Event, frozen=True):
+    """Interrupted; nothing of the turn is to be kept."""
+
+    reason: str
+
+
+class KeepRequested(Event, frozen=True):
+    """Interrupted; the completed steps are to be kept (``keep_text``: and the text so far)."""
+
+    reason: str
+    text: bool = False
+
+
+class LimitReached(Event, frozen=True):
+    """A limit of the turn was reached; completed steps are kept."""
+
+    stop_reason: str
+
+
+class StoppedToDrop(Event, frozen=True):
+    """All work has stopped, or its grace is over."""
+
+
+class StoppedToKeep(Event, frozen=True):
+    """As StoppedToDrop, for a turn that is kept."""
+
+
+class StoppedToFail(Event, frozen=True):
+    """As StoppedToDrop, for a turn that reached a limit with nothing to keep."""
+
+
+class Committed(Event, frozen=True):
+    """``turn.committed`` is durable."""
+
+
+class Aborted(Event, frozen=True):
+    """``turn.aborted`` is durable."""
+
+
+class Failed(Event, frozen=True):
+    """``turn.failed`` is durable."""
+
+
+class Fenced(Event, frozen=True):
+    """Another owner has the session; this one may not write any more."""
+
+
+class StoreLost(Event, frozen=True):
+    """The store failed; recovery will write this turn's end."""
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """Something for the shell to do. Its report comes back as an event with this tag."""
+
+    tag: StepTag
+
+
+class BuildContext(Effect, frozen=True):
+    """After *delay_s*, build this step's request. *overflows*: how often the provider has
+    refused it as too large."""
+
+    delay_s: float = 0.0
+    overflows: int = 0
+
+
+class OpenStream(Effect, frozen=True):
+    """Send the request that was built."""
+
+
+class JournalCalls(Effect, frozen=True):
+    """Write ``tools.requested``."""
+
+
+class StartTools(Effect, frozen=True):
+    """Start the callables, offer the other calls to the caller, start the deadlines."""
+
+
+class JournalAnswers(Effect, frozen=True):
+    """Write ``tools.answered``."""
+
+
+class JournalStep(Effect, frozen=True):
+    """Write ``step.completed``."""
+
+
+class StopWork(Effect, frozen=True):
+    """Cancel this turn's work; report when it has stopped or its grace is over."""
+
+
+class JournalCommit(Effect, frozen=True):
+    """Write ``turn.committed``. *keep* is what else than a finished reply is kept."""
+
+    stop_reason: str
+    keep: Literal["reply", "steps", "text"] = "reply"
+    error: str | None = None
+
+
+class JournalAbort(Effect, frozen=True):
+    """Write ``turn.aborted``."""
+
+    reason: str
+
+
+class JournalFailure(Effect, frozen=True):
+    """Write ``turn.failed``."""
+
+    cause: str
+    error: str
+
+
+AnyEffect: TypeAlias = (
+    BuildContext
+    | OpenStream
+    | JournalCalls
+    | StartTools
+    | JournalAnswers
+    | JournalStep
+    | StopWork
+    | JournalCommit
+    | JournalAbort
+    | JournalFailure
+)

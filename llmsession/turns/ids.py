@@ -1,0 +1,62 @@
+"""Turn ids: ``u7`` is what the user side said in turn 7, ``a7`` what the assistant said."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from llmsession.errors import InvalidInput
+
+__all__ = ["TurnCounter", "TurnId", "turn_number"]
+
+Owner = Literal["u", "a"]
+_PRINTED = re.compile(r"([ua])([1-9][0-9]{0,17})", re.ASCII)
+
+
+class TurnId(msgspec.Struct, frozen=True, order=True):
+    """Who speaks, and in which turn. The number is the turn; it starts at 1.
+
+    The user's message and the tool results of turn 7 are ``u7``, the assistant's messages
+    ``a7``. Where a turn is named, only the number counts.
+    """
+
+    owner: Owner
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.owner}{self.number}"
+
+    @classmethod
+    def parse(cls, printed: str) -> TurnId:
+        """The id that prints as *printed*. Raises InvalidInput for anything else."""
+        match = _PRINTED.fullmatch(printed)
+        if match is None:
+            raise InvalidInput(f"not a turn id: {printed!r}; expected u1, a1, u2, ...")
+        return cls("u" if match[1] == "u" else "a", int(match[2]))
+
+
+class TurnCounter:
+    """Gives out turn numbers. They grow and never come back, not even after a dropped turn."""
+
+    def __init__(self, last: int = 0) -> None:
+        self.last = last
+
+    def next(self) -> int:
+        self.last += 1
+        return self.last
+
+    def saw(self, number: int) -> None:
+        """Note a number that was given out before, by an earlier life of this session."""
+        self.last = max(self.last, number)
+
+
+def turn_number(turn: TurnId | str | int) -> int:
+    """The number of a turn named in any way. Raises InvalidInput if it names none."""
+    if isinstance(turn, str):
+        turn = TurnId.parse(turn)
+    number = turn.number if isinstance(turn, TurnId) else turn
+    if number < 1:
+        raise InvalidInput(f"turn numbers start at 1, got {number}")
+    return number

@@ -1,0 +1,118 @@
+"""Which event happened: pure choices between the outcomes that the turn table tells apart."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from llmsession.errors import ProviderError
+
+from . import events as e
+from .machine import DECIDED, ENDED, Phase, Turn, TurnLimits
+from .records import CallOffer, InterruptPolicy
+from .reply import Reply
+from .request import StepTag
+from .stop import Follow, stop_rule
+
+__all__ = [
+    "OnFailure",
+    "name_answers",
+    "name_interrupt",
+    "name_limit",
+    "name_reply",
+    "name_step",
+    "name_stopped",
+    "name_stream_failure",
+    "standing",
+]
+
+OnFailure = Literal["keep_steps", "drop"]
+
+
+def standing(turn: Turn) -> Literal["open", "decided", "ended"]:
+    """Where an interrupt finds the turn: still open to it, decided, or ended."""
+    if turn.phase in ENDED:
+        return "ended"
+    return "decided" if turn.phase in DECIDED else "open"
+
+
+def name_interrupt(
+    turn: Turn, policy: InterruptPolicy, *, reason: str, has_text: bool
+) -> e.DropRequested | e.KeepRequested:
+    """The interrupt as the turn takes it. With nothing to keep, every policy is a drop."""
+    text = policy == "keep_text" and has_text and turn.phase in (Phase.STREAMING, Phase.STOPPING)
+    if policy == "drop_turn" or not (turn.keepable or text) or turn.phase is Phase.ACCEPTED:
+        return e.DropRequested(reason=reason)
+    return e.KeepRequested(reason="cancelled", text=text)
+
+
+def name_limit(turn: Turn, stop_reason: str) -> e.LimitReached:
+    return e.LimitReached(stop_reason=stop_reason)
+
+
+def name_reply(
+    turn: Turn,
+    reply: Reply,
+    offers: tuple[CallOffer, ...],
+    *,
+    steers: int,
+    limits: TurnLimits,
+    tag: StepTag,
+) -> e.Event:
+    """What a whole reply means for the turn."""
+    follow = stop_rule(reply.stop_reason).follow
+    stop_reason = reply.stop_reason or "unknown"
+    if follow is Follow.DROP:
+        return e.ReplyRefused(tag=tag, stop_reason=stop_reason)
+    # Some servers say "stop" over whole calls: the calls count, not the word.
+    if offers and follow in (Follow.RUN_TOOLS, Follow.COMMIT):
+        return e.ReplyRequestedTools(tag=tag, calls=offers)
+    if follow is Follow.CONTINUE and turn.pauses < limits.max_pauses:
+        return e.ReplyContinued(tag=tag, paused=True)
+    if steers:
+        return e.ReplyContinued(tag=tag, paused=False)
+    if follow is Follow.RUN_TOOLS:
+        stop_reason = "end_turn"
+    return e.ReplyFinished(tag=tag, stop_reason=stop_reason)
+
+
+def name_stream_failure(
+    turn: Turn, error: ProviderError, *, limits: TurnLimits, on_failure: OnFailure, tag: StepTag
+) -> e.Event:
+    """Again, smaller, or given up: by the provider's own classification, bounded."""
+    if error.kind == "retryable" and turn.retries < limits.max_retries:
+        delay_s = error.delay_s or _backoff_s(turn.retries)
+        return e.StreamBroke(tag=tag, delay_s=delay_s)
+    if error.kind == "overflow" and turn.overflows < limits.max_overflows:
+        return e.StreamOverflowed(tag=tag)
+    if on_failure == "keep_steps" and turn.keepable and error.kind != "overflow":
+        return e.GaveUpKept(tag=tag, error=str(error))
+    return e.GaveUpDropped(tag=tag, cause=error.kind, error=str(error))
+
+
+def _backoff_s(retries: int) -> float:
+    """0.5 s, doubled each time, at most 8 s: what the SDKs do before a first event."""
+    return float(min(8.0, 0.5 * 2**retries))
+
+
+def name_answers(turn: Turn, calls: tuple[str, ...], tag: StepTag | None = None) -> e.Event:
+    """Some, or the last, of the open calls were answered."""
+    if turn.open_calls <= set(calls):
+        return e.AllCallsAnswered(tag=tag, calls=calls)
+    return e.CallsAnswered(tag=tag, calls=calls)
+
+
+def name_step(turn: Turn, *, tokens: int, limits: TurnLimits, tag: StepTag) -> e.Event:
+    """A step is durable: the next one, or a limit."""
+    if limits.max_steps is not None and turn.step >= limits.max_steps:
+        return e.LimitReached(tag=tag, stop_reason="max_steps")
+    if limits.max_tokens is not None and tokens >= limits.max_tokens:
+        return e.LimitReached(tag=tag, stop_reason="max_turn_tokens")
+    return e.StepJournaled(tag=tag)
+
+
+def name_stopped(turn: Turn) -> e.Event:
+    """All work of a stopping turn is over: what it becomes was asked for before."""
+    how = turn.ending.how if turn.ending else "drop"
+    if how == "drop":
+        return e.StoppedToDrop()
+    return e.StoppedToFail() if how == "fail" else e.StoppedToKeep()

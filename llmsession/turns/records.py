@@ -1,0 +1,273 @@
+"""The records of a session's log. Every durable event is one; state is their fold.
+
+A record is published to subscribers exactly as it was written. ``seq`` counts from 1 in each
+session; ``epoch`` is the writer's fencing token; ``at`` is in seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from .usage import Usage
+
+__all__ = [
+    "Answer",
+    "CallOffer",
+    "CallReceipt",
+    "CallStatus",
+    "CommandAnswer",
+    "CommandAnswered",
+    "CompactionApplied",
+    "ConversationCleared",
+    "InterruptPolicy",
+    "Record",
+    "RecordBase",
+    "Runner",
+    "SessionConfigured",
+    "SessionCreated",
+    "SettleReason",
+    "Spoken",
+    "SteerAccepted",
+    "StepCompleted",
+    "SummariesStored",
+    "ToolsAnswered",
+    "ToolsRequested",
+    "TurnAborted",
+    "TurnAccepted",
+    "TurnCommitted",
+    "TurnFailed",
+    "TurnStarted",
+    "decode_record",
+    "encode_record",
+    "is_terminal",
+    "turn_of",
+]
+
+Runner: TypeAlias = Literal["caller", "session"]
+CallStatus: TypeAlias = Literal["finished", "failed", "unknown"]
+SettleReason: TypeAlias = Literal["cancelled", "deadline", "limit", "error"]
+InterruptPolicy: TypeAlias = Literal["drop_turn", "keep_steps", "keep_text"]
+
+
+class CommandAnswer(msgspec.Struct, frozen=True):
+    """A command's id, a digest of what it asked, and what it was answered (JSON)."""
+
+    id: str
+    digest: str
+    answer: msgspec.Raw
+
+
+class Spoken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What becomes one assistant message. ``started_at`` is when its stream was opened."""
+
+    body: msgspec.Raw
+    started_at: float
+    model: str | None = None
+    provider: str | None = None
+    usage: Usage | None = None
+    stop_reason: str | None = None
+
+
+class CallOffer(msgspec.Struct, frozen=True):
+    """A call that waits for its result, and who runs it. ``brief`` is its input, shortened."""
+
+    id: str
+    name: str
+    runner: Runner
+    brief: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One call's result. ``content`` is the result's content as JSON: text or blocks.
+
+    ``summary`` is its precomputed compact form, ``capped`` what a request shows of a result
+    that was too long when it arrived. ``settled`` says why the session wrote it itself.
+    """
+
+    call_id: str
+    content: msgspec.Raw
+    is_error: bool = False
+    summary: str | None = None
+    capped: str | None = None
+    settled: SettleReason | None = None
+
+
+class CallReceipt(msgspec.Struct, frozen=True):
+    """A call of a dropped turn, and what became of it."""
+
+    id: str
+    name: str
+    status: CallStatus
+    brief: str = ""
+
+
+class RecordBase(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"
+):  # fmt: skip
+    seq: int = 0
+    epoch: int = 0
+    at: float = 0.0
+    commands: tuple[CommandAnswer, ...] = ()
+
+
+class SessionCreated(RecordBase, frozen=True, tag="session.created"):
+    session: str
+    config: msgspec.Raw
+
+
+class SessionConfigured(RecordBase, frozen=True, tag="session.configured"):
+    """A new configuration. ``voids_thinking``: earlier signed thinking is no longer sent."""
+
+    config: msgspec.Raw
+    voids_thinking: bool = False
+
+
+class TurnAccepted(RecordBase, frozen=True, tag="turn.accepted"):
+    """A send was accepted. ``started`` if its turn began at once, else ``turn.started`` follows.
+    ``receipt`` is the note on dropped turns that its message carries."""
+
+    turn: int
+    body: msgspec.Raw
+    started: bool = False
+    receipt: str | None = None
+
+
+class TurnStarted(RecordBase, frozen=True, tag="turn.started"):
+    turn: int
+    receipt: str | None = None
+
+
+class SteerAccepted(RecordBase, frozen=True, tag="steer.accepted"):
+    """More from the user for a running turn, read at its next step boundary."""
+
+    turn: int
+    body: msgspec.Raw
+
+
+class ToolsRequested(RecordBase, frozen=True, tag="tools.requested"):
+    """A step asked for tools. Durable before any of them starts."""
+
+    turn: int
+    step: int
+    spoken: Spoken
+    calls: tuple[CallOffer, ...]
+
+
+class ToolsAnswered(RecordBase, frozen=True, tag="tools.answered"):
+    turn: int
+    step: int
+    answers: tuple[Answer, ...]
+
+
+class StepCompleted(RecordBase, frozen=True, tag="step.completed"):
+    """A step is complete. ``spoken`` only where the step asked for no tools (pause, steer);
+    otherwise its message is in ``tools.requested`` and its results in ``tools.answered``.
+    ``steers`` of the accepted steers are read with it."""
+
+    turn: int
+    step: int
+    spoken: Spoken | None = None
+    steers: int = 0
+
+
+class TurnCommitted(RecordBase, frozen=True, tag="turn.committed"):
+    """The turn is part of the history. It marks the journaled steps and copies nothing; only
+    the last reply, if any, is in here. Open calls are settled for the reason ``settle``."""
+
+    turn: int
+    stop_reason: str
+    usage: Usage
+    spoken: Spoken | None = None
+    settle: SettleReason | None = None
+    error: str | None = None
+
+
+class TurnAborted(RecordBase, frozen=True, tag="turn.aborted"):
+    turn: int
+    reason: str
+    usage: Usage
+    calls: tuple[CallReceipt, ...] = ()
+
+
+class TurnFailed(RecordBase, frozen=True, tag="turn.failed"):
+    """Given up and dropped. ``cause`` is ``retryable``, ``overflow``, ``fatal``, ``refusal``,
+    ``context_too_large`` or a limit's stop reason."""
+
+    turn: int
+    cause: str
+    error: str
+    usage: Usage
+    calls: tuple[CallReceipt, ...] = ()
+
+
+class SummariesStored(RecordBase, frozen=True, tag="summaries.stored"):
+    summaries: dict[str, str]
+
+
+class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):
+    """The frontier moved. ``frozen`` holds the texts that are shown from now on; history is
+    untouched. Token counts are estimates of the context before and after."""
+
+    policy: str
+    reason: str
+    frontier: int
+    frozen: dict[str, str]
+    tokens_before: int
+    tokens_after: int
+    results_summarised: int = 0
+    results_redacted: int = 0
+    turns_compacted: int = 0
+    voids_thinking: bool = True
+
+
+class ConversationCleared(RecordBase, frozen=True, tag="conversation.cleared"):
+    generation: int
+
+
+class CommandAnswered(RecordBase, frozen=True, tag="command.answered"):
+    """A command that changed nothing else, kept for its id."""
+
+
+Record: TypeAlias = (
+    SessionCreated
+    | SessionConfigured
+    | TurnAccepted
+    | TurnStarted
+    | SteerAccepted
+    | ToolsRequested
+    | ToolsAnswered
+    | StepCompleted
+    | TurnCommitted
+    | TurnAborted
+    | TurnFailed
+    | SummariesStored
+    | CompactionApplied
+    | ConversationCleared
+    | CommandAnswered
+)
+
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_encoder = msgspec.json.Encoder()
+TERMINAL = (TurnCommitted, TurnAborted, TurnFailed)
+
+
+def encode_record(record: Record) -> bytes:
+    """The record's bytes in the store and on the wire."""
+    return _encoder.encode(record)
+
+
+def decode_record(raw: bytes) -> Record:
+    """The record in *raw*. Raises msgspec.DecodeError or msgspec.ValidationError."""
+    return _decoder.decode(raw)
+
+
+def is_terminal(record: Record) -> bool:
+    """Is it the one terminal event of a turn?"""
+    return isinstance(record, TERMINAL)
+
+
+def turn_of(record: Record) -> int | None:
+    """The turn that a record is about; None if it is about the session."""
+    return getattr(record, "turn", None)

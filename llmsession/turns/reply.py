@@ -1,0 +1,279 @@
+"""A reply, put together from a provider's stream. Feeds on events; waits for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import ProviderError
+
+from .blocks import (
+    Block,
+    ToolUseBlock,
+    block_type,
+    clean_text,
+    encode_json,
+    parse_blocks,
+    too_deep,
+)
+from .stop import Follow, stop_rule
+from .stream import (
+    BlockDelta,
+    BlockStarted,
+    BlockStopped,
+    ReplyEnded,
+    ReplyStarted,
+    StreamEvent,
+    UsageReported,
+)
+from .usage import Usage
+
+__all__ = ["Reply", "ReplyBuilder", "committed_blocks", "rename_calls"]
+
+_FIELD_OF_DELTA = {"text": "text", "thinking": "thinking", "signature": "signature"}
+_Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply that ended. ``blocks`` are whole blocks as JSON bytes, in order."""
+
+    blocks: tuple[bytes, ...]
+    stop_reason: str | None
+    usage: Usage
+    model: str | None = None
+
+    @property
+    def calls(self) -> tuple[ToolUseBlock, ...]:
+        """The calls that the session has to get answered (not the provider's own tools)."""
+        found = []
+        for raw in self.blocks:
+            if block_type(raw) == "tool_use":
+                block = _parsed(raw)
+                if isinstance(block, ToolUseBlock):
+                    found.append(block)
+        return tuple(found)
+
+
+class _Part:
+    """One block while it streams. Pieces are joined once, at its end."""
+
+    __slots__ = ("citations", "opened", "pieces", "stopped", "type")
+
+    def __init__(self, opened: bytes) -> None:
+        self.opened = opened
+        self.type = block_type(opened)
+        self.pieces: dict[str, list[str]] = {}
+        self.citations: list[msgspec.Raw] = []
+        self.stopped = False
+
+    def add(self, delta: BlockDelta) -> None:
+        if delta.kind == "citation":
+            self.citations.append(msgspec.Raw(clean_text(delta.text).encode()))
+        else:
+            self.pieces.setdefault(delta.kind, []).append(delta.text)
+
+    def joined(self, kind: str) -> str:
+        pieces = self.pieces.get(kind)
+        if not pieces:
+            return ""
+        if len(pieces) > 1:
+            pieces[:] = ["".join(pieces)]
+        return pieces[0]
+
+    def encode(self) -> bytes:
+        """The block with its deltas in it; every field that we do not know stays as it was."""
+        if not self.pieces and not self.citations:
+            return self.opened
+        fields: dict[str, Any] = _Fields.decode(self.opened)
+        for kind, field in _FIELD_OF_DELTA.items():
+            if kind in self.pieces:
+                opened = fields.get(field)
+                before = msgspec.json.decode(opened) if opened is not None else ""
+                fields[field] = (before or "") + self.joined(kind)
+        if "input" in self.pieces:
+            fields["input"] = _input_json(self.joined("input"))
+        if self.citations:
+            had = fields.get("citations")
+            earlier = msgspec.json.decode(had, type=list[msgspec.Raw] | None) if had else None
+            fields["citations"] = [*(earlier or ()), *self.citations]
+        return encode_json(fields)
+
+
+def _input_json(text: str) -> msgspec.Raw:
+    """A tool input as it was streamed. Eager streaming may yield no JSON, or no object, which
+    providers refuse: then it is wrapped, so that the call can still be answered."""
+    if not text.strip():
+        return msgspec.Raw(b"{}")
+    whole = clean_text(text).encode()
+    try:
+        if isinstance(msgspec.json.decode(whole), dict) and not too_deep(whole):
+            return msgspec.Raw(whole)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    return msgspec.Raw(encode_json({"INVALID_JSON": text}))
+
+
+class ReplyBuilder:
+    """Feed it a stream's events in order; take the Reply when ``ended``.
+
+    An event out of order is the provider's fault: ProviderError, retryable.
+    """
+
+    def __init__(self) -> None:
+        self.model: str | None = None
+        self.usage = Usage()
+        self.ended = False
+        self.stop_reason: str | None = None
+        self._parts: dict[int, _Part] = {}
+
+    def feed(self, event: StreamEvent) -> None:
+        if self.ended:
+            raise _broken("something came after the reply's end")
+        match event:
+            case BlockDelta():
+                self._open_part(event.index).add(event)
+            case BlockStarted():
+                if event.index in self._parts:
+                    raise _broken(f"block {event.index} was started twice")
+                self._parts[event.index] = _opened(event)
+            case BlockStopped():
+                self._open_part(event.index).stopped = True
+            case ReplyStarted():
+                self.model = event.model
+                self.usage = event.usage or self.usage
+            case UsageReported():
+                self.usage = event.usage
+            case ReplyEnded():
+                self.ended = True
+                self.stop_reason = event.stop_reason
+                self.usage = event.usage or self.usage
+
+    def _open_part(self, index: int) -> _Part:
+        part = self._parts.get(index)
+        if part is None or part.stopped:
+            raise _broken(f"block {index} is not open")
+        return part
+
+    def reply(self) -> Reply:
+        """The whole reply. A block that was never closed is left out, unless it is text: the
+        input or the signature of any other is incomplete.
+
+        Raises ProviderError (retryable) if the stream stopped before its end.
+        """
+        if not self.ended:
+            raise _broken("the stream stopped before the reply ended")
+        blocks = (
+            self._parts[index]
+            for index in sorted(self._parts)
+            if self._parts[index].stopped or self._parts[index].type == "text"
+        )
+        return Reply(
+            blocks=tuple(part.encode() for part in blocks),
+            stop_reason=self.stop_reason,
+            usage=self.usage,
+            model=self.model,
+        )
+
+    def text_blocks(self) -> tuple[bytes, ...]:
+        """The text blocks so far that say something: what keep_text keeps."""
+        parts = (self._parts[index] for index in sorted(self._parts))
+        encoded = (part.encode() for part in parts if part.type == "text")
+        return tuple(raw for raw in encoded if _says_something(raw))
+
+    def has_text(self) -> bool:
+        return bool(self.text_blocks())
+
+    def so_far(self) -> tuple[tuple[int, str, bytes, str], ...]:
+        """(index, delta kind, opened block, text so far) of each streamed block, for somebody
+        who joins in mid-stream."""
+        found = []
+        for index in sorted(self._parts):
+            part = self._parts[index]
+            for kind in ("text", "thinking", "input"):
+                text = part.joined(kind)
+                if text:
+                    found.append((index, kind, part.opened, text))
+        return tuple(found)
+
+
+def _opened(event: BlockStarted) -> _Part:
+    try:
+        part = _Part(bytes(event.block))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _broken(f"block {event.index} is not JSON: {error}") from error
+    if not part.type:
+        raise _broken(f"block {event.index} has no type")
+    if part.type == "tool_use" and not isinstance(_parsed(part.opened), ToolUseBlock):
+        # Nobody could answer it, and a call without an answer spoils every later request.
+        raise _broken(f"block {event.index} is a call without an id or a name")
+    return part
+
+
+def _parsed(raw: bytes) -> Block:
+    return parse_blocks(b"[" + raw + b"]")[0]
+
+
+def _broken(what: str) -> ProviderError:
+    return ProviderError(f"the provider's stream is broken: {what}", kind="retryable")
+
+
+def _says_something(raw: bytes) -> bool:
+    if block_type(raw) != "text":
+        return True
+    return bool(getattr(_parsed(raw), "text", "x").strip())
+
+
+def committed_blocks(reply: Reply) -> tuple[bytes, ...]:
+    """What a final reply leaves in the history; empty if it says nothing.
+
+    A cut or paused reply never keeps calls: nobody will answer them. Server tool calls without
+    their result go as well, and so does thinking that then stands last, because an assistant
+    message may not end with it.
+    """
+    if not any(_says_something(raw) for raw in reply.blocks):
+        return ()
+    if stop_rule(reply.stop_reason).follow in (Follow.COMMIT, Follow.RUN_TOOLS):
+        return reply.blocks
+    answered = {_raw_field(raw, "tool_use_id") for raw in reply.blocks} - {None}
+    kept = [raw for raw in reply.blocks if not _dangles(raw, answered)]
+    while kept and block_type(kept[-1]) in ("thinking", "redacted_thinking"):
+        kept.pop()
+    return tuple(kept) if any(_says_something(raw) for raw in kept) else ()
+
+
+def _dangles(raw: bytes, answered: set[bytes | None]) -> bool:
+    match block_type(raw):
+        case "tool_use":
+            return True
+        case "server_tool_use" | "mcp_tool_use":
+            return _raw_field(raw, "id") not in answered
+        case _:
+            return False
+
+
+def _raw_field(raw: bytes, name: str) -> bytes | None:
+    value = _Fields.decode(raw).get(name)
+    return None if value is None else bytes(value)
+
+
+def rename_calls(blocks: tuple[bytes, ...], used: Collection[str]) -> tuple[bytes, ...]:
+    """*blocks* with call ids that no earlier call of the session has: ``id``, ``id_2``, ...
+
+    Providers allow letters, digits, ``_`` and ``-`` in ids, so the suffix does too.
+    """
+    taken = set(used)
+    renamed = []
+    for raw in blocks:
+        if block_type(raw) == "tool_use":
+            fields = _Fields.decode(raw)
+            wanted: str = msgspec.json.decode(fields["id"], type=str)
+            unique, suffix = wanted, 2
+            while unique in taken:
+                unique, suffix = f"{wanted}_{suffix}", suffix + 1
+            taken.add(unique)
+            if unique != wanted:
+                raw = encode_json({**fields, "id": unique})
+        renamed.append(raw)
+    return tuple(renamed)

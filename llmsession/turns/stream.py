@@ -1,0 +1,69 @@
+"""What a provider's reply stream says, event by event, in one vocabulary for all providers.
+
+A well-formed stream is ``ReplyStarted``, then for each block ``BlockStarted``, deltas and
+``BlockStopped``, then ``ReplyEnded``. Failures are raised, not sent: ``ProviderError``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from .usage import Usage
+
+__all__ = [
+    "BlockDelta",
+    "BlockStarted",
+    "BlockStopped",
+    "DeltaKind",
+    "ReplyEnded",
+    "ReplyStarted",
+    "StreamEvent",
+    "UsageReported",
+]
+
+DeltaKind: TypeAlias = Literal["text", "thinking", "signature", "input", "citation"]
+
+
+class ReplyStarted(msgspec.Struct, frozen=True, gc=False):
+    model: str
+    usage: Usage | None = None
+
+
+class BlockStarted(msgspec.Struct, frozen=True):
+    """``block`` is the block as the provider opened it, JSON bytes."""
+
+    index: int
+    block: msgspec.Raw
+
+
+class BlockDelta(msgspec.Struct, frozen=True, gc=False):
+    """More of one block. ``text`` is text, thinking, a signature, a piece of the input's JSON,
+    or one citation as JSON."""
+
+    index: int
+    kind: DeltaKind
+    text: str
+
+
+class BlockStopped(msgspec.Struct, frozen=True, gc=False):
+    index: int
+
+
+class UsageReported(msgspec.Struct, frozen=True, gc=False):
+    """Usage so far, cumulative: it overwrites what was reported before."""
+
+    usage: Usage
+
+
+class ReplyEnded(msgspec.Struct, frozen=True, gc=False):
+    """The end. ``stop_reason`` in the provider's word; usage, if given, is the final one."""
+
+    stop_reason: str | None
+    usage: Usage | None = None
+
+
+StreamEvent: TypeAlias = (
+    ReplyStarted | BlockStarted | BlockDelta | BlockStopped | UsageReported | ReplyEnded
+)

@@ -1,0 +1,89 @@
+"""A promise: set once, awaited by any number."""
+
+from __future__ import annotations
+
+import traceback
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from llmsession.session.promise import Promise
+
+
+async def test_a_promise_that_was_kept_answers_at_once() -> None:
+    promise: Promise[int] = Promise()
+    promise.set(7)
+    with anyio.CancelScope() as scope:
+        scope.cancel()  # any wait would raise here
+        assert await promise.wait() == 7
+    assert promise.is_set
+
+
+async def test_everybody_who_waits_gets_the_value() -> None:
+    promise: Promise[str] = Promise()
+    got: list[str] = []
+
+    async def wait() -> None:
+        got.append(await promise.wait())
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(wait)
+            await checkpoint()
+            assert (got, promise.is_set) == ([], False)
+            promise.set("here")
+    assert got == ["here"] * 3
+
+
+async def test_none_is_a_value() -> None:
+    promise: Promise[None] = Promise()
+    promise.set(None)
+    with anyio.fail_after(5):
+        await promise.wait()
+    assert promise.is_set
+
+
+async def test_the_first_answer_is_the_answer() -> None:
+    kept: Promise[int] = Promise()
+    kept.set(1)
+    kept.set(2)
+    kept.fail(ValueError("late"))
+    assert await kept.wait() == 1
+
+    failed: Promise[int] = Promise()
+    failed.fail(ValueError("first"))
+    failed.fail(ValueError("second"))
+    failed.set(3)
+    with pytest.raises(ValueError, match="first"):
+        await failed.wait()
+
+
+async def test_a_failure_is_raised_at_everybody_and_its_traceback_does_not_grow() -> None:
+    promise: Promise[int] = Promise()
+    promise.fail(ValueError("no"))
+    depths = []
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no") as caught:
+            await promise.wait()
+        depths.append(len(traceback.extract_tb(caught.value.__traceback__)))
+    assert depths == [depths[0]] * 3
+
+
+async def test_cancelling_one_wait_changes_nothing_for_the_others() -> None:
+    promise: Promise[int] = Promise()
+    got: list[int] = []
+
+    async def wait() -> None:
+        got.append(await promise.wait())
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            with anyio.move_on_after(1) as impatient:
+                await promise.wait()
+            assert impatient.cancelled_caught
+            assert not promise.is_set
+            promise.set(4)
+    assert got == [4]

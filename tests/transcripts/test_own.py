@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmsession.errors import TranscriptError
+from llmsession.transcripts import Conversation, read_own, write_own
+from llmsession.turns.blocks import encode_blocks
+from llmsession.turns.messages import Message
+from llmsession.turns.usage import Usage
+
+HEADER = b'{"llmsession":1,"session":"s"}\n'
+
+
+def row(id: str = "m1", text: str = "hi", **fields: Any) -> bytes:
+    record = {"id": id, "session": "s", "turn": 1, "role": "user"} | fields
+    record.setdefault("content", [{"type": "text", "text": text}])
+    return json.dumps(record).encode() + b"\n"
+
+
+def message(body: bytes = b"[]", **fields: Any) -> Message:
+    given: dict[str, Any] = {"id": "m1", "session": "s", "turn": 1, "role": "user"}
+    return Message(body=msgspec.Raw(body), **(given | fields))
+
+
+def whole() -> Conversation:
+    blocks = (
+        b'[{"type":"text", "text":"caf\\u00e9","citations":[1.50]},'
+        b'{"type":"never_seen","x":{"b":1,"a":2}}]'
+    )
+    return Conversation(
+        id="s",
+        format="own",
+        messages=(
+            message(blocks, synthetic=(0,)),
+            message(
+                b'[{"type":"tool_use","id":"c1","name":"run","input":{},"caller":{"type":"x"}}]',
+                id="m2", role="assistant", model="m", provider="p", usage=Usage(1, 2, 3, 4),
+                stop_reason="tool_use", error="e", created_at=1.5, completed_at=2.5,
+            ),
+        ),
+        interrupted=(1,),
+        title="A title",
+        labels={"k": "v"},
+        source="scripted model, real tool outputs",
+        extra={"later": msgspec.Raw(b'{"a" : 1.0}')},
+    )  # fmt: skip
+
+
+def test_a_round_trip_is_the_identity_with_unknown_blocks_and_unknown_fields() -> None:
+    assert read_own(write_own(whole()), strict=True) == whole()
+    assert write_own(read_own(write_own(whole()))) == write_own(whole())
+
+
+def test_the_header_comes_first_with_what_is_known_and_what_is_not() -> None:
+    header = json.loads(write_own(whole()).split(b"\n")[0])
+    assert header == {
+        "llmsession": 1,
+        "session": "s",
+        "title": "A title",
+        "labels": {"k": "v"},
+        "interrupted": [1],
+        "source": "scripted model, real tool outputs",
+        "later": {"a": 1.0},
+    }
+
+
+def test_every_message_is_one_line_even_if_its_json_came_with_line_breaks() -> None:
+    conversation = Conversation(
+        id="s", format="own", messages=(message(b'[\n{"type":"text",\n"text":"a\\nb"}]'),)
+    )
+    written = write_own(conversation)
+    assert written.count(b"\n") == 2
+    assert read_own(written).messages[0].text == "a\nb"
+
+
+def test_unknown_records_are_kept_and_noted() -> None:
+    record = b'{"kind":"bookmark", "at":3}'
+    conversation = read_own(HEADER + record + b"\n" + row())
+    assert conversation.records == (msgspec.Raw(record),)
+    assert conversation.count_notes() == {"unknown_type": 1}
+    assert record in write_own(conversation)
+
+
+def test_unknown_fields_of_a_message_are_noted_by_name() -> None:
+    (note,) = read_own(HEADER + row(mood="good")).notes
+    assert (note.line, note.what, note.detail) == (2, "unknown_fields", "left out: mood")
+
+
+def test_of_two_messages_with_one_id_the_later_counts_at_the_place_of_the_first() -> None:
+    conversation = read_own(HEADER + row("m1", "old") + row("m2", "x") + row("m1", "new"))
+    assert [message.text for message in conversation.messages] == ["new", "x"]
+    assert [(note.line, note.what) for note in conversation.notes] == [(2, "duplicate")]
+
+
+def test_a_torn_last_line_is_tolerated_even_in_strict_mode() -> None:
+    conversation = read_own(HEADER + row() + row("m2")[:20], strict=True)
+    assert len(conversation.messages) == 1
+    assert conversation.count_notes() == {"torn_line": 1}
+
+
+def test_glued_lines_are_split() -> None:
+    conversation = read_own(HEADER + row().strip() + row("m2"))
+    assert [message.id for message in conversation.messages] == ["m1", "m2"]
+
+
+def test_a_bom_crlf_and_blank_lines_change_nothing() -> None:
+    data = HEADER + row() + row("m2")
+    odd = b"\xef\xbb\xbf\r\n" + data.replace(b"\n", b"\r\n\r\n")
+    assert read_own(odd) == read_own(data)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        row(turn=0),
+        row(role="system"),
+        row(content="text"),
+        row(content=None),
+        b'{"role":"user"}\n',
+        b"{oops\n",
+    ],
+)
+def test_a_bad_middle_line_is_noted_or_in_strict_mode_refused_by_its_number(bad: bytes) -> None:
+    conversation = read_own(HEADER + bad + row("m2"))
+    assert [message.id for message in conversation.messages] == ["m2"]
+    assert [(note.line, note.what, note.visible) for note in conversation.notes] == [
+        (2, "bad_line", True)
+    ]
+    with pytest.raises(TranscriptError, match=r"^line 2: "):
+        read_own(HEADER + bad + row("m2"), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "no JSON object"),
+        (b"\n", "no JSON object"),
+        (row(), "line 1: .*header"),
+        (b'{"llmsession":2,"session":"s"}\n', "version 2"),
+        (b'{"llmsession":1}\n', "line 1: not a header.*session"),
+        (b'{"llmsession":1,"session":"s","labels":3}\n', "line 1: not a header.*labels"),
+        (HEADER + row() + HEADER, "line 3: a second conversation"),
+    ],
+)
+def test_what_is_no_transcript_of_ours_is_refused_in_one_line(data: bytes, says: str) -> None:
+    with pytest.raises(TranscriptError, match=says) as caught:
+        read_own(data)
+    assert "\n" not in str(caught.value)
+
+
+def test_lone_surrogates_in_the_header_are_replaced() -> None:
+    conversation = Conversation(id="s", format="own", messages=(), title="a\ud800")
+    assert read_own(write_own(conversation)).title == "a\ufffd"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)
+)
+any_block = st.fixed_dictionaries(
+    {"type": st.sampled_from(["text", "tool_use", "thinking", "image", "new"])},
+    optional={"text": json_values, "id": json_values, "x": json_values},
+)
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(st.lists(st.lists(any_block, max_size=3), max_size=4), st.text(max_size=5))
+def test_any_blocks_round_trip_byte_for_byte(contents: list[list[Any]], title: str) -> None:
+    messages = tuple(
+        message(bytes(encode_blocks(blocks)), id=f"m{at}") for at, blocks in enumerate(contents)
+    )
+    written = write_own(Conversation(id="s", format="own", messages=messages, title=title))
+    again = read_own(written, strict=True)
+    assert [bytes(one.body) for one in again.messages] == [bytes(one.body) for one in messages]
+    assert write_own(again) == written

@@ -1,0 +1,420 @@
+"""The safety rules of a turn, one test each. Expectations are written by hand, never read from
+the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmsession.errors import TurnStateError
+from llmsession.turns import events as e
+from llmsession.turns.machine import (
+    DECIDED,
+    ENDED,
+    Phase,
+    Turn,
+    is_late,
+    step,
+    table_markdown,
+    tag_of,
+)
+from llmsession.turns.request import StepTag
+from tests.turns.lives import UNTAGGED_EVENTS
+from tests.turns.paths import (
+    AFTER_THE_DECISION,
+    AT_AN_END,
+    BEFORE_THE_DECISION,
+    DROP,
+    KEEP,
+    KEEP_TEXT,
+    LIMIT,
+    NOT_ENDED,
+    TO_STEP_2,
+    TO_STREAMING,
+    TO_TOOLS,
+    after,
+    at,
+    orders,
+)
+
+TAG = StepTag(3, 1, 1)
+
+# The onward way
+
+
+def test_a_start_builds_the_first_step() -> None:
+    turn, effects = step(Turn(number=3), e.Started())
+    assert (turn.phase, turn.step, turn.attempt) == (Phase.BUILDING, 1, 1)
+    assert effects == (e.BuildContext(tag=TAG),)
+
+
+def test_a_built_context_opens_the_stream() -> None:
+    turn, effects = step(at(Phase.BUILDING), e.ContextBuilt(tag=TAG))
+    assert turn.phase is Phase.STREAMING
+    assert effects == (e.OpenStream(tag=TAG),)
+
+
+def test_a_finished_reply_is_committed_with_its_stop_reason() -> None:
+    turn, effects = step(at(Phase.STREAMING), e.ReplyFinished(tag=TAG, stop_reason="max_tokens"))
+    assert turn.phase is Phase.COMMITTING
+    assert effects == (e.JournalCommit(tag=tag_of(turn), stop_reason="max_tokens", keep="reply"),)
+
+
+def test_tools_start_only_when_their_calls_are_durable() -> None:
+    asked = after(*TO_STREAMING, e.ReplyRequestedTools(tag=TAG, calls=()))
+    assert orders(at(Phase.STREAMING), e.ReplyRequestedTools(tag=TAG, calls=())) == (
+        e.JournalCalls(tag=TAG),
+    )
+    assert asked.phase is Phase.JOURNALING
+    assert orders(asked, e.CallsJournaled(tag=TAG)) == (e.StartTools(tag=TAG),)
+
+
+def test_each_answer_is_journaled_as_it_comes() -> None:
+    turn, effects = step(at(Phase.TOOLS), e.CallsAnswered(tag=TAG, calls=("c1",)))
+    assert (turn.phase, turn.open_calls) == (Phase.TOOLS, frozenset({"c2"}))
+    assert effects == (e.JournalAnswers(tag=TAG),)
+
+
+def test_the_last_answer_completes_the_step_and_the_next_begins_when_that_is_durable() -> None:
+    turn, effects = step(at(Phase.TOOLS), e.AllCallsAnswered(tag=TAG, calls=("c1", "c2")))
+    assert (turn.phase, turn.open_calls) == (Phase.JOURNALING, frozenset())
+    assert effects == (e.JournalAnswers(tag=TAG), e.JournalStep(tag=TAG))
+    turn, effects = step(turn, e.StepJournaled(tag=TAG))
+    assert (turn.phase, turn.step, turn.attempt) == (Phase.BUILDING, 2, 1)
+    assert effects == (e.BuildContext(tag=StepTag(3, 2, 1)),)
+
+
+@pytest.mark.parametrize(("paused", "pauses"), [(True, 1), (False, 0)])
+def test_only_a_pause_counts_as_a_pause_when_a_reply_goes_on(paused: bool, pauses: int) -> None:
+    turn, effects = step(at(Phase.STREAMING), e.ReplyContinued(tag=TAG, paused=paused))
+    assert (turn.phase, turn.pauses) == (Phase.JOURNALING, pauses)
+    assert effects == (e.JournalStep(tag=TAG),)
+    assert after(e.StepJournaled(), turn=turn).pauses == pauses
+
+
+# Retries
+
+
+def test_a_retry_starts_a_new_attempt_of_the_same_step_after_its_delay() -> None:
+    turn, effects = step(after(*TO_STEP_2, e.ContextBuilt()), e.StreamBroke(delay_s=2.5))
+    assert (turn.phase, turn.step, turn.attempt, turn.retries) == (Phase.BUILDING, 2, 2, 1)
+    assert effects == (e.BuildContext(tag=StepTag(3, 2, 2), delay_s=2.5),)
+
+
+def test_an_overflow_builds_the_same_step_smaller_without_delay() -> None:
+    turn, effects = step(at(Phase.STREAMING), e.StreamOverflowed(tag=TAG))
+    assert (turn.step, turn.attempt, turn.overflows, turn.retries) == (1, 2, 1, 0)
+    assert effects == (e.BuildContext(tag=StepTag(3, 1, 2), overflows=1),)
+
+
+def test_a_retry_after_an_overflow_stays_as_small() -> None:
+    small = after(*TO_STREAMING, e.StreamOverflowed(), e.ContextBuilt())
+    assert orders(small, e.StreamBroke(delay_s=1.0)) == (
+        e.BuildContext(tag=StepTag(3, 1, 3), delay_s=1.0, overflows=1),
+    )
+
+
+def test_a_new_step_resets_retries_and_overflows() -> None:
+    tried = after(
+        *TO_STREAMING, e.StreamBroke(), e.ContextBuilt(), e.StreamOverflowed(), e.ContextBuilt()
+    )
+    assert (tried.retries, tried.overflows, tried.attempt) == (1, 1, 3)
+    fresh = after(e.ReplyContinued(paused=False), e.StepJournaled(), turn=tried)
+    assert (fresh.retries, fresh.overflows, fresh.attempt) == (0, 0, 1)
+
+
+def test_a_retry_does_not_forget_the_completed_steps() -> None:
+    assert after(*TO_STEP_2, e.ContextBuilt(), e.StreamBroke()).keepable
+
+
+# Interrupts and limits before the decision
+
+
+@pytest.mark.parametrize("phase", BEFORE_THE_DECISION)
+@pytest.mark.parametrize("event", [DROP, KEEP, KEEP_TEXT, LIMIT])
+def test_an_interrupt_or_limit_before_the_decision_stops_the_work(
+    phase: Phase, event: e.Event
+) -> None:
+    turn, effects = step(at(phase), event)
+    assert turn.phase is Phase.STOPPING
+    assert effects == (e.StopWork(tag=TAG),)
+
+
+REPORTS_BEATEN_BY_AN_INTERRUPT: list[tuple[Phase, e.Event]] = [
+    (Phase.BUILDING, e.ContextBuilt(tag=TAG)),
+    (Phase.BUILDING, e.ContextOverflowed(tag=TAG, error="")),
+    (Phase.BUILDING, e.GaveUpDropped(tag=TAG, cause="fatal", error="")),
+    (Phase.STREAMING, e.ReplyFinished(tag=TAG, stop_reason="end_turn")),
+    (Phase.STREAMING, e.ReplyRequestedTools(tag=TAG, calls=())),
+    (Phase.STREAMING, e.ReplyContinued(tag=TAG, paused=True)),
+    (Phase.STREAMING, e.ReplyRefused(tag=TAG, stop_reason="refusal")),
+    (Phase.STREAMING, e.StreamBroke(tag=TAG)),
+    (Phase.STREAMING, e.StreamOverflowed(tag=TAG)),
+    (Phase.STREAMING, e.GaveUpKept(tag=TAG, error="")),
+    (Phase.STREAMING, e.GaveUpDropped(tag=TAG, cause="fatal", error="")),
+    (Phase.JOURNALING, e.CallsJournaled(tag=TAG)),
+    (Phase.JOURNALING, e.StepJournaled(tag=TAG)),
+]
+
+
+@pytest.mark.parametrize("interrupt", [DROP, KEEP, LIMIT])
+@pytest.mark.parametrize(("phase", "report"), REPORTS_BEATEN_BY_AN_INTERRUPT)
+def test_an_interrupt_before_the_decision_wins_over_what_comes_after_it(
+    phase: Phase, report: e.Event, interrupt: e.Event
+) -> None:
+    stopping = after(interrupt, turn=at(phase))
+    assert step(stopping, report) == (stopping, ())
+
+
+def test_a_dropped_turn_is_aborted_for_the_reason_of_its_drop() -> None:
+    turn, effects = step(after(*TO_TOOLS, DROP), e.StoppedToDrop())
+    assert turn.phase is Phase.ABORTING
+    assert effects == (e.JournalAbort(tag=tag_of(turn), reason="user"),)
+    assert after(e.Aborted(), turn=turn).phase is Phase.ABORTED
+
+
+@pytest.mark.parametrize(("event", "keep"), [(KEEP, "steps"), (KEEP_TEXT, "text")])
+def test_a_kept_turn_is_committed_as_cancelled(event: e.Event, keep: str) -> None:
+    turn, (effect,) = step(after(*TO_STEP_2, e.ContextBuilt(), event), e.StoppedToKeep())
+    assert turn.phase is Phase.COMMITTING
+    assert isinstance(effect, e.JournalCommit)
+    assert (effect.stop_reason, effect.keep, effect.error) == ("cancelled", keep, None)
+
+
+def test_a_drop_of_a_turn_that_has_not_started_has_nothing_to_stop() -> None:
+    turn, effects = step(Turn(number=3), DROP)
+    assert turn.phase is Phase.ABORTING
+    assert effects == (e.JournalAbort(tag=tag_of(turn), reason="user"),)
+
+
+def test_a_start_that_was_on_its_way_when_the_drop_came_changes_nothing() -> None:
+    turn = at(Phase.ABORTING)
+    assert step(turn, e.Started()) == (turn, ())
+
+
+@pytest.mark.parametrize("first", [KEEP, KEEP_TEXT, LIMIT])
+def test_a_drop_beats_a_keep_and_a_limit_while_stopping(first: e.Event) -> None:
+    turn, effects = step(after(*TO_TOOLS, first), DROP)
+    assert effects == ()
+    assert turn.ending is not None
+    assert (turn.ending.how, turn.ending.reason) == ("drop", "user")
+
+
+@pytest.mark.parametrize("second", [KEEP, KEEP_TEXT, LIMIT, e.DropRequested(reason="again")])
+def test_nothing_beats_a_drop_while_stopping(second: e.Event) -> None:
+    stopping = after(*TO_TOOLS, DROP)
+    assert step(stopping, second) == (stopping, ())
+
+
+def test_a_limit_does_not_change_what_an_interrupt_asked_for() -> None:
+    stopping = after(*TO_TOOLS, KEEP)
+    assert step(stopping, LIMIT) == (stopping, ())
+
+
+def test_an_interrupt_that_keeps_replaces_a_limit() -> None:
+    turn = after(*TO_STREAMING, LIMIT, KEEP_TEXT)
+    assert turn.ending is not None
+    assert (turn.ending.how, turn.ending.reason) == ("keep_text", "cancelled")
+
+
+def test_a_limit_keeps_completed_steps_under_its_own_stop_reason() -> None:
+    turn, (effect,) = step(after(*TO_STEP_2, LIMIT), e.StoppedToKeep())
+    assert isinstance(effect, e.JournalCommit)
+    assert (effect.stop_reason, effect.keep) == ("max_seconds", "steps")
+
+
+def test_a_limit_with_nothing_to_keep_fails() -> None:
+    stopping = after(*TO_STREAMING, LIMIT)
+    assert stopping.ending is not None
+    assert stopping.ending.how == "fail"
+    turn, (effect,) = step(stopping, e.StoppedToFail())
+    assert turn.phase is Phase.FAILING
+    assert isinstance(effect, e.JournalFailure)
+    assert effect.cause == "max_seconds"
+    assert "max_seconds before a step was complete" in effect.error
+
+
+def test_there_is_nothing_to_keep_until_calls_or_a_step_are_journaled() -> None:
+    assert not at(Phase.STREAMING).keepable
+    assert at(Phase.JOURNALING).keepable
+    assert after(*TO_STREAMING, e.ReplyContinued(paused=True)).keepable
+    assert after(*TO_STEP_2).keepable
+
+
+@pytest.mark.parametrize(
+    "event", [e.CallsAnswered(calls=("c1",)), e.AllCallsAnswered(calls=("c1", "c2"))]
+)
+@pytest.mark.parametrize(("interrupt", "journals"), [(KEEP, True), (LIMIT, True), (DROP, False)])
+def test_a_call_answered_in_the_grace_is_journaled_if_kept_and_not_if_dropped(
+    event: e.CallsAnswered | e.AllCallsAnswered, interrupt: e.Event, journals: bool
+) -> None:
+    turn, effects = step(after(*TO_TOOLS, interrupt), event)
+    assert turn.phase is Phase.STOPPING
+    assert turn.open_calls == {"c1", "c2"} - set(event.calls)
+    assert effects == ((e.JournalAnswers(tag=TAG),) if journals else ())
+
+
+# After the decision
+
+
+@pytest.mark.parametrize("phase", AFTER_THE_DECISION)
+@pytest.mark.parametrize("event", [DROP, KEEP, KEEP_TEXT, LIMIT])
+def test_after_the_decision_an_interrupt_changes_nothing(phase: Phase, event: e.Event) -> None:
+    turn = at(phase)
+    assert step(turn, event) == (turn, ())
+
+
+@pytest.mark.parametrize("phase", AFTER_THE_DECISION)
+@pytest.mark.parametrize("event", [e.CallsJournaled(), e.StepJournaled()])
+def test_after_the_decision_an_older_record_becoming_durable_changes_nothing(
+    phase: Phase, event: e.Event
+) -> None:
+    turn = at(phase)
+    assert step(turn, event) == (turn, ())
+
+
+@pytest.mark.parametrize("phase", AFTER_THE_DECISION)
+def test_the_decision_makes_every_report_of_the_work_before_it_late(phase: Phase) -> None:
+    turn = at(phase)
+    steps = 0 if phase is Phase.ABORTING else 1
+    for attempt in range(turn.attempt):
+        assert is_late(turn, e.ReplyFinished(tag=StepTag(3, steps, attempt), stop_reason="x"))
+
+
+# Late reports and missing cells
+
+
+@pytest.mark.parametrize("phase", [*NOT_ENDED, *AT_AN_END])
+@pytest.mark.parametrize("tag", [StepTag(3, 9, 1), StepTag(3, 1, 9), StepTag(2, 1, 1)])
+def test_a_late_report_changes_nothing_in_any_phase(phase: Phase, tag: StepTag) -> None:
+    turn = at(phase)
+    assert step(turn, e.ReplyFinished(tag=tag, stop_reason="end_turn")) == (turn, ())
+
+
+def test_a_report_of_the_present_attempt_is_not_late() -> None:
+    turn = at(Phase.STREAMING)
+    assert not is_late(turn, e.StreamBroke(tag=TAG))
+    assert not is_late(turn, e.StreamBroke())
+
+
+@pytest.mark.parametrize(
+    ("phase", "event"),
+    [
+        (Phase.ACCEPTED, e.ContextBuilt()),
+        (Phase.ACCEPTED, KEEP),
+        (Phase.BUILDING, e.ReplyFinished(stop_reason="end_turn")),
+        (Phase.BUILDING, e.Started()),
+        (Phase.STREAMING, e.CallsJournaled()),
+        (Phase.STREAMING, e.Committed()),
+        (Phase.JOURNALING, e.CallsAnswered(calls=())),
+        (Phase.JOURNALING, e.ContextBuilt()),
+        (Phase.TOOLS, e.StepJournaled()),
+        (Phase.TOOLS, e.StoppedToDrop()),
+        (Phase.STOPPING, e.Aborted()),
+        (Phase.COMMITTING, e.Aborted()),
+        (Phase.COMMITTING, e.ReplyFinished(stop_reason="end_turn")),
+        (Phase.ABORTING, e.Committed()),
+        (Phase.FAILING, e.Committed()),
+    ],
+)
+def test_an_event_without_a_cell_raises_and_names_event_turn_and_phase(
+    phase: Phase, event: e.Event
+) -> None:
+    with pytest.raises(TurnStateError, match=f"{type(event).__name__} while turn 3 is {phase}"):
+        step(at(phase), event)
+
+
+@pytest.mark.parametrize("phase", AT_AN_END)
+def test_nothing_may_come_after_an_end(phase: Phase) -> None:
+    turn = at(phase)
+    for event in UNTAGGED_EVENTS:
+        with pytest.raises(TurnStateError):
+            step(turn, event)
+
+
+def test_the_events_tried_are_all_that_there_are() -> None:
+    assert {type(event) for event in UNTAGGED_EVENTS} == set(e.Event.__subclasses__())
+
+
+def test_phases_are_open_decided_or_ended() -> None:
+    assert frozenset(AFTER_THE_DECISION) == DECIDED
+    assert frozenset(AT_AN_END) == ENDED
+    assert {*NOT_ENDED, *AT_AN_END} == set(Phase)
+
+
+# Ends
+
+
+@pytest.mark.parametrize("phase", NOT_ENDED)
+def test_every_phase_that_has_not_ended_can_be_fenced_and_lost(phase: Phase) -> None:
+    fenced, lost = step(at(phase), e.Fenced()), step(at(phase), e.StoreLost())
+    assert (fenced[0].phase, fenced[1]) == (Phase.FENCED, ())
+    assert (lost[0].phase, lost[1]) == (Phase.LOST, ())
+
+
+def test_a_refusal_fails_and_starts_no_tools() -> None:
+    turn, (effect,) = step(at(Phase.STREAMING), e.ReplyRefused(tag=TAG, stop_reason="refusal"))
+    assert turn.phase is Phase.FAILING
+    assert isinstance(effect, e.JournalFailure)
+    assert effect.cause == "refusal"
+    assert after(e.Failed(), turn=turn).phase is Phase.FAILED
+
+
+def test_a_context_that_does_not_fit_fails_with_its_own_cause() -> None:
+    (effect,) = orders(at(Phase.BUILDING), e.ContextOverflowed(tag=TAG, error="900 > 800"))
+    assert isinstance(effect, e.JournalFailure)
+    assert (effect.cause, effect.error) == ("context_too_large", "900 > 800")
+
+
+@pytest.mark.parametrize("event", [(), (e.ContextBuilt(),)], ids=["building", "streaming"])
+def test_a_provider_given_up_is_kept_as_an_error_or_dropped_with_its_cause(
+    event: tuple[e.Event, ...],
+) -> None:
+    turn = after(*TO_STEP_2, *event)
+    kept, (commit,) = step(turn, e.GaveUpKept(error="529"))
+    assert kept.phase is Phase.COMMITTING
+    assert commit == e.JournalCommit(
+        tag=tag_of(kept), stop_reason="error", keep="steps", error="529"
+    )
+    dropped, (failure,) = step(turn, e.GaveUpDropped(cause="fatal", error="401"))
+    assert dropped.phase is Phase.FAILING
+    assert failure == e.JournalFailure(tag=tag_of(dropped), cause="fatal", error="401")
+
+
+def test_a_turn_is_a_value_that_a_step_does_not_change() -> None:
+    turn = at(Phase.TOOLS)
+    step(turn, DROP)
+    assert turn == at(Phase.TOOLS)
+
+
+# The table as a page
+
+
+def test_the_page_of_the_table_is_the_same_each_time() -> None:
+    assert table_markdown() == table_markdown()
+    assert table_markdown().endswith("|\n")
+
+
+def test_the_page_lists_every_event_once_and_every_phase_that_has_not_ended() -> None:
+    head, rule, *rows = table_markdown().splitlines()
+    assert [cell.strip() for cell in head.split("|")[2:-1]] == [phase.name for phase in NOT_ENDED]
+    assert rule.count("---") == 1 + len(NOT_ENDED)
+    names = [row.split("|")[1].strip(" `") for row in rows]
+    assert names == sorted(kind.__name__ for kind in e.Event.__subclasses__())
+    assert all(row.count("|") == len(NOT_ENDED) + 2 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("event", "phase", "cell"),
+    [
+        ("ReplyFinished", "STREAMING", "COMMITTING"),
+        ("ReplyFinished", "STOPPING", "stays"),
+        ("ReplyFinished", "TOOLS", ""),
+        ("DropRequested", "ACCEPTED", "ABORTING"),
+        ("StoreLost", "FAILING", "LOST"),
+    ],
+)
+def test_a_cell_of_the_page_says_where_the_event_leads(event: str, phase: str, cell: str) -> None:
+    head, _, *rows = (line.split("|") for line in table_markdown().splitlines())
+    column = [name.strip() for name in head].index(phase)
+    (row,) = [row for row in rows if row[1].strip() == f"`{event}`"]
+    assert row[column].strip() == cell

@@ -1,0 +1,119 @@
+"""Backends whose clock jumps: a test that waits for an hour is over at once.
+
+Time moves when every task waits: straight to the next deadline. A loop that never rests, as one
+that delivers a cancellation again and again to work that ignores it, would stop such a clock for
+ever; so after 1,000 turns without a rest each further turn takes 20 µs, about what it takes.
+
+A thread is not seen: while one works and a deadline is set, time jumps to that deadline, and
+``fail_after`` fails at once. Tests that use threads (``to_thread``, stores with a writer thread)
+are marked ``real_time`` and get a backend with the real clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import selectors
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+import trio
+import trio.testing
+
+__all__ = ["VirtualTimeLoop", "loop_turns", "virtual_backend"]
+
+BUSY_TURNS = 1000
+TURN_S = 20e-6
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Where an event loop waits; here it does not wait, the clock moves instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.turns = 0
+        self._busy = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.turns += 1
+        ready = super().select(0)
+        if ready:
+            return ready
+        if timeout is None:  # no deadline: only a thread or a socket can go on
+            self._busy = 0
+            return super().select(None)
+        if timeout > 0:
+            self._busy = 0
+            self.now += timeout
+        else:
+            self._busy += 1
+            if self._busy > BUSY_TURNS:
+                self.now += TURN_S
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An asyncio event loop in virtual time. It starts at 0."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    @property
+    def turns(self) -> int:
+        """How often the loop has gone round."""
+        return self._jumping.turns
+
+    def time(self) -> float:
+        return self._jumping.now
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        if when == math.inf:  # sleep_forever: never made, so the clock does not run towards it
+            return asyncio.TimerHandle(when, callback, args, self, context)
+        return super().call_at(when, callback, *args, context=context)
+
+
+class _BusyTime(trio.abc.Instrument):
+    """Moves trio's mock clock while the loop never rests."""
+
+    def __init__(self, clock: trio.testing.MockClock) -> None:
+        self._clock = clock
+        self._seen = 0.0
+        self._busy = 0
+        self.turns = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.turns += 1
+        if self._clock.current_time() != self._seen:
+            self._busy = 0
+        self._busy += 1
+        if self._busy > BUSY_TURNS:
+            self._clock.jump(TURN_S)
+        self._seen = self._clock.current_time()
+
+
+def virtual_backend(name: str) -> tuple[str, dict[str, Any]]:
+    """What anyio's pytest plugin takes as ``anyio_backend``. Good for one test."""
+    if name == "asyncio":
+        return name, {"loop_factory": VirtualTimeLoop}
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    return name, {"clock": clock, "instruments": [_BusyTime(clock)]}
+
+
+def loop_turns(backend: tuple[str, dict[str, Any]]) -> int:
+    """How often the event loop of the running test has gone round."""
+    name, options = backend
+    if name == "trio":
+        turns: int = options["instruments"][0].turns
+        return turns
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    return loop.turns
