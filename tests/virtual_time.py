@@ -16,12 +16,14 @@ import math
 import selectors
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import trio
 import trio.testing
 
 __all__ = ["VirtualTimeLoop", "loop_turns", "virtual_backend"]
+
+Ts = TypeVarTuple("Ts")
 
 BUSY_TURNS = 1000
 TURN_S = 20e-6
@@ -72,8 +74,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         if when == math.inf:  # sleep_forever: never made, so the clock does not run towards it

@@ -1,10 +1,221 @@
-"""``llmsession story``: what a session does, told in a minute."""
+"""``llmsession story``: what a session does, told in under a minute. Recorded replies, no model."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from llmsession.compaction.recall import RECALL_TOOL_NAME
+from llmsession.errors import InvalidInput
+from llmsession.providers import ReplayProvider
+from llmsession.session.config import CompactionConfig, SessionConfig, Tool
+from llmsession.session.manager import SessionManager
+from llmsession.session.session import LLMSession, Turn
+from llmsession.transcripts import Conversation, read
+from llmsession.turns.blocks import encode_blocks
+from llmsession.turns.messages import Message
+from llmsession.turns.previews import TextDelta, ToolUse
+from llmsession.turns.records import CompactionApplied, StepCompleted, TurnCommitted
+
+from .replay import drive_files, print_table
+
 __all__ = ["story"]
 
+BAR = 40
+"""Width of the context bar in characters."""
+STORY_WINDOW_TOKENS = 48_000
+"""Small on purpose, so that the bar fills before the reader's patience ends."""
 
-def story() -> None:
-    """Drive real sessions through recorded conversations."""
-    raise NotImplementedError
+
+def story(
+    files: Annotated[list[Path], typer.Argument(help="Recorded conversations, the longest first.")],
+) -> None:
+    """Tell what a session does, on recorded conversations. No model, no key, no network."""
+    conversations = [_one(path) for path in files]
+    longest = max(conversations, key=lambda conversation: len(conversation.messages))
+    console = Console(highlight=False)
+    console.rule("[bold]llmsession: recorded replies, no model")
+    anyio.run(_tell, console, longest)
+    console.print("\n[bold]5. The recorded conversations, replayed through real sessions[/]")
+    print_table(drive_files(files), console)
+    console.print(
+        "\nNext: [bold]llmsession replay --interrupt-every 5 --seed 1[/] FILE..."
+        "\n      [bold]llmsession stress --seconds 5[/]"
+        "\n      README.md, then ARCHITECTURE.md"
+    )
+
+
+def _one(path: Path) -> Conversation:
+    found = read(path.read_bytes())
+    if not found:
+        raise InvalidInput(f"{path}: no conversation in it")
+    return found[0]
+
+
+async def _tell(console: Console, conversation: Conversation) -> None:
+    await _interrupted(console)
+    await _compacted(console, conversation)
+
+
+# 1 and 2: a reply streams; an interrupt in the middle of a tool; the same send again.
+
+
+def _said(turn: int, content: Any) -> Message:
+    body = encode_blocks(content)
+    return Message(id=f"story/a{turn}", session="story", turn=turn, role="assistant", body=body)
+
+
+def _called(turn: int, call: str, tool: str, **arguments: Any) -> Message:
+    block = {"type": "tool_use", "id": call, "name": tool, "input": arguments}
+    return _said(turn, [block])
+
+
+SCRIPT = (
+    _said(1, "Hello. I am a recording: nobody thinks here, but the session around me is real."),
+    _called(2, "call_1", "deploy", target="staging"),
+    _called(3, "call_1", "deploy", target="staging"),
+    _said(3, "The earlier deployment may have gone through; I deployed once more, and it is up."),
+)
+
+
+class _Deployment:
+    """A tool that takes long the first time, so that there is time to change one's mind."""
+
+    def __init__(self) -> None:
+        self.started = anyio.Event()
+        self.runs = 0
+
+    async def __call__(self, target: str) -> str:
+        self.runs += 1
+        self.started.set()
+        if self.runs == 1:
+            await anyio.sleep(30)
+        return f"deployed to {target}"
+
+
+async def _interrupted(console: Console) -> None:
+    deployment = _Deployment()
+    provider = ReplayProvider(SCRIPT, delta_chars=6, delay_s=0.03)
+    config = SessionConfig(model="recorded", tools=(Tool(name="deploy", run=deployment),))
+    async with SessionManager(provider=provider) as manager:
+        session = await manager.create(config)
+        console.print("\n[bold]1. A reply streams[/]\n[dim]user:[/] Hello?")
+        await _print_stream(console, await session.send("Hello?"))
+
+        console.print("\n[bold]2. An interrupt in the middle of a tool[/]")
+        console.print("[dim]user:[/] Deploy to staging.")
+        base = session.conversation()
+        turn = await session.send("Deploy to staging.")
+        await deployment.started.wait()
+        console.print("[dim]tool:[/] deploy is running ... [bold red]interrupt![/]")
+        asked = anyio.current_time()
+        outcome = await session.interrupt()
+        took_ms = (anyio.current_time() - asked) * 1000
+        console.print(f"answered {outcome.result.value} after {took_ms:.1f} ms")
+        console.print(f"history is base: [bold]{session.conversation() is base}[/]")
+        dropped = outcome.dropped[0]
+        calls = ", ".join(f"{call.name} {call.status}" for call in dropped.calls)
+        console.print(f"dropped: turn {turn.id.number}; tools that had started: {calls}")
+
+        console.print("\n[bold]3. The same send again[/]\n[dim]user:[/] Deploy to staging.")
+        again = await session.send("Deploy to staging.")
+        await _print_stream(console, again)
+        first = (await again.outcome()).messages[0]
+        receipt = bytes(first.body).decode()
+        console.print("the message that the model got carries the receipt:")
+        console.print(Text(_last_text(first) or receipt, style="yellow"))
+
+
+def _last_text(message: Message) -> str:
+    return str(getattr(message.content[-1], "text", ""))
+
+
+async def _print_stream(console: Console, turn: Turn) -> None:
+    console.print("[dim]assistant:[/] ", end="")
+    async for event in turn:
+        if isinstance(event, TextDelta):
+            console.print(event.text, end="", markup=False)
+        elif isinstance(event, ToolUse):
+            console.print(f"[dim](calls {event.name})[/] ", end="")
+    console.print()
+
+
+# 4: the context fills, results are swapped, one is recalled whole.
+
+
+async def _compacted(console: Console, conversation: Conversation) -> None:
+    console.print("\n[bold]4. The context fills, and old tool results are swapped[/]")
+    first = [message for message in conversation.messages if message.turn == 1]
+    results = {
+        result.tool_use_id: result.text for message in first for result in message.tool_results
+    }
+    whole = max(results, key=lambda call: len(results[call]))
+    replies = [message for message in first if message.is_assistant]
+    replies += [
+        _called(2, "call_recall", RECALL_TOOL_NAME, id=whole),
+        _said(2, "There it is, whole: compaction loses nothing."),
+    ]
+    config = SessionConfig(
+        model="recorded",
+        tools=(Tool(name="run"),),
+        window_tokens=STORY_WINDOW_TOKENS,
+        max_tokens=4_000,
+        compaction=CompactionConfig(keep_recent_steps=3),
+    )
+    async with SessionManager(provider=ReplayProvider(replies)) as manager:
+        session = await manager.create(config)
+        turn = await session.send(first[0].text)
+        async for event in turn:
+            if isinstance(event, ToolUse):
+                await _submit(session, event, results)
+            elif isinstance(event, StepCompleted | TurnCommitted):
+                _print_bar(console, session)
+            elif isinstance(event, CompactionApplied):
+                continue
+        await _print_swaps(console, session)
+        console.print("[dim]user:[/] Show me that first large output again.")
+        await (await session.send("Show me that first large output again.")).outcome()
+        shown = session.conversation()[-2].tool_results[0].text
+        console.print(
+            f"recall({whole}) gave {len(shown):,} characters of"
+            f" {len(results[whole]):,}; it starts: {shown.splitlines()[0]!r}"
+        )
+
+
+async def _submit(session: LLMSession, event: ToolUse, results: dict[str, str]) -> None:
+    from llmsession.session.config import ToolResult
+
+    if event.runner == "caller":
+        await session.submit_tool_results([ToolResult(event.id, results[event.id])])
+
+
+def _print_bar(console: Console, session: LLMSession) -> None:
+    status = session.status()
+    filled = min(BAR, round(BAR * status.utilisation))
+    colour = "red" if status.utilisation > 0.8 else "green"
+    console.print(
+        f"step {status.step:2} [{colour}]{'█' * filled}[/]{'░' * (BAR - filled)}"
+        f" {status.context_tokens:6,} of {status.budget_tokens:,} tokens"
+    )
+
+
+async def _print_swaps(console: Console, session: LLMSession) -> None:
+    subscription = session.subscribe(after=0)
+    head = session.status().seq
+    async for event in subscription:
+        if isinstance(event, CompactionApplied):
+            console.print(
+                f"swapped {event.results_summarised} results for their summaries:"
+                f" [bold]{event.tokens_before:,} → {event.tokens_after:,} tokens[/]"
+                f" ({event.policy})"
+            )
+        if subscription.cursor >= head:
+            break
+    subscription.close()
+
+

@@ -211,6 +211,9 @@ def _shown_block(
         return raw
     if call_id in swaps:
         return _with_field(raw, "content", encode_json(swaps[call_id]))
+    if isinstance(block, ToolResultBlock) and block.is_error and not block.content:
+        # Without is_error an empty result is accepted, with it it is not.
+        return _with_field(raw, "content", encode_json(EMPTY_OUTPUT))
     if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
         return _with_placeholders(raw) if any(map(_is_blank, block.content)) else raw
     return raw

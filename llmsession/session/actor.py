@@ -192,6 +192,8 @@ class Actor:
             raise
         finally:
             self._serving = False
+            # A promise that failed holds the frames of its caller, and with them the handle.
+            self._asked = [asked for asked in self._asked if not asked.is_set]
 
     async def _next(self) -> bool:
         """Read one thing, or wait for one; False when nothing is open any more."""

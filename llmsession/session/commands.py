@@ -8,11 +8,12 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
+from llmsession.errors import InvalidInput
 from llmsession.turns.records import Answer, CommandAnswer, InterruptPolicy
 
 from .compactor import CompactionOutcome
 from .config import SessionConfig, WhenBusy, store_config
-from .outcome import Closed, InterruptOutcome
+from .outcome import Closed, InterruptOutcome, TurnOutcome
 from .promise import Promise
 
 __all__ = [
@@ -51,6 +52,15 @@ def remembered(command_id: str | None, of: str, answer: object) -> tuple[Command
     return (CommandAnswer(command_id, of, msgspec.Raw(msgspec.json.encode(answer))),)
 
 
+def _checked_id(command_id: str | None) -> str | None:
+    """Raises InvalidInput for an id that could not be logged."""
+    if command_id is None or (
+        isinstance(command_id, str) and 0 < len(command_id) <= 200 and command_id.isprintable()
+    ):
+        return command_id
+    raise InvalidInput(f"command_id {command_id!r} is not 1 to 200 printable characters")
+
+
 class Command(Generic[T]):
     """``ingress`` is the command's number, taken when it was enqueued."""
 
@@ -58,7 +68,7 @@ class Command(Generic[T]):
 
     def __init__(self, ingress: int, command_id: str | None, of: str) -> None:
         self.ingress = ingress
-        self.command_id = command_id
+        self.command_id = _checked_id(command_id)
         self.digest = of
         self.promise: Promise[T] = Promise()
 
@@ -66,7 +76,7 @@ class Command(Generic[T]):
 class Send(Command[int]):
     """Answered with the turn's number once its acceptance is durable."""
 
-    __slots__ = ("body", "expected_head", "when_busy")
+    __slots__ = ("body", "expected_head", "outcome", "when_busy")
 
     def __init__(
         self,
@@ -82,6 +92,8 @@ class Send(Command[int]):
         self.body = body
         self.when_busy = when_busy
         self.expected_head = expected_head
+        self.outcome: Promise[TurnOutcome] | None = None
+        """The turn's, once it is accepted; None for a repeat of a turn that has ended."""
 
 
 class Submit(Command[None]):
@@ -123,7 +135,7 @@ class InterruptCaller:
     __slots__ = ("command_id", "digest", "promise")
 
     def __init__(self, command_id: str | None, of: str) -> None:
-        self.command_id = command_id
+        self.command_id = _checked_id(command_id)
         self.digest = of
         self.promise: Promise[InterruptOutcome] = Promise()
 

@@ -11,7 +11,7 @@ import msgspec
 from llmsession.compaction.policies import SwapToolResults
 from llmsession.compaction.projection import Frame
 from llmsession.compaction.recall import RECALL_TOOL, RECALL_TOOL_NAME
-from llmsession.errors import InvalidConfig
+from llmsession.errors import InvalidConfig, InvalidMessage
 from llmsession.turns.blocks import Content, encode_json
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.naming import OnFailure
@@ -135,7 +135,10 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises InvalidConfig for the first thing that cannot work, and names it.
         """
+        if not isinstance(self.tools, list | tuple):
+            raise InvalidConfig(f"tools is a list of tools, not {type(self.tools).__name__}")
         tools = tuple(_tool(tool, at) for at, tool in enumerate(self.tools))
+        config = _as_logged(msgspec.structs.replace(self, tools=tools))
         names = [tool.name for tool in tools]
         for name in names:
             if names.count(name) > 1:
@@ -161,7 +164,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_tokens {self.max_tokens} leaves nothing of a window of {self.window_tokens}"
             )
         self.compaction.policy()
-        return msgspec.structs.replace(self, tools=tools)
+        return config
 
     @property
     def bound_tools(self) -> dict[str, Tool]:
@@ -231,12 +234,22 @@ def store_config(config: SessionConfig) -> msgspec.Raw:
     return msgspec.Raw(encode_json(msgspec.structs.replace(config, tools=bare)))
 
 
+def _as_logged(config: SessionConfig) -> SessionConfig:
+    """*config* as it comes back from the log, with its callables: what a session runs with is
+    what it runs with when it is opened again. Raises InvalidConfig if it could not be."""
+    try:
+        logged = load_config(store_config(config))
+    except InvalidMessage as error:
+        raise InvalidConfig(f"the configuration is {error}") from error
+    return bind_tools(logged, tuple(config.bound_tools.values()))
+
+
 def load_config(raw: msgspec.Raw) -> SessionConfig:
     """The configuration that was logged. Raises InvalidConfig if it cannot be read."""
     try:
         return msgspec.json.decode(raw, type=_Stored).config()
     except msgspec.MsgspecError as error:
-        raise InvalidConfig(f"the stored configuration cannot be read: {error}") from error
+        raise InvalidConfig(f"the configuration cannot be read: {error}") from error
 
 
 class _Stored(SessionConfig, frozen=True, kw_only=True):

@@ -155,7 +155,7 @@ class Subscription:
         self._buffer.clear()
         self._backlog.clear()
         self._expanded.clear()
-        self._replay = None
+        self._replay, self._lagged = None, False
         self.end()
 
     def _notify(self) -> None:
@@ -174,6 +174,8 @@ class Subscription:
                 return event
             if self._replay is not None:
                 page = await self._replay(self._cursor, self._live_from)
+                if self._replay is None:  # closed meanwhile
+                    continue
                 self._backlog.extend(page)
                 if not page or page[-1].seq >= self._live_from:
                     self._replay = None

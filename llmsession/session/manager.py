@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import msgspec
+from anyio.abc import TaskStatus
 
 from llmsession.errors import (
     InvalidInput,
@@ -90,12 +91,10 @@ class SessionManager:
         if self._entered:
             raise InvalidInput("a SessionManager can be entered once")
         self._entered = self._accepting = True
-        # Shielded: a cancellation from outside reaches the body of the `async with`, and
-        # __aexit__ then ends the sessions in order instead of having them torn.
-        self._scope = anyio.CancelScope(shield=True)
-        self._scope.__enter__()
-        self._group = anyio.create_task_group()
-        await self._group.__aenter__()
+        self._leave, self._left = anyio.Event(), anyio.Event()
+        self._host = anyio.create_task_group()
+        await self._host.__aenter__()
+        await self._host.start(self._home)
         self._timers = Timers(self._group)
         self._works = Works(self._group)
         self._world = Surroundings(
@@ -117,12 +116,23 @@ class SessionManager:
         with anyio.CancelScope(shield=True):
             await self.close()
             await self._works.stop_all(GRACE_S)
+            self._leave.set()
+            await self._left.wait()
+            await self.store.aclose()
+        # Nothing runs in it any more; what the body raised goes on as it is, not in a group.
+        await self._host.__aexit__(None, None, None)
+
+    async def _home(self, *, task_status: TaskStatus[None]) -> None:
+        """Where everything runs that is not the caller's. Shielded: a cancellation from outside
+        reaches the body of the ``async with``, and ``__aexit__`` then ends the sessions in order
+        instead of having them torn."""
         try:
-            await self._group.__aexit__(None, None, None)
-        finally:
-            self._scope.__exit__(None, None, None)
             with anyio.CancelScope(shield=True):
-                await self.store.aclose()
+                async with anyio.create_task_group() as self._group:
+                    task_status.started()
+                    await self._leave.wait()
+        finally:
+            self._left.set()
 
     # Sessions.
 

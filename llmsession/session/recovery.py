@@ -23,7 +23,7 @@ def recovery_records(state: SessionState) -> tuple[r.Record, ...]:
 
 def _receipts(turn: OpenTurn) -> tuple[r.CallReceipt, ...]:
     """Every call that was journaled: the complete steps' are known, the rest is not."""
-    known = {
+    known: dict[str, r.CallStatus] = {
         result.tool_use_id: "failed" if result.is_error else "finished"
         for message in turn.staged
         for result in message.tool_results
@@ -32,9 +32,7 @@ def _receipts(turn: OpenTurn) -> tuple[r.CallReceipt, ...]:
         (answer.call_id, "failed" if answer.is_error else "finished")
         for answer in turn.answers.values()
     )
-    receipts = []
-    for message in turn.staged:
-        for call in message.tool_calls:
-            status = known.get(call.id, "unknown")
-            receipts.append(r.CallReceipt(call.id, call.name, status))  # type: ignore[arg-type]
-    return tuple(receipts)
+    return tuple(
+        r.CallReceipt(call.id, call.name, known.get(call.id, "unknown"), call.brief)
+        for call in turn.all_calls
+    )

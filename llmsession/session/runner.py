@@ -368,15 +368,16 @@ class TurnRunner:
         for work in tuple(run.works.values()):
             if f" {call_id} " in work.name:
                 work.cancel()
-                self._abandon_later(work)
+                self._abandon_later(run, work)
         self.answer(run, (expired_answer(call_id),))
         # Its result never came: for a receipt it is neither finished nor failed.
         run.calls[call_id].status = "started"
 
-    def _abandon_later(self, work: Work) -> None:
+    def _abandon_later(self, run: Run, work: Work) -> None:
         def abandon() -> None:
             if not work.is_done:
                 work.abandon()
+                run.works.pop(work.name, None)
                 self._core.lingering.add(work.name)
 
         self._core.timers.after(self._core.config.grace_s, partial(self._core.report, abandon))

@@ -174,7 +174,7 @@ class LLMSession:
         actor.put(command)
         number = await command.promise.wait()
         run = actor.turns.runs.get(number)
-        return Turn(self, number, run.outcome if run is not None else None)
+        return Turn(self, number, run.outcome if run is not None else command.outcome)
 
     async def submit_tool_results(
         self, results: Sequence[ToolResult], *, command_id: str | None = None
@@ -395,12 +395,16 @@ class LLMSession:
     async def outcome_from_log(self, number: int) -> TurnOutcome:
         """The outcome of a turn that has ended, read from the log."""
         state = SessionState(self.id)
-        after, head = 0, self._actor.state.head
+        after, head = self._actor.state.accepted_at[number] - 1, self._actor.state.head
         while after < head:
             for record in await self._replay(after, head):
-                turn = state.open.get(number)
-                state.apply(record)
                 after = record.seq
+                if r.turn_of(record) != number:
+                    continue
+                # A fold of this turn's records alone: the others do not touch it.
+                turn = state.open.get(number)
+                state.head = record.seq - 1
+                state.apply(record)
                 if turn is not None and number in state.ended:
                     assert isinstance(record, r.TurnCommitted | r.TurnAborted | r.TurnFailed)
                     return outcome_of(record, turn)

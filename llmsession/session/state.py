@@ -39,7 +39,7 @@ class OpenTurn:
         self.calls: tuple[r.CallOffer, ...] = ()
         """The calls of the step that is not complete yet."""
         self.answers: dict[str, r.Answer] = {}
-        self.all_calls: list[str] = []
+        self.all_calls: list[r.CallOffer] = []
         self.usage = Usage()
 
     @property
@@ -137,7 +137,7 @@ class SessionState:
         turn.calls = record.calls
         turn.answers = {}
         for call in record.calls:
-            turn.all_calls.append(call.id)
+            turn.all_calls.append(call)
             self.call_turns[call.id] = record.turn
         self._say(turn, record.spoken, record.at)
 
@@ -172,7 +172,7 @@ class SessionState:
         turn = self.open.pop(record.turn)
         # What the dropped turn computed goes with it.
         for call in turn.all_calls:
-            self.summaries.pop(call, None)
+            self.summaries.pop(call.id, None)
         if turn.started:
             self.view = self.view.clamped(len(self.history))
         if record.calls:

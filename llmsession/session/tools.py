@@ -38,8 +38,9 @@ async def run_callable(tool: Tool, call_input: Any) -> ToolOutput:
         if inspect.iscoroutinefunction(_function(tool.run)):
             returned = await tool.run(**arguments)
         else:
-            returned = await anyio.to_thread.run_sync(
-                lambda: tool.run(**arguments), abandon_on_cancel=True
+            # In a tuple: trio takes no awaitable from a thread.
+            (returned,) = await anyio.to_thread.run_sync(
+                lambda: (tool.run(**arguments),), abandon_on_cancel=True
             )
             if inspect.isawaitable(returned):
                 returned = await returned
@@ -76,8 +77,10 @@ def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
     """The durable answer to a call: its content as JSON, its cap and its summary, decided now.
 
     The caller's summary comes first; else one is extracted, where the result is long enough.
-    Raises InvalidMessage for content that is no content, or over 32 MiB.
+    Raises InvalidMessage for content that is no content, or over 32 MiB, and for fields of
+    other types: what is logged has to be readable.
     """
+    _check_fields(result)
     content = _encoded(result.content)
     decoded = msgspec.json.decode(content)
     summary = result.compact_summary
@@ -99,6 +102,15 @@ def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
     )
 
 
+def _check_fields(result: ToolResult) -> None:
+    if not isinstance(result.call_id, str):
+        raise InvalidMessage(f"a result's call_id is text, not {result.call_id!r}")
+    if not isinstance(result.is_error, bool):
+        raise InvalidMessage(f"result of {result.call_id!r}: is_error is {result.is_error!r}")
+    if not isinstance(result.compact_summary, str | None):
+        raise InvalidMessage(f"result of {result.call_id!r}: compact_summary is no text")
+
+
 INLINE_CHARS = 32_000
 """Up to here capping and summarising a result takes less than the hop to a thread."""
 
@@ -111,6 +123,10 @@ async def prepare_answers(
     Raises InvalidMessage, before anything is changed.
     """
 
+    for result in results:
+        if not isinstance(result, ToolResult):
+            raise InvalidMessage(f"a result is a ToolResult, not {type(result).__name__}")
+
     def prepare() -> tuple[Answer, ...]:
         return tuple(make_answer(result, compaction=compaction) for result in results)
 
@@ -122,6 +138,8 @@ async def prepare_answers(
 def _size(content: Content) -> int:
     if isinstance(content, str):
         return len(content)
+    if not isinstance(content, Sequence):
+        return 0  # no content; make_answer refuses it
     # Blocks are small in number; only their texts can be long.
     return sum(len(str(block)) for block in content)
 

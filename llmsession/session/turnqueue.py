@@ -85,6 +85,7 @@ class TurnQueue:
         starts = not self.runs
         number = state.counter.next()
         run = self.runs[number] = Run(number, command.ingress)
+        command.outcome = run.outcome
         record = r.TurnAccepted(
             turn=number,
             body=command.body,
@@ -112,6 +113,7 @@ class TurnQueue:
 
     def _steer(self, command: c.Send, run: Run) -> None:
         run.steers += 1
+        command.outcome = run.outcome
         record = r.SteerAccepted(
             turn=run.number,
             body=command.body,

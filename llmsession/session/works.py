@@ -79,9 +79,11 @@ class Works:
         """Cancel everything, give it *grace_s* to stop, and stop asking what still runs then."""
         for work in tuple(self._running):
             work.cancel()
-        if self._running:
-            self._emptied = anyio.Event()
-            with anyio.move_on_after(grace_s):
-                await self._emptied.wait()
-        for work in tuple(self._running):
-            work.abandon()
+        try:
+            if self._running:
+                self._emptied = anyio.Event()
+                with anyio.move_on_after(grace_s):
+                    await self._emptied.wait()
+        finally:  # also where the caller is cancelled meanwhile
+            for work in tuple(self._running):
+                work.abandon()

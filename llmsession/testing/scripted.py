@@ -221,5 +221,5 @@ async def _misbehave(fault: _Fault) -> None:
     while (left_s := until - anyio.current_time()) > 0:
         try:
             await anyio.sleep(left_s)
-        except anyio.get_cancelled_exc_class():  # noqa: ASYNC103  # this is the misbehaviour
-            continue  # noqa: ASYNC104  # it is swallowed on purpose
+        except anyio.get_cancelled_exc_class():  # this is the misbehaviour
+            continue  # it is swallowed on purpose

@@ -165,7 +165,7 @@ def encode_json(value: Any) -> bytes:
 
 def _plain(value: Any) -> Any:
     # Structs become dicts first, so that _clean sees every string in them.
-    return msgspec.to_builtins(value, builtin_types=(bytes,))
+    return msgspec.to_builtins(value, builtin_types=(bytes, msgspec.Raw))
 
 
 def too_deep(raw: bytes) -> bool:

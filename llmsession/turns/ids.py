@@ -57,6 +57,6 @@ def turn_number(turn: TurnId | str | int) -> int:
     if isinstance(turn, str):
         turn = TurnId.parse(turn)
     number = turn.number if isinstance(turn, TurnId) else turn
-    if number < 1:
-        raise InvalidInput(f"turn numbers start at 1, got {number}")
+    if not isinstance(number, int) or number < 1:
+        raise InvalidInput(f"turn numbers start at 1, got {number!r}")
     return number

@@ -238,9 +238,14 @@ def committed_blocks(reply: Reply) -> tuple[bytes, ...]:
         return reply.blocks
     answered = {_raw_field(raw, "tool_use_id") for raw in reply.blocks} - {None}
     kept = [raw for raw in reply.blocks if not _dangles(raw, answered)]
-    while kept and block_type(kept[-1]) in ("thinking", "redacted_thinking"):
+    while kept and _may_not_be_last(kept[-1]):
         kept.pop()
     return tuple(kept) if any(_says_something(raw) for raw in kept) else ()
+
+
+def _may_not_be_last(raw: bytes) -> bool:
+    # Text of white space is not sent, so it hides nothing that stands before it.
+    return block_type(raw) in ("thinking", "redacted_thinking") or not _says_something(raw)
 
 
 def _dangles(raw: bytes, answered: set[bytes | None]) -> bool:

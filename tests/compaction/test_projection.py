@@ -149,6 +149,13 @@ def test_an_empty_result_is_sent_as_it_is(content: Any) -> None:
     assert shown(messages).messages[0].body is messages[0].body
 
 
+@pytest.mark.parametrize("content", ["", []])
+def test_an_empty_error_result_gets_a_placeholder(content: Any) -> None:
+    messages = of_user(result_block("c1", content, is_error=True))
+    (block,) = sent(shown(messages))[0]
+    assert block == {**result_block("c1", EMPTY_OUTPUT, is_error=True)}
+
+
 def test_neighbours_of_one_role_become_one_message() -> None:
     built = Talk()
     built.ask("one")

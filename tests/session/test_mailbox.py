@@ -101,6 +101,16 @@ def test_take_work_takes_every_match_oldest_first_and_leaves_the_rest_in_order()
     assert read_all(box) == ["b1", "b2", "c1"]
 
 
+def test_draining_forgets_everything_unread() -> None:
+    box = mailbox()
+    box.put_work("w")
+    box.put_control("c")
+    box.report("r")
+    box.drain()
+    assert box.is_empty
+    assert box.next_nowait() is None
+
+
 def test_statistics_say_how_full_each_lane_is() -> None:
     box = mailbox()
     assert box.is_empty

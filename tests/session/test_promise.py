@@ -87,3 +87,29 @@ async def test_cancelling_one_wait_changes_nothing_for_the_others() -> None:
             assert not promise.is_set
             promise.set(4)
     assert got == [4]
+
+
+async def test_followers_get_the_same_answer_whenever_they_were_added() -> None:
+    promise: Promise[int] = Promise()
+    early: Promise[int] = Promise()
+    late: Promise[int] = Promise()
+    own: Promise[int] = Promise()
+    promise.follow(early)
+    promise.follow(own)
+    assert not early.is_set
+    own.set(0)
+    promise.set(5)
+    promise.follow(late)
+    assert [await one.wait() for one in (early, late, own)] == [5, 5, 0]
+
+
+async def test_followers_of_a_failure_fail() -> None:
+    promise: Promise[int] = Promise()
+    early: Promise[int] = Promise()
+    late: Promise[int] = Promise()
+    promise.follow(early)
+    promise.fail(ValueError("no"))
+    promise.follow(late)
+    for follower in (early, late):
+        with pytest.raises(ValueError, match="no"):
+            await follower.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
@@ -20,8 +21,8 @@ async def ignore_cancellation(seconds: float) -> None:
     while (left_s := until - anyio.current_time()) > 0:
         try:
             await anyio.sleep(left_s)
-        except anyio.get_cancelled_exc_class():  # noqa: ASYNC103  # the point of these tests
-            continue  # noqa: ASYNC104
+        except anyio.get_cancelled_exc_class():  # the point of these tests
+            continue
 
 
 class Ended:
@@ -51,10 +52,10 @@ async def test_running_names_what_runs_sorted() -> None:
     async with anyio.create_task_group() as group:
         works = Works(group)
         for seconds, name in ((1, "b"), (3, "a"), (2, "c")):
-            works.start(name, lambda seconds=seconds: anyio.sleep(seconds), ended)
-        assert works.running == ("a", "b", "c")
+            works.start(name, partial(anyio.sleep, seconds), ended)
+        assert list(works.running) == ["a", "b", "c"]
         await anyio.sleep(1.5)
-        assert works.running == ("a", "c")
+        assert list(works.running) == ["a", "c"]
     assert ended.names == ["b", "c", "a"]
 
 
@@ -97,16 +98,18 @@ async def test_cancelling_the_group_also_ends_work_and_says_so() -> None:
     assert sorted(ended.names) == ["begun", "not begun"]
 
 
-async def test_cancel_all_asks_every_work_to_stop() -> None:
+async def test_stopping_all_returns_as_soon_as_the_last_work_has_stopped() -> None:
     ended = Ended()
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            works = Works(group)
-            for name in "abc":
-                works.start(name, anyio.sleep_forever, ended)
-            await checkpoint()
-            works.cancel_all()
-    assert sorted(ended.names) == ["a", "b", "c"]
+    async with anyio.create_task_group() as group:
+        works = Works(group)
+        for name in "abc":
+            works.start(name, anyio.sleep_forever, ended)
+        await checkpoint()
+        await works.stop_all(100)
+        assert sorted(ended.names) == ["a", "b", "c"]
+        assert anyio.current_time() == 0
+        await works.stop_all(100)  # nothing runs: nothing to wait for
+        assert anyio.current_time() == 0
 
 
 async def test_what_a_work_raises_is_not_hidden_and_it_has_ended() -> None:
@@ -146,7 +149,7 @@ async def test_abandoned_work_that_swallows_cancellation_costs_no_turns_of_the_l
     assert anyio.current_time() == pytest.approx(10, abs=0.2)
 
 
-async def test_abandon_all_lets_the_loop_rest_from_every_work(
+async def test_stopping_all_waits_for_the_grace_and_then_lets_the_loop_rest(
     anyio_backend: tuple[str, dict[str, Any]],
 ) -> None:
     ended = Ended()
@@ -154,16 +157,33 @@ async def test_abandon_all_lets_the_loop_rest_from_every_work(
         works = Works(group)
         for name in "abc":
             works.start(name, lambda: ignore_cancellation(10), ended)
+        works.start("obeys", anyio.sleep_forever, ended)
         await checkpoint()
-        works.cancel_all()
-        await anyio.sleep(GRACE_S)
-        works.abandon_all()
+        with anyio.fail_after(GRACE_S + 0.05):
+            await works.stop_all(GRACE_S)
+        assert anyio.current_time() >= GRACE_S
         await checkpoint()
         before = loop_turns(anyio_backend)
         await anyio.sleep(5)
         assert loop_turns(anyio_backend) - before < 20
-        assert works.running == ("a", "b", "c")
-    assert ended.names == ["a", "b", "c"]
+        assert (works.running, ended.names) == (("a", "b", "c"), ["obeys"])
+    assert sorted(ended.names) == ["a", "b", "c", "obeys"]
+
+
+async def test_a_stop_that_is_cancelled_in_its_grace_lets_the_loop_rest_too(
+    anyio_backend: tuple[str, dict[str, Any]],
+) -> None:
+    ended = Ended()
+    async with anyio.create_task_group() as group:
+        works = Works(group)
+        works.start("w", lambda: ignore_cancellation(10), ended)
+        await checkpoint()
+        with anyio.move_on_after(GRACE_S):
+            await works.stop_all(100)
+        before = loop_turns(anyio_backend)
+        await anyio.sleep(5)
+        assert loop_turns(anyio_backend) - before < 20
+    assert ended.names == ["w"]
 
 
 async def test_abandoning_work_that_was_not_cancelled_lets_it_end_by_itself() -> None:

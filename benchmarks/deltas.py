@@ -1,0 +1,138 @@
+"""CPU of a paced delta from the provider to one subscriber, beside two bare anyio streams.
+
+200 sessions, each streaming 20 deltas a second to one subscriber. Bare: the same provider stream,
+its events sent through one anyio stream, made into the same structs, and sent through another.
+CPU is of the whole process; the pacing, which both sides have, is measured alone and taken off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import anyio
+import anyio.lowlevel
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from benchmarks.interrupt import _message
+from benchmarks.report import Row
+from llmsession import ReplayProvider, SessionConfig, SessionManager, TextDelta
+from llmsession.session.session import LLMSession
+from llmsession.turns.records import TurnCommitted
+from llmsession.turns.request import Request, StepTag
+from llmsession.turns.stream import BlockDelta, StreamEvent
+
+__all__ = ["run"]
+
+SESSIONS = 200
+DELTAS = 60
+DELAY_S = 0.05
+ROUNDS = 5
+REPLY = (_message(1, "assistant", "12345" * DELTAS),)
+REQUEST = Request(model="m", max_tokens=1, messages=())
+
+
+def _stream() -> AsyncGenerator[StreamEvent, None]:
+    provider = ReplayProvider(REPLY, delta_chars=5, delay_s=DELAY_S)
+    return provider.stream(REQUEST, StepTag(1, 1, 1))
+
+
+async def _pace_alone() -> int:
+    async def one() -> None:
+        async for _ in _stream():
+            pass
+
+    async with anyio.create_task_group() as group:
+        for _ in range(SESSIONS):
+            group.start_soon(one)
+    return SESSIONS * DELTAS
+
+
+async def _bare() -> int:
+    seen = 0
+
+    async def produce(into: MemoryObjectSendStream[StreamEvent]) -> None:
+        async with into:
+            async for event in _stream():
+                await into.send(event)
+
+    async def relay(
+        source: MemoryObjectReceiveStream[StreamEvent], into: MemoryObjectSendStream[TextDelta]
+    ) -> None:
+        async with into:
+            async for event in source:
+                if isinstance(event, BlockDelta):
+                    await into.send(TextDelta(1, 1, 1, event.index, event.text))
+
+    async def consume(source: MemoryObjectReceiveStream[TextDelta]) -> None:
+        nonlocal seen
+        async for _ in source:
+            seen += 1
+
+    async with anyio.create_task_group() as group:
+        for _ in range(SESSIONS):
+            first = anyio.create_memory_object_stream[StreamEvent](100)
+            second = anyio.create_memory_object_stream[TextDelta](100)
+            group.start_soon(consume, second[1])
+            group.start_soon(relay, first[1], second[0])
+            group.start_soon(produce, first[0])
+    assert seen == SESSIONS * DELTAS
+    return seen
+
+
+class _Replays:
+    name = "replay"
+
+    def profile(self, model: str):  # type: ignore[no-untyped-def]
+        return ReplayProvider(REPLY).profile(model)
+
+    def stream(self, request: Request, tag: StepTag):  # type: ignore[no-untyped-def]
+        return _stream()
+
+
+async def _ours() -> int:
+    seen = 0
+
+    async def watch(session: LLMSession) -> None:
+        nonlocal seen
+        async for event in session.subscribe():
+            if isinstance(event, TextDelta):
+                seen += len(event.text) // 5
+            elif isinstance(event, TurnCommitted):
+                return
+
+    async with SessionManager(provider=_Replays()) as manager:
+        sessions = [await manager.create(SessionConfig(model="m")) for _ in range(SESSIONS)]
+        async with anyio.create_task_group() as group:
+            for session in sessions:
+                group.start_soon(watch, session)
+            await anyio.lowlevel.checkpoint()
+            for session in sessions:
+                await session.send("go")
+    assert seen == SESSIONS * DELTAS, seen
+    return seen
+
+
+def _cpu_us(body: Callable[[], Awaitable[int]]) -> float:
+    started = time.process_time()
+    deltas = anyio.run(body)
+    return (time.process_time() - started) / deltas * 1e6
+
+
+def run() -> list[Row]:
+    pairs: list[tuple[float, float]] = []
+    whole: list[tuple[float, float]] = []
+    for _ in range(ROUNDS):
+        pace, bare, ours = _cpu_us(_pace_alone), _cpu_us(_bare), _cpu_us(_ours)
+        whole.append((ours, bare))
+        pairs.append((ours - pace, bare - pace))
+    return [
+        _row("paced delta to one subscriber, CPU without the pacing", pairs, 2.0),
+        _row("paced delta to one subscriber, CPU with the pacing", whole, 2.0),
+    ]
+
+
+def _row(name: str, pairs: list[tuple[float, float]], bound: float) -> Row:
+    ours, bare = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
+    ratios = tuple(a / b for a, b in pairs)
+    return Row(name=name, ours=ours, bare=bare, unit="us", ratios=ratios, bound=bound)

@@ -1,0 +1,164 @@
+"""Memory of evicted and of live sessions, beside an anyio task with a stream.
+
+Each case runs in a process of its own; what counts is the growth of its resident set.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from benchmarks.deltas import _Replays
+from benchmarks.report import Row
+from llmsession import MemoryStore, SessionConfig, SessionManager
+from llmsession.session.session import LLMSession
+
+__all__ = ["run"]
+
+EVICTED = 100_000
+LIVE = 10_000
+TASKS = 10_000
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * 4096
+
+
+async def _evicted() -> float:
+    """Bytes for each of 100,000 sessions that were created and evicted, store included."""
+    store = MemoryStore()
+    async with SessionManager(provider=_Replays(), store=store) as manager:
+        config = SessionConfig(model="m")
+        await manager.create(config)
+        await manager.evict_idle()
+        before = _resident_bytes()
+        for at in range(EVICTED):
+            await manager.create(config)
+            if at % 1000 == 999:
+                await manager.evict_idle()
+        await manager.evict_idle()
+        assert not manager.live
+        return (_resident_bytes() - before) / EVICTED
+
+
+async def _stored() -> float:
+    """Of those, the bytes that the store in memory holds: each session's log and row."""
+    store = MemoryStore()
+    async with SessionManager(provider=_Replays(), store=store) as manager:
+        config = SessionConfig(model="m")
+        session = await manager.create(config)
+        (record,) = await store.read(session.id)
+        body = record.body
+        owner = (await store.row(session.id)).owner
+        assert owner is not None
+        before = _resident_bytes()
+        for at in range(EVICTED):
+            hold = await store.create(f"{at:032x}", owner)
+            store.append(_batch(hold.session, bytes(bytearray(body))), lambda result: None)
+            await store.release(hold)
+        return (_resident_bytes() - before) / EVICTED
+
+
+def _batch(session: str, body: bytes):  # type: ignore[no-untyped-def]
+    from llmsession.store import Batch
+
+    return Batch(session, 1, 0, (body,))
+
+
+class _Quick(_Replays):
+    def stream(self, request, tag):  # type: ignore[no-untyped-def]
+        from benchmarks.interrupt import _message
+        from llmsession import ReplayProvider
+
+        reply = (_message(1, "assistant", "a short answer"),)
+        return ReplayProvider(reply).stream(request, type(tag)(1, 1, 1))
+
+
+async def _live() -> float:
+    """Bytes for each of 10,000 held sessions with a subscriber and ten messages, store included."""
+    async with SessionManager(provider=_Quick()) as manager:
+        config = SessionConfig(model="m")
+        await manager.create(config)
+        before = _resident_bytes()
+        held: list[tuple[LLMSession, object]] = []
+        for _ in range(LIVE):
+            session = await manager.create(config)
+            subscription = session.subscribe()
+            for _ in range(5):
+                await (await session.send("a short question")).outcome()
+            while subscription.buffered[0]:
+                await anext(subscription)
+            held.append((session, subscription))
+        assert all(len(session.conversation()) == 10 for session, _ in held)
+        return (_resident_bytes() - before) / LIVE
+
+
+async def _tasks() -> float:
+    """Bytes for each of 10,000 anyio tasks that wait on a stream of their own."""
+    async with anyio.create_task_group() as group:
+        before = _resident_bytes()
+        kept = []
+
+        async def wait(stream) -> None:  # type: ignore[no-untyped-def]
+            async for _ in stream:
+                pass
+
+        for _ in range(TASKS):
+            send, receive = anyio.create_memory_object_stream[object](16)
+            kept.append((send, receive))
+            group.start_soon(wait, receive)
+        await anyio.sleep(0.1)
+        used = (_resident_bytes() - before) / TASKS
+        group.cancel_scope.cancel()
+        for send, receive in kept:
+            send.close()
+            receive.close()
+    return used
+
+
+CASES: dict[str, Callable[[], Awaitable[float]]] = {
+    "evicted": _evicted,
+    "stored": _stored,
+    "live": _live,
+    "tasks": _tasks,
+}
+
+
+def _measure(case: str) -> float:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.memory", case],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return float(done.stdout)
+
+
+def run() -> list[Row]:
+    tasks, stored = _measure("tasks"), _measure("stored")
+    return [
+        Row(
+            name=f"an evicted session of {EVICTED:,}",
+            ours=_measure("evicted"),
+            bare=tasks,
+            unit="bytes",
+            note=f"of which {stored:,.0f} bytes are its log and row in the store in memory",
+        ),
+        Row(
+            name=f"a live session of {LIVE:,} with a subscriber and 10 messages",
+            ours=_measure("live"),
+            bare=tasks,
+            unit="bytes",
+            note="its log in the store in memory included",
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    print(anyio.run(CASES[sys.argv[1]]))

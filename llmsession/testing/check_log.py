@@ -1,0 +1,175 @@
+"""What a session's log shows by itself: ends of turns, ids, compactions."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from llmsession.compaction.plan import Plan
+from llmsession.compaction.tokens import context_tokens
+from llmsession.session.state import SessionState
+from llmsession.turns import records as r
+from llmsession.turns.request import Profile
+
+from .breach import Findings, of_record
+
+__all__ = ["CompactionRules", "IdRules", "Rules", "TurnRules"]
+
+
+class Rules(Protocol):
+    """Rules that walk along a log: asked before and after each record is folded."""
+
+    def before(self, state: SessionState, record: r.Record) -> None: ...
+
+    def after(self, state: SessionState, record: r.Record) -> None: ...
+
+    def end(self, state: SessionState) -> None: ...
+
+
+class TurnRules:
+    """Invariants 2 and 4: the ends of turns, and what they leave in the history."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._checked = 0
+
+    def before(self, state: SessionState, record: r.Record) -> None:
+        turn = r.turn_of(record)
+        if turn is None or isinstance(record, r.TurnAccepted):
+            return
+        if turn in state.ended:
+            told = f"{of_record(record)} of turn {turn} after it had {state.ended[turn]}"
+            self._findings.add_of_turn(2, told, turn)
+        elif turn not in state.open:
+            told = f"{of_record(record)} of turn {turn}, which was never accepted"
+            self._findings.add(2, told, seqs=[record.seq])
+
+    def after(self, state: SessionState, record: r.Record) -> None:
+        if isinstance(record, r.ConversationCleared):
+            self._checked = 0
+        if isinstance(record, r.TurnFailed) and record.cause == "invalid_request":
+            told = f"turn {record.turn} built a request that breaks rules: {record.error}"
+            self._findings.add_of_turn(4, told, record.turn)
+        if isinstance(record, r.TurnCommitted):
+            self._check_pairs(state, record)
+
+    def _check_pairs(self, state: SessionState, record: r.TurnCommitted) -> None:
+        """Every call in what was committed is answered in the very next message, in order."""
+        history = state.history
+        for at in range(self._checked, len(history)):
+            calls = [call.id for call in history[at].tool_calls]
+            if not calls:
+                continue
+            following = history[at + 1].tool_results if at + 1 < len(history) else ()
+            answered = [result.tool_use_id for result in following]
+            if sorted(answered) != sorted(calls):
+                told = f"turn {record.turn} committed {calls} answered by {answered}"
+                self._findings.add_of_turn(4, told, record.turn)
+            elif answered != calls:
+                told = f"turn {record.turn} has the results of {calls} in the order {answered}"
+                self._findings.add_of_turn(13, told, record.turn)
+        self._checked = len(history)
+
+    def end(self, state: SessionState) -> None:
+        for turn in state.open:
+            self._findings.add_of_turn(2, f"turn {turn} was accepted and never ended", turn)
+
+
+class IdRules:
+    """Invariants 6 and 13: turn numbers, call ids and seqs are used once; epochs grow."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._answered: dict[str, int] = {}
+
+    def before(self, state: SessionState, record: r.Record) -> None:
+        if record.seq != state.head + 1:
+            told = f"record {record.seq} follows record {state.head}"
+            self._findings.add(13, told, seqs=[state.head, record.seq])
+        if record.epoch < state.epoch:
+            told = f"record {record.seq} has epoch {record.epoch} after epoch {state.epoch}"
+            self._findings.add(6, told, seqs=[state.head, record.seq])
+        match record:
+            case r.TurnAccepted(turn=turn) if turn <= state.counter.last:
+                self._findings.add_of_turn(13, f"turn number {turn} was used again", turn)
+            case r.ToolsRequested(calls=calls, turn=turn):
+                ids = [call.id for call in calls]
+                for call_id in ids:
+                    if call_id in state.call_turns or ids.count(call_id) > 1:
+                        told = f"call id {call_id!r} was used again"
+                        self._findings.add_of_turn(13, told, turn)
+            case r.ToolsAnswered():
+                self._check_answers(state, record)
+            case _:
+                pass
+
+    def _check_answers(self, state: SessionState, record: r.ToolsAnswered) -> None:
+        turn = state.open.get(record.turn)
+        offered = {call.id for call in turn.calls} if turn else set()
+        for answer in record.answers:
+            earlier = self._answered.get(answer.call_id)
+            if earlier is not None:
+                told = f"call {answer.call_id!r} was answered twice"
+                self._findings.add(13, told, seqs=[earlier, record.seq])
+            elif turn is not None and answer.call_id not in offered:
+                told = f"call {answer.call_id!r} was answered and is not open"
+                self._findings.add(13, told, seqs=[record.seq])
+            self._answered[answer.call_id] = record.seq
+
+    def after(self, state: SessionState, record: r.Record) -> None:
+        pass
+
+    def end(self, state: SessionState) -> None:
+        pass
+
+
+class CompactionRules:
+    """Invariant 9: it frees tokens, by its own count and by ours; it never goes back."""
+
+    def __init__(self, findings: Findings, profile: Profile) -> None:
+        self._findings = findings
+        self._profile = profile
+
+    def before(self, state: SessionState, record: r.Record) -> None:
+        if not isinstance(record, r.CompactionApplied):
+            return
+        for told in self._faults(state, record):
+            self._findings.add(9, told, seqs=[record.seq])
+
+    def _faults(self, state: SessionState, record: r.CompactionApplied) -> list[str]:
+        view, messages = state.view, state.context_messages()
+        faults = []
+        if record.tokens_after >= record.tokens_before:
+            faults.append(f"it says {record.tokens_before} tokens became {record.tokens_after}")
+        if record.frontier < view.frontier:
+            faults.append(f"the frontier went back from {view.frontier} to {record.frontier}")
+        if record.frontier > len(messages):
+            faults.append(f"the frontier is {record.frontier} of {len(messages)} messages")
+        refrozen = sorted(set(record.frozen) & set(view.frozen))
+        if refrozen:
+            faults.append(f"the frozen texts of {refrozen} were frozen again")
+        passed = {
+            result.tool_use_id
+            for message in messages[: record.frontier]
+            for result in message.tool_results
+        }
+        astray = sorted(set(record.frozen) - passed)
+        if astray:
+            faults.append(f"it froze {astray}, which are not before the frontier")
+        if faults:
+            return faults
+        before = context_tokens(messages, view, self._profile)
+        plan = Plan(
+            policy=record.policy, frontier=record.frontier, frozen=record.frozen,
+            reason=record.reason, tokens_before=record.tokens_before,
+            tokens_after=record.tokens_after, voids_thinking=record.voids_thinking,
+        )  # fmt: skip
+        after = context_tokens(messages, view.applied(plan, len(messages)), self._profile)
+        if after >= before:
+            faults.append(f"by our count {before} tokens became {after}")
+        return faults
+
+    def after(self, state: SessionState, record: r.Record) -> None:
+        pass
+
+    def end(self, state: SessionState) -> None:
+        pass

@@ -1,0 +1,106 @@
+"""Decides from a recording alone whether the promises were kept. Pure: no clock, no sessions.
+
+The log of each session is folded once, record by record; what was asked, answered, sent and
+seen is held against the states on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from llmsession.session.state import SessionState
+from llmsession.turns.request import Profile
+
+from .breach import INVARIANTS, Breach, Findings
+from .check_callers import check_callers
+from .check_interrupts import check_interrupts
+from .check_log import CompactionRules, IdRules, Rules, TurnRules
+from .check_readers import StateRules, check_histories, check_outcomes, check_subscribers
+from .check_requests import RequestRules
+from .record import Recording, SessionRecording
+
+__all__ = ["INVARIANTS", "MARGIN_S", "Breach", "check"]
+
+MARGIN_S = 5.0
+"""How much longer than the grace period an interrupt may take. Generous on purpose: the clock
+is a real one, and a busy machine is no breach. A hang is."""
+
+
+def check(recording: Recording, *, margin_s: float = MARGIN_S) -> tuple[Breach, ...]:
+    """Every breach in *recording*, session by session; () if all promises were kept.
+
+    A recording that was cut off breaks "every caller is answered", and nothing else that
+    it does not show.
+    """
+    begun = recording.begun
+    breaches: list[Breach] = []
+    for session in recording.sessions.values():
+        breaches += _check_session(session, begun.profile, begun.grace_s + margin_s)
+    breaches += _check_left(recording)
+    return tuple(breaches)
+
+
+def _check_session(
+    session: SessionRecording, profile: Profile, answered_within_s: float
+) -> list[Breach]:
+    findings = Findings(session)
+    try:
+        records = session.records
+    except msgspec.MsgspecError as error:
+        findings.add(12, f"the log cannot be read: {error}", *session.log[:1])
+        return findings.breaches
+    rules: tuple[Rules, ...] = (
+        IdRules(findings),
+        TurnRules(findings),
+        CompactionRules(findings, profile),
+        RequestRules(findings, session.requests, profile),
+        StateRules(findings, session.states),
+    )
+    state = SessionState(session.session)
+    for record in records:
+        for rule in rules:
+            rule.before(state, record)
+        try:
+            state.apply(record)
+        except (KeyError, ValueError) as error:
+            if not any(breach.invariant in (2, 6, 13) for breach in findings.breaches):
+                findings.add(12, f"the log cannot be folded: {error!r}", seqs=[record.seq])
+            return findings.breaches
+        for rule in rules:
+            rule.after(state, record)
+    for rule in rules:
+        rule.end(state)
+    check_callers(session, records, findings)
+    check_interrupts(session, records, findings, answered_within_s)
+    check_histories(session, records, findings)
+    check_outcomes(session, records, findings)
+    check_subscribers(session, records, findings)
+    return findings.breaches
+
+
+def _check_left(recording: Recording) -> Iterator[Breach]:
+    """What still ran after every session was closed was named; after the manager nothing did."""
+    left = recording.left
+    if left is None:
+        return
+    named = {
+        name
+        for session in recording.sessions.values()
+        for ended in session.ended
+        for name in ended.still_running
+    }
+    for name in left.after_close:
+        if name not in named:
+            yield Breach(11, _session_of(recording, name), f"{name!r} still ran, unnamed", (left,))
+    for name in left.after_exit:
+        yield Breach(11, _session_of(recording, name), f"{name!r} was left behind", (left,))
+    if left.open_streams:
+        told = f"{left.open_streams} streams of the provider were never closed"
+        yield Breach(11, "", told, (left,))
+
+
+def _session_of(recording: Recording, work: str) -> str:
+    name = work.rpartition(" ")[2]
+    return name if name in recording.sessions else ""

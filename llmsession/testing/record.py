@@ -1,0 +1,338 @@
+"""What a stress run writes down: who asked what and when, what came of it, and the logs.
+
+A recording is a list of entries, each one line of JSON. ``order`` is an entry's place among all
+of a run's entries, taken before any await; so of two commands of one session the one with the
+smaller order has the smaller ingress number. ``at`` is in seconds since the run began.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import msgspec
+
+from llmsession.errors import InvalidInput
+from llmsession.session.state import OpenTurn, SessionState
+from llmsession.turns.records import Record, decode_record
+from llmsession.turns.request import Profile
+
+__all__ = [
+    "Abandoned",
+    "Begun",
+    "End",
+    "Ended",
+    "Entry",
+    "HistoryRead",
+    "Invoked",
+    "LeftBehind",
+    "Logged",
+    "OutcomeSeen",
+    "Recording",
+    "Refused",
+    "Requested",
+    "Returned",
+    "SessionRecording",
+    "Sighting",
+    "StateRead",
+    "Watched",
+    "decode_lines",
+    "digest",
+    "encode_lines",
+    "state_parts",
+]
+
+
+def digest(raw: bytes | msgspec.Raw) -> str:
+    """64 bits of a hash: enough to tell the contents of one run apart."""
+    return hashlib.sha256(bytes(raw)).hexdigest()[:16]
+
+
+class EntryBase(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="entry"
+):  # fmt: skip
+    session: str = ""
+    order: int = 0
+    at: float = 0.0
+
+
+class Begun(EntryBase, frozen=True, tag="begun"):
+    """The run: its seed, what was asked for, and what a checker has to know."""
+
+    seed: int = 0
+    plan: dict[str, Any] = {}
+    profile: Profile = Profile()
+    grace_s: float = 0.1
+
+
+class Invoked(EntryBase, frozen=True, tag="invoked"):
+    """A command was called. ``token`` names the content of a send; ``answers`` are the call ids
+    and content digests of submitted results; ``turn`` is the turn that an interrupt names."""
+
+    call: int
+    command: str
+    token: str = ""
+    turn: int | None = None
+    policy: str | None = None
+    when_busy: str | None = None
+    command_id: str | None = None
+    answers: tuple[tuple[str, str], ...] = ()
+
+
+class End(msgspec.Struct, frozen=True):
+    """How a turn ended, in an interrupt's answer."""
+
+    turn: int
+    status: str
+    stop_reason: str
+
+
+class Returned(EntryBase, frozen=True, tag="returned"):
+    """A command was answered. ``seq`` is the session's head when the caller read the answer."""
+
+    call: int
+    seq: int
+    turn: int | None = None
+    result: str | None = None
+    ended: tuple[End, ...] = ()
+    tokens_before: int = 0
+    tokens_after: int = 0
+
+
+class Refused(EntryBase, frozen=True, tag="refused"):
+    """A command was answered with an error."""
+
+    call: int
+    error: str
+    text: str = ""
+
+
+class Abandoned(EntryBase, frozen=True, tag="abandoned"):
+    """The caller stopped waiting, as the plan says. The command may have been performed."""
+
+    call: int
+
+
+class OutcomeSeen(EntryBase, frozen=True, tag="outcome"):
+    """What somebody who awaited a turn's outcome was told; *status* "error" if it raised."""
+
+    turn: int
+    status: str
+    stop_reason: str
+    unread_steers: int = 0
+
+
+class HistoryRead(EntryBase, frozen=True, tag="history"):
+    """``conversation()``: ``history`` numbers the tuple object, ``messages`` the message
+    objects. Equal numbers are one object."""
+
+    seq: int
+    generation: int
+    history: int
+    messages: tuple[int, ...]
+
+
+class StateRead(EntryBase, frozen=True, tag="state"):
+    """The live state at log position ``seq``, part by part, as digests."""
+
+    seq: int
+    parts: dict[str, str]
+
+
+class Requested(EntryBase, frozen=True, tag="requested"):
+    """What a provider was sent. ``seq`` is the session's head then; ``tail`` its last bytes."""
+
+    turn: int
+    step: int
+    attempt: int
+    seq: int
+    digest: str
+    size: int
+    messages: int
+    tail: str = ""
+    violations: tuple[str, ...] = ()
+
+
+class Sighting(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One event that a subscriber read: a record (``seq`` and the digest of its bytes), or a
+    preview (``seq`` 0, and what it belongs to)."""
+
+    seq: int
+    digest: str = ""
+    turn: int = 0
+    step: int = 0
+    attempt: int = 0
+
+
+class Watched(EntryBase, frozen=True, tag="watched"):
+    """What one subscriber read. ``ending`` is closed, vanished, terminal or lagged; ``cursor``
+    is where it said it was at its end."""
+
+    subscriber: int
+    after: int
+    cursor: int
+    ending: str
+    turn: int | None = None
+    seen: tuple[Sighting, ...] = ()
+
+
+class Logged(EntryBase, frozen=True, tag="logged"):
+    """One record of the session's log, as the store has it."""
+
+    seq: int
+    body: msgspec.Raw
+
+
+class Ended(EntryBase, frozen=True, tag="ended"):
+    """A session was closed; ``still_running`` is what ``close`` named."""
+
+    still_running: tuple[str, ...] = ()
+    late_reports: int = 0
+
+
+class LeftBehind(EntryBase, frozen=True, tag="left"):
+    """What still ran when every session was closed, and what was left after the manager."""
+
+    after_close: tuple[str, ...] = ()
+    after_exit: tuple[str, ...] = ()
+    open_streams: int = 0
+
+
+Entry: TypeAlias = (
+    Begun
+    | Invoked
+    | Returned
+    | Refused
+    | Abandoned
+    | OutcomeSeen
+    | HistoryRead
+    | StateRead
+    | Requested
+    | Watched
+    | Logged
+    | Ended
+    | LeftBehind
+)
+
+_decoder: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(Entry)
+
+
+def encode_lines(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """Each entry as one line of JSON, with its line end."""
+    return (msgspec.json.encode(entry) + b"\n" for entry in entries)
+
+
+def decode_lines(lines: Iterable[bytes]) -> Recording:
+    """The recording in *lines*. Raises InvalidInput, naming the line that is no entry."""
+    entries = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entries.append(_decoder.decode(line))
+        except msgspec.MsgspecError as error:
+            raise InvalidInput(f"line {number} of the recording: {error}") from error
+    return Recording(entries)
+
+
+class Recording:
+    """All entries of a run."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.entries: tuple[Entry, ...] = tuple(entries)
+
+    @cached_property
+    def begun(self) -> Begun:
+        """The run's own entry; a careful default if it was left out."""
+        return next((entry for entry in self.entries if isinstance(entry, Begun)), Begun())
+
+    @cached_property
+    def sessions(self) -> dict[str, SessionRecording]:
+        """The entries of each session, in the run's order."""
+        by_session: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            if entry.session:
+                by_session.setdefault(entry.session, []).append(entry)
+        return {name: SessionRecording(name, entries) for name, entries in by_session.items()}
+
+    @property
+    def left(self) -> LeftBehind | None:
+        return next((entry for entry in self.entries if isinstance(entry, LeftBehind)), None)
+
+
+class SessionRecording:
+    """One session's entries, by kind."""
+
+    def __init__(self, session: str, entries: Iterable[Entry]) -> None:
+        self.session = session
+        self.log: list[Logged] = []
+        self.invoked: dict[int, Invoked] = {}
+        self.returned: dict[int, list[Returned]] = {}
+        self.refused: dict[int, list[Refused]] = {}
+        self.abandoned: dict[int, list[Abandoned]] = {}
+        self.outcomes: list[OutcomeSeen] = []
+        self.histories: list[HistoryRead] = []
+        self.states: list[StateRead] = []
+        self.requests: list[Requested] = []
+        self.watched: list[Watched] = []
+        self.ended: list[Ended] = []
+        for entry in entries:
+            self._sort(entry)
+
+    def _sort(self, entry: Entry) -> None:
+        match entry:
+            case Logged():
+                self.log.append(entry)
+            case Invoked():
+                self.invoked[entry.call] = entry
+            case Returned():
+                self.returned.setdefault(entry.call, []).append(entry)
+            case Refused():
+                self.refused.setdefault(entry.call, []).append(entry)
+            case Abandoned():
+                self.abandoned.setdefault(entry.call, []).append(entry)
+            case OutcomeSeen():
+                self.outcomes.append(entry)
+            case HistoryRead():
+                self.histories.append(entry)
+            case StateRead():
+                self.states.append(entry)
+            case Requested():
+                self.requests.append(entry)
+            case Watched():
+                self.watched.append(entry)
+            case Ended():
+                self.ended.append(entry)
+            case Begun() | LeftBehind():
+                pass
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """The log's records. Raises msgspec.MsgspecError for one that cannot be read."""
+        return [decode_record(bytes(logged.body)) for logged in self.log]
+
+
+def state_parts(state: SessionState) -> dict[str, str]:
+    """*state* as digests of its parts: equal parts have equal digests."""
+    parts: dict[str, Any] = {
+        "history": state.history,
+        "open": [_open_parts(turn) for turn in state.open.values()],
+        "config": state.config,
+        "counter": state.counter.last,
+        "place": [state.head, state.epoch, state.generation, state.head_turn],
+        "view": state.view,
+        "summaries": state.summaries,
+        "receipts": state.receipts,
+        "calls": state.call_turns,
+        "ended": [state.ended, state.accepted_at],
+        "commands": state.commands,
+        "usage": [state.turn_usage, state.usage],
+    }
+    return {
+        name: digest(msgspec.json.encode(part, order="deterministic"))
+        for name, part in parts.items()
+    }
+
+
+def _open_parts(turn: OpenTurn) -> list[Any]:
+    return [getattr(turn, name) for name in OpenTurn.__slots__]

@@ -1,0 +1,179 @@
+"""Writes a run down while it happens: every command through ``call``, every reading as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import anyio
+
+from llmsession.compaction.validity import Checker
+from llmsession.errors import SessionError
+from llmsession.session.session import LLMSession, Turn
+from llmsession.session.state import SessionState
+from llmsession.turns.request import Profile, Request, StepTag
+
+from .record import (
+    Abandoned,
+    End,
+    Entry,
+    HistoryRead,
+    Invoked,
+    OutcomeSeen,
+    Refused,
+    Requested,
+    Returned,
+    StateRead,
+    digest,
+    state_parts,
+)
+
+__all__ = ["Recorder", "ends_of", "live_state"]
+
+T = TypeVar("T")
+TAIL_BYTES = 160
+
+
+def live_state(session: LLMSession) -> SessionState:
+    """The state in memory behind *session*, to be held against its log."""
+    return session._actor.state
+
+
+class Recorder:
+    """Collects the entries of one run. Made and used inside one event loop.
+
+    Objects that were seen are kept, so that no two of them ever share an address.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.entries: list[Entry] = []
+        self.sessions: dict[str, LLMSession] = {}
+        self._began = anyio.current_time()
+        self._order = 0
+        self._calls = 0
+        self._profile = profile
+        self._checkers: dict[str, Checker] = {}
+        self._numbers: dict[int, tuple[int, object]] = {}
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return anyio.current_time() - self._began
+
+    def place(self) -> dict[str, Any]:
+        """The next ``order``, and ``at``."""
+        self._order += 1
+        return {"order": self._order, "at": round(self.now(), 6)}
+
+    def note(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+    async def call(
+        self,
+        session: LLMSession,
+        command: str,
+        perform: Callable[[], Awaitable[T]],
+        *,
+        answer: Callable[[T], dict[str, Any]] = lambda value: {},
+        patience_s: float | None = None,
+        **asked: Any,
+    ) -> T | SessionError | None:
+        """Call a command, write down that it was called and what came of it.
+
+        Returns the answer; the error, where it was refused; None if *patience_s* ran out. What
+        is no SessionError passes: nobody was answered then.
+        """
+        self._calls += 1
+        name, call = session.id, self._calls
+        self.note(Invoked(session=name, call=call, command=command, **asked, **self.place()))
+        with anyio.move_on_after(patience_s):
+            try:
+                value = await perform()
+            except SessionError as error:
+                kind = type(error).__name__
+                text = str(error)[:200]
+                refused = Refused(session=name, call=call, error=kind, text=text, **self.place())
+                self.note(refused)
+                return error
+            told = answer(value)
+            seq = live_state(session).head
+            self.note(Returned(session=name, call=call, seq=seq, **told, **self.place()))
+            return value
+        self.note(Abandoned(session=name, call=call, **self.place()))
+        return None
+
+    async def await_outcome(self, session: LLMSession, turn: Turn) -> str:
+        """Wait for the turn's end and write down what was told; its stop reason."""
+        number = turn.id.number
+        try:
+            outcome = await turn.outcome()
+        except SessionError as error:
+            kind = type(error).__name__
+            told = OutcomeSeen(
+                session=session.id, turn=number, status="error", stop_reason=kind, **self.place()
+            )
+            self.note(told)
+            return kind
+        self.note(
+            OutcomeSeen(
+                session=session.id,
+                turn=number,
+                status=outcome.status,
+                stop_reason=outcome.stop_reason,
+                unread_steers=len(outcome.unread_steers),
+                **self.place(),
+            )
+        )
+        self.read_history(session)
+        return outcome.stop_reason
+
+    def read_history(self, session: LLMSession) -> None:
+        """Write ``conversation()`` down, by the identity of its objects."""
+        history, state = session.conversation(), live_state(session)
+        self.note(
+            HistoryRead(
+                session=session.id,
+                seq=state.head,
+                generation=state.generation,
+                history=self._number(history),
+                messages=tuple([self._number(message) for message in history]),
+                **self.place(),
+            )
+        )
+
+    def read_state(self, session: LLMSession) -> None:
+        """Write the live state down, as digests."""
+        state = live_state(session)
+        parts = state_parts(state)
+        self.note(StateRead(session=session.id, seq=state.head, parts=parts, **self.place()))
+
+    def requested(self, session: str, request: Request, tag: StepTag) -> None:
+        """Write a request down that a provider was sent."""
+        body = request.encode()
+        checker = self._checkers.setdefault(session, Checker(self._profile))
+        self.note(
+            Requested(
+                session=session,
+                turn=tag.turn,
+                step=tag.step,
+                attempt=tag.attempt,
+                seq=live_state(self.sessions[session]).head,
+                digest=digest(body),
+                size=len(body),
+                messages=len(request.messages),
+                tail=body[-TAIL_BYTES:].decode("utf-8", "replace"),
+                violations=tuple(str(violation) for violation in checker.check(request)),
+                **self.place(),
+            )
+        )
+
+    def _number(self, seen: object) -> int:
+        known = self._numbers.get(id(seen))
+        if known is None:
+            # `()` is one object for all sessions, and so may be its number.
+            known = self._numbers[id(seen)] = (len(self._numbers) + 1, seen)
+        return known[0]
+
+
+def ends_of(turns: Any) -> tuple[End, ...]:
+    """The ends in an interrupt's answer."""
+    return tuple(End(end.turn.number, end.status, end.stop_reason) for end in turns)

@@ -1,0 +1,166 @@
+"""Where a recorded conversation is played: one turn at a time, each reply when it is wanted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Literal, TypeAlias
+
+import anyio
+import msgspec
+
+from llmsession.providers.replay import ReplayProvider
+from llmsession.turns.records import InterruptPolicy
+from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.stream import BlockDelta, ReplyEnded, StreamEvent
+
+from .recorded_turns import RecordedTurn
+from .request_watch import RequestWatch
+
+__all__ = ["POINTS", "RECORDED", "Cut", "Play", "Point", "Stage", "plan_cuts"]
+
+Point: TypeAlias = Literal["asked", "streaming", "ending", "tools", "recorded"]
+POINTS: tuple[Point, ...] = ("asked", "streaming", "ending", "tools")
+"""When a request was asked for (just after the send, or with the last results of the step before)
+and is being made; after some deltas; with the reply's end, racing the commit; while calls are
+open, some of them answered."""
+_POLICIES: tuple[InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """One interrupt: where it falls in a step, and under which policy.
+
+    ``deltas`` have gone out before it; ``held`` says that the stream stops there, otherwise the
+    two race. ``spins`` is how many times others run before the call. ``share`` of the results
+    have been submitted.
+    """
+
+    point: Point
+    policy: InterruptPolicy
+    deltas: int = 0
+    held: bool = False
+    spins: int = 0
+    share: float = 0.0
+
+
+RECORDED = Cut(point="recorded", policy="keep_steps")
+"""The interrupt that was recorded, or the end of the recording."""
+
+
+def plan_cuts(
+    turn: RecordedTurn,
+    *,
+    every: int,
+    policy: InterruptPolicy | Literal["random"],
+    delta_chars: int,
+    rng: random.Random,
+) -> dict[int, Cut]:
+    """Interrupts for the steps of *turn*, by step from 1: each step has one with a chance of one
+    in *every*. Each is made once, also when the turn is sent again."""
+    cuts = {}
+    for number, step in enumerate(turn.steps, 1):
+        if rng.random() * every >= 1:
+            continue
+        deltas = len(step.reply.body) // delta_chars + 1
+        cuts[number] = Cut(
+            point=rng.choice(POINTS if step.calls else POINTS[:-1]),
+            policy=rng.choice(_POLICIES) if policy == "random" else policy,
+            deltas=rng.randrange(deltas),
+            held=rng.random() < 0.5,
+            spins=rng.randrange(6),
+            share=rng.random(),
+        )
+    return cuts
+
+
+class Play:
+    """One sending of one recorded turn: what is to cut it, and what did."""
+
+    def __init__(self, turn: RecordedTurn, number: int, cuts: dict[int, Cut]) -> None:
+        self.turn = turn
+        self.number = number
+        self._cuts = cuts
+        self._told = anyio.Event()
+        self.cut: Cut | None = None
+        """The interrupt that was asked for, if any: there is at most one."""
+
+    def take_cut(self, step: int, *points: Point) -> Cut | None:
+        """The interrupt that is due in *step* at one of *points*. It is taken: a further sending
+        of the turn does not meet it."""
+        cut = self._cuts.get(step)
+        if cut is None or cut.point not in points:
+            return None
+        return self._cuts.pop(step)
+
+    def interrupt(self, cut: Cut) -> None:
+        """Ask for the interrupt *cut*; a second one changes nothing."""
+        if not self._told.is_set():
+            self.cut = cut
+            self._told.set()
+
+    def over(self) -> None:
+        """The turn has ended: no interrupt is asked for any more."""
+        self._told.set()
+
+    async def wait_interrupt(self) -> Cut | None:
+        """The interrupt, once it is asked for; None if the turn ended without."""
+        await self._told.wait()
+        return self.cut
+
+
+class Stage:
+    """A provider: *recorded*, behind a gate. A turn's replies begin when its play is put on; a
+    turn that is not on the stage waits for ever. Every request is watched."""
+
+    def __init__(self, recorded: ReplayProvider, watch: RequestWatch) -> None:
+        self._recorded = recorded
+        self._watch = watch
+        self._changed = anyio.Event()
+        self._play: Play | None = None
+        self.opened: Callable[[Play, int], Awaitable[None]] | None = None
+        """Called before each recorded reply, with the play and the step."""
+
+    @property
+    def name(self) -> str:
+        return self._recorded.name
+
+    def profile(self, model: str) -> Profile:
+        return self._recorded.profile(model)
+
+    def put_on(self, play: Play) -> None:
+        """Let the turn of *play* have the replies of its recorded turn from now on."""
+        self._recorded.rewind(play.turn.position)
+        self._play = play
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _wait_for(self, number: int) -> Play:
+        while self._play is None or self._play.number != number:
+            await self._changed.wait()
+        return self._play
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        self._watch.saw(request)
+        play = await self._wait_for(tag.turn)
+        if tag.step > len(play.turn.steps):
+            play.interrupt(RECORDED)
+        elif self.opened is not None:
+            await self.opened(play, tag.step)
+        cut = play.take_cut(tag.step, "streaming", "ending")
+        deltas = 0
+        async with aclosing(self._recorded.stream(request, tag)) as events:
+            async for event in events:
+                if cut is not None and _is_due(cut, event, deltas):
+                    play.interrupt(cut)
+                    if cut.held:
+                        await anyio.sleep_forever()
+                    cut = None
+                deltas += isinstance(event, BlockDelta)
+                yield event
+
+
+def _is_due(cut: Cut, event: StreamEvent, deltas: int) -> bool:
+    if isinstance(event, ReplyEnded):
+        return True
+    return cut.point == "streaming" and isinstance(event, BlockDelta) and deltas >= cut.deltas

@@ -1,0 +1,148 @@
+"""The other side of a stress run: a provider that answers at random, and tools that misbehave.
+
+What a request is answered depends on the seed, the session and the request's tag alone, so it
+does not depend on what else happens at the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from llmsession.errors import ProviderError
+from llmsession.session.config import Tool, ToolOutput
+from llmsession.turns.request import Request, StepTag
+
+from .scripted import ScriptedReply, block, call, say, think
+
+__all__ = ["CALLER_TOOLS", "Model", "stress_tools"]
+
+CALLER_TOOLS = ("ask", "fetch")
+_OURS = ("quick", "thread", "failing", "slow", "stubborn", "recall", "unknown")
+_STOPS = (
+    "end_turn", "stop_sequence", "max_tokens", "refusal", "model_context_window_exceeded",
+    "novel_reason",
+)  # fmt: skip
+_WORDS = ["lorem", "ipsum", "dolor", "sit", "amet", "consectetur", "adipiscing", "elit", "sed", "do", "eiusmod", "tempor"]
+
+
+def words(random: Random, chars: int) -> str:
+    """Text of about *chars* characters in lines."""
+    line = " ".join(random.choices(_WORDS, k=8))
+    return "\n".join(f"{at} {line}" for at in range(max(1, chars // len(line))))
+
+
+class Model:
+    """Chooses a reply to each request. ``noted`` is told of each request before."""
+
+    def __init__(self, seed: int, noted: Callable[[str, Request, StepTag], None]) -> None:
+        self._seed = seed
+        self._noted = noted
+
+    def __call__(self, request: Request, tag: StepTag) -> ScriptedReply:
+        session = (request.system or "").partition(" ")[0]
+        self._noted(session, request, tag)
+        random = Random(f"{self._seed}/{session}/{tag.turn}/{tag.step}/{tag.attempt}")
+        return self._with_fault(random, self._reply(random, tag))
+
+    def _reply(self, random: Random, tag: StepTag) -> ScriptedReply:
+        reply = ScriptedReply()
+        if random.random() < 0.3:
+            reply += think(words(random, 60), signature=f"signed {tag.turn}.{tag.step}")
+        if random.random() < 0.8:
+            reply += say(words(random, random.choice((20, 80, 400))))
+        kind = random.random()
+        if kind < 0.5 and tag.step < 7:
+            for at in range(random.choice((1, 1, 2, 3))):
+                reply += self._call(random, at)
+            if random.random() < 0.08:
+                reply = reply.stopping("max_tokens")
+        elif kind < 0.55:
+            # A pause comes with the provider's own tool running.
+            search = {"type": "server_tool_use", "id": f"srvtoolu_{tag.turn}_{tag.step}"}
+            search |= {"name": "web_search", "input": {"query": "x"}}
+            reply = (reply + block(search)).stopping("pause_turn")
+        else:
+            reply = (reply + say("so far")).stopping(random.choice(_STOPS[:1] * 4 + _STOPS))
+        delay_s = random.choice((0.0, 0.0, 0.0, 0.0005, 0.002))
+        return reply.slow(delay_s, delta_chars=random.choice((8, 40, 200)))
+
+    def _call(self, random: Random, at: int) -> ScriptedReply:
+        name = random.choice(CALLER_TOOLS * 3 + _OURS)
+        # Ids that come again in every turn: the session has to make them unique.
+        arguments: dict[str, Any] = {"seed": random.randrange(1 << 30)}
+        if name == "recall":
+            arguments = {"id": f"call_{random.randrange(3)}"}
+        return call(name, arguments, id=f"call_{at}")
+
+    def _with_fault(self, random: Random, reply: ScriptedReply) -> ScriptedReply:
+        kind, at = random.random(), random.randrange(8)
+        if kind < 0.06:
+            error = ProviderError("overloaded", kind="retryable", delay_s=0.002)
+            return reply.raising(error, at=at)
+        if kind < 0.07:
+            return reply.raising(ProviderError("too large", kind="overflow"), at=at)
+        if kind < 0.08:
+            return reply.raising(ProviderError("no such model", kind="fatal"), at=at)
+        if kind < 0.09:
+            return reply.raising(RuntimeError("a bug of the provider"), at=at)
+        if kind < 0.11:
+            return reply.hanging(at=at)
+        if kind < 0.13:
+            return reply.ignoring_cancellation(random.uniform(0.02, 0.2), at=at)
+        if kind < 0.14:
+            return reply.out_of_order()
+        return reply
+
+
+def stress_tools() -> tuple[Tool, ...]:
+    """Tools of every temper. Those in ``CALLER_TOOLS`` are run by the caller."""
+    return (
+        *(Tool(name=name, description="run by the caller") for name in CALLER_TOOLS),
+        Tool(name="quick", run=_quick),
+        Tool(name="thread", run=_thread),
+        Tool(name="failing", run=_failing),
+        Tool(name="slow", run=_slow),
+        Tool(name="stubborn", run=_stubborn, deadline_s=0.15),
+    )
+
+
+async def _quick(seed: int) -> ToolOutput:
+    random = Random(seed)
+    summary = "a short summary" if random.random() < 0.5 else None
+    return ToolOutput(
+        content=words(random, random.choice((30, 800, 3000))), compact_summary=summary
+    )
+
+
+def _thread(seed: int) -> str:
+    random = Random(seed)
+    time.sleep(random.uniform(0, 0.01))
+    return words(random, 500)
+
+
+async def _failing(seed: int) -> str:
+    await anyio.lowlevel.checkpoint()
+    raise LookupError(f"nothing at {seed}")
+
+
+async def _slow(seed: int) -> str:
+    random = Random(seed)
+    await anyio.sleep(random.uniform(0.005, 0.1))
+    return words(random, 1500)
+
+
+async def _stubborn(seed: int) -> str:
+    """Swallows every cancellation for a while: up to twice the grace period."""
+    until = anyio.current_time() + Random(seed).uniform(0.02, 0.2)
+    while (left_s := until - anyio.current_time()) > 0:
+        try:
+            await anyio.sleep(left_s)
+        except anyio.get_cancelled_exc_class():  # this is the misbehaviour
+            continue  # it is swallowed on purpose
+    return "done at last"

@@ -1,0 +1,224 @@
+"""Who plays in the session's tests: a stage with a manager and a session, and tools by what
+they do. Every stage ends with a look at its log, whatever the test was about."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from llmsession import Event, LLMSession, SessionConfig, SessionManager, Store, Tool
+from llmsession.compaction.validity import check_request
+from llmsession.session.state import SessionState, fold
+from llmsession.store import MemoryStore
+from llmsession.testing.scripted import Script, ScriptedProvider
+from llmsession.turns import records as r
+from llmsession.turns.request import Profile, Request
+
+PATIENCE_S = 100_000.0
+"""In virtual time: a test that hangs fails at once, and no deadline under test is longer."""
+T = TypeVar("T")
+
+
+class Stage:
+    """One manager with one session, ``s``, whose provider plays a script."""
+
+    def __init__(self, manager: SessionManager, provider: ScriptedProvider, store: Store) -> None:
+        self.manager = manager
+        self.provider = provider
+        self.store = store
+        self.session: LLMSession
+
+    async def log(self, session: str = "s") -> list[r.Record]:
+        return [r.decode_record(record.body) for record in await self.store.read(session)]
+
+    async def kinds(self, session: str = "s") -> list[str]:
+        """The kinds of the log's records, in order."""
+        return [record.__struct_config__.tag for record in await self.log(session)]  # type: ignore[misc]
+
+    async def say(self, content: str) -> str:
+        """Send, and wait for the reply."""
+        return await (await self.session.send(content)).text()
+
+    async def check(self) -> None:
+        """What holds after every test: valid requests, one end a turn, a log that folds."""
+        for request in self.provider.requests:
+            assert check_request(request, self.provider.profile(request.model)) == ()
+        for row in await self.store.rows():
+            check_log(await self.log(row.session))
+        session = getattr(self, "session", None)
+        if session is not None and session.status().phase in ("idle", "running"):
+            log = await self.log(session.id)
+            live = session._actor.state
+            assert contents(fold(session.id, log[: live.head])) == contents(live)
+
+
+def contents(state: SessionState) -> dict[str, Any]:
+    """A state as plain values, for comparing."""
+    held = dict(vars(state))
+    held["counter"] = state.counter.last
+    held["config"] = bytes(state.config)
+    held["open"] = {
+        number: {name: getattr(turn, name) for name in turn.__slots__}
+        for number, turn in state.open.items()
+    }
+    return held
+
+
+def check_log(log: Sequence[r.Record]) -> None:
+    """Seqs without gaps, epochs that grow, one terminal record per turn and nothing after it."""
+    assert [record.seq for record in log] == list(range(1, len(log) + 1))
+    epochs = [record.epoch for record in log]
+    assert epochs == sorted(epochs)
+    accepted: list[int] = []
+    ended: set[int] = set()
+    for record in log:
+        number = r.turn_of(record)
+        if number is None:
+            continue
+        assert number not in ended
+        if isinstance(record, r.TurnAccepted):
+            assert number not in accepted
+            accepted.append(number)
+        assert number in accepted
+        if r.is_terminal(record):
+            ended.add(number)
+    assert accepted == sorted(accepted)
+
+
+@asynccontextmanager
+async def stage(
+    script: Script = (),
+    *,
+    tools: Sequence[Tool] = (),
+    store: Store | None = None,
+    profile: Profile | None = None,
+    logger: Any = None,
+    idle_s: float = 60.0,
+    reopen: bool = False,
+    **config: Any,
+) -> AsyncIterator[Stage]:
+    """A manager, and the session ``s`` of a model ``m``; both are closed at the end. With
+    *reopen* it is the session that *store* has."""
+    provider = ScriptedProvider(script, profile=profile)
+    kept: Store = store if store is not None else MemoryStore()
+    with anyio.fail_after(PATIENCE_S):
+        async with SessionManager(
+            provider=provider, store=kept, logger=logger, idle_s=idle_s
+        ) as manager:
+            config.setdefault("model", "m")
+            set_up = Stage(manager, provider, kept)
+            if reopen:
+                set_up.session = await manager.open("s", tools=tools)
+            else:
+                set_up.session = await manager.create(
+                    SessionConfig(tools=tuple(tools), **config), session_id="s"
+                )
+            yield set_up
+            await set_up.check()
+        assert provider.open_streams == 0
+        assert manager.running_works == ()
+
+
+async def first(events: AsyncIterator[Event], kind: type[T]) -> T:
+    """The next event of *kind*; the iteration ends there."""
+    stream: Any = events.__aiter__()
+    try:
+        async for event in stream:
+            if isinstance(event, kind):
+                return event
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+    raise AssertionError(f"the events ended without a {kind.__name__}")
+
+
+async def settled() -> None:
+    """Until everything that can happen without time passing has happened."""
+    for _ in range(50):
+        await checkpoint()
+
+
+def texts_of(request: Request) -> list[str]:
+    """Everything that a request says, as JSON, message by message."""
+    return [bytes(message.body).decode() for message in request.messages]
+
+
+class Quick:
+    """A tool that returns at once."""
+
+    def __init__(self, returns: Any = "the result") -> None:
+        self.returns = returns
+        self.inputs: list[dict[str, Any]] = []
+
+    async def __call__(self, **arguments: Any) -> Any:
+        self.inputs.append(arguments)
+        return self.returns
+
+
+class Raising:
+    """A tool that raises."""
+
+    async def __call__(self, **arguments: Any) -> Any:
+        raise ValueError("no such file")
+
+
+class Waiting:
+    """A tool that says when it has started and returns when it is let go. It can be cancelled."""
+
+    def __init__(self, returns: Any = "the result") -> None:
+        self.returns = returns
+        self.started = anyio.Event()
+        self.go = anyio.Event()
+        self.cancelled = False
+
+    async def __call__(self, **arguments: Any) -> Any:
+        self.started.set()
+        try:
+            await self.go.wait()
+        except anyio.get_cancelled_exc_class():
+            self.cancelled = True
+            raise
+        return self.returns
+
+
+class SwallowingCancellation:
+    """A tool that runs for *seconds*, whoever cancels it."""
+
+    def __init__(self, seconds: float, returns: Any = "late") -> None:
+        self.seconds = seconds
+        self.returns = returns
+        self.started = anyio.Event()
+        self.ended = anyio.Event()
+
+    async def __call__(self, **arguments: Any) -> Any:
+        self.started.set()
+        until = anyio.current_time() + self.seconds
+        while (left_s := until - anyio.current_time()) > 0:
+            try:
+                await anyio.sleep(left_s)
+            except anyio.get_cancelled_exc_class():  # noqa: ASYNC103  # the misbehaviour
+                continue  # noqa: ASYNC104
+        self.ended.set()
+        return self.returns
+
+
+class FinishingWithinGrace:
+    """A tool that is cancelled, tidies up for *seconds*, and still returns its result."""
+
+    def __init__(self, seconds: float, returns: Any = "just in time") -> None:
+        self.seconds = seconds
+        self.returns = returns
+        self.started = anyio.Event()
+
+    async def __call__(self, **arguments: Any) -> Any:
+        self.started.set()
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():  # noqa: ASYNC103  # it means to finish
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(self.seconds)
+        return self.returns  # noqa: ASYNC104

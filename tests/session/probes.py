@@ -1,0 +1,153 @@
+"""What the suites of this folder share: virtual runs, a gated model, and independent checks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import anyio
+import msgspec
+
+from llmsession.compaction.validity import check_request
+from llmsession.session.session import LLMSession
+from llmsession.session.state import OpenTurn, SessionState
+from llmsession.store.protocol import Store
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Record, decode_record
+from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.stream import StreamEvent
+from tests.virtual_time import virtual_backend
+
+__all__ = [
+    "GatedProvider",
+    "differences",
+    "log_of",
+    "request_pairs",
+    "run_virtually",
+    "said",
+    "settle",
+    "unpaired",
+]
+
+T = TypeVar("T")
+BACKENDS = ("asyncio", "trio")
+
+
+def run_virtually(backend: str, scenario: Callable[[], Awaitable[T]]) -> T:
+    """*scenario* in virtual time, for suites that run many of them in one test."""
+    name, options = virtual_backend(backend)
+    return anyio.run(scenario, backend=name, backend_options=options)
+
+
+async def settle(seconds: float = 0.001) -> None:
+    """Until nothing can run any more: only then does virtual time move."""
+    await anyio.sleep(seconds)
+
+
+class GatedProvider:
+    """A model that says only what the test lets it say: ``say`` feeds the open stream."""
+
+    def __init__(self, profile: Profile | None = None) -> None:
+        self.name = "gated"
+        self._profile = profile or Profile(name="gated")
+        self.requests: list[Request] = []
+        self.tags: list[StepTag] = []
+        self.opened = 0
+        self.closed = 0
+        self._gate: Any = None
+
+    def profile(self, model: str) -> Profile:
+        return self._profile
+
+    def say(self, *events: StreamEvent | BaseException) -> None:
+        for event in events:
+            self._gate.send_nowait(event)
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        self.requests.append(request)
+        self.tags.append(tag)
+        self.opened += 1
+        gate, events = anyio.create_memory_object_stream[StreamEvent | BaseException](math.inf)
+        self._gate = gate
+        try:
+            with gate, events:
+                async for event in events:
+                    if isinstance(event, BaseException):
+                        raise event
+                    yield event
+        finally:
+            self.closed += 1
+
+
+def said(messages: Iterable[Message]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """(role, blocks) of each message, read without any of the session's own code."""
+    return [(message.role, json.loads(bytes(message.body))) for message in messages]
+
+
+def request_pairs(request: Request) -> list[tuple[str, list[dict[str, Any]]]]:
+    """(role, blocks) of each message of a request, out of the bytes that are sent."""
+    sent = json.loads(request.encode())
+    return [(message["role"], message["content"]) for message in sent["messages"]]
+
+
+def unpaired(pairs: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[str]:
+    """Every call that the next user message does not answer exactly once, and every answer that
+    no call of the assistant message before it asked for."""
+    found: list[str] = []
+    asked: list[str] = []
+    for role, blocks in [*pairs, ("end", [])]:
+        answered = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        if sorted(asked) != sorted(answered):
+            found.append(f"asked {asked}, answered {answered} by {role}")
+        asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        if asked and role != "assistant":
+            found.append(f"{role} asked {asked}")
+    return found
+
+
+def assert_request_is_sound(request: Request, profile: Profile) -> None:
+    """It passes the session's own rules and the independent pairing check."""
+    assert check_request(request, profile) == ()
+    assert unpaired(request_pairs(request)) == []
+
+
+async def log_of(store: Store, session: str) -> list[Record]:
+    return [decode_record(stored.body) for stored in await store.read(session)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, OpenTurn):
+        return {name: _plain(getattr(value, name)) for name in OpenTurn.__slots__}
+    if isinstance(value, msgspec.Raw):
+        return bytes(value)
+    if isinstance(value, msgspec.Struct):
+        fields = {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {"type": type(value).__name__, **fields}
+    if isinstance(value, dict):
+        return [(key, _plain(item)) for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if type(value).__module__.startswith("llmsession"):
+        return {name: _plain(item) for name, item in sorted(_attributes(value).items())}
+    return value
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    slots = getattr(type(value), "__slots__", ())
+    return {name: getattr(value, name) for name in slots} | getattr(value, "__dict__", {})
+
+
+def differences(left: SessionState, right: SessionState) -> list[str]:
+    """The fields in which two states differ, every field compared by value."""
+    assert vars(left).keys() == vars(right).keys()
+    return [
+        f"{name}: {_plain(mine)} != {_plain(theirs)}"
+        for (name, mine), theirs in zip(vars(left).items(), vars(right).values(), strict=True)
+        if _plain(mine) != _plain(theirs)
+    ]
+
+
+def live_state(session: LLMSession) -> SessionState:
+    return session._actor.state

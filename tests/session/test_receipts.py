@@ -1,0 +1,224 @@
+"""Receipts: what the next turn is told about the tools of dropped turns."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from llmsession import MemoryStore, ProviderError, Tool, ToolResult, ToolUse
+from llmsession.testing.scripted import ScriptedReply, call, never, say
+from llmsession.turns.blocks import TextBlock
+from tests.session.actors import (
+    FinishingWithinGrace,
+    Quick,
+    Raising,
+    Stage,
+    SwallowingCancellation,
+    Waiting,
+    first,
+    settled,
+    stage,
+)
+
+
+def receipt(on: Stage, position: int = 0) -> str | None:
+    """The flagged text in a committed message, None if there is none."""
+    message = on.session.conversation()[position]
+    if not message.synthetic:
+        return None
+    assert message.synthetic == (len(message.content) - 1,)
+    block = message.content[-1]
+    assert isinstance(block, TextBlock)
+    return block.text
+
+
+async def test_the_next_user_message_ends_with_one_flagged_block_that_names_each_call() -> None:
+    waits = Waiting()
+    calls = call("quick", {"n": 1}, id="a") + call("fails", id="b") + call("waits", id="c")
+    tools = [
+        Tool(name="quick", run=Quick()),
+        Tool(name="fails", run=Raising()),
+        Tool(name="waits", run=waits),
+    ]
+    async with stage([calls, "ok"], tools=tools) as on:
+        await on.session.send("dropped")
+        await waits.started.wait()
+        await settled()
+        await on.session.interrupt()
+        await on.say("next")
+        assert receipt(on) == (
+            "Note from the session: an earlier request was withdrawn after these tool calls had"
+            " started.\n"
+            '- quick (a) {"n":1}: finished; its effects stand\n'
+            "- fails (b): failed\n"
+            "- waits (c): started; outcome unknown"
+        )
+        message = on.session.conversation()[0]
+        assert [block.text for block in message.content][:1] == ["next"]  # type: ignore[union-attr]
+        assert message.text == "next"
+        assert b"Note from the session" in bytes(on.provider.requests[-1].messages[0].body)
+
+
+async def test_a_tool_that_finishes_within_its_grace_is_told_as_finished() -> None:
+    tool = FinishingWithinGrace(0.05)
+    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("dropped")
+        await tool.started.wait()
+        await on.session.interrupt()
+        await on.say("next")
+        assert "- t (c): finished; its effects stand" in (receipt(on) or "")
+
+
+async def test_a_tool_that_outlives_its_grace_is_told_as_unknown() -> None:
+    tool = SwallowingCancellation(5)
+    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("dropped")
+        await tool.started.wait()
+        await on.session.interrupt()
+        await tool.ended.wait()
+        await on.say("next")
+        assert "- t (c): started; outcome unknown" in (receipt(on) or "")
+
+
+async def test_a_call_that_the_caller_runs_is_unknown_until_its_result_is_submitted() -> None:
+    calls = call("mine", id="a") + call("mine", id="b")
+    async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("dropped")
+        await first(turn, ToolUse)
+        await on.session.submit_tool_results([ToolResult("b", "done")])
+        await on.session.interrupt()
+        await on.say("next")
+        assert "- mine (a): started; outcome unknown" in (receipt(on) or "")
+        assert "- mine (b): finished" in (receipt(on) or "")
+
+
+async def test_a_call_past_its_deadline_is_told_as_unknown() -> None:
+    async with stage(
+        [call("mine", id="a"), never(), "ok"], tools=[Tool(name="mine")], tool_deadline_s=5
+    ) as on:
+        await on.session.send("dropped")
+        await anyio.sleep(10)
+        await on.session.interrupt()
+        await on.say("next")
+        assert "- mine (a): started; outcome unknown" in (receipt(on) or "")
+
+
+async def test_tools_of_earlier_steps_of_the_dropped_turn_are_named_too() -> None:
+    script = [call("t", id="a"), call("t", id="b"), never(), "ok"]
+    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+        await on.session.send("dropped")
+        await anyio.sleep(1)
+        await on.session.interrupt()
+        await on.say("next")
+        assert (receipt(on) or "").count("finished; its effects stand") == 2
+
+
+async def test_without_a_started_tool_there_is_no_receipt() -> None:
+    async with stage([never(), say("x").hanging(at=3), "ok"]) as on:
+        for _ in range(2):
+            await on.session.send("dropped")
+            await anyio.sleep(1)
+            await on.session.interrupt()
+        await on.say("next")
+        assert receipt(on) is None
+
+
+async def test_receipts_stay_pending_across_further_drops_and_come_together_oldest_first() -> None:
+    script = [call("t", id="a"), never(), never(), call("t", id="b"), never(), "ok"]
+    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+        for _ in range(3):
+            await on.session.send("dropped")
+            await anyio.sleep(1)
+            await on.session.interrupt()
+        await on.say("next")
+        told = receipt(on) or ""
+        assert told.index("t (a)") < told.index("t (b)")
+        assert told.count("Note from the session") == 1
+
+
+async def test_a_receipt_is_told_until_a_turn_that_carries_it_commits_and_then_no_more() -> None:
+    script = [call("t", id="a"), never(), "ok", "ok"]
+    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+        await on.session.send("dropped")
+        await anyio.sleep(1)
+        await on.session.interrupt()
+        await on.say("second")
+        await on.say("third")
+        assert receipt(on, 0) is not None
+        assert receipt(on, 2) is None
+
+
+async def test_a_receipt_survives_a_restart() -> None:
+    store = MemoryStore()
+    async with stage([call("t", id="a"), never()], tools=[Tool(name="t", run=Quick())], store=store) as on:
+        await on.session.send("dropped")
+        await anyio.sleep(1)
+        await on.session.interrupt()
+    async with stage(["ok"], store=store, reopen=True) as on:
+        await on.say("next")
+        assert "t (a)" in (receipt(on) or "")
+
+
+async def test_a_queued_turn_gets_the_receipt_of_the_turn_that_was_dropped_before_it() -> None:
+    tool = Waiting()
+    async with stage([call("t", id="a"), "ok"], tools=[Tool(name="t", run=tool)]) as on:
+        dropped = await on.session.send("dropped")
+        queued = await on.session.send("queued")
+        await tool.started.wait()
+        await on.session.interrupt(dropped.id)
+        await queued.text()
+        assert "t (a)" in (receipt(on) or "")
+
+
+async def test_a_turn_that_failed_after_its_tools_leaves_a_receipt_too() -> None:
+    broken = say("x").raising(ProviderError("gone", kind="fatal"))
+    async with stage(
+        [call("t", id="a"), broken, "ok"], tools=[Tool(name="t", run=Quick())], on_failure="drop"
+    ) as on:
+        turn = await on.session.send("fails")
+        assert (await turn.outcome()).status == "failed"
+        await on.say("next")
+        assert "- t (a): finished" in (receipt(on) or "")
+
+
+async def test_the_same_story_makes_the_same_bytes() -> None:
+    said = []
+    for _ in range(2):
+        tool = Waiting()
+        script: list[ScriptedReply | str] = [call("t", {"p": 1}, id="a"), "ok"]
+        async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+            await on.session.send("dropped")
+            await tool.started.wait()
+            await on.session.interrupt()
+            await on.say("next")
+            said.append(on.provider.requests[-1].encode())
+    assert said[0] == said[1]
+
+
+async def test_a_long_input_is_shortened_in_the_receipt() -> None:
+    tool = Waiting()
+    async with stage(
+        [call("t", {"text": "x" * 5000}, id="a"), "ok"], tools=[Tool(name="t", run=tool)]
+    ) as on:
+        await on.session.send("dropped")
+        await tool.started.wait()
+        await on.session.interrupt()
+        await on.say("next")
+        assert len(receipt(on) or "") < 500
+
+
+@pytest.mark.parametrize("drops", [1, 5])
+async def test_the_receipt_stands_after_what_the_user_said(drops: int) -> None:
+    script: list[ScriptedReply | str] = []
+    for n in range(drops):
+        script += [call("t", id=f"c{n}"), never()]
+    async with stage([*script, "ok"], tools=[Tool(name="t", run=Quick())]) as on:
+        for _ in range(drops):
+            await on.session.send("dropped")
+            await anyio.sleep(1)
+            await on.session.interrupt()
+        await on.say("next")
+        texts = [block.text for block in on.session.conversation()[0].content]  # type: ignore[union-attr]
+        assert texts[0] == "next"
+        assert len(texts) == 2
+        assert texts[1].count("\n- ") == drops

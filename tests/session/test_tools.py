@@ -1,0 +1,444 @@
+"""Tools: run by the session or by the caller, answered once, in the order of the calls."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from llmsession import (
+    DuplicateToolResult,
+    InvalidConfig,
+    InvalidInput,
+    InvalidMessage,
+    Tool,
+    ToolOutput,
+    ToolResult,
+    ToolUse,
+    TurnNotOpen,
+    UnknownToolCall,
+)
+from llmsession.testing.scripted import call, say
+from llmsession.turns import records as r
+from llmsession.turns.blocks import ToolResultBlock
+from llmsession.turns.receipts import settled_text
+from tests.session.actors import (
+    Quick,
+    Raising,
+    Stage,
+    SwallowingCancellation,
+    Waiting,
+    first,
+    settled,
+    stage,
+)
+
+
+def results(on: Stage, position: int = 2) -> list[ToolResultBlock]:
+    return list(on.session.conversation()[position].tool_results)
+
+
+async def test_a_callable_gets_the_input_as_keyword_arguments_and_the_model_its_result() -> None:
+    tool = Quick("the listing")
+    script = [call("ls", {"path": ".", "depth": 2}, id="c"), "done"]
+    async with stage(script, tools=[Tool(name="ls", run=tool)]) as on:
+        assert await on.say("list it") == "done"
+        assert tool.inputs == [{"path": ".", "depth": 2}]
+        assert [(block.tool_use_id, block.text) for block in results(on)] == [("c", "the listing")]
+
+
+async def test_the_tools_of_a_step_run_at_the_same_time_and_answer_in_call_order() -> None:
+    everybody = anyio.Event()
+    running: list[str] = []
+    finished: list[str] = []
+
+    async def tool(name: str, seconds: float) -> str:
+        running.append(name)
+        if len(running) == 3:
+            everybody.set()
+        await everybody.wait()  # none goes on before all have started
+        await anyio.sleep(seconds)
+        finished.append(name)
+        return name
+
+    calls = (
+        call("t", {"name": "a", "seconds": 3}, id="a")
+        + call("t", {"name": "b", "seconds": 2}, id="b")
+        + call("t", {"name": "c", "seconds": 1}, id="c")
+    )
+    async with stage([calls, "done"], tools=[Tool(name="t", run=tool)]) as on:
+        await on.say("go")
+        assert finished == ["c", "b", "a"]
+        assert [block.text for block in results(on)] == ["a", "b", "c"]
+
+
+async def test_a_callable_that_raises_becomes_an_error_result_and_the_turn_goes_on() -> None:
+    async with stage([call("t", id="c"), "sorry"], tools=[Tool(name="t", run=Raising())]) as on:
+        assert await on.say("go") == "sorry"
+        (block,) = results(on)
+        assert (block.is_error, block.text) == (True, "ValueError: no such file")
+
+
+async def test_a_callable_that_does_not_take_the_models_arguments_is_an_error_result() -> None:
+    async def strict(path: str) -> str:
+        return path
+
+    script = [call("t", {"paht": "x"}, id="c"), "sorry"]
+    async with stage(script, tools=[Tool(name="t", run=strict)]) as on:
+        assert await on.say("go") == "sorry"
+        assert results(on)[0].is_error
+        assert "paht" in results(on)[0].text
+
+
+async def test_a_callable_that_exits_the_program_is_an_error_result() -> None:
+    async def leaves(**arguments: Any) -> None:
+        raise SystemExit(3)
+
+    async with stage([call("t", id="c"), "sorry"], tools=[Tool(name="t", run=leaves)]) as on:
+        assert await on.say("go") == "sorry"
+        assert results(on)[0].is_error
+
+
+@pytest.mark.parametrize(
+    ("returned", "shown"),
+    [
+        (None, ""),
+        ({"a": [1, 2]}, '{"a":[1,2]}'),
+        (7, "7"),
+        ([{"type": "text", "text": "from blocks"}], "from blocks"),
+        ("a lone \ud800 surrogate", "a lone � surrogate"),
+    ],
+)
+async def test_what_a_callable_returns_becomes_content(returned: Any, shown: str) -> None:
+    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick(returned))]) as on:
+        await on.say("go")
+        assert results(on)[0].text == shown
+        assert not results(on)[0].is_error
+
+
+@pytest.mark.parametrize("returned", [object(), [1, 2], [{"no": "type"}], ToolOutput(content=5)])  # type: ignore[arg-type]
+async def test_what_is_no_content_becomes_an_error_result(returned: Any) -> None:
+    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick(returned))]) as on:
+        assert await on.say("go") == "ok"
+        assert results(on)[0].is_error
+
+
+async def test_a_tool_output_carries_its_compact_summary_and_its_error_flag() -> None:
+    output = ToolOutput(content="long " * 500, compact_summary="it was long", is_error=True)
+    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick(output))]) as on:
+        await on.say("go")
+        assert results(on)[0].is_error
+        (answered,) = [rec for rec in await on.log() if isinstance(rec, r.ToolsAnswered)]
+        assert answered.answers[0].summary == "it was long"
+
+
+@pytest.mark.real_time
+async def test_a_synchronous_callable_runs_in_a_thread_beside_the_event_loop() -> None:
+    release = threading.Event()
+    threads: list[int] = []
+
+    def blocks() -> str:
+        threads.append(threading.get_ident())
+        release.wait(10)
+        return "from a thread"
+
+    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=blocks)]) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        while not threads:
+            await anyio.sleep(0.001)
+        # The loop is free while the callable blocks its thread.
+        assert on.session.status().turn_phase == "tools"
+        release.set()
+        assert await turn.text() == "ok"
+        assert threads != [threading.get_ident()]
+        assert results(on)[0].text == "from a thread"
+
+
+@pytest.mark.real_time
+async def test_an_interrupt_leaves_a_blocking_thread_behind_and_answers() -> None:
+    release, started = threading.Event(), threading.Event()
+
+    def blocks() -> str:
+        started.set()
+        release.wait(10)
+        return "late"
+
+    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=blocks)]) as on:
+        await on.session.send("go")
+        while not started.is_set():
+            await anyio.sleep(0.001)
+        try:
+            with anyio.fail_after(5):
+                await on.session.interrupt()
+                assert await on.say("again") == "ok"
+        finally:
+            release.set()
+
+
+async def test_partials_and_objects_with_an_async_call_are_awaited_in_the_loop() -> None:
+    async def add(a: int, b: int) -> str:
+        return str(a + b)
+
+    script = [call("t", {"b": 2}, id="c"), "ok"]
+    async with stage(script, tools=[Tool(name="t", run=partial(add, a=40))]) as on:
+        await on.say("go")
+        assert results(on)[0].text == "42"
+
+
+# Deadlines
+
+
+async def test_a_call_past_its_deadline_is_settled_as_unknown_and_the_turn_goes_on() -> None:
+    async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
+        before = anyio.current_time()
+        assert await on.say("go") == "ok"
+        assert anyio.current_time() - before == pytest.approx(600, abs=1)
+        (block,) = results(on)
+        assert (block.text, block.is_error) == (settled_text("deadline"), True)
+        assert "outcome unknown" in block.text
+        assert on.session.conversation()[2].synthetic == (0,)
+
+
+async def test_each_call_has_its_own_deadline() -> None:
+    calls = call("short", id="a") + call("long", id="b") + call("mine", id="c")
+    tools = [
+        Tool(name="short", run=Waiting(), deadline_s=1),
+        Tool(name="long", run=SwallowingCancellation(30, "made it"), deadline_s=50),
+        Tool(name="mine", deadline_s=20),
+    ]
+    async with stage([calls, "ok"], tools=tools) as on:
+        before = anyio.current_time()
+        await on.say("go")
+        assert anyio.current_time() - before == pytest.approx(30, abs=1)
+        unknown = settled_text("deadline")
+        assert [block.text for block in results(on)] == [unknown, "made it", unknown]
+
+
+async def test_a_tool_that_swallows_the_cancellation_of_its_deadline_holds_nothing() -> None:
+    tool = SwallowingCancellation(500)
+    tools = [Tool(name="t", run=tool, deadline_s=5)]
+    async with stage([call("t", id="c"), "ok"], tools=tools) as on:
+        before = anyio.current_time()
+        assert await on.say("go") == "ok"
+        assert anyio.current_time() - before == pytest.approx(5, abs=0.2)
+        await anyio.sleep(1)
+        assert len(on.session.status().lingering) == 1
+        await tool.ended.wait()
+        await settled()
+        assert on.session.status().lingering == ()
+        assert results(on)[0].text == settled_text("deadline")
+
+
+async def test_without_a_deadline_a_call_waits_for_ever() -> None:
+    async with stage(
+        [call("mine", id="c"), "ok"], tools=[Tool(name="mine")], tool_deadline_s=None
+    ) as on:
+        turn = await on.session.send("go")
+        await anyio.sleep(50_000)
+        assert on.session.status().turn_phase == "tools"
+        await on.session.submit_tool_results([ToolResult("c", "at last")])
+        assert await turn.text() == "ok"
+
+
+async def test_a_result_that_comes_after_its_deadline_is_refused_and_changes_nothing() -> None:
+    calls = call("mine", id="a") + call("slow", id="b")
+    tools = [Tool(name="mine", deadline_s=5), Tool(name="slow")]
+    async with stage([calls, "ok"], tools=tools) as on:
+        turn = await on.session.send("go")
+        await anyio.sleep(10)
+        with pytest.raises(DuplicateToolResult):
+            await on.session.submit_tool_results([ToolResult("a", "late")])
+        await on.session.submit_tool_results([ToolResult("b", "fine")])
+        await turn.text()
+        assert [block.text for block in results(on)] == [settled_text("deadline"), "fine"]
+
+
+# Results of the caller
+
+
+async def test_the_caller_may_submit_results_in_parts_and_in_any_order() -> None:
+    calls = call("mine", id="a") + call("mine", id="b") + call("mine", id="c")
+    async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        await on.session.submit_tool_results([ToolResult("c", "3")])
+        assert on.session.status().turn_phase == "tools"
+        await on.session.submit_tool_results([ToolResult("b", "2"), ToolResult("a", "1")])
+        assert await turn.text() == "ok"
+        assert [block.text for block in results(on)] == ["1", "2", "3"]
+
+
+async def test_a_submitted_result_is_durable_when_the_call_returns() -> None:
+    calls = call("mine", id="a") + call("mine", id="b")
+    async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        await on.session.submit_tool_results([ToolResult("a", "1")])
+        assert (await on.kinds())[-1] == "tools.answered"
+
+
+async def test_a_turn_can_mix_tools_of_the_session_and_of_the_caller() -> None:
+    calls = call("ours", id="a") + call("mine", id="b")
+    tools = [Tool(name="ours", run=Quick("by the session")), Tool(name="mine")]
+    async with stage([calls, "ok"], tools=tools) as on:
+        turn = await on.session.send("go")
+        runners = {}
+        async for event in turn:
+            if isinstance(event, ToolUse):
+                runners[event.id] = event.runner
+                if event.runner == "caller":
+                    await on.session.submit_tool_results([ToolResult(event.id, "by the caller")])
+        assert runners == {"a": "session", "b": "caller"}
+        assert [block.text for block in results(on)] == ["by the session", "by the caller"]
+
+
+async def test_a_tool_use_is_published_only_when_its_request_is_durable() -> None:
+    async with stage([call("mine", {"x": 1}, id="c"), "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        use = await first(turn, ToolUse)
+        log = await on.log()
+        assert log[use.seq - 1].__struct_config__.tag == "tools.requested"  # type: ignore[misc]
+        assert (use.id, use.name, use.input, use.step) == ("c", "mine", {"x": 1}, 1)
+        await on.session.interrupt()
+
+
+async def test_a_second_result_is_a_duplicate_and_the_first_one_stays() -> None:
+    calls = call("mine", id="a") + call("mine", id="b")
+    async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        await on.session.submit_tool_results([ToolResult("a", "first")])
+        with pytest.raises(DuplicateToolResult) as raised:
+            await on.session.submit_tool_results([ToolResult("b", "x"), ToolResult("a", "second")])
+        assert raised.value.call_id == "a"
+        # All or none: b was not taken either.
+        await on.session.submit_tool_results([ToolResult("b", "other")])
+        await turn.text()
+        assert [block.text for block in results(on)] == ["first", "other"]
+
+
+async def test_a_call_that_is_twice_in_one_submission_is_a_duplicate() -> None:
+    async with stage([call("mine", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        with pytest.raises(DuplicateToolResult):
+            await on.session.submit_tool_results([ToolResult("a", "1"), ToolResult("a", "2")])
+        await on.session.submit_tool_results([ToolResult("a", "1")])
+        assert await turn.text() == "ok"
+
+
+async def test_an_unknown_call_id_is_named_and_nothing_is_taken() -> None:
+    async with stage([call("mine", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        with pytest.raises(UnknownToolCall, match="nobody"):
+            await on.session.submit_tool_results([ToolResult("a", "1"), ToolResult("nobody", "2")])
+        await on.session.submit_tool_results([ToolResult("a", "1")])
+        assert await turn.text() == "ok"
+
+
+async def test_a_result_for_an_aborted_turn_is_refused_by_name_and_the_session_goes_on() -> None:
+    async with stage([call("mine", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        await on.session.interrupt()
+        with pytest.raises(TurnNotOpen, match="aborted"):
+            await on.session.submit_tool_results([ToolResult("a", "1")])
+        assert await on.say("again") == "ok"
+
+
+async def test_a_result_for_a_committed_turn_is_refused_by_name() -> None:
+    async with stage([call("t", id="a"), "ok"], tools=[Tool(name="t", run=Quick())]) as on:
+        await on.say("go")
+        with pytest.raises(TurnNotOpen, match="committed"):
+            await on.session.submit_tool_results([ToolResult("a", "1")])
+
+
+async def test_the_caller_cannot_answer_a_call_that_the_session_runs() -> None:
+    tool = Waiting()
+    async with stage([call("t", id="a"), "ok"], tools=[Tool(name="t", run=tool)]) as on:
+        turn = await on.session.send("go")
+        await tool.started.wait()
+        with pytest.raises(InvalidInput, match="session itself"):
+            await on.session.submit_tool_results([ToolResult("a", "1")])
+        tool.go.set()
+        assert await turn.text() == "ok"
+
+
+async def test_no_results_at_all_are_refused() -> None:
+    async with stage() as on:
+        with pytest.raises(InvalidInput):
+            await on.session.submit_tool_results([])
+
+
+async def test_content_that_is_no_content_is_refused_and_may_be_submitted_again() -> None:
+    async with stage([call("mine", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        for content in (5, None, [{"no": "type"}], [3]):
+            with pytest.raises(InvalidMessage):
+                await on.session.submit_tool_results([ToolResult("a", content)])  # type: ignore[arg-type]
+        await on.session.submit_tool_results([ToolResult("a", "1")])
+        assert await turn.text() == "ok"
+
+
+async def test_a_call_of_a_tool_that_nobody_configured_is_the_callers() -> None:
+    async with stage([call("invented", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        use = await first(turn, ToolUse)
+        assert (use.name, use.runner) == ("invented", "caller")
+        await on.session.submit_tool_results([ToolResult("a", "no such tool", is_error=True)])
+        assert await turn.text() == "ok"
+
+
+async def test_call_ids_are_unique_in_a_session_before_they_are_published() -> None:
+    script = [call("mine", id="c") + call("mine", id="c"), "ok", call("mine", id="c"), "ok"]
+    async with stage(script, tools=[Tool(name="mine")]) as on:
+        offered = []
+        for _ in range(2):
+            async for event in await on.session.send("go"):
+                if isinstance(event, ToolUse):
+                    offered.append(event.id)
+                    await on.session.submit_tool_results([ToolResult(event.id, "1")])
+        assert offered == ["c", "c_2", "c_3"]
+
+
+async def test_an_id_of_a_dropped_turn_is_not_used_again() -> None:
+    script = [call("mine", id="c"), call("mine", id="c")]
+    async with stage(script, tools=[Tool(name="mine")]) as on:
+        for wanted in ("c", "c_2"):
+            turn = await on.session.send("go")
+            assert (await first(turn, ToolUse)).id == wanted
+            await on.session.interrupt()
+
+
+async def test_a_reply_with_text_thinking_and_calls_is_kept_whole() -> None:
+    script = [say("let me look") + call("t", id="c"), "done"]
+    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+        await on.say("go")
+        said = on.session.conversation()[1]
+        assert said.text == "let me look"
+        assert len(said.tool_calls) == 1
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [Tool(name="a b")],
+        [Tool(name="recall")],
+        [Tool(name="x"), Tool(name="x")],
+        [Tool(name="x", run=5)],
+        [{"no": "name"}],
+        ["x"],
+        [Tool(name="")],
+    ],
+)
+async def test_tools_that_cannot_work_are_refused_at_configuration(tools: Any) -> None:
+    async with stage() as on:
+        with pytest.raises(InvalidConfig):
+            await on.session.configure(tools=tools)
+        assert on.session.config.tools == ()

@@ -1,0 +1,59 @@
+"""The documents say what the code does: generated parts are equal, examples run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmsession.turns.machine import table_markdown
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_turn_table_in_the_architecture_is_the_one_in_the_code() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- turn table -->\n(.*?)<!-- end of turn table -->", text, re.DOTALL)
+    assert found is not None
+    assert found[1] == table_markdown()
+
+
+def quickstart() -> str:
+    found = re.search(r"## Quickstart\n\n```python\n(.*?)```", README, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_quickstart_is_at_most_twelve_lines_long() -> None:
+    assert len([line for line in quickstart().splitlines() if line.strip()]) <= 12
+
+
+def test_the_quickstart_runs_as_it_is_printed(tmp_path: Path) -> None:
+    file = tmp_path / "quickstart.py"
+    file.write_text(quickstart(), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "Hello from a script. 2\n"), done.stderr
+
+
+def test_every_promise_in_the_readme_names_a_test_that_exists() -> None:
+    section = README.split("## What you can rely on")[1].split("\n## ")[0]
+    promised = re.findall(r"\(([\w/]+\.py)\)[^`]*`(test_\w+)`", section) or re.findall(
+        r"`(tests/[\w/]+\.py)::(\w+)`", section
+    )
+    assert len(promised) >= 10
+    for file, test in promised:
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"])
+def test_every_local_link_of_a_document_leads_somewhere(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)\)", text)
+    missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
+    assert missing == []

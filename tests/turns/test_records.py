@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from llmsession.turns import records as r
+from llmsession.turns.usage import Usage
+
+RAW = msgspec.Raw(b'[{"type":"text", "text":"\xc3\xa9","new":1.0}]')
+USAGE = Usage(1, 2, 3, 4)
+SPOKEN = r.Spoken(
+    body=RAW, started_at=1.5, model="m", provider="p", usage=USAGE, stop_reason="tool_use"
+)
+ANSWER = r.Answer(
+    call_id="c1", content=RAW, is_error=True, summary="s", capped="c", settled="deadline"
+)
+RECEIPTS = (r.CallReceipt("c1", "bash", "unknown", "ls"),)
+BASE: dict[str, Any] = {
+    "seq": 7,
+    "epoch": 2,
+    "at": 12.25,
+    "commands": (r.CommandAnswer("id", "digest", RAW),),
+}
+
+# Every field is set, and to something else than its default.
+RECORDS: dict[str, r.Record] = {
+    "session.created": r.SessionCreated(session="s", config=RAW, **BASE),
+    "session.configured": r.SessionConfigured(config=RAW, voids_thinking=True, **BASE),
+    "turn.accepted": r.TurnAccepted(turn=3, body=RAW, started=True, receipt="note", **BASE),
+    "turn.started": r.TurnStarted(turn=3, receipt="note", **BASE),
+    "steer.accepted": r.SteerAccepted(turn=3, body=RAW, **BASE),
+    "tools.requested": r.ToolsRequested(
+        turn=3, step=1, spoken=SPOKEN, calls=(r.CallOffer("c1", "bash", "caller", "ls"),), **BASE
+    ),
+    "tools.answered": r.ToolsAnswered(turn=3, step=1, answers=(ANSWER,), **BASE),
+    "step.completed": r.StepCompleted(turn=3, step=1, spoken=SPOKEN, steers=2, **BASE),
+    "turn.committed": r.TurnCommitted(
+        turn=3,
+        stop_reason="cancelled",
+        usage=USAGE,
+        spoken=SPOKEN,
+        settle="cancelled",
+        error="e",
+        **BASE,
+    ),
+    "turn.aborted": r.TurnAborted(turn=3, reason="user", usage=USAGE, calls=RECEIPTS, **BASE),
+    "turn.failed": r.TurnFailed(
+        turn=3, cause="fatal", error="401", usage=USAGE, calls=RECEIPTS, **BASE
+    ),
+    "summaries.stored": r.SummariesStored(summaries={"c1": "short"}, **BASE),
+    "compaction.applied": r.CompactionApplied(
+        policy="swap",
+        reason="high",
+        frontier=4,
+        frozen={"c1": "short"},
+        tokens_before=9,
+        tokens_after=5,
+        results_summarised=1,
+        results_redacted=2,
+        turns_compacted=3,
+        voids_thinking=False,
+        **BASE,
+    ),
+    "conversation.cleared": r.ConversationCleared(generation=2, **BASE),
+    "command.answered": r.CommandAnswered(**BASE),
+}
+KINDS = list(RECORDS)
+
+
+def test_every_kind_of_record_is_tried_here() -> None:
+    assert {type(record) for record in RECORDS.values()} == set(get_args(r.Record))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_field_is_left_at_its_default_here(kind: str) -> None:
+    record = RECORDS[kind]
+    for field in msgspec.structs.fields(record):
+        assert getattr(record, field.name) != field.default, field.name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_comes_back_from_its_bytes(kind: str) -> None:
+    record = RECORDS[kind]
+    written = r.encode_record(record)
+    read = r.decode_record(written)
+    assert type(read) is type(record)
+    assert read == record
+    assert r.encode_record(read) == written
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_says_its_kind_first(kind: str) -> None:
+    assert r.encode_record(RECORDS[kind]).startswith(f'{{"kind":"{kind}",'.encode())
+
+
+def test_content_is_in_a_record_byte_for_byte() -> None:
+    assert bytes(RAW) in r.encode_record(RECORDS["turn.accepted"])
+    read = r.decode_record(r.encode_record(RECORDS["tools.answered"]))
+    assert isinstance(read, r.ToolsAnswered)
+    assert bytes(read.answers[0].content) == bytes(RAW)
+
+
+def test_fields_of_a_newer_version_are_passed_over() -> None:
+    read = r.decode_record(b'{"kind":"turn.started","turn":3,"seq":1,"invented":[1]}')
+    assert read == r.TurnStarted(turn=3, seq=1)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"kind":"turn.exploded","turn":3}',
+        b'{"turn":3}',
+        b'{"kind":"turn.started"}',
+        b'{"kind":"turn.started","turn":"3"}',
+        b"[]",
+    ],
+)
+def test_an_unknown_kind_or_shape_raises(raw: bytes) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        r.decode_record(raw)
+
+
+def test_a_torn_record_raises() -> None:
+    written = r.encode_record(RECORDS["turn.committed"])
+    for length in range(len(written)):
+        with pytest.raises(msgspec.DecodeError):
+            r.decode_record(written[:length])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_three_ends_of_a_turn_are_terminal(kind: str) -> None:
+    ends = ("turn.committed", "turn.aborted", "turn.failed")
+    assert r.is_terminal(RECORDS[kind]) == (kind in ends)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_names_its_turn_or_none(kind: str) -> None:
+    is_about_the_session = kind.startswith(
+        ("session.", "summaries.", "compaction.", "conversation.", "command.")
+    )
+    assert r.turn_of(RECORDS[kind]) == (None if is_about_the_session else 3)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from llmsession.turns.reply import ReplyBuilder
+from llmsession.turns.stream import DeltaKind, StreamEvent
+from tests.turns.replies import WHOLE, block, said, whole
+
+
+def test_the_recorded_stream_has_every_kind_of_event_and_each_is_taken() -> None:
+    assert {type(event) for event in WHOLE} == set(get_args(StreamEvent))
+    builder = ReplyBuilder()
+    for event in WHOLE:
+        builder.feed(event)
+    assert builder.ended
+
+
+@pytest.mark.parametrize("kind", get_args(DeltaKind))
+def test_every_kind_of_delta_leaves_its_mark_on_its_block(kind: DeltaKind) -> None:
+    start = {"type": "x"}
+    (part,) = said(whole(block(0, start, (kind, '{"n":1}'))))
+    assert part != start
+
+
+@pytest.mark.parametrize("event", WHOLE)
+def test_a_stream_event_is_immutable(event: StreamEvent) -> None:
+    name = event.__struct_fields__[0]
+    with pytest.raises(AttributeError):
+        setattr(event, name, None)
