@@ -40,7 +40,7 @@ setup: $(READY) ## make .venv from the lock; instant when nothing changed
 	@:
 
 run: setup ## tell the story: recorded replies, no model, no key, offline
-	@$(BIN)/llmsession story
+	@$(BIN)/llmsession story examples/recordings/*.jsonl
 
 test: setup ## every test but the long ones
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)

@@ -2,9 +2,97 @@
 
 from __future__ import annotations
 
-__all__ = ["replay"]
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from llmsession.errors import InvalidInput
+from llmsession.testing.drive import DriveOptions
+from llmsession.transcripts import FORMATS
+
+from .replay_table import print_table
+from .replayed import ReplayedFile, drive_files
+
+__all__ = ["drive_files", "print_table", "replay"]
+
+BROKEN_PROMISE = 1
+BAD_INPUT = 2
 
 
-def replay() -> None:
-    """Drive real sessions through recorded conversations."""
-    raise NotImplementedError
+class Policy(StrEnum):
+    DROP_TURN = "drop_turn"
+    KEEP_STEPS = "keep_steps"
+    KEEP_TEXT = "keep_text"
+    RANDOM = "random"
+
+
+def replay(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Recorded conversations.")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a file.")] = False,
+    interrupt_every: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Interrupt about one step in N, then compare with a replay without interrupts.",
+        ),
+    ] = None,
+    interrupt_policy: Annotated[
+        Policy, typer.Option(help="The policy of these interrupts.")
+    ] = Policy.RANDOM,
+    seed: Annotated[int, typer.Option(help="Chooses the interrupts.")] = 0,
+    window: Annotated[
+        int, typer.Option(min=2, metavar="TOKENS", help="The model's context window.")
+    ] = 200_000,
+    delta_chars: Annotated[
+        int, typer.Option(min=1, metavar="CHARS", help="The length of a streamed piece.")
+    ] = 48,
+    delay_ms: Annotated[
+        float, typer.Option(min=0, metavar="MS", help="The pause before each piece.")
+    ] = 0.0,
+    strict: Annotated[bool, typer.Option(help="Refuse a file with a line that is broken.")] = False,
+    format: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}."),
+    ] = None,
+) -> None:
+    """Drive a real session through each recorded conversation. Recorded replies, no model.
+
+    Sends what the user said, streams the recorded replies, submits the recorded results; checks
+    every request, and the history against the recording. Exit code 1: a promise was broken;
+    2: a file could not be read (the others are replayed).
+    """
+    if format is not None and format not in FORMATS:
+        raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+    options = DriveOptions(
+        window_tokens=window,
+        delta_chars=delta_chars,
+        delay_s=delay_ms / 1000,
+        interrupt_every=interrupt_every,
+        interrupt_policy=interrupt_policy.value,
+        seed=seed,
+    )
+    replayed = []
+    for found in drive_files(files, options, format=format, strict=strict):
+        replayed.append(found)
+        if found.error is not None:
+            print(f"llmsession: {found.file}: {found.error}", file=sys.stderr)
+        if as_json:
+            print(msgspec.json.encode(found.figures()).decode(), flush=True)
+    if not as_json:
+        print_table(replayed)
+    _exit(replayed)
+
+
+def _exit(replayed: Sequence[ReplayedFile]) -> None:
+    """A broken promise is worse than a file that cannot be read."""
+    if any(found.report.is_broken for found in replayed):
+        raise typer.Exit(BROKEN_PROMISE)
+    if any(found.error is not None for found in replayed):
+        raise typer.Exit(BAD_INPUT)

@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from llmsession.compaction.recall import RECALL_TOOL_NAME
+from llmsession.compaction.recall import MAX_RECALL_CHARS, RECALL_TOOL_NAME
 from llmsession.errors import InvalidInput
 from llmsession.providers import ReplayProvider
-from llmsession.session.config import CompactionConfig, SessionConfig, Tool
+from llmsession.session.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.session.manager import SessionManager
 from llmsession.session.session import LLMSession, Turn
 from llmsession.transcripts import Conversation, read
@@ -33,7 +33,7 @@ STORY_WINDOW_TOKENS = 48_000
 
 
 def story(
-    files: Annotated[list[Path], typer.Argument(help="Recorded conversations, the longest first.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Recorded conversations.")],
 ) -> None:
     """Tell what a session does, on recorded conversations. No model, no key, no network."""
     conversations = [_one(path) for path in files]
@@ -126,13 +126,13 @@ async def _interrupted(console: Console) -> None:
         again = await session.send("Deploy to staging.")
         await _print_stream(console, again)
         first = (await again.outcome()).messages[0]
-        receipt = bytes(first.body).decode()
         console.print("the message that the model got carries the receipt:")
-        console.print(Text(_last_text(first) or receipt, style="yellow"))
+        console.print(Text(_receipt(first), style="yellow"))
 
 
-def _last_text(message: Message) -> str:
-    return str(getattr(message.content[-1], "text", ""))
+def _receipt(message: Message) -> str:
+    """The block that the session wrote into the user's message itself."""
+    return "".join(str(getattr(message.content[at], "text", "")) for at in message.synthetic)
 
 
 async def _print_stream(console: Console, turn: Turn) -> None:
@@ -154,7 +154,11 @@ async def _compacted(console: Console, conversation: Conversation) -> None:
     results = {
         result.tool_use_id: result.text for message in first for result in message.tool_results
     }
-    whole = max(results, key=lambda call: len(results[call]))
+    # The largest one that a single recall returns whole.
+    whole = max(
+        (call for call in results if len(results[call]) < MAX_RECALL_CHARS * 9 // 10),
+        key=lambda call: len(results[call]),
+    )
     replies = [message for message in first if message.is_assistant]
     replies += [
         _called(2, "call_recall", RECALL_TOOL_NAME, id=whole),
@@ -169,53 +173,36 @@ async def _compacted(console: Console, conversation: Conversation) -> None:
     )
     async with SessionManager(provider=ReplayProvider(replies)) as manager:
         session = await manager.create(config)
-        turn = await session.send(first[0].text)
-        async for event in turn:
+        events = session.subscribe()
+        await session.send(first[0].text)
+        async for event in events:
             if isinstance(event, ToolUse):
-                await _submit(session, event, results)
-            elif isinstance(event, StepCompleted | TurnCommitted):
-                _print_bar(console, session)
+                await session.submit_tool_results([ToolResult(event.id, results[event.id])])
+            elif isinstance(event, StepCompleted):
+                _print_bar(console, session, f"step {event.step:2}")
             elif isinstance(event, CompactionApplied):
-                continue
-        await _print_swaps(console, session)
-        console.print("[dim]user:[/] Show me that first large output again.")
-        await (await session.send("Show me that first large output again.")).outcome()
-        shown = session.conversation()[-2].tool_results[0].text
+                console.print(
+                    f"        [bold]swapped {event.results_summarised} old results for their"
+                    f" summaries: {event.tokens_before:,} → {event.tokens_after:,} tokens[/]"
+                )
+            elif isinstance(event, TurnCommitted):
+                _print_bar(console, session, "  done ")
+                break
+        question = "Show me that large output again."
+        console.print(f"[dim]user:[/] {question}")
+        answered = await (await session.send(question)).outcome()
+        shown = answered.messages[-2].tool_results[0].text
         console.print(
-            f"recall({whole}) gave {len(shown):,} characters of"
-            f" {len(results[whole]):,}; it starts: {shown.splitlines()[0]!r}"
+            f"recall({whole}): {len(results[whole]):,} characters, returned whole:"
+            f" [bold]{results[whole] in shown}[/]"
         )
 
 
-async def _submit(session: LLMSession, event: ToolUse, results: dict[str, str]) -> None:
-    from llmsession.session.config import ToolResult
-
-    if event.runner == "caller":
-        await session.submit_tool_results([ToolResult(event.id, results[event.id])])
-
-
-def _print_bar(console: Console, session: LLMSession) -> None:
+def _print_bar(console: Console, session: LLMSession, label: str) -> None:
     status = session.status()
     filled = min(BAR, round(BAR * status.utilisation))
-    colour = "red" if status.utilisation > 0.8 else "green"
+    colour = "red" if status.utilisation > session.config.compaction.threshold else "green"
     console.print(
-        f"step {status.step:2} [{colour}]{'█' * filled}[/]{'░' * (BAR - filled)}"
+        f"{label} [{colour}]{'█' * filled}[/]{'░' * (BAR - filled)}"
         f" {status.context_tokens:6,} of {status.budget_tokens:,} tokens"
     )
-
-
-async def _print_swaps(console: Console, session: LLMSession) -> None:
-    subscription = session.subscribe(after=0)
-    head = session.status().seq
-    async for event in subscription:
-        if isinstance(event, CompactionApplied):
-            console.print(
-                f"swapped {event.results_summarised} results for their summaries:"
-                f" [bold]{event.tokens_before:,} → {event.tokens_after:,} tokens[/]"
-                f" ({event.policy})"
-            )
-        if subscription.cursor >= head:
-            break
-    subscription.close()
-
-

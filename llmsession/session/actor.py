@@ -339,27 +339,40 @@ class Actor:
         self.turns.runner.compactor.cancel()
         self.core.context_tokens = 0
         noted = c.remembered(command.command_id, command.digest, None)
-        record = r.ConversationCleared(generation=self.state.generation + 1, commands=noted)
-        self.core.journal.write(record, self._answer(command))
+        self.core.clears += 1
+        generation = self.state.generation + self.core.clears
+        record = r.ConversationCleared(generation=generation, commands=noted)
+        answer = self._answer(command)
+
+        def cleared() -> None:
+            self.core.clears -= 1
+            answer()
+
+        self.core.journal.write(record, cleared)
 
     def _configure(self, command: c.Configure) -> None:
         """Now, or when the running turn has ended and before the next one starts."""
         if self.turns.current is not None:
             self._configures.append(command)
             return
-        old, new = self.core.config.frame(), command.config.frame()
+        config = msgspec.structs.replace(self.core.config, **command.changes).checked()
+        old, new = self.core.config.frame(), config.frame()
         record = r.SessionConfigured(
-            config=store_config(command.config),
+            config=store_config(config),
             voids_thinking=(old.model, old.system, old.tools) != (new.model, new.system, new.tools),
             commands=c.remembered(command.command_id, command.digest, None),
         )
-        self.core.configure(command.config)
+        self.core.configure(config)
         self.core.journal.write(record, self._answer(command))
 
     def _apply_configures(self) -> None:
         configures, self._configures = self._configures, []
         for command in configures:
-            self._configure(command)
+            try:
+                self._configure(command)
+            except SessionError as error:  # it does not go with one that was made before it
+                self._forget_in_flight(command)
+                command.promise.fail(error)
 
     def bind(self, tools: Sequence[Tool]) -> None:
         """Bind callables to the configured tools of their names. Raises InvalidConfig."""

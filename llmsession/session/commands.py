@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -114,11 +114,16 @@ class Clear(Command[None]):
 
 
 class Configure(Command[None]):
-    __slots__ = ("config",)
+    """*changes* are fields of a checked configuration. They are made on the configuration of the
+    moment when they take effect: another change may have waited before this one."""
 
-    def __init__(self, ingress: int, command_id: str | None, config: SessionConfig) -> None:
-        super().__init__(ingress, command_id, digest("configure", bytes(store_config(config))))
-        self.config = config
+    __slots__ = ("changes",)
+
+    def __init__(self, ingress: int, command_id: str | None, changes: dict[str, Any]) -> None:
+        asked = store_config(SessionConfig(**{"model": "-", **changes}))
+        of = digest("configure", ",".join(sorted(changes)), bytes(asked))
+        super().__init__(ingress, command_id, of)
+        self.changes = changes
 
 
 class StoreSummaries(Command[None]):

@@ -158,6 +158,8 @@ class Compactor:
 
     def _still_stands(self, snapshot: _Snapshot) -> bool:
         state = self._core.state
+        if self._core.clears:
+            return False
         if (state.generation, state.view.version) != (snapshot.generation, snapshot.version):
             return False
         messages = state.context_messages()

@@ -146,24 +146,24 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             if name == RECALL_TOOL_NAME:
                 raise InvalidConfig(f"tool name {name!r} is reserved for the session's own tool")
         _positive(
-            max_tokens=self.max_tokens,
-            window_tokens=self.window_tokens,
-            queue_limit=self.queue_limit,
-            tool_deadline_s=self.tool_deadline_s,
-            cap_chars=self.compaction.cap_chars,
-            summary_chars=self.compaction.summary_chars,
-            max_steps=self.limits.max_steps,
-            max_seconds=self.limits.max_seconds,
+            max_tokens=config.max_tokens,
+            window_tokens=config.window_tokens,
+            queue_limit=config.queue_limit,
+            tool_deadline_s=config.tool_deadline_s,
+            cap_chars=config.compaction.cap_chars,
+            summary_chars=config.compaction.summary_chars,
+            max_steps=config.limits.max_steps,
+            max_seconds=config.limits.max_seconds,
         )
-        if not self.model:
+        if not config.model:
             raise InvalidConfig("model is empty")
-        if self.grace_s < 0:
-            raise InvalidConfig(f"grace_s is {self.grace_s}; it cannot be negative")
-        if self.max_tokens >= self.window_tokens:
+        if config.grace_s < 0:
+            raise InvalidConfig(f"grace_s is {config.grace_s}; it cannot be negative")
+        if config.max_tokens >= config.window_tokens:
             raise InvalidConfig(
-                f"max_tokens {self.max_tokens} leaves nothing of a window of {self.window_tokens}"
+                f"max_tokens {config.max_tokens} leaves nothing of a window of {config.window_tokens}"
             )
-        self.compaction.policy()
+        config.compaction.policy()
         return config
 
     @property
@@ -199,7 +199,7 @@ def _tool(tool: Tool | Mapping[str, Any], at: int) -> Tool:
             raise InvalidConfig(f"tools[{at}]: {error}") from error
     if not isinstance(tool, Tool):
         raise InvalidConfig(f"tools[{at}] is no Tool and no definition")
-    if not _TOOL_NAME.fullmatch(tool.name):
+    if not isinstance(tool.name, str) or not _TOOL_NAME.fullmatch(tool.name):
         raise InvalidConfig(
             f"tools[{at}]: name {tool.name!r}; providers allow letters, digits, _ and -, up to 128"
         )

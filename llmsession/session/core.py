@@ -53,6 +53,7 @@ class Core:
 
     __slots__ = (
         "builder",
+        "clears",
         "config",
         "context_tokens",
         "hub",
@@ -92,6 +93,8 @@ class Core:
         self.builder = ContextBuilder(self.provider.profile(config.model), config.frame())
         self.context_tokens = 0
         """The size of the last request that was built."""
+        self.clears = 0
+        """Clears on their way into the store: what comes behind one finds an empty history."""
         self.late_reports = 0
         self.lingering: set[str] = set()
 

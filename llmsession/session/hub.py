@@ -6,6 +6,7 @@ merged, then lost; if durable records would overflow it, it is told where it was
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
@@ -239,40 +240,62 @@ def _tool_uses(record: ToolsRequested) -> list[ToolUse]:
 
 
 class Hub:
-    """All subscribers of a manager, by session. They outlive a session's eviction."""
+    """All subscribers of a manager, by session. They outlive a session's eviction.
+
+    Subscriptions are held weakly: one that its reader has dropped without closing, for example
+    by leaving a loop over a turn's events, is gone with it.
+    """
 
     def __init__(self) -> None:
-        self._subscribers: dict[str, list[Subscription]] = {}
+        self._subscribers: dict[str, list[weakref.ref[Subscription]]] = {}
 
     def has(self, session: str) -> bool:
         return session in self._subscribers
 
+    def _listeners(self, session: str) -> list[Subscription]:
+        references = self._subscribers.get(session)
+        if not references:
+            return []
+        return [found for found in (reference() for reference in references) if found is not None]
+
     def add(self, session: str, subscription: Subscription) -> None:
-        self._subscribers.setdefault(session, []).append(subscription)
+        def dropped(reference: weakref.ref[Subscription]) -> None:
+            self._discard(session, reference)
+
+        reference = weakref.ref(subscription, dropped)
+        self._subscribers.setdefault(session, []).append(reference)
 
     def remove(self, session: str, subscription: Subscription) -> None:
-        listeners = self._subscribers.get(session)
-        if listeners and subscription in listeners:
-            listeners.remove(subscription)
-            if not listeners:
-                del self._subscribers[session]
+        self._discard(session, weakref.ref(subscription))
+
+    def _discard(self, session: str, reference: weakref.ref[Subscription]) -> None:
+        references = self._subscribers.get(session)
+        if references is None:
+            return
+        # By identity where the subscription is gone: dead references are equal only to themselves.
+        kept = [known for known in references if known is not reference and known != reference]
+        if kept:
+            self._subscribers[session] = kept
+        else:
+            del self._subscribers[session]
 
     def publish(self, session: str, record: Record) -> None:
-        for subscription in tuple(self._subscribers.get(session, ())):
+        for subscription in self._listeners(session):
             subscription.offer_record(record)
 
     def preview(self, session: str, preview: Preview) -> None:
-        for subscription in self._subscribers.get(session, ()):
+        for subscription in self._listeners(session):
             subscription.offer_preview(preview)
 
     def end(self, session: str) -> None:
         """The session is closed or moved: its subscribers read what they have, and end."""
-        for subscription in self._subscribers.pop(session, ()):
+        for subscription in self._listeners(session):
             subscription.end()
+        self._subscribers.pop(session, None)
 
     def lag_all(self, session: str) -> None:
         """The session lost its store: nobody knows here what is durable."""
-        for subscription in tuple(self._subscribers.get(session, ())):
+        for subscription in self._listeners(session):
             subscription.lag()
 
     def end_all(self) -> None:

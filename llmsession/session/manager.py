@@ -22,6 +22,7 @@ from llmsession.providers.protocol import Provider
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import (
     Appended,
+    Conflict,
     Hold,
     Lost,
     Owner,
@@ -146,9 +147,25 @@ class SessionManager:
         hold = await self.store.create(session, self._owner)
         state = SessionState(session)
         created = r.SessionCreated(session=session, config=store_config(config))
-        await self._write(state, hold, [created])
+        try:
+            await self._write(state, hold, [created])
+        except StoreError as error:
+            with anyio.CancelScope(shield=True):
+                await self._undo_create(hold, error)
+            raise
         hold = msgspec.structs.replace(hold, head=state.head)
         return LLMSession(self, self._add(state, config, hold))
+
+    async def _undo_create(self, hold: Hold, error: StoreError) -> None:
+        """A session without its first record cannot be opened, so it goes, if it surely has none.
+        If that is not known it is released: ``open`` or ``delete`` finds out."""
+        try:
+            if error.committed is False:
+                await self.store.delete(hold.session)
+            else:
+                await self.store.release(hold)
+        except SessionError:
+            pass  # the caller gets the first error
 
     async def open(
         self, session_id: str, *, tools: Sequence[Tool] = (), takeover: bool = False
@@ -293,11 +310,20 @@ class SessionManager:
             journal.write(record)
         journal.flush()
         written = await promise.wait()
-        self._check_written(written, state.session)
+        if not await self._is_ours(written):
+            self._check_written(written, state.session)
         for stamped, _ in written.entries:
             if stamped is not None:
                 state.apply(stamped)
                 self._hub.publish(state.session, stamped)
+
+    async def _is_ours(self, written: Written) -> bool:
+        """Was a batch that met a conflict in our own epoch written all the same?"""
+        batch, result = written.batch, written.result
+        if not isinstance(result, Conflict) or not result.row or result.row.epoch != batch.epoch:
+            return False
+        found = await self.store.read(batch.session, after=batch.head, limit=len(batch.bodies))
+        return tuple(record.body for record in found) == batch.bodies
 
     @staticmethod
     def _check_written(written: Written, session: str) -> None:

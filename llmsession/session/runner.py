@@ -89,7 +89,7 @@ class TurnRunner:
         before = run.turn
         run.turn, effects = step(run.turn, event)
         self._core.log.event(
-            "turn.event", run.turn, event=type(event).__name__, phase=run.turn.phase.value
+            "turn.moved", run.turn, by=type(event).__name__, phase=run.turn.phase.value
         )
         if before.phase is Phase.STREAMING and run.turn.phase not in (
             Phase.STREAMING,
@@ -229,7 +229,7 @@ class TurnRunner:
         blocks = rename_calls(reply.blocks, self._core.state.call_turns.keys())
         run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
         offers: tuple[r.CallOffer, ...] = ()
-        if stop_rule(reply.stop_reason).follow in (Follow.RUN_TOOLS, Follow.COMMIT):
+        if stop_rule(reply.stop_reason).follow not in (Follow.COMMIT_CUT, Follow.DROP):
             offers = tuple(self._offer(call) for call in reply.calls)
         if run.turn.phase is Phase.STREAMING:
             run.calls.update((offer.id, CallTrack(offer)) for offer in offers)

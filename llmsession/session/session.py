@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,7 +37,7 @@ from . import commands as c
 from .actor import Actor
 from .compactor import CompactionOutcome
 from .config import SessionConfig, ToolResult, WhenBusy
-from .hub import Event, Subscription
+from .hub import Subscription
 from .outcome import (
     Closed,
     InterruptOutcome,
@@ -75,7 +76,7 @@ class Turn:
     def __repr__(self) -> str:
         return f"<Turn {self.id} of {self._session.id}>"
 
-    def __aiter__(self) -> AsyncIterator[Event]:
+    def __aiter__(self) -> Subscription:
         return self._session.events_of(self.id.number)
 
     async def outcome(self) -> TurnOutcome:
@@ -243,7 +244,8 @@ class LLMSession:
         if unknown:
             raise InvalidConfig(f"no such configuration: {', '.join(sorted(unknown))}")
         config = msgspec.structs.replace(actor.core.config, **changes).checked()
-        command = c.Configure(actor.mailbox.number(), command_id, config)
+        checked = {name: getattr(config, name) for name in changes}
+        command = c.Configure(actor.mailbox.number(), command_id, checked)
         actor.put(command)
         await command.promise.wait()
 
@@ -253,8 +255,12 @@ class LLMSession:
         """Give compact summaries for results that came before: ``{call id: text}``.
 
         They serve the next compaction; a result that is shown compacted already keeps the text
-        it has. Raises UnknownToolCall.
+        it has. Raises UnknownToolCall, InvalidInput.
         """
+        if not isinstance(summaries, dict) or not all(
+            isinstance(text, str) for entry in summaries.items() for text in entry
+        ):
+            raise InvalidInput("summaries are texts by call id: {call id: text}")
         actor = await self._live()
         command = c.StoreSummaries(actor.mailbox.number(), command_id, dict(summaries))
         actor.put(command)
@@ -351,15 +357,15 @@ class LLMSession:
     def _subscribe(self, after: int | None, turn: int | None) -> Subscription:
         actor = self._actor
         head = actor.state.head
-        if after is not None and not 0 <= after <= head:
-            raise InvalidInput(f"cursor {after} is not in this log; its head is {head}")
+        if after is not None and not (isinstance(after, int) and 0 <= after <= head):
+            raise InvalidInput(f"cursor {after!r} is not in this log; its head is {head}")
         subscription = Subscription(
             actor.core.hub,
             self.id,
             after=head if after is None else after,
             head=head,
             turn=turn,
-            replay=self._replay,
+            replay=partial(_replayed, self._manager, self.id),  # not ours: it would pin us
         )
         run = actor.turns.current
         if run is not None and run.builder is not None:
@@ -368,18 +374,11 @@ class LLMSession:
         return subscription
 
     async def _replay(self, after: int, up_to: int) -> list[r.Record]:
-        limit = min(256, up_to - after)
-        stored = await self._manager.store.read(self.id, after=after, limit=limit)
-        return [_decoded(self.id, record.seq, record.body) for record in stored]
+        return await _replayed(self._manager, self.id, after, up_to)
 
-    async def events_of(self, number: int) -> AsyncIterator[Event]:
+    def events_of(self, number: int) -> Subscription:
         """The events of turn *number*, from its acceptance to its terminal one."""
-        subscription = self._subscribe(self._actor.state.accepted_at.get(number, 1) - 1, number)
-        try:
-            async for event in subscription:
-                yield event
-        finally:
-            subscription.close()
+        return self._subscribe(self._actor.state.accepted_at.get(number, 1) - 1, number)
 
     def turn(self, turn: TurnId | str | int) -> Turn:
         """The handle of a turn that was accepted before, open or ended.
@@ -428,6 +427,13 @@ def _user_body(content: Content) -> msgspec.Raw:
         ):
             raise InvalidMessage(f"block {at} is the assistant's to say, not the user's")
     return body
+
+
+async def _replayed(
+    manager: SessionManager, session: str, after: int, up_to: int
+) -> list[r.Record]:
+    stored = await manager.store.read(session, after=after, limit=min(256, up_to - after))
+    return [_decoded(session, record.seq, record.body) for record in stored]
 
 
 def _decoded(session: str, seq: int, body: bytes) -> r.Record:

@@ -73,7 +73,7 @@ class TurnQueue:
                 self.runner.interrupt(current, policy, "replaced")
 
     def _check_head(self, expected: int) -> None:
-        actual = self._core.state.head_turn
+        actual = None if self._core.clears else self._core.state.head_turn
         if self.runs:
             raise HeadMoved(f"a{expected}", None, "other sends are open")
         if expected != actual:
@@ -90,7 +90,7 @@ class TurnQueue:
             turn=number,
             body=command.body,
             started=starts,
-            receipt=receipt_text(state.receipts) if starts else None,
+            receipt=self._receipt() if starts else None,
             commands=c.remembered(command.command_id, command.digest, number),
         )
         if starts:
@@ -106,6 +106,10 @@ class TurnQueue:
         self._core.log.event("turn.accepted", run.turn, content=bytes(command.body).decode())
         self._core.journal.write(record, accepted)
         return run
+
+    def _receipt(self) -> str | None:
+        """The note that a turn which starts now carries."""
+        return None if self._core.clears else receipt_text(self._core.state.receipts)
 
     def _answer_send(self, command: c.Send, number: int) -> None:
         self._accepted(command)
@@ -229,7 +233,7 @@ class TurnQueue:
         if not self._waiting:
             return
         run = self.runner.current = self._waiting.popleft()
-        record = r.TurnStarted(turn=run.number, receipt=receipt_text(self._core.state.receipts))
+        record = r.TurnStarted(turn=run.number, receipt=self._receipt())
         self._core.journal.write(record, lambda: self.runner.start(run))
 
     def abandon(self, error: SessionError, *, fenced: bool) -> None:

@@ -13,6 +13,10 @@ from .record import Invoked, Returned, SessionRecording, digest
 __all__ = ["accepted_sends", "check_callers", "token_of"]
 
 
+_FAILED = "the actor of session"
+"""How the error begins that callers get from an actor that a bug of ours has ended."""
+
+
 def token_of(record: r.TurnAccepted | r.SteerAccepted) -> str:
     """The token at the start of a send's text: up to the first colon."""
     texts = (block.text for block in parse_blocks(record.body) if isinstance(block, TextBlock))
@@ -23,11 +27,17 @@ def accepted_sends(
     session: SessionRecording, records: Sequence[r.Record]
 ) -> dict[int, tuple[r.TurnAccepted, Invoked]]:
     """Each accepted turn, and the call that it came from: of repeated calls the first that was
-    not refused."""
-    first: dict[str, Invoked] = {}
+    not refused. Turns of which nobody can know are left out: of a repeated send whose caller
+    did not wait, any of the calls may be the one that was accepted."""
+    by_token: dict[str, list[Invoked]] = {}
     for call in sorted(session.invoked.values(), key=lambda call: call.order):
         if call.command == "send" and call.call not in session.refused:
-            first.setdefault(call.token, call)
+            by_token.setdefault(call.token, []).append(call)
+    first = {
+        token: calls[0]
+        for token, calls in by_token.items()
+        if len(calls) == 1 or not any(call.call in session.abandoned for call in calls)
+    }
     return {
         record.turn: (record, first[token])
         for record in records
@@ -52,6 +62,13 @@ def _check_answered(session: SessionRecording, findings: Findings) -> None:
             *session.refused.get(number, ()),
             *session.abandoned.get(number, ()),
         ]
+        failed = [
+            refused
+            for refused in session.refused.get(number, ())
+            if refused.text.startswith(_FAILED)
+        ]
+        if failed:
+            findings.add(13, failed[0].text, call, *failed)
         if not answers:
             findings.add(13, f"{call.command} number {number} was never answered", call)
         elif len(answers) > 1:

@@ -169,7 +169,10 @@ class CompactionRules:
         return faults
 
     def after(self, state: SessionState, record: r.Record) -> None:
-        pass
+        frontier, messages = state.view.frontier, len(state.context_messages())
+        if frontier > messages:
+            told = f"after {of_record(record)} the frontier is {frontier} of {messages} messages"
+            self._findings.add(9, told, seqs=[record.seq])
 
     def end(self, state: SessionState) -> None:
         pass

@@ -117,6 +117,9 @@ def check_subscribers(
         elif watched.ending in ("closed", "terminal") and len(seqs) < len(expected):
             told = f"a subscriber was not told of record {expected[len(seqs)]}"
             findings.add(13, told, _around(watched, None), seqs=[expected[len(seqs)]])
+        if watched.ending == "stuck":
+            told = "the session was closed, and a subscriber was never told"
+            findings.add(13, told, _around(watched, None))
         _check_previews(watched, ends, findings)
 
 

@@ -49,8 +49,8 @@ class DriveReport(msgspec.Struct, kw_only=True):
     ``repaired`` counts its results that stand for one that never came, ``receipts`` its notes on
     dropped turns; ``resent`` the turns that were sent again, ``kept`` those that an interrupt of
     ours cut short. ``differences`` counts messages that are not as the recording has them.
-    ``history_equal`` is None where nothing was compared. ``faults`` tells the first broken
-    promises in words.
+    ``history_equal`` is None where nothing was compared. ``faults`` tells the first things
+    that went wrong in words.
     """
 
     turns: int = 0
@@ -100,9 +100,11 @@ class DriveReport(msgspec.Struct, kw_only=True):
 
 class Driven(msgspec.Struct, frozen=True):
     """A replay that is over: its report, the history, and the history's turns by recorded turn.
-    ``kept`` are the recorded turns that an interrupt of ours cut short."""
+    ``kept`` are the recorded turns that an interrupt of ours cut short, ``too_large`` those that
+    failed because the window could not hold them (or the recorded reply was a refusal)."""
 
     report: DriveReport
     history: tuple[Message, ...]
     turns: dict[int, tuple[Message, ...]]
     kept: frozenset[int]
+    too_large: frozenset[int]

@@ -186,18 +186,20 @@ class Logged(EntryBase, frozen=True, tag="logged"):
 
 
 class Ended(EntryBase, frozen=True, tag="ended"):
-    """A session was closed; ``still_running`` is what ``close`` named."""
+    """A session was closed; ``still_running`` is what ``close`` named, ``running`` what of the
+    session's work was really running when it returned."""
 
     still_running: tuple[str, ...] = ()
-    late_reports: int = 0
+    running: tuple[str, ...] = ()
 
 
 class LeftBehind(EntryBase, frozen=True, tag="left"):
-    """What still ran when every session was closed, and what was left after the manager."""
+    """What was left after the manager, and how late the event loop was at worst."""
 
-    after_close: tuple[str, ...] = ()
     after_exit: tuple[str, ...] = ()
     open_streams: int = 0
+    late_reports: int = 0
+    lag_s: float = 0.0
 
 
 Entry: TypeAlias = (
@@ -313,12 +315,14 @@ class SessionRecording:
 
 
 def state_parts(state: SessionState) -> dict[str, str]:
-    """*state* as digests of its parts: equal parts have equal digests."""
+    """*state* as digests of its parts: equal parts have equal digests.
+
+    The turn counter is left out: it is ahead of the log while an acceptance is on its way.
+    """
     parts: dict[str, Any] = {
         "history": state.history,
         "open": [_open_parts(turn) for turn in state.open.values()],
         "config": state.config,
-        "counter": state.counter.last,
         "place": [state.head, state.epoch, state.generation, state.head_turn],
         "view": state.view,
         "summaries": state.summaries,
@@ -328,10 +332,7 @@ def state_parts(state: SessionState) -> dict[str, str]:
         "commands": state.commands,
         "usage": [state.turn_usage, state.usage],
     }
-    return {
-        name: digest(msgspec.json.encode(part, order="deterministic"))
-        for name, part in parts.items()
-    }
+    return {name: digest(msgspec.json.encode(part)) for name, part in parts.items()}
 
 
 def _open_parts(turn: OpenTurn) -> list[Any]:

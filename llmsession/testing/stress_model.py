@@ -23,12 +23,27 @@ from .scripted import ScriptedReply, block, call, say, think
 __all__ = ["CALLER_TOOLS", "Model", "stress_tools"]
 
 CALLER_TOOLS = ("ask", "fetch")
+LAST_WORDS = b"#last:"
+"""What is said before a session is closed: it gets a tool that does not want to stop."""
 _OURS = ("quick", "thread", "failing", "slow", "stubborn", "recall", "unknown")
 _STOPS = (
     "end_turn", "stop_sequence", "max_tokens", "refusal", "model_context_window_exceeded",
     "novel_reason",
 )  # fmt: skip
-_WORDS = ["lorem", "ipsum", "dolor", "sit", "amet", "consectetur", "adipiscing", "elit", "sed", "do", "eiusmod", "tempor"]
+_WORDS = [
+    "lorem",
+    "ipsum",
+    "dolor",
+    "sit",
+    "amet",
+    "consectetur",
+    "adipiscing",
+    "elit",
+    "sed",
+    "do",
+    "eiusmod",
+    "tempor",
+]
 
 
 def words(random: Random, chars: int) -> str:
@@ -48,6 +63,8 @@ class Model:
         session = (request.system or "").partition(" ")[0]
         self._noted(session, request, tag)
         random = Random(f"{self._seed}/{session}/{tag.turn}/{tag.step}/{tag.attempt}")
+        if LAST_WORDS in bytes(request.messages[-1].body):
+            return call("stubborn", {"seed": random.randrange(1 << 30)}, id="call_0")
         return self._with_fault(random, self._reply(random, tag))
 
     def _reply(self, random: Random, tag: StepTag) -> ScriptedReply:
@@ -64,9 +81,8 @@ class Model:
                 reply = reply.stopping("max_tokens")
         elif kind < 0.55:
             # A pause comes with the provider's own tool running.
-            search = {"type": "server_tool_use", "id": f"srvtoolu_{tag.turn}_{tag.step}"}
-            search |= {"name": "web_search", "input": {"query": "x"}}
-            reply = (reply + block(search)).stopping("pause_turn")
+            search = _server_call(f"srvtoolu_{tag.turn}_{tag.step}")
+            reply = (reply + search).stopping("pause_turn")
         else:
             reply = (reply + say("so far")).stopping(random.choice(_STOPS[:1] * 4 + _STOPS))
         delay_s = random.choice((0.0, 0.0, 0.0, 0.0005, 0.002))
@@ -82,22 +98,29 @@ class Model:
 
     def _with_fault(self, random: Random, reply: ScriptedReply) -> ScriptedReply:
         kind, at = random.random(), random.randrange(8)
-        if kind < 0.06:
+        if kind < 0.1:
             error = ProviderError("overloaded", kind="retryable", delay_s=0.002)
             return reply.raising(error, at=at)
-        if kind < 0.07:
+        if kind < 0.12:
             return reply.raising(ProviderError("too large", kind="overflow"), at=at)
-        if kind < 0.08:
+        if kind < 0.135:
             return reply.raising(ProviderError("no such model", kind="fatal"), at=at)
-        if kind < 0.09:
+        if kind < 0.15:
             return reply.raising(RuntimeError("a bug of the provider"), at=at)
-        if kind < 0.11:
+        if kind < 0.16:
             return reply.hanging(at=at)
-        if kind < 0.13:
-            return reply.ignoring_cancellation(random.uniform(0.02, 0.2), at=at)
-        if kind < 0.14:
+        if kind < 0.18:
+            return reply.ignoring_cancellation(random.uniform(0.02, 0.4), at=at)
+        if kind < 0.182:
+            return reply.ignoring_cancellation(2.5, at=at)
+        if kind < 0.19:
             return reply.out_of_order()
         return reply
+
+
+def _server_call(call_id: str) -> ScriptedReply:
+    name, query = "web_search", {"query": "x"}
+    return block({"type": "server_tool_use", "id": call_id, "name": name, "input": query})
 
 
 def stress_tools() -> tuple[Tool, ...]:
@@ -138,8 +161,8 @@ async def _slow(seed: int) -> str:
 
 
 async def _stubborn(seed: int) -> str:
-    """Swallows every cancellation for a while: up to twice the grace period."""
-    until = anyio.current_time() + Random(seed).uniform(0.02, 0.2)
+    """Swallows every cancellation for a while: up to three times the grace period."""
+    until = anyio.current_time() + Random(seed).uniform(0.02, 0.3)
     while (left_s := until - anyio.current_time()) > 0:
         try:
             await anyio.sleep(left_s)

@@ -12,7 +12,16 @@ from llmsession.turns import records as r
 
 from .breach import Breach
 from .check_callers import token_of
-from .record import Invoked, OutcomeSeen, Recording, Refused, Requested, Returned, Watched
+from .record import (
+    Invoked,
+    LeftBehind,
+    OutcomeSeen,
+    Recording,
+    Refused,
+    Requested,
+    Returned,
+    Watched,
+)
 
 __all__ = ["StressPlan", "StressReport", "count", "latencies_ms", "percentile"]
 
@@ -101,10 +110,11 @@ def count(recording: Recording) -> dict[str, int]:
                 counted[f"subscriber {ending}"] += 1
                 counted["subscriber resumed"] += entry.turn is None and entry.after > 1
                 counted["previews"] += sum(not seen.seq for seen in entry.seen)
+            case LeftBehind(late_reports=late):
+                counted["late reports"] += late
             case _:
                 pass
     for session in recording.sessions.values():
-        counted["late reports"] += sum(ended.late_reports for ended in session.ended)
         counted["named as still running"] += sum(
             len(ended.still_running) for ended in session.ended
         )

@@ -63,8 +63,9 @@ def name_reply(
     stop_reason = reply.stop_reason or "unknown"
     if follow is Follow.DROP:
         return e.ReplyRefused(tag=tag, stop_reason=stop_reason)
-    # Some servers say "stop" over whole calls: the calls count, not the word.
-    if offers and follow in (Follow.RUN_TOOLS, Follow.COMMIT):
+    # Some servers say "stop" over whole calls, or pause beside them: the calls count, not the
+    # word, because they have to be answered in the very next message.
+    if offers and follow is not Follow.COMMIT_CUT:
         return e.ReplyRequestedTools(tag=tag, calls=offers)
     if follow is Follow.CONTINUE and turn.pauses < limits.max_pauses:
         return e.ReplyContinued(tag=tag, paused=True)

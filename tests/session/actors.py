@@ -200,8 +200,8 @@ class SwallowingCancellation:
         while (left_s := until - anyio.current_time()) > 0:
             try:
                 await anyio.sleep(left_s)
-            except anyio.get_cancelled_exc_class():  # noqa: ASYNC103  # the misbehaviour
-                continue  # noqa: ASYNC104
+            except anyio.get_cancelled_exc_class():  # the misbehaviour
+                continue
         self.ended.set()
         return self.returns
 
@@ -218,7 +218,7 @@ class FinishingWithinGrace:
         self.started.set()
         try:
             await anyio.sleep_forever()
-        except anyio.get_cancelled_exc_class():  # noqa: ASYNC103  # it means to finish
+        except anyio.get_cancelled_exc_class():  # it means to finish
             with anyio.CancelScope(shield=True):
                 await anyio.sleep(self.seconds)
-        return self.returns  # noqa: ASYNC104
+        return self.returns

@@ -174,7 +174,9 @@ class Program:
 
     async def _reply_ends(self) -> None:
         self._open_reply()
-        stop = self.pick(("end_turn", "end_turn", "end_turn", "max_tokens", "pause_turn", "refusal"))
+        stop = self.pick(
+            ("end_turn", "end_turn", "end_turn", "max_tokens", "pause_turn", "refusal")
+        )
         self.provider.say(BlockStopped(0), ReplyEnded(stop))
         self.model.reply_ends(stop)
 
@@ -267,8 +269,9 @@ class Program:
         assert plain(session.conversation(include_open=True)) == model.committed + model.staged
         assert {n: (o.status, o.stop_reason) for n, o in self.outcomes.items()} == model.ended
         for number, steers in model.returned.items():
-            unread = [msgspec.json.decode(raw)[0]["text"] for raw in
-                      self.outcomes[number].unread_steers]
+            unread = [
+                msgspec.json.decode(raw)[0]["text"] for raw in self.outcomes[number].unread_steers
+            ]
             assert unread == steers
         assert status.queued == len(model.queue)
         assert (status.turn.number if status.turn else None) == (

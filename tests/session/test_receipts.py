@@ -150,7 +150,9 @@ async def test_a_receipt_is_told_until_a_turn_that_carries_it_commits_and_then_n
 
 async def test_a_receipt_survives_a_restart() -> None:
     store = MemoryStore()
-    async with stage([call("t", id="a"), never()], tools=[Tool(name="t", run=Quick())], store=store) as on:
+    async with stage(
+        [call("t", id="a"), never()], tools=[Tool(name="t", run=Quick())], store=store
+    ) as on:
         await on.session.send("dropped")
         await anyio.sleep(1)
         await on.session.interrupt()

@@ -22,7 +22,15 @@ from llmsession.session.config import WhenBusy
 from llmsession.session.session import Turn
 from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import call, never, say
-from tests.session.actors import Quick, SwallowingCancellation, Waiting, first, settled, stage, texts_of
+from tests.session.actors import (
+    Quick,
+    SwallowingCancellation,
+    Waiting,
+    first,
+    settled,
+    stage,
+    texts_of,
+)
 
 
 async def test_a_send_returns_when_its_acceptance_is_durable_and_not_before() -> None:

@@ -79,7 +79,9 @@ async def test_a_paused_reply_is_kept_as_it_is_and_the_turn_goes_on(reason: str)
 
 
 async def test_a_turn_is_paused_a_bounded_number_of_times() -> None:
-    paused = say("wait").stopping("pause_turn")
+    searching = block({"type": "server_tool_use", "id": "srv", "name": "web", "input": {}})
+    found = block({"type": "web_search_tool_result", "tool_use_id": "srv", "content": []})
+    paused = (searching + found).stopping("pause_turn")
     async with stage(lambda request, tag: paused, limits=TurnLimits(max_pauses=3)) as on:
         outcome = await (await on.session.send("hello")).outcome()
         assert (outcome.status, outcome.stop_reason) == ("committed", "pause_turn")

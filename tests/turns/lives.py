@@ -35,7 +35,7 @@ Choose: TypeAlias = Callable[[int], int]
 """A number from 0 up to, not including, the given one."""
 Move: TypeAlias = Callable[[], None]
 
-LIMITS = TurnLimits(max_steps=4, max_retries=2, max_overflows=1, max_pauses=1)
+LIMITS = TurnLimits(max_steps=4, max_retries=1, max_overflows=1, max_pauses=1)
 STOP_REASONS = (
     "end_turn", "stop_sequence", "max_tokens", "pause_turn", "compaction", "refusal",
     "model_context_window_exceeded", "something_new", *["tool_use"] * 6,
@@ -59,7 +59,7 @@ class Life:
         self.choose = choose
         self.on_failure: OnFailure = on_failure
         self.turn = Turn(number=7)
-        self.oracle = Oracle(2, 1, 1, 4, on_failure)
+        self.oracle = Oracle(1, 1, 1, 4, on_failure)
         self.work: dict[str, StepTag] = {"Start": StepTag(7, 0, 0)}
         """Orders that nobody has reported on, by name."""
         self.old_tags: list[StepTag] = []
@@ -81,6 +81,9 @@ class Life:
         assert all(effect.tag == tag_of(self.turn) for effect in effects)
         if tag_of(before) != tag_of(self.turn):
             self.old_tags.append(tag_of(before))
+        if self.turn.phase in DECIDED and before.phase not in DECIDED:
+            # What the work before the decision has still to report is late from now on.
+            assert tag_of(before) != tag_of(self.turn)
         self._note_work(effects)
         self._note_depth(before)
         self.compare()
@@ -148,7 +151,7 @@ class Life:
             ("Start", (40, self.start)),
             ("BuildContext", (40, self.context)),
             ("OpenStream", (30, self.reply)),
-            ("OpenStream", (8, self.failure)),
+            ("OpenStream", (10, self.failure)),
             ("JournalCalls", (40, self.calls_durable)),
             ("JournalStep", (40, self.step_durable)),
             ("StartTools", (30, self.answers)),

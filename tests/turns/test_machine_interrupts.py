@@ -168,9 +168,24 @@ def test_after_the_decision_an_older_record_becoming_durable_changes_nothing(
     assert step(turn, event) == (turn, ())
 
 
-@pytest.mark.parametrize("phase", AFTER_THE_DECISION)
-def test_the_decision_makes_every_report_of_the_work_before_it_late(phase: Phase) -> None:
-    turn = at(phase)
-    steps = 0 if phase is Phase.ABORTING else 1
-    for attempt in range(turn.attempt):
-        assert is_late(turn, e.ReplyFinished(tag=StepTag(3, steps, attempt), stop_reason="x"))
+@pytest.mark.parametrize(
+    ("before", "decision"),
+    [
+        (TO_STREAMING, e.ReplyFinished(stop_reason="end_turn")),
+        (TO_STREAMING, e.ReplyRefused(stop_reason="refusal")),
+        ((*TO_TOOLS, DROP), e.StoppedToDrop()),
+        ((*TO_TOOLS, KEEP), e.StoppedToKeep()),
+        ((*TO_STREAMING, LIMIT), e.StoppedToFail()),
+    ],
+    ids=["finished", "refused", "dropped", "kept", "limited"],
+)
+def test_the_decision_makes_every_report_of_the_work_before_it_late(
+    before: tuple[e.Event, ...], decision: e.Event
+) -> None:
+    decided = after(*before, decision)
+    for report in (
+        e.ReplyFinished(tag=TAG, stop_reason="end_turn"),
+        e.AllCallsAnswered(tag=TAG, calls=("c1", "c2")),
+    ):
+        assert is_late(decided, report)
+        assert step(decided, report) == (decided, ())

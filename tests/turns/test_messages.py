@@ -64,7 +64,7 @@ def test_messages_with_other_bytes_are_not_equal() -> None:
     assert message("a") != message("b")
 
 
-@settings(derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=60, deadline=None)
 @given(
     st.lists(
         st.dictionaries(st.text(max_size=6), st.none() | st.integers() | st.text(), max_size=4),

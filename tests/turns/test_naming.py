@@ -66,8 +66,8 @@ MEANINGS: dict[str | None, tuple[e.Event, e.Event, e.Event, e.Event]] = {
     "end_turn": (finished("end_turn"), TOOLS, STEERED, TOOLS),
     "stop_sequence": (finished("stop_sequence"), TOOLS, STEERED, TOOLS),
     "tool_use": (finished("end_turn"), TOOLS, STEERED, TOOLS),
-    "pause_turn": (PAUSED, PAUSED, PAUSED, PAUSED),
-    "compaction": (PAUSED, PAUSED, PAUSED, PAUSED),
+    "pause_turn": (PAUSED, TOOLS, PAUSED, TOOLS),
+    "compaction": (PAUSED, TOOLS, PAUSED, TOOLS),
     "max_tokens": (finished("max_tokens"), finished("max_tokens"), STEERED, STEERED),
     "model_context_window_exceeded": (
         finished("model_context_window_exceeded"),

@@ -57,7 +57,7 @@ def test_only_our_own_calls_are_calls() -> None:
     assert whole(text(0, "a")).calls == ()
 
 
-@settings(derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=8))
 def test_deltas_join_to_what_one_delta_would_say(pieces: list[str]) -> None:
     assert whole(text(0, *pieces)).blocks == whole(text(0, "".join(pieces))).blocks

@@ -28,7 +28,7 @@ def request(options: dict[str, Any] | None = None, text: str = "hi") -> Request:
     )
 
 
-@settings(derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=60, deadline=None)
 @given(OPTIONS, st.text(max_size=10))
 def test_v18_equal_inputs_are_encoded_byte_identically(options: dict[str, Any], text: str) -> None:
     first = request(options, text)

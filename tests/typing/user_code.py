@@ -1,10 +1,93 @@
-"""Code as a user writes it. It never runs: test_house lets a strict type checker read it."""
+"""Code as a user writes it. Nothing runs it: the strict type checker reads it."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import assert_type
 
-from llmsession.turns.ids import TurnId
+from llmsession import (
+    CompactionConfig,
+    CompactionOutcome,
+    InterruptOutcome,
+    InterruptResult,
+    LLMSession,
+    MemoryStore,
+    Message,
+    Provider,
+    ReplayProvider,
+    SessionConfig,
+    SessionManager,
+    SessionStatus,
+    TextDelta,
+    Tool,
+    ToolOutput,
+    ToolResult,
+    ToolUse,
+    Turn,
+    TurnId,
+    TurnLimits,
+    TurnOutcome,
+    Usage,
+    count_turns,
+)
+from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.stream import ReplyEnded, ReplyStarted, StreamEvent
 
-assert_type(TurnId.parse("u7"), TurnId)
-assert_type(TurnId("a", 7).number, int)
+
+class Echo:
+    """A provider of the user's own."""
+
+    name = "echo"
+
+    def profile(self, model: str) -> Profile:
+        return Profile(name=model)
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        yield ReplyStarted(request.model)
+        yield ReplyEnded("end_turn", Usage(input_tokens=tag.step))
+
+
+def look_up(word: str) -> ToolOutput:
+    return ToolOutput(content=word * 100, compact_summary=word)
+
+
+async def agent(messages: tuple[Message, ...]) -> None:
+    provider: Provider = Echo()
+    provider = ReplayProvider(messages, delta_chars=8)
+    config = SessionConfig(
+        model="m",
+        system="be brief",
+        tools=[Tool(name="look_up", run=look_up), {"name": "ask", "input_schema": {}}],
+        limits=TurnLimits(max_steps=50, max_seconds=600),
+        compaction=CompactionConfig(threshold=0.7, keep_recent_steps=10),
+    )
+    async with SessionManager(provider=provider, store=MemoryStore()) as manager:
+        session = await manager.create(config)
+        assert_type(session, LLMSession)
+        turn = await session.send("hello", when_busy="steer", expected_head=TurnId("a", 3))
+        assert_type(turn, Turn)
+        async for event in turn:
+            if isinstance(event, TextDelta):
+                print(event.text)
+            elif isinstance(event, ToolUse):
+                await session.submit_tool_results(
+                    [ToolResult(event.id, [{"type": "text", "text": "x"}])]
+                )
+        assert_type(await turn.outcome(), TurnOutcome)
+        assert_type(await turn.text(), str)
+        stopped = await session.interrupt(turn.id, policy="keep_steps", command_id="c-1")
+        assert_type(stopped, InterruptOutcome)
+        assert_type(stopped.result, InterruptResult)
+        assert_type(session.conversation(include_open=True), tuple[Message, ...])
+        assert_type(await session.read_conversation(), tuple[Message, ...])
+        assert_type(session.context(), Request)
+        assert_type(session.status(), SessionStatus)
+        assert_type(session.usage().total, Usage)
+        assert_type(count_turns(session.conversation()), int)
+        assert_type(await session.compact(), CompactionOutcome)
+        await session.configure(model="other")
+        await session.clear()
+        async for event in session.subscribe(after=0):
+            print(event)
+        again = await manager.open(session.id, tools=[Tool(name="look_up", run=look_up)])
+        await again.close()

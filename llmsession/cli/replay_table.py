@@ -1,0 +1,93 @@
+"""The table at the end of a replay, and what it cannot say in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .replayed import ReplayedFile
+
+__all__ = ["print_table"]
+
+_COLUMNS = {
+    "turns": "turns",
+    "steps": "steps",
+    "messages": "msgs",
+    "requests": "reqs",
+    "invalid_requests": "bad\nreqs",
+    "orphans": "orp-\nhans",
+    "differences": "diff-\ners",
+    "repaired": "rep-\naired",
+    "skipped": "skip-\nped",
+    "compactions": "com-\npact",
+    "interrupts": "intr-\nrupt",
+    "seconds": "secs",
+}
+_WRONG = {"invalid_requests", "orphans", "differences"}
+"""Figures that are 0 unless a promise was broken."""
+
+
+def print_table(replayed: Iterable[ReplayedFile], console: Console | None = None) -> None:
+    """A row a file, a sum below several, then a line for each file with something to say."""
+    console = console or Console()
+    rows = [(Path(found.file).name, found.figures()) for found in replayed if not found.error]
+    if not rows:
+        return
+    console.print(_table(rows, console.width))
+    for file, figures in rows:
+        remarks = _remarks(figures)
+        if remarks:
+            said = f"{escape(file)}: {'; '.join(remarks)}"
+            console.print(said, soft_wrap=True, highlight=False)
+        for fault in figures["faults"]:
+            console.print(f"  [red]{escape(fault)}[/]", soft_wrap=True, highlight=False)
+    console.print("Recorded replies, no model.", style="dim")
+
+
+def _table(rows: Sequence[tuple[str, Mapping[str, Any]]], width: int) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=0, show_footer=len(rows) > 1)
+    sums = {name: sum(figures[name] for _, figures in rows) for name in _COLUMNS}
+    widths = {
+        name: max(map(len, [*title.split("\n"), _shown(name, sums[name])]))
+        for name, title in _COLUMNS.items()
+    }
+    # Rich narrows all columns alike; the figures have to stay whole, so the name gives way.
+    room = max(8, width - sum(each + 1 for each in widths.values()) - 2)
+    table.add_column("file", "sum", no_wrap=True)
+    for name, title in _COLUMNS.items():
+        total = _red(name, _shown(name, sums[name]))
+        table.add_column(title, total, justify="right", no_wrap=True, min_width=widths[name])
+    for file, figures in rows:
+        short = file if len(file) <= room else file[: room - 1] + "…"
+        shown = [_red(name, _shown(name, figures[name])) for name in _COLUMNS]
+        table.add_row(escape(short), *shown)
+    return table
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:.1f}" if name == "seconds" else str(value)
+
+
+def _red(name: str, text: str) -> str:
+    return f"[red]{text}[/]" if name in _WRONG and text != "0" else text
+
+
+def _remarks(figures: Mapping[str, Any]) -> list[str]:
+    remarks = []
+    if figures["skipped_reasons"]:
+        remarks.append(f"skipped: {_counted(figures['skipped_reasons'])}")
+    if "history_equal" in figures:
+        remarks.append(f"interrupts: {_counted(figures['interrupt_results'])}")
+        remarks.append(f"turns sent again {figures['resent']}, kept short {figures['kept']}")
+        remarks.append("history equal" if figures["history_equal"] else "[red]history differs[/]")
+    return remarks
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"

@@ -1,0 +1,118 @@
+"""Files of recorded conversations on their way through real sessions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from llmsession.errors import SessionError
+from llmsession.testing.drive import DriveOptions, DriveReport, replay_conversation
+from llmsession.transcripts import Conversation, detect, read
+
+__all__ = ["ReplayedFile", "drive_files"]
+
+DEFAULT = DriveOptions()
+
+
+class ReplayedFile(msgspec.Struct, kw_only=True):
+    """One file's replay. ``error`` says why it could not be read; then nothing else counts."""
+
+    file: str
+    format: str | None = None
+    conversations: int = 0
+    report: DriveReport = msgspec.field(default_factory=DriveReport)
+    seconds: float = 0.0
+    error: str | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """The file as one JSON object."""
+        report = self.report
+        counted = {
+            name: value
+            for name, value in msgspec.structs.asdict(report).items()
+            if name != "history_equal" or value is not None
+        }
+        found = {
+            "file": self.file,
+            "format": self.format,
+            "conversations": self.conversations,
+            "skipped": report.skipped,
+            **counted,
+            "seconds": round(self.seconds, 3),
+        }
+        return found | ({"error": self.error} if self.error else {})
+
+
+def drive_files(
+    files: Iterable[Path],
+    options: DriveOptions = DEFAULT,
+    *,
+    format: str | None = None,
+    strict: bool = False,
+) -> Iterator[ReplayedFile]:
+    """Replay each file, in *format* or in the one that it looks like; a bar shows it on a terminal.
+
+    A file that cannot be read is given back with its ``error``; the others go on.
+    """
+    for path in files:
+        yield _replay_file(path, options, format=format, strict=strict)
+
+
+def _replay_file(
+    path: Path, options: DriveOptions, *, format: str | None, strict: bool
+) -> ReplayedFile:
+    found = ReplayedFile(file=str(path), format=format)
+    started = time.perf_counter()
+    try:
+        written = path.read_bytes()
+        found.format = format or detect(written)
+        conversations = read(written, found.format, strict=strict)
+    except (OSError, SessionError) as error:
+        found.error = _told(error)
+        found.report.skipped_reasons["unreadable"] += 1
+        return found
+    found.conversations = len(conversations)
+    _drive_all(conversations, options, found)
+    found.seconds = time.perf_counter() - started
+    return found
+
+
+def _told(error: Exception) -> str:
+    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(told.split())
+
+
+def _drive_all(
+    conversations: Sequence[Conversation], options: DriveOptions, found: ReplayedFile
+) -> None:
+    total = sum(len(conversation.messages) for conversation in conversations)
+    rounds = 1 if options.interrupt_every is None else 2
+    with _progress() as progress:
+        task = progress.add_task(Path(found.file).name, total=total * rounds)
+        for conversation in conversations:
+            drive = partial(
+                replay_conversation, conversation, options, advanced=partial(progress.advance, task)
+            )
+            found.report.add(anyio.run(drive))
+
+
+def _progress() -> Progress:
+    """A bar on a terminal, nothing elsewhere; gone when the file is done."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} messages"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

@@ -1,0 +1,209 @@
+"""Random lives of a session in virtual time: scripts with tools, interrupts, resends.
+
+Every life is a function of its seed. It drives the public API alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from llmsession.errors import ProviderError, SessionBusy, SessionError
+from llmsession.session.config import CompactionConfig, SessionConfig, Tool, ToolOutput, ToolResult
+from llmsession.session.manager import SessionManager
+from llmsession.session.outcome import InterruptOutcome
+from llmsession.session.session import LLMSession, Turn
+from llmsession.store.memory import MemoryStore
+from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, block, call, say, think
+from llmsession.turns.machine import TurnLimits
+from llmsession.turns.previews import ToolUse
+from llmsession.turns.records import InterruptPolicy
+from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.usage import Usage
+
+__all__ = ["Life"]
+
+POLICIES: tuple[InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
+TOOLS = ("quick", "slow", "stubborn", "failing", "mine", "never")
+
+
+class Life:
+    """One session's life. ``quiet`` is called wherever the session has come to rest."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        turns: int = 3,
+        quiet: Callable[[Life], Awaitable[None]] | None = None,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.turns = turns
+        self.quiet = quiet
+        self.seen: Counter[str] = Counter()
+        profile = Profile(name="scripted", thinking_opens_tool_loop=self.rng.random() < 0.2)
+        self.provider = ScriptedProvider(self._reply, profile=profile)
+        self.store = MemoryStore()
+        self.manager: SessionManager
+        self.session: LLMSession
+
+    # The model's side.
+
+    def _reply(self, request: Request, tag: StepTag) -> ScriptedReply:
+        rng = self.rng
+        reply = ScriptedReply(usage=Usage(input_tokens=rng.randrange(50), output_tokens=3))
+        if rng.random() < 0.4 or self.provider._profile.thinking_opens_tool_loop:
+            reply += think("let me think about it", f"sig{rng.randrange(10**6)}")
+        if rng.random() < 0.6:
+            reply += say("some words on the way")
+        if rng.random() < (0.75 if tag.step < 4 else 0.2):
+            for number in range(rng.randint(1, 4)):
+                reply += call(rng.choice(TOOLS), {"x": number}, id=f"call_{number}")
+        elif not reply.blocks or rng.random() < 0.8:
+            reply += say("in the end")
+        reply = reply.slow(rng.choice((0.0, 0.0, 0.01, 0.2)), delta_chars=rng.choice((3, 16, 99)))
+        return self._with_trouble(reply)
+
+    def _with_trouble(self, reply: ScriptedReply) -> ScriptedReply:
+        rng, kind = self.rng, self.rng.random()
+        if kind < 0.05:
+            error = ProviderError("overloaded", kind=rng.choice(("retryable", "fatal", "overflow")))
+            return reply.raising(error, rng.randrange(8))
+        if kind < 0.08:
+            return reply.stopping(rng.choice(("max_tokens", "refusal", "odd")))
+        if kind < 0.10:
+            paused = block({"type": "server_tool_use", "id": "st", "name": "web", "input": {}})
+            return (say("looking") + paused).stopping("pause_turn")
+        if kind < 0.13:
+            return reply.hanging(rng.randrange(6))
+        if kind < 0.16:
+            return reply.ignoring_cancellation(0.4, rng.randrange(6))
+        return reply
+
+    # The tools.
+
+    async def _quick(self, **_: Any) -> ToolOutput:
+        return ToolOutput(content="quick result\n" * 40, compact_summary="it was quick")
+
+    async def _slow(self, **_: Any) -> str:
+        await anyio.sleep(self.rng.choice((0.05, 0.3)))
+        return "slow result\n" * 100
+
+    async def _stubborn(self, **_: Any) -> str:
+        until = anyio.current_time() + 0.35
+        while (left := until - anyio.current_time()) > 0:
+            try:
+                await anyio.sleep(left)
+            except anyio.get_cancelled_exc_class():  # it is the misbehaviour
+                continue  # it is swallowed on purpose
+        return "stubborn result"
+
+    async def _failing(self, **_: Any) -> str:
+        raise RuntimeError("no such file")
+
+    def tools(self) -> list[Tool]:
+        runs = {"quick": self._quick, "slow": self._slow, "stubborn": self._stubborn}
+        return [
+            *(Tool(name=name, run=run) for name, run in runs.items()),
+            Tool(name="failing", run=self._failing),
+            Tool(name="mine"),
+            Tool(name="never", deadline_s=0.5),
+        ]
+
+    def _config(self) -> SessionConfig:
+        rng = self.rng
+        return SessionConfig(
+            model="m",
+            tools=tuple(self.tools()),
+            window_tokens=20_000,
+            max_tokens=1000,
+            on_failure=rng.choice(("keep_steps", "drop")),
+            limits=TurnLimits(
+                max_steps=rng.choice((2, 4, 8)),
+                max_seconds=rng.choice((None, None, 1.0)),
+                max_retries=1,
+            ),
+            compaction=CompactionConfig(
+                threshold=0.05, keep_recent_turns=1, keep_recent_steps=2, cap_chars=800
+            ),
+        )
+
+    # The life.
+
+    async def __call__(self) -> Counter[str]:
+        async with SessionManager(provider=self.provider, store=self.store) as self.manager:
+            self.session = await self.manager.create(self._config(), session_id="s")
+            with anyio.fail_after(1000):
+                for number in range(self.turns):
+                    await self._episode(number)
+                    await self._rest()
+        assert self.manager.running_works == ()
+        assert self.provider.open_streams == 0
+        return self.seen
+
+    async def _rest(self) -> None:
+        await anyio.sleep(2.0)  # past every grace, every stubborn tool
+        if self.quiet is not None:
+            await self.quiet(self)
+
+    async def _episode(self, number: int) -> None:
+        """A send, perhaps more of them, interrupts at random moments, and a resend."""
+        rng = self.rng
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._turn, f"do {number}", "queue")
+            for extra in range(rng.choice((0, 0, 1, 2))):
+                await self._moment()
+                mode = rng.choice(("queue", "steer", "interrupt", "reject"))
+                group.start_soon(self._turn, f"more {number}.{extra}", mode)
+            for _ in range(rng.choice((1, 1, 2, 3))):
+                await self._moment()
+                self._count(await self.session.interrupt(policy=rng.choice(POLICIES)))
+            if rng.random() < 0.15:
+                await self._moment()
+                group.start_soon(self.session.compact)
+            # Whatever is still open, and might wait for a result that never comes.
+            await anyio.sleep(rng.choice((0.0, 0.5, 3.0)))
+            self._count(await self.session.interrupt(policy=rng.choice(POLICIES)))
+        if rng.random() < 0.2 and not self.session.status().turn:
+            await self.session.clear()
+            self.seen["cleared"] += 1
+
+    async def _moment(self) -> None:
+        """Some turns of the event loop, or some time."""
+        rng = self.rng
+        if rng.random() < 0.6:
+            for _ in range(rng.randrange(80)):
+                await anyio.lowlevel.checkpoint()
+        else:
+            await anyio.sleep(rng.choice((0.005, 0.03, 0.15, 0.6, 1.2)))
+
+    def _count(self, outcome: InterruptOutcome) -> None:
+        self.seen[str(outcome.result)] += 1
+        if any(turn.calls for turn in outcome.dropped):
+            self.seen["dropped with calls"] += 1
+        if any(turn.still_running for turn in outcome.turns):
+            self.seen["left running"] += 1
+
+    async def _turn(self, text: str, mode: Any) -> None:
+        try:
+            turn = await self.session.send(text, when_busy=mode)
+        except SessionBusy:
+            return
+        async with anyio.create_task_group() as group:
+            async for event in turn:
+                if isinstance(event, ToolUse) and event.name == "mine":
+                    group.start_soon(partial(self._answer, turn, event.id))
+        self.seen[(await turn.outcome()).stop_reason] += 1
+
+    async def _answer(self, turn: Turn, call_id: str) -> None:
+        await self._moment()
+        try:
+            await self.session.submit_tool_results([ToolResult(call_id, "my result " * 30)])
+        except SessionError as error:  # the turn may have ended meanwhile
+            self.seen[type(error).__name__] += 1

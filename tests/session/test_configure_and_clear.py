@@ -1,0 +1,198 @@
+"""Changing the configuration between turns, and starting the next generation."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from llmsession import InvalidConfig, MemoryStore, SessionBusy, SessionClosed, Tool, ToolUse
+from llmsession.testing.scripted import call, never, say, think
+from llmsession.turns import records as r
+from tests.session.actors import Quick, Waiting, first, settled, stage
+
+
+async def test_a_configuration_takes_effect_at_once_between_turns() -> None:
+    async with stage(["hi", "hi"], system="old") as on:
+        await on.say("hello")
+        await on.session.configure(model="n", system="new", max_tokens=99)
+        await on.say("hello")
+        old, new = on.provider.requests
+        assert (old.model, old.system, old.max_tokens) == ("m", "old", 8192)
+        assert (new.model, new.system, new.max_tokens) == ("n", "new", 99)
+
+
+async def test_a_configuration_during_a_turn_takes_effect_after_it_and_before_the_next() -> None:
+    tool = Waiting()
+    script = [call("t", id="c"), "one", "two"]
+    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+        running = await on.session.send("first")
+        queued = await on.session.send("second")
+        await tool.started.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: on.session.configure(model="n"))
+            await settled()
+            assert on.session.config.model == "m"
+            tool.go.set()
+            await running.text()
+            await queued.text()
+        assert [request.model for request in on.provider.requests] == ["m", "m", "n"]
+
+
+async def test_a_configuration_that_waits_is_applied_when_the_turn_is_interrupted() -> None:
+    async with stage([never(), "hi"]) as on:
+        await on.session.send("first")
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: on.session.configure(model="n"))
+            await settled()
+            await on.session.interrupt()
+        assert on.session.config.model == "n"
+
+
+async def test_two_configurations_that_wait_are_both_applied() -> None:
+    async with stage([never(), "hi"]) as on:
+        await on.session.send("first")
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: on.session.configure(model="n"))
+            await settled()
+            group.start_soon(lambda: on.session.configure(system="be brief"))
+            await settled()
+            await on.session.interrupt()
+        assert (on.session.config.model, on.session.config.system) == ("n", "be brief")
+
+
+async def test_a_configuration_that_does_not_go_with_one_before_it_is_refused_by_name() -> None:
+    async with stage([never(), "hi"]) as on:
+        await on.session.send("first")
+        refused: list[InvalidConfig] = []
+
+        async def configure(**changes: int) -> None:
+            try:
+                await on.session.configure(**changes)
+            except InvalidConfig as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: configure(window_tokens=10_000))
+            await settled()
+            group.start_soon(lambda: configure(max_tokens=20_000))
+            await settled()
+            await on.session.interrupt()
+        assert len(refused) == 1
+        assert on.session.config.window_tokens == 10_000
+        assert await on.say("again") == "hi"
+
+
+async def test_a_configuration_that_waits_fails_by_name_when_the_session_is_closed() -> None:
+    async with stage([never()]) as on:
+        await on.session.send("first")
+        raised: list[BaseException] = []
+
+        async def configure() -> None:
+            try:
+                await on.session.configure(model="n")
+            except SessionClosed as error:
+                raised.append(error)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(configure)
+            await settled()
+            await on.session.close()
+        assert len(raised) == 1
+
+
+@pytest.mark.parametrize("change", ["model", "system", "tools"])
+async def test_a_change_of_model_system_or_tools_voids_earlier_thinking(change: str) -> None:
+    reply = think("hmm") + say("hi")
+    async with stage([reply, reply, "x"]) as on:
+        await on.say("hello")
+        assert b"hmm" in on.session.context().encode()
+        value = {"model": "n", "system": "s", "tools": [Tool(name="t")]}[change]
+        await on.session.configure(**{change: value})
+        assert b"hmm" not in on.session.context().encode()
+        assert b"hmm" in bytes(on.session.conversation()[1].body)
+        await on.say("again")
+        # What the new model thought stays.
+        assert on.session.context().encode().count(b"hmm") == 1
+
+
+async def test_other_changes_leave_thinking_in_place() -> None:
+    async with stage([think("hmm") + say("hi")]) as on:
+        await on.say("hello")
+        await on.session.configure(max_tokens=100, tool_deadline_s=1.0, grace_s=0.5)
+        assert b"hmm" in on.session.context().encode()
+
+
+async def test_new_tools_are_run_from_the_next_turn_on() -> None:
+    tool = Quick("new result")
+    async with stage(["hi", call("t", id="c"), "done"]) as on:
+        await on.say("hello")
+        await on.session.configure(tools=[Tool(name="t", run=tool)])
+        assert await on.say("use it") == "done"
+        assert len(tool.inputs) == 1
+
+
+async def test_a_configuration_survives_a_restart_without_its_callables() -> None:
+    store = MemoryStore()
+    async with stage(store=store) as on:
+        await on.session.configure(model="n", tools=[Tool(name="t", run=Quick())])
+    async with stage([call("t", id="c"), "ok"], store=store, reopen=True) as on:
+        assert on.session.config.model == "n"
+        turn = await on.session.send("go")
+        assert (await first(turn, ToolUse)).runner == "caller"
+        await on.session.interrupt()
+
+
+# clear
+
+
+async def test_clear_starts_the_next_generation_with_an_empty_history() -> None:
+    async with stage(["hi", "there"]) as on:
+        await on.say("hello")
+        old = on.session.conversation()
+        await on.session.clear()
+        assert on.session.conversation() == ()
+        assert on.session.context().messages == ()
+        status = on.session.status()
+        assert (status.generation, status.messages, status.head) == (2, 0, None)
+        assert len(old) == 2
+        await on.say("anew")
+        # Turn numbers are never used twice, not even in another generation.
+        assert [str(m.turn_id) for m in on.session.conversation()] == ["u2", "a2"]
+        assert len(on.provider.requests[1].messages) == 1
+
+
+async def test_clear_is_refused_while_a_turn_is_open() -> None:
+    async with stage(["hi", never()]) as on:
+        await on.say("hello")
+        await on.session.send("running")
+        with pytest.raises(SessionBusy):
+            await on.session.clear()
+        assert len(on.session.conversation()) == 2
+        assert on.session.status().phase == "running"
+
+
+async def test_the_log_keeps_what_was_cleared() -> None:
+    async with stage(["hi"]) as on:
+        await on.say("hello")
+        await on.session.clear()
+        log = await on.log()
+        assert isinstance(log[-1], r.ConversationCleared)
+        assert any(isinstance(record, r.TurnCommitted) for record in log)
+        assert await on.session.turn("u1").text() == "hi"
+
+
+async def test_call_ids_are_unique_across_a_clear() -> None:
+    async with stage([call("t", id="c"), "ok"] * 2, tools=[Tool(name="t", run=Quick())]) as on:
+        await on.say("go")
+        await on.session.clear()
+        await on.say("go")
+        assert on.session.conversation()[1].tool_calls[0].id == "c_2"
+
+
+async def test_tokens_spent_before_a_clear_stay_counted() -> None:
+    async with stage(["hi", "hi"]) as on:
+        await on.say("hello")
+        await on.session.clear()
+        await on.say("hello")
+        assert on.session.usage().total.input_tokens == 20
+        assert set(on.session.usage().turns) == {1, 2}

@@ -1,0 +1,201 @@
+"""Folding the log gives the state in memory; a log cut anywhere is recovered the same way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from llmsession.session.manager import SessionManager
+from llmsession.session.outcome import SessionStatus
+from llmsession.session.recovery import recovery_records
+from llmsession.session.state import SessionState, fold
+from llmsession.store.memory import MemoryStore
+from llmsession.store.protocol import Appended, AppendResult, Batch, Owner
+from llmsession.testing.scripted import ScriptedProvider, say
+from llmsession.turns import records as r
+from tests.session.probes import (
+    BACKENDS,
+    assert_request_is_sound,
+    differences,
+    live_state,
+    log_of,
+    request_pairs,
+    run_virtually,
+    said,
+    unpaired,
+)
+from tests.session.random_lives import Life
+
+SEEDS = range(40)
+
+
+async def _same_when_folded(life: Life) -> None:
+    """The fold is the state in memory, field by field; opening the log anew changes nothing."""
+    live = live_state(life.session)
+    log = await log_of(life.store, "s")
+    assert differences(live, fold("s", log)) == []
+    life.seen["compactions"] += sum(isinstance(record, r.CompactionApplied) for record in log)
+    life.seen["receipts pending"] += bool(live.receipts)
+    life.seen["capped"] += bool(live.view.capped)
+    status, context = life.session.status(), life.session.context().encode()
+    copy = await _copied(life.store)
+    async with SessionManager(provider=life.provider, store=copy) as manager:
+        session = await manager.open("s")
+        assert session.context().encode() == context
+        assert _settled(session.status()) == _settled(status)
+        assert session.conversation() == life.session.conversation()
+        assert differences(live, live_state(session)) == []
+
+
+def _settled(status: SessionStatus) -> dict[str, Any]:
+    """What of a status has to survive: all but this owner's own counts."""
+    fields = {name: getattr(status, name) for name in status.__struct_fields__}
+    return {
+        name: value
+        for name, value in fields.items()
+        if name not in ("epoch", "late_reports", "jobs", "lingering")
+    }
+
+
+async def _copied(store: MemoryStore, up_to: int | None = None) -> MemoryStore:
+    """The first *up_to* records of ``s`` in a store of their own, held by nobody."""
+    copy, owner = MemoryStore(), Owner("copyist")
+    hold = await copy.create("s", owner)
+    bodies = tuple(stored.body for stored in await store.read("s", limit=up_to))
+    results: list[AppendResult] = []
+    copy.append(Batch("s", hold.epoch, 0, bodies), results.append)
+    assert results == [Appended(len(bodies))]
+    await copy.release(hold)
+    return copy
+
+
+@pytest.mark.timeout(120)
+def test_the_fold_of_the_log_is_the_state_in_memory_wherever_a_life_comes_to_rest() -> None:
+    seen: Counter[str] = Counter()
+    for seed in SEEDS:
+        life = Life(seed, turns=4, quiet=_same_when_folded)
+        seen.update(run_virtually(BACKENDS[seed % 2], life))
+    print(dict(seen))
+    for state in ("compactions", "receipts pending", "capped", "kept", "aborted", "cleared"):
+        assert seen[state] >= 5, state
+
+
+class _Cuts:
+    """Cuts the log of a random life after every record, and recovers it."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    async def __call__(self, life: Life) -> None:
+        log = await log_of(life.store, "s")
+        for cut in range(1, len(log) + 1):
+            await self._recovered(life, log[:cut])
+
+    async def _recovered(self, life: Life, log: list[r.Record]) -> None:
+        before = fold("s", log)
+        provider = ScriptedProvider([say("back again")])
+        store = await _copied(life.store, len(log))
+        async with SessionManager(provider=provider, store=store) as manager:
+            session = await manager.open("s")
+            written = (await log_of(store, "s"))[len(log) :]
+            self._assert_ends(before, written)
+            after = live_state(session)
+            assert after.open == {}
+            assert after.history == before.history
+            assert unpaired(said(after.history)) == []
+            self._assert_only_ends(before, after)
+            context = session.context().encode()
+            await session.close()
+            again = await manager.open("s")
+            assert (await log_of(store, "s"))[len(log) + len(written) :] == []
+            assert again.context().encode() == context
+            await self._assert_goes_on(provider, again, after)
+
+    def _assert_ends(self, before: SessionState, written: list[r.Record]) -> None:
+        """Each open turn ends once, as a crash, with what the log knows of its calls."""
+        assert [type(record) for record in written] == [r.TurnAborted] * len(before.open)
+        for record, turn in zip(written, before.open.values(), strict=True):
+            assert isinstance(record, r.TurnAborted)
+            assert (record.turn, record.reason) == (turn.number, "crash")
+            assert record.usage == turn.usage
+            asked, answered = _calls_of(said(turn.staged))
+            answered |= {
+                answer.call_id: "failed" if answer.is_error else "finished"
+                for answer in turn.answers.values()
+            }
+            expected = [(call, answered.get(call, "unknown")) for call in asked]
+            assert [(call.id, call.status) for call in record.calls] == expected
+            self.seen["open turns"] += 1
+            self.seen.update(status for _, status in expected)
+
+    @staticmethod
+    def _assert_only_ends(before: SessionState, after: SessionState) -> None:
+        """Nothing but the ends of the open turns is different."""
+        touched = {"open", "ended", "head", "epoch", "receipts", "turn_usage", "usage"}
+        touched |= {"summaries", "view"}  # what an open turn computed goes with it
+        changed = {text.split(":")[0] for text in differences(before, after)}
+        assert changed <= touched
+        if not before.open:
+            assert changed == set()
+        assert after.receipts[: len(before.receipts)] == before.receipts
+        assert after.view.frontier <= len(after.history)
+
+    @staticmethod
+    async def _assert_goes_on(
+        provider: ScriptedProvider, session: Any, after: SessionState
+    ) -> None:
+        pending = [call.id for receipt in after.receipts for call in receipt.calls]
+        outcome = await (await session.send("hello again")).outcome()
+        assert outcome.status == "committed"
+        assert_request_is_sound(provider.requests[-1], provider.profile("m"))
+        note = request_pairs(provider.requests[-1])[-1][1][-1]["text"]
+        assert all(f"({call})" in note for call in pending)
+
+
+def _calls_of(pairs: list[tuple[str, list[dict[str, Any]]]]) -> tuple[list[str], dict[str, str]]:
+    """The calls in *pairs* in order, and how those that were answered ended."""
+    blocks = [block for _, content in pairs for block in content]
+    asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    answered = {
+        block["tool_use_id"]: "failed" if block.get("is_error") else "finished"
+        for block in blocks
+        if block["type"] == "tool_result"
+    }
+    return asked, answered
+
+
+@pytest.mark.timeout(120)
+def test_a_log_cut_after_any_record_is_recovered_by_ending_its_open_turns_and_no_more() -> None:
+    cuts = _Cuts()
+    for seed in range(100, 112):
+        run_virtually(BACKENDS[seed % 2], Life(seed, turns=3, quiet=_at_the_end(cuts)))
+    print(dict(cuts.seen))
+    for state in ("open turns", "finished", "failed", "unknown"):
+        assert cuts.seen[state] >= 10, state
+
+
+def _at_the_end(cuts: _Cuts) -> Any:
+    rests = Counter[str]()
+
+    async def quiet(life: Life) -> None:
+        rests["rests"] += 1
+        if rests["rests"] == life.turns:
+            await cuts(life)
+
+    return quiet
+
+
+def test_recovery_records_are_a_function_of_the_log() -> None:
+    async def records() -> tuple[SessionState, SessionState]:
+        life = Life(7)
+        await life()
+        log = await log_of(life.store, "s")
+        opened = next(at for at, each in enumerate(log) if isinstance(each, r.ToolsRequested))
+        return fold("s", log[: opened + 1]), fold("s", log[: opened + 1])
+
+    one, other = run_virtually("asyncio", records)
+    assert one.open
+    assert recovery_records(one) == recovery_records(other)
+    assert differences(one, other) == []  # and asking for them changes nothing

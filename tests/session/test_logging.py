@@ -1,0 +1,103 @@
+"""What is logged: session, turn, step and attempt bound, and nothing that was said."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import structlog
+
+from llmsession import ProviderError, Tool
+from llmsession.testing.scripted import Script, ScriptedReply, call, say, think
+from tests.session.actors import Quick, SwallowingCancellation, stage
+
+SECRET = "xyzzy"
+
+
+def recorder() -> tuple[Any, list[dict[str, Any]]]:
+    """A structlog logger, and everything that is logged to it."""
+    captured = structlog.testing.LogCapture()
+    logger = structlog.wrap_logger(None, processors=[captured])
+    return logger, captured.entries  # type: ignore[return-value]
+
+
+def story() -> Script:
+    broken = say(f"{SECRET} half").raising(ProviderError("busy", kind="retryable"), at=3)
+    calls = think(SECRET) + say(SECRET) + call("t", {"secret": SECRET}, id="c")
+    return [broken, calls, say(SECRET), ScriptedReply().hanging()]
+
+
+async def told(**config: Any) -> list[dict[str, Any]]:
+    logger, entries = recorder()
+    tool = Tool(name="t", run=Quick(f"{SECRET} result"))
+    async with stage(story(), tools=[tool], logger=logger, system=SECRET, **config) as on:
+        await on.say(f"{SECRET} hello")
+        await on.session.send(f"{SECRET} again")
+        await on.session.interrupt()
+        await on.session.compact()
+    return entries
+
+
+async def test_every_event_of_a_turn_has_session_turn_step_and_attempt_bound() -> None:
+    entries = await told()
+    of_turns = [entry for entry in entries if entry["event"].startswith(("turn.", "step."))]
+    assert len(of_turns) > 10
+    for entry in of_turns:
+        assert entry["session"] == "s"
+        assert {"turn", "step", "attempt"} <= entry.keys()
+    assert {entry["turn"] for entry in of_turns} == {1, 2}
+    assert max(entry["attempt"] for entry in of_turns) >= 2
+
+
+async def test_all_entries_name_their_session() -> None:
+    assert {entry.get("session") for entry in await told()} == {"s"}
+
+
+async def test_no_content_is_logged_unless_it_is_asked_for() -> None:
+    assert SECRET not in str(await told())
+    assert SECRET in str(await told(log_content=True))
+
+
+async def test_content_is_switched_on_and_off_by_configuration() -> None:
+    logger, entries = recorder()
+    async with stage(["a", "b"], logger=logger) as on:
+        await on.session.configure(log_content=True)
+        await on.say("spoken")
+        assert "spoken" in str(entries)
+        await on.session.configure(log_content=False)
+        entries.clear()
+        await on.say("unspoken")
+        assert "unspoken" not in str(entries)
+
+
+async def test_a_tool_that_ignores_cancellation_is_a_warning_with_its_name() -> None:
+    logger, entries = recorder()
+    tool = SwallowingCancellation(5)
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)], logger=logger) as on:
+        await on.session.send("go")
+        await tool.started.wait()
+        await on.session.interrupt()
+    (entry,) = [e for e in entries if e["event"] == "work.ignores_cancellation"]
+    assert entry["log_level"] == "warning"
+    assert "tool t c" in str(entry["works"])
+
+
+async def test_a_providers_bug_is_logged_with_its_traceback() -> None:
+    logger, entries = recorder()
+    async with stage([say("x").raising(ZeroDivisionError("oops"))], logger=logger) as on:
+        await (await on.session.send("go")).outcome()
+    (entry,) = [e for e in entries if e["event"] == "provider.crashed"]
+    assert isinstance(entry["exc_info"], ZeroDivisionError)
+
+
+async def test_without_a_logger_entries_go_to_the_standard_librarys_logger(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="llmsession")
+    async with stage(["hi"]) as on:
+        await on.say("hello")
+    records = [record for record in caplog.records if record.name == "llmsession"]
+    assert {getattr(record, "session", None) for record in records} == {"s"}
+    assert [record for record in records if record.getMessage() == "turn.accepted"] != []
+    assert "hello" not in caplog.text

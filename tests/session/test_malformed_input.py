@@ -1,0 +1,276 @@
+"""What cannot be used gets one typed error, changes nothing, and the session goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmsession import (
+    InvalidConfig,
+    InvalidInput,
+    InvalidMessage,
+    MemoryStore,
+    SessionConfig,
+    Tool,
+    ToolResult,
+    ToolUse,
+    UnknownToolCall,
+)
+from llmsession.testing.scripted import block, call, say
+from llmsession.turns.blocks import OpaqueBlock
+from tests.session.actors import first, stage
+
+UNUSABLE: dict[str, Any] = {
+    "no text": "",
+    "white space": " \n\t",
+    "no blocks": [],
+    "an empty text block": [{"type": "text", "text": ""}],
+    "an empty text beside an image": [
+        {"type": "image", "source": {}},
+        {"type": "text", "text": ""},
+    ],
+    "a tool result": [{"type": "tool_result", "tool_use_id": "c", "content": "x"}],
+    "a tool call": [{"type": "tool_use", "id": "c", "name": "t", "input": {}}],
+    "thinking": [{"type": "thinking", "thinking": "hm", "signature": "s"}],
+    "redacted thinking": [{"type": "redacted_thinking", "data": "x"}],
+    "a block without a type": [{"text": "x"}],
+    "a block whose type is a number": [{"type": 5}],
+    "bytes": b"hello",
+    "None": None,
+    "a number": 5,
+    "a list of strings": ["hello"],
+    "what is no JSON": [{"type": "text", "text": "x", "extra": object()}],
+    "50 MB": "x" * 50_000_000,
+    "50 MB in blocks": [{"type": "text", "text": "x" * 10_000_000}] * 5,
+}
+
+
+def nested(levels: int) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+UNUSABLE["nested too deep"] = [{"type": "custom", "x": nested(600)}]
+
+
+@pytest.mark.parametrize("content", UNUSABLE.values(), ids=UNUSABLE.keys())
+async def test_a_message_that_cannot_be_sent_is_refused_and_the_session_goes_on(
+    content: Any,
+) -> None:
+    async with stage(["hi"]) as on:
+        head = on.session.status().seq
+        with pytest.raises(InvalidMessage):
+            await on.session.send(content)
+        assert on.session.status().seq == head
+        assert await on.say("hello") == "hi"
+        assert str(on.session.conversation()[0].turn_id) == "u1"
+
+
+async def test_a_lone_surrogate_is_replaced_at_the_edge() -> None:
+    async with stage(["hi"]) as on:
+        assert await on.say("a \ud83d b") == "hi"
+        assert on.session.conversation()[0].text == "a � b"
+        assert on.provider.requests[0].encode().decode()
+
+
+async def test_a_surrogate_pair_in_two_halves_is_joined() -> None:
+    async with stage(["hi"]) as on:
+        await on.say("\ud83d\ude42")
+        assert on.session.conversation()[0].text == "🙂"
+
+
+async def test_a_lone_surrogate_from_the_model_is_replaced() -> None:
+    async with stage([say("a \ud83d b")]) as on:
+        assert await on.say("hello") == "a � b"
+
+
+async def test_a_lone_surrogate_in_a_result_is_replaced() -> None:
+    async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        await on.session.submit_tool_results(
+            [ToolResult("c", "a \ud83d b", compact_summary="\ud83d")]
+        )
+        assert await turn.text() == "ok"
+        assert on.session.conversation()[2].tool_results[0].text == "a � b"
+
+
+async def test_unknown_blocks_and_unknown_fields_are_kept_byte_for_byte() -> None:
+    content: list[Any] = [
+        {"type": "text", "text": "look", "cache_control": {"type": "ephemeral"}},
+        {"type": "container_upload", "file_id": "f", "n": 1.50},
+        OpaqueBlock("raw", b'{"type":"raw","spaced" : [1,  2]}'),
+    ]
+    async with stage(["hi"]) as on:
+        turn = await on.session.send(content)
+        assert await turn.text() == "hi"
+        body = bytes(on.session.conversation()[0].body)
+        assert b'"cache_control":{"type":"ephemeral"}' in body
+        assert b'{"type":"raw","spaced" : [1,  2]}' in body
+        assert bytes(on.provider.requests[0].messages[0].body) == body
+
+
+@pytest.mark.real_time
+async def test_a_result_of_50_mb_is_refused_and_a_smaller_one_taken() -> None:
+    async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        with pytest.raises(InvalidMessage, match="bytes"):
+            await on.session.submit_tool_results([ToolResult("c", "x" * 50_000_000)])
+        await on.session.submit_tool_results([ToolResult("c", "small")])
+        assert await turn.text() == "ok"
+
+
+@pytest.mark.real_time
+async def test_a_callable_that_returns_50_mb_is_an_error_result() -> None:
+    async def huge() -> str:
+        return "x" * 50_000_000
+
+    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=huge)]) as on:
+        assert await on.say("go") == "ok"
+        assert on.session.conversation()[2].tool_results[0].is_error
+
+
+NO_RESULTS: dict[str, Any] = {
+    "an id that is a list": [ToolResult([], "x")],  # type: ignore[arg-type]
+    "an id that is None": [ToolResult(None, "x")],  # type: ignore[arg-type]
+    "text": ["c"],
+    "a dict": [{"call_id": "c", "content": "x"}],
+    "content that is None": [ToolResult("c", None)],  # type: ignore[arg-type]
+    "content that is a number": [ToolResult("c", 5)],  # type: ignore[arg-type]
+    "a summary that is a number": [ToolResult("c", "x", compact_summary=5)],  # type: ignore[arg-type]
+    "an error flag that is text": [ToolResult("c", "x", is_error="yes")],  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("results", NO_RESULTS.values(), ids=NO_RESULTS.keys())
+async def test_what_is_no_result_is_refused_and_the_call_stays_open(results: Any) -> None:
+    async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        with pytest.raises(InvalidInput):
+            await on.session.submit_tool_results(results)
+        await on.session.submit_tool_results([ToolResult("c", "x")])
+        assert await turn.text() == "ok"
+
+
+@pytest.mark.parametrize("summaries", [{"c": 5}, {5: "x"}, {"nobody": "x"}, [], None])
+async def test_summaries_that_cannot_be_used_are_refused(summaries: Any) -> None:
+    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t")]) as on:
+        await first(await on.session.send("go"), ToolUse)
+        with pytest.raises(InvalidInput):
+            await on.session.store_compact_summaries(summaries)
+
+
+@pytest.mark.parametrize("command_id", [5, "", "\ud83d", "x" * 10_000, b"x", []])
+async def test_a_command_id_that_cannot_be_logged_is_refused(command_id: Any) -> None:
+    async with stage(["hi"]) as on:
+        for ask in (
+            lambda: on.session.send("hello", command_id=command_id),
+            lambda: on.session.interrupt(command_id=command_id),
+            lambda: on.session.clear(command_id=command_id),
+        ):
+            with pytest.raises(InvalidInput):
+                await ask()
+        assert await on.say("hello") == "hi"
+
+
+@pytest.mark.parametrize("head", ["x", 0, 1.5, [], object()])
+async def test_an_expected_head_that_is_no_turn_is_refused(head: Any) -> None:
+    async with stage(["hi"]) as on:
+        with pytest.raises(InvalidInput):
+            await on.session.send("hello", expected_head=head)
+        assert await on.say("hello") == "hi"
+
+
+WRONG_CONFIGS: dict[str, dict[str, Any]] = {
+    "a model that is empty": {"model": ""},
+    "a model that is a number": {"model": 5},
+    "a system that is a list": {"system": [1]},
+    "tools that are None": {"tools": None},
+    "a tool name that is a number": {"tools": [Tool(name=5)]},  # type: ignore[arg-type]
+    "a tool deadline that is text": {"tools": [Tool(name="t", deadline_s="soon")]},  # type: ignore[arg-type]
+    "a window that is text": {"window_tokens": "large"},
+    "no room for messages": {"window_tokens": 1000, "max_tokens": 1000},
+    "a negative grace": {"grace_s": -1},
+    "a limit of no steps": {"limits": {"max_steps": 0}},
+    "a limit that is unknown": {"limits": 5},
+    "options that are no JSON": {"options": {"x": object()}},
+    "options that are a list": {"options": [1]},
+    "a threshold over 1": {"compaction": {"threshold": 1.5}},
+    "a policy that is unknown": {"interrupt_policy": "keep_all"},
+    "a failure mode that is unknown": {"on_failure": "panic"},
+    "a deadline of nothing": {"tool_deadline_s": 0},
+    "a name that is unknown": {"modell": "m"},
+}
+
+
+@pytest.mark.parametrize("changes", WRONG_CONFIGS.values(), ids=WRONG_CONFIGS.keys())
+async def test_a_configuration_that_cannot_work_is_refused_and_nothing_changes(
+    changes: dict[str, Any],
+) -> None:
+    async with stage(["hi"]) as on:
+        before = on.session.config
+        with pytest.raises(InvalidConfig):
+            await on.session.configure(**changes)
+        assert on.session.config == before
+        if "modell" not in changes:
+            with pytest.raises(InvalidConfig):
+                await on.manager.create(SessionConfig(**{"model": "m", **changes}))
+        assert await on.say("hello") == "hi"
+
+
+async def test_a_configuration_is_the_same_when_the_session_is_opened_again() -> None:
+    store = MemoryStore()
+    async with stage(
+        ["hi"], store=store, system="a \ud83d b", options={"temperature": 1, "stop": ("x",)},
+        tools=[Tool(name="t", input_schema={"type": "object", "b": 1, "a": 2})],
+    ) as on:  # fmt: skip
+        await on.say("hello")
+        before = on.session.config
+        request = on.session.context().encode()
+    async with stage(store=store, reopen=True) as on:
+        assert on.session.config == before
+        assert on.session.context().encode() == request
+
+
+@pytest.mark.parametrize("session_id", ["", "x" * 201, "a\nb", "\ud83d"])
+async def test_a_session_id_that_cannot_be_stored_is_refused(session_id: str) -> None:
+    async with stage() as on:
+        with pytest.raises(InvalidInput):
+            await on.manager.create(SessionConfig(model="m"), session_id=session_id)
+
+
+@pytest.mark.parametrize("after", [-1, 1000, "x", 1.5])
+async def test_a_cursor_that_is_not_in_the_log_is_refused(after: Any) -> None:
+    async with stage() as on:
+        with pytest.raises(InvalidInput):
+            on.session.subscribe(after=after)
+
+
+async def test_a_turn_that_never_was_has_no_handle() -> None:
+    async with stage() as on:
+        with pytest.raises(InvalidInput):
+            on.session.turn("u1")
+
+
+MALFORMED_BLOCKS: dict[str, Any] = {
+    "a call without an id": {"type": "tool_use", "name": "t", "input": {}},
+    "a call whose id is a number": {"type": "tool_use", "id": 5, "name": "t", "input": {}},
+    "a call without a name": {"type": "tool_use", "id": "c", "input": {}},
+}
+
+
+@pytest.mark.parametrize("fields", MALFORMED_BLOCKS.values(), ids=MALFORMED_BLOCKS.keys())
+async def test_a_malformed_call_of_the_model_is_a_broken_stream(fields: Any) -> None:
+    async with stage([block(fields), "whole"], tools=[Tool(name="t")]) as on:
+        assert await on.say("hello") == "whole"
+
+
+async def test_an_unknown_call_is_named_even_before_any_turn() -> None:
+    async with stage() as on:
+        with pytest.raises(UnknownToolCall):
+            await on.session.submit_tool_results([ToolResult("c", "x")])
