@@ -450,6 +450,7 @@ class Actor:
                     self.session, after=batch.head, limit=len(batch.bodies)
                 )
                 if tuple(record.body for record in found) == batch.bodies:
+                    self.core.journal.settled(batch)
                     result = Appended(batch.head + len(batch.bodies))
                 else:
                     result = Lost("the log is not where this owner left it")

@@ -161,7 +161,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidConfig(f"grace_s is {config.grace_s}; it cannot be negative")
         if config.max_tokens >= config.window_tokens:
             raise InvalidConfig(
-                f"max_tokens {config.max_tokens} leaves nothing of a window of {config.window_tokens}"
+                f"max_tokens {config.max_tokens} leaves nothing of a window of"
+                f" {config.window_tokens}"
             )
         config.compaction.policy()
         return config

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import anyio
+
 from llmsession.providers.protocol import Provider
 
 from .config import SessionConfig
@@ -16,6 +18,9 @@ from .state import SessionState
 from .timers import Timers
 from .works import Works
 
+TOOL_THREADS = 256
+"""Synchronous tools that run at once in one manager; the next ones wait for a thread."""
+
 __all__ = ["Core", "Report", "Surroundings"]
 
 Report = Callable[[], None]
@@ -24,7 +29,7 @@ Report = Callable[[], None]
 class Surroundings:
     """What a manager gives each of its sessions."""
 
-    __slots__ = ("clock", "hub", "logger", "provider", "timers", "works")
+    __slots__ = ("clock", "hub", "logger", "provider", "timers", "tool_threads", "works")
 
     def __init__(
         self,
@@ -42,6 +47,8 @@ class Surroundings:
         self.hub = hub
         self.clock = clock
         self.logger = logger
+        # Not the backend's own threads: tools that hang must not keep compaction from running.
+        self.tool_threads = anyio.CapacityLimiter(TOOL_THREADS)
 
 
 class Core:

@@ -104,8 +104,9 @@ class Subscription:
 
     @property
     def cursor(self) -> int:
-        """The seq of the last durable record that was read."""
-        return self._cursor
+        """The seq of the last durable record that was read whole: with all its ``ToolUse``
+        events. Who resumes after it misses nothing."""
+        return self._cursor - 1 if self._expanded else self._cursor
 
     @property
     def buffered(self) -> tuple[int, int]:

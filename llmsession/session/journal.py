@@ -83,11 +83,17 @@ class Journal:
         self._in_flight = True
 
         def done(result: AppendResult) -> None:
-            self._in_flight = False
-            self._written = batch.head + len(batch.bodies)
+            # What follows a batch waits until it is known to be there: see ``settled``.
+            if isinstance(result, Appended):
+                self.settled(batch)
             self._report(Written(entries, batch, result))
 
         self._store.append(batch, done)
+
+    def settled(self, batch: Batch) -> None:
+        """*batch* is in the log; the next one may follow."""
+        self._in_flight = False
+        self._written = batch.head + len(batch.bodies)
 
     def stop(self) -> None:
         """Write nothing more: the store failed, or somebody else owns the session."""

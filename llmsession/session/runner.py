@@ -100,6 +100,8 @@ class TurnRunner:
             _PERFORM[type(effect)](self, run, effect)
         if run.turn.phase in ENDED:
             run.cancel_timers()
+            # A call past its deadline may be within its grace still: close() has to name it.
+            self._core.lingering.update(n for n, work in run.works.items() if not work.is_done)
             self._ended(run)
 
     def start(self, run: Run) -> None:
@@ -334,7 +336,7 @@ class TurnRunner:
         core = self._core
 
         async def work() -> None:
-            output = await run_callable(tool, call_input)
+            output = await run_callable(tool, call_input, threads=core.world.tool_threads)
             result = ToolResult(offer.id, output.content, output.is_error, output.compact_summary)
             try:
                 answers = await prepare_answers((result,), compaction=core.config.compaction)

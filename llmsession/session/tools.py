@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import anyio
 import anyio.to_thread
 import msgspec
+from anyio import CapacityLimiter
 
 from llmsession.compaction.cap import cap_content, result_text
 from llmsession.compaction.extractive import summarise
@@ -27,11 +30,13 @@ from .config import CompactionConfig, Tool, ToolOutput, ToolResult
 __all__ = ["expired_answer", "make_answer", "make_error", "prepare_answers", "run_callable"]
 
 
-async def run_callable(tool: Tool, call_input: Any) -> ToolOutput:
+async def run_callable(
+    tool: Tool, call_input: Any, *, threads: CapacityLimiter | None = None
+) -> ToolOutput:
     """What *tool* returned for *call_input*, the call's input as decoded JSON.
 
-    Synchronous callables run in a thread, which a cancellation leaves behind. What the callable
-    raises becomes an error output; only cancellation passes.
+    Synchronous callables run in a thread of *threads*, which a cancellation leaves behind. What
+    the callable raises becomes an error output; only our own cancellation passes.
     """
     try:
         arguments = _arguments(call_input)
@@ -40,13 +45,18 @@ async def run_callable(tool: Tool, call_input: Any) -> ToolOutput:
         else:
             # In a tuple: trio takes no awaitable from a thread.
             (returned,) = await anyio.to_thread.run_sync(
-                lambda: (tool.run(**arguments),), abandon_on_cancel=True
+                lambda: (tool.run(**arguments),), abandon_on_cancel=True, limiter=threads
             )
             if inspect.isawaitable(returned):
                 returned = await returned
         return (
             returned if isinstance(returned, ToolOutput) else ToolOutput(content=_content(returned))
         )
+    except anyio.get_cancelled_exc_class() as error:
+        if anyio.current_effective_deadline() == -math.inf:
+            raise
+        # Nobody cancelled us: the tool cancelled something of its own and let it out.
+        return ToolOutput(content=f"{type(error).__name__}: the tool was cancelled", is_error=True)
     except (Exception, SystemExit) as error:  # a tool may raise anything; the model is told
         return ToolOutput(content=f"{type(error).__name__}: {error}", is_error=True)
 

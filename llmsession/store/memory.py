@@ -34,6 +34,8 @@ class MemoryStore:
     def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
         self._names: list[str] = []
+        self._highest_epoch = 0
+        """Of all sessions that were deleted: a new one with such an id must not let them write."""
 
     def _log(self, session: str) -> _Log:
         log = self._logs.get(session)
@@ -44,9 +46,10 @@ class MemoryStore:
     async def create(self, session: str, owner: Owner) -> Hold:
         if session in self._logs:
             raise SessionExists(session)
-        self._logs[session] = _Log(SessionRow(session, 1, 0, owner))
+        epoch = self._highest_epoch + 1
+        self._logs[session] = _Log(SessionRow(session, epoch, 0, owner))
         insort(self._names, session)
-        return Hold(session, 1, 0)
+        return Hold(session, epoch, 0)
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
         log = self._log(session)
@@ -96,7 +99,7 @@ class MemoryStore:
         return [self._logs[name].row for name in self._names[start : start + limit]]
 
     async def delete(self, session: str) -> None:
-        self._log(session)
+        self._highest_epoch = max(self._highest_epoch, self._log(session).row.epoch)
         del self._logs[session]
         self._names.remove(session)
 

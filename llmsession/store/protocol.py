@@ -97,7 +97,11 @@ class Store(Protocol):
     """A fenced log per session. All but ``append`` may wait and may raise StoreError."""
 
     async def create(self, session: str, owner: Owner) -> Hold:
-        """A new session, held by *owner*, with epoch 1 and head 0. Raises SessionExists."""
+        """A new session, held by *owner*, with head 0. Raises SessionExists.
+
+        Its epoch is 1, or greater than that of any deleted session with its id: an owner from
+        before the deletion stays fenced.
+        """
         ...
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:

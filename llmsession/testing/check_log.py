@@ -128,12 +128,23 @@ class CompactionRules:
     def __init__(self, findings: Findings, profile: Profile) -> None:
         self._findings = findings
         self._profile = profile
+        self._last: r.CompactionApplied | None = None
 
     def before(self, state: SessionState, record: r.Record) -> None:
+        self._check_stream(record)
         if not isinstance(record, r.CompactionApplied):
             return
+        self._last = record
         for told in self._faults(state, record):
             self._findings.add(9, told, seqs=[record.seq])
+
+    def _check_stream(self, record: r.Record) -> None:
+        """A reply is bound to the prefix that it was asked for under."""
+        spoken = getattr(record, "spoken", None)
+        if spoken is None or self._last is None or spoken.started_at >= self._last.at:
+            return
+        told = f"it was applied while a reply of turn {r.turn_of(record)} streamed"
+        self._findings.add(9, told, seqs=[self._last.seq, record.seq])
 
     def _faults(self, state: SessionState, record: r.CompactionApplied) -> list[str]:
         view, messages = state.view, state.context_messages()

@@ -25,7 +25,7 @@ __all__ = ["INVARIANTS", "MARGIN_S", "Breach", "check"]
 
 MARGIN_S = 1.0
 """How much longer than the grace period an interrupt may take."""
-TURNS_OF_THE_LOOP = 10
+TURNS_OF_THE_LOOP = 5
 """An interrupt takes some turns of the event loop. Each was late by at most what was measured:
 the clock is a real one, and a busy machine is no breach. A hang is."""
 

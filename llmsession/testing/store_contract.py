@@ -408,6 +408,16 @@ class StoreContract:
             await written(store, hold, b"new")
             assert await bodies_of(store, "s") == [b"new"]
 
+    async def test_an_owner_from_before_a_deletion_stays_fenced(self) -> None:
+        async with self.store() as store:
+            old = await store.create("s", self.ann)
+            await store.delete("s")
+            new = await store.create("s", self.bob)
+            assert new.epoch > old.epoch
+            assert isinstance(await append(store, old, b"late").wait(), Conflict)
+            await written(store, new, b"1")
+            assert await bodies_of(store, "s") == [b"1"]
+
     # Owners that race
 
     async def test_two_owners_that_race_never_write_one_position(self) -> None:

@@ -84,7 +84,7 @@ class Callers:
         # Of a repeated send whose caller vanished nobody could say which call was accepted.
         vanishes = "command_id" not in asked and random.random() < 0.07
         patience_s = random.uniform(0, 0.002) if vanishes else None
-        if random.random() < 0.06:
+        if random.random() < 0.03:
             self._burst(token, random, group)
         turn = await self._ask(token, random, asked, patience_s=patience_s)
         if isinstance(turn, Turn):
@@ -94,7 +94,7 @@ class Callers:
                 await self._await(turn)
             else:
                 group.start_soon(self._await, turn)
-        await anyio.sleep(random.choice((0.0, 0.0, 0.001, 0.01)))
+        await anyio.sleep(random.choice((0.0, 0.001, 0.01, 0.02)))
 
     def _burst(self, token: str, random: Random, group: TaskGroup) -> None:
         """Sends, an interrupt and more sends, before the session has read any of them."""
@@ -232,7 +232,7 @@ class Callers:
     async def _compact(self, random: Random) -> None:
         def answer(outcome: CompactionOutcome) -> dict[str, Any]:
             return {
-                "result": "applied" if outcome.applied else "not applied",
+                "result": "applied" if outcome.applied else f"not applied, {outcome.reason}",
                 "tokens_before": outcome.tokens_before,
                 "tokens_after": outcome.tokens_after,
             }

@@ -74,12 +74,12 @@ class Model:
         if random.random() < 0.8:
             reply += say(words(random, random.choice((20, 80, 400))))
         kind = random.random()
-        if kind < 0.5 and tag.step < 7:
+        if kind < 0.6 and tag.step < 7:
             for at in range(random.choice((1, 1, 2, 3))):
                 reply += self._call(random, at)
             if random.random() < 0.08:
                 reply = reply.stopping("max_tokens")
-        elif kind < 0.55:
+        elif kind < 0.65:
             # A pause comes with the provider's own tool running.
             search = _server_call(f"srvtoolu_{tag.turn}_{tag.step}")
             reply = (reply + search).stopping("pause_turn")
@@ -111,7 +111,7 @@ class Model:
             return reply.hanging(at=at)
         if kind < 0.18:
             return reply.ignoring_cancellation(random.uniform(0.02, 0.4), at=at)
-        if kind < 0.182:
+        if kind < 0.185:
             return reply.ignoring_cancellation(2.5, at=at)
         if kind < 0.19:
             return reply.out_of_order()

@@ -3,7 +3,7 @@ they do. Every stage ends with a look at its log, whatever the test was about.""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -14,9 +14,9 @@ from llmsession import Event, LLMSession, SessionConfig, SessionManager, Store, 
 from llmsession.compaction.validity import check_request
 from llmsession.session.state import SessionState, fold
 from llmsession.store import MemoryStore
-from llmsession.testing.scripted import Script, ScriptedProvider
+from llmsession.testing.scripted import Scripted, ScriptedProvider
 from llmsession.turns import records as r
-from llmsession.turns.request import Profile, Request
+from llmsession.turns.request import Profile, Request, StepTag
 
 PATIENCE_S = 100_000.0
 """In virtual time: a test that hangs fails at once, and no deadline under test is longer."""
@@ -91,7 +91,7 @@ def check_log(log: Sequence[r.Record]) -> None:
 
 @asynccontextmanager
 async def stage(
-    script: Script = (),
+    script: Iterable[Any] | Callable[[Request, StepTag], Scripted] = (),
     *,
     tools: Sequence[Tool] = (),
     store: Store | None = None,
@@ -123,16 +123,11 @@ async def stage(
         assert manager.running_works == ()
 
 
-async def first(events: AsyncIterator[Event], kind: type[T]) -> T:
+async def first(events: AsyncIterable[Event], kind: type[T]) -> T:
     """The next event of *kind*; the iteration ends there."""
-    stream: Any = events.__aiter__()
-    try:
-        async for event in stream:
-            if isinstance(event, kind):
-                return event
-    finally:
-        if isinstance(stream, AsyncGenerator):
-            await stream.aclose()
+    async for event in events:
+        if isinstance(event, kind):
+            return event
     raise AssertionError(f"the events ended without a {kind.__name__}")
 
 

@@ -40,8 +40,8 @@ def run_virtually(backend: str, scenario: Callable[[], Awaitable[T]]) -> T:
     """*scenario* in virtual time, for suites that run many of them in one test."""
     if backend == "trio":
         # Trio's own switch for such suites: a seed that fails must fail again.
-        trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
-        trio_run._r.seed(0)  # type: ignore[attr-defined]
+        vars(trio_run)["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
+        trio_run._r.seed(0)
     name, options = virtual_backend(backend)
     return anyio.run(scenario, backend=name, backend_options=options)
 

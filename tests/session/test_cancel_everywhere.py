@@ -141,7 +141,7 @@ class Run:
             if isinstance(event, ToolUse) and event.runner == "caller":
                 self.points.hit("offered")
                 # Once it is interrupted, the turn may have ended under the result.
-                with suppress(*((TurnNotOpen, DuplicateToolResult) if self.points.reached else ())):
+                with suppress(TurnNotOpen, DuplicateToolResult):
                     await self.session.submit_tool_results([ToolResult(event.id, "42")])
                 self.points.hit("submitted")
 
@@ -160,6 +160,7 @@ class Run:
                 await settle()
                 self.points.actor = None
                 result = "undisturbed"
+                assert self.points.reached or len(session.conversation()) == len(self.base) + 4
                 if self.points.answer is not None:
                     answer = await self.points.answer.wait()
                     result = answer.result.value

@@ -80,9 +80,9 @@ async def test_a_session_that_nobody_holds_is_evicted_after_its_idle_time() -> N
         del on.session
         gc.collect()
         await anyio.sleep(20)
-        assert on.manager.live == ("s",)
+        assert len(on.manager.live) == 1
         await anyio.sleep(15)
-        assert on.manager.live == ()
+        assert len(on.manager.live) == 0
 
 
 async def test_a_turn_that_nobody_holds_runs_to_its_end_and_is_evicted_then() -> None:
@@ -91,9 +91,9 @@ async def test_a_turn_that_nobody_holds_runs_to_its_end_and_is_evicted_then() ->
         del on.session
         gc.collect()
         await anyio.sleep(20)
-        assert on.manager.live == ("s",)
+        assert len(on.manager.live) == 1
         await anyio.sleep(300)
-        assert on.manager.live == ()
+        assert len(on.manager.live) == 0
         on.session = await on.manager.open("s")
         assert on.session.conversation()[-1].text == "a long reply " * 5
 
@@ -155,9 +155,9 @@ async def test_a_closed_session_takes_no_commands_and_keeps_its_history_readable
         await on.session.close()
         asks: list[Any] = [
             lambda: on.session.send("x"),
-            lambda: on.session.interrupt(),
-            lambda: on.session.clear(),
-            lambda: on.session.compact(),
+            on.session.interrupt,
+            on.session.clear,
+            on.session.compact,
             lambda: on.session.configure(model="n"),
         ]
         for ask in asks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -52,7 +53,7 @@ async def test_without_a_named_delay_the_waits_double() -> None:
 
     async with stage(script) as on:
         await on.say("hello")
-        waits = [round(b - a, 3) for a, b in zip(opened, opened[1:], strict=False)]
+        waits = [round(b - a, 3) for a, b in pairwise(opened)]
         assert waits == [0.5, 1.0, 2.0, 4.0]
 
 

@@ -148,7 +148,7 @@ async def test_a_synchronous_callable_runs_in_a_thread_beside_the_event_loop() -
     async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=blocks)]) as on:
         turn = await on.session.send("go")
         await first(turn, ToolUse)
-        while not threads:
+        while not threads:  # noqa: ASYNC110  # a thread cannot set an event of the loop
             await anyio.sleep(0.001)
         # The loop is free while the callable blocks its thread.
         assert on.session.status().turn_phase == "tools"
@@ -169,7 +169,7 @@ async def test_an_interrupt_leaves_a_blocking_thread_behind_and_answers() -> Non
 
     async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=blocks)]) as on:
         await on.session.send("go")
-        while not started.is_set():
+        while not started.is_set():  # noqa: ASYNC110  # as above
             await anyio.sleep(0.001)
         try:
             with anyio.fail_after(5):

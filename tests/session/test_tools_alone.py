@@ -338,3 +338,26 @@ def test_a_call_past_its_deadline_is_settled_neutrally_and_always_alike() -> Non
     assert "outcome unknown" in decoded(answer.content)
     assert (answer.is_error, answer.settled) == (True, "deadline")
     assert expired_answer("c") == answer
+
+
+async def test_a_tool_that_lets_its_own_cancellation_out_is_an_error_and_not_ours() -> None:
+    async def run() -> str:
+        with anyio.CancelScope() as own:
+            own.cancel()
+            try:
+                await checkpoint()
+            except anyio.get_cancelled_exc_class() as cancelled:
+                escaped = cancelled
+        raise escaped
+
+    output = await run_callable(tool(run), {})
+    assert output.is_error
+    assert "the tool was cancelled" in str(output.content)
+
+
+async def test_our_own_cancellation_of_a_tool_passes() -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await run_callable(tool(checkpoint), {})
+        pytest.fail("the cancellation was swallowed")
+    assert scope.cancelled_caught

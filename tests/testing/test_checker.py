@@ -171,6 +171,11 @@ def test_an_interrupt_that_says_aborted_of_a_committed_turn_breaks_3() -> None:
     assert broken(recording) == {3}
 
 
+def test_an_interrupt_that_says_kept_of_a_turn_that_ended_by_itself_breaks_3() -> None:
+    recording = changed(Returned, lambda answer: answer.call == 4, turn=1, result="kept", ended=())
+    assert broken(recording) == {3}
+
+
 # 4: valid requests
 
 
@@ -296,6 +301,11 @@ def test_a_frontier_that_an_abort_left_behind_breaks_9(monkeypatch: Any) -> None
     assert nines() == set()
     monkeypatch.setattr(View, "clamped", lambda view, length: view)
     assert nines() == {9}
+
+
+def test_a_compaction_that_was_applied_while_a_reply_streamed_breaks_9() -> None:
+    # The last reply was asked for at 0.0, before the compaction, and logged after it.
+    assert broken(with_log(lambda records: replaced(records, 6, at=5.0))) == {9}
 
 
 def test_a_frontier_that_goes_back_breaks_9() -> None:

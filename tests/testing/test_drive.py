@@ -13,7 +13,7 @@ from llmsession.errors import InvalidInput
 from llmsession.session.config import CompactionConfig
 from llmsession.testing import driver
 from llmsession.testing.drive import DriveOptions, DriveReport, drive, replay_conversation
-from llmsession.testing.recorded_turns import NO_RESULT, read_turns, recorded_tools
+from llmsession.testing.recorded_turns import NO_RESULT, RecordedTurn, read_turns, recorded_tools
 from llmsession.testing.stage import POINTS, Cut, Point, plan_cuts
 from llmsession.transcripts import Conversation, Note, read
 from llmsession.turns.blocks import OpaqueBlock, ToolResultBlock
@@ -234,7 +234,7 @@ async def test_kept_turns_are_beginnings_of_the_recorded_ones(policy: str, seed:
 def only(monkeypatch: pytest.MonkeyPatch, step: int, cut: Cut) -> None:
     """Let *cut* be the only interrupt, in *step* of the first turn."""
 
-    def plan(turn: driver.RecordedTurn, **options: object) -> dict[int, Cut]:
+    def plan(turn: RecordedTurn, **options: object) -> dict[int, Cut]:
         return {step: cut} if turn.position == 0 else {}
 
     monkeypatch.setattr(driver, "plan_cuts", plan)
@@ -257,7 +257,7 @@ async def test_every_point_of_a_step_can_be_cut_under_every_policy(
 
 
 @pytest.mark.parametrize("point", ["asked", "streaming", "ending"])
-@pytest.mark.parametrize("spins", range(0, 40, 3))
+@pytest.mark.parametrize("spins", range(0, 40, 5))
 async def test_wherever_a_racing_interrupt_lands_the_history_is_the_recorded_one(
     monkeypatch: pytest.MonkeyPatch, point: Point, spins: int
 ) -> None:
@@ -276,7 +276,7 @@ async def test_results_that_came_before_an_interrupt_are_kept_and_the_others_set
     first, second = results_of(driven.history)[:2]
     assert first.text == "a\nb"
     assert second.is_error
-    assert (driven.report.repaired, driven.report.kept, driven.kept) == (1, 1, {0})
+    assert (driven.report.repaired, driven.report.kept, driven.kept) == (1, 1, frozenset({0}))
 
 
 async def test_receipts_of_dropped_turns_are_counted_and_not_compared(
@@ -346,7 +346,8 @@ def test_reports_of_several_conversations_add_up() -> None:
     total.add(DriveReport(turns=2, skipped_reasons=Counter(a=1)))
     assert total.history_equal is None
     total.add(DriveReport(turns=3, skipped_reasons=Counter(a=1, b=1), history_equal=True))
-    assert (total.turns, total.skipped, total.history_equal) == (5, 3, True)
+    assert (total.turns, total.skipped) == (5, 3)
+    assert total.history_equal
     total.add(DriveReport(history_equal=False))
     assert total.history_equal is False
 
@@ -389,23 +390,25 @@ async def test_every_recorded_conversation_replays_as_it_was_recorded(
 
 
 @pytest.mark.real_time
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_every_recorded_conversation_replays_with_interrupts(
     recorded: list[Conversation],
 ) -> None:
     options = DriveOptions(
-        interrupt_every=20, interrupt_policy="drop_turn", seed=1, delta_chars=2000
+        interrupt_every=60, interrupt_policy="drop_turn", seed=1, delta_chars=2000
     )
     total = await replay_all(recorded, options)
-    assert total.resent > 10
+    assert total.resent > 5
     assert (total.history_equal, total.steps, total.repaired) == (True, STEPS, NO_RESULTS)
     assert not total.is_broken, total.faults
 
 
 @pytest.mark.real_time
+@pytest.mark.parametrize("anyio_backend", ["trio"])
 async def test_every_recorded_conversation_stays_valid_under_random_policies(
     recorded: list[Conversation],
 ) -> None:
-    total = await replay_all(recorded, DriveOptions(interrupt_every=5, seed=1, delta_chars=2000))
+    total = await replay_all(recorded, DriveOptions(interrupt_every=8, seed=1, delta_chars=2000))
     assert total.kept > 10
     assert not total.is_broken, total.faults
 

@@ -13,7 +13,7 @@ from llmsession.testing.stress import StressPlan, StressReport, run_stress
 
 pytestmark = pytest.mark.real_time
 
-SMALL = StressPlan(sessions=16, turns=30, interrupts=6, seconds=20, seed=5)
+SMALL = StressPlan(sessions=24, turns=40, interrupts=4, seconds=20, seed=5)
 REACHED = {
     # Every mode and every policy, with and without a named turn.
     "accepted queue": 50,
