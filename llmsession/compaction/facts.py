@@ -243,7 +243,11 @@ class Seen:
         profile: Profile,
         messages: list[MessageFacts],
         tools: tuple[Part, ...],
+        *,
+        paused: bool = False,
     ) -> None:
+        self.paused = paused
+        """Is the last message a reply that the provider paused?"""
         self.request = request
         self.profile = profile
         self.messages = messages

@@ -46,7 +46,7 @@ def v2_the_last_message_is_the_users(seen: Seen) -> Iterator[Violation]:
         return
     last = seen.runs[-1]
     where = f"messages[{len(seen.messages) - 1}]"
-    if last.server_calls or seen.request.options.get("compaction"):
+    if seen.paused or last.server_calls or seen.request.options.get("compaction"):
         return
     if not seen.profile.prefill:
         text = (

@@ -80,10 +80,15 @@ class Checker:
         self._history = Memory()
         self._tools = ToolMemory()
 
-    def check(self, request: Request) -> tuple[Violation, ...]:
-        """Every rule that *request* breaks, in the order of the rules; () if it is valid."""
+    def check(self, request: Request, *, paused: bool = False) -> tuple[Violation, ...]:
+        """Every rule that *request* breaks, in the order of the rules; () if it is valid.
+
+        *paused* says that its last message is a reply that the provider paused and wants back;
+        without it, server calls in that message tell the same.
+        """
         messages = self._sent.recall(request.messages)
-        seen = Seen(request, self.profile, messages, self._tools.recall(request.tools))
+        tools = self._tools.recall(request.tools)
+        seen = Seen(request, self.profile, messages, tools, paused=paused)
         return tuple(violation for rule in RULES.values() for violation in rule(seen))
 
     def check_against_history(
@@ -113,9 +118,11 @@ class Checker:
         raise_if_any(self.check(request))
 
 
-def check_request(request: Request, profile: Profile) -> tuple[Violation, ...]:
-    """Every rule that *request* breaks, in the order of the rules; () if it is valid."""
-    return Checker(profile).check(request)
+def check_request(
+    request: Request, profile: Profile, *, paused: bool = False
+) -> tuple[Violation, ...]:
+    """As ``Checker.check``."""
+    return Checker(profile).check(request, paused=paused)
 
 
 def check_against_history(

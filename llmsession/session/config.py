@@ -117,7 +117,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     system: str | None = None
-    tools: tuple[Tool, ...] | list[Tool | dict[str, Any]] = ()
+    tools: Sequence[Tool | Mapping[str, Any]] = ()
     max_tokens: int = 8192
     window_tokens: int = 200_000
     options: dict[str, Any] = {}  # copied by msgspec

@@ -13,6 +13,7 @@ from llmsession.compaction.view import View
 from llmsession.turns.blocks import block_type, split_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, RequestMessage
+from llmsession.turns.stop import Follow, stop_rule
 
 __all__ = ["Built", "ContextBuilder"]
 
@@ -47,7 +48,9 @@ class ContextBuilder:
     def build(self, messages: Sequence[Message], view: View) -> Built:
         """The request for *messages* as *view* shows them, sized and checked."""
         request = self.project(messages, view)
-        violations = self._checker.check(request)
+        last = messages[-1] if messages else None
+        paused = last is not None and last.is_assistant and _is_paused(last)
+        violations = self._checker.check(request, paused=paused)
         if self.profile.binds_thinking:
             violations += self._checker.check_against_history(
                 request, messages, view.thinking_from, _edited_from(messages, view)
@@ -78,6 +81,11 @@ class ContextBuilder:
                 size -= images
                 flat += self.profile.image_tokens if images else 0
         return estimate_text_tokens(size, self.profile) + flat + 4
+
+
+def _is_paused(message: Message) -> bool:
+    """Did the provider pause this reply, to have it sent back as it is?"""
+    return stop_rule(message.stop_reason).follow is Follow.CONTINUE
 
 
 def _image_bytes(raw: msgspec.Raw) -> int:

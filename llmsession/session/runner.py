@@ -160,7 +160,7 @@ class TurnRunner:
                 self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
                 self.compactor.write(plan)
                 return
-            error = ContextTooLarge(built.tokens, budget)
+            error = ContextTooLarge(built.tokens, ceiling)
             self.feed(run, e.ContextOverflowed(tag=effect.tag, error=str(error)))
             return
         if built.violations:

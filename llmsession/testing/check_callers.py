@@ -8,7 +8,8 @@ from llmsession.turns import records as r
 from llmsession.turns.blocks import TextBlock, parse_blocks
 
 from .breach import Findings
-from .record import Invoked, Returned, SessionRecording, digest
+from .fingerprints import digest
+from .record import Invoked, Returned, SessionRecording
 
 __all__ = ["accepted_sends", "check_callers", "token_of"]
 

@@ -116,10 +116,9 @@ def _check_answer(
         told = f"an interrupt of turn {answer.turn} answered {answer.result}"
         told = f"{told}; the turn was {status_of(main).status}"
         findings.add(3, told, call, answer, seqs=[main.seq])
-    elif main is not None and answer.result == "kept":
-        if status_of(main).stop_reason != _KEPT:
-            told = f"an interrupt says that it kept turn {answer.turn}, which ended by itself"
-            findings.add(3, told, call, answer, seqs=[main.seq])
+    elif main is not None and answer.result == "kept" and status_of(main).stop_reason != _KEPT:
+        told = f"an interrupt says that it kept turn {answer.turn}, which ended by itself"
+        findings.add(3, told, call, answer, seqs=[main.seq])
 
 
 _KEPT = "cancelled"

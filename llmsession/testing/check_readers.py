@@ -12,7 +12,8 @@ from llmsession.turns import records as r
 
 from .breach import Findings
 from .check_interrupts import status_of
-from .record import HistoryRead, SessionRecording, Sighting, StateRead, Watched, digest, state_parts
+from .fingerprints import digest, state_parts
+from .record import HistoryRead, SessionRecording, Sighting, StateRead, Watched
 
 __all__ = ["StateRules", "check_histories", "check_outcomes", "check_subscribers"]
 

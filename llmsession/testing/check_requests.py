@@ -17,7 +17,8 @@ from llmsession.turns.blocks import encode_json, split_blocks
 from llmsession.turns.request import Profile, Request, RequestMessage
 
 from .breach import Findings
-from .record import Requested, digest
+from .fingerprints import digest
+from .record import Requested
 
 __all__ = ["RequestRules"]
 

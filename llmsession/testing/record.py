@@ -7,7 +7,6 @@ smaller order has the smaller ingress number. ``at`` is in seconds since the run
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -15,7 +14,6 @@ from typing import Any, TypeAlias
 import msgspec
 
 from llmsession.errors import InvalidInput
-from llmsession.session.state import OpenTurn, SessionState
 from llmsession.turns.records import Record, decode_record
 from llmsession.turns.request import Profile
 
@@ -39,15 +37,8 @@ __all__ = [
     "StateRead",
     "Watched",
     "decode_lines",
-    "digest",
     "encode_lines",
-    "state_parts",
 ]
-
-
-def digest(raw: bytes | msgspec.Raw) -> str:
-    """64 bits of a hash: enough to tell the contents of one run apart."""
-    return hashlib.sha256(bytes(raw)).hexdigest()[:16]
 
 
 class EntryBase(
@@ -312,28 +303,3 @@ class SessionRecording:
     def records(self) -> list[Record]:
         """The log's records. Raises msgspec.MsgspecError for one that cannot be read."""
         return [decode_record(bytes(logged.body)) for logged in self.log]
-
-
-def state_parts(state: SessionState) -> dict[str, str]:
-    """*state* as digests of its parts: equal parts have equal digests.
-
-    The turn counter is left out: it is ahead of the log while an acceptance is on its way.
-    """
-    parts: dict[str, Any] = {
-        "history": state.history,
-        "open": [_open_parts(turn) for turn in state.open.values()],
-        "config": state.config,
-        "place": [state.head, state.epoch, state.generation, state.head_turn],
-        "view": state.view,
-        "summaries": state.summaries,
-        "receipts": state.receipts,
-        "calls": state.call_turns,
-        "ended": [state.ended, state.accepted_at],
-        "commands": state.commands,
-        "usage": [state.turn_usage, state.usage],
-    }
-    return {name: digest(msgspec.json.encode(part)) for name, part in parts.items()}
-
-
-def _open_parts(turn: OpenTurn) -> list[Any]:
-    return [getattr(turn, name) for name in OpenTurn.__slots__]

@@ -13,6 +13,7 @@ from llmsession.session.session import LLMSession, Turn
 from llmsession.session.state import SessionState
 from llmsession.turns.request import Profile, Request, StepTag
 
+from .fingerprints import digest, state_parts
 from .record import (
     Abandoned,
     End,
@@ -24,8 +25,6 @@ from .record import (
     Requested,
     Returned,
     StateRead,
-    digest,
-    state_parts,
 )
 
 __all__ = ["Recorder", "ends_of", "live_state"]

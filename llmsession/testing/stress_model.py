@@ -112,7 +112,7 @@ class Model:
         if kind < 0.18:
             return reply.ignoring_cancellation(random.uniform(0.02, 0.4), at=at)
         if kind < 0.185:
-            return reply.ignoring_cancellation(2.5, at=at)
+            return reply.ignoring_cancellation(1.8, at=at)
         if kind < 0.19:
             return reply.out_of_order()
         return reply

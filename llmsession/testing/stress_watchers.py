@@ -17,7 +17,8 @@ from llmsession.turns.blocks import encode_json
 from llmsession.turns.previews import TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
 from llmsession.turns.records import ToolsRequested, encode_record
 
-from .record import Sighting, Watched, digest
+from .fingerprints import digest
+from .record import Sighting, Watched
 from .recorder import Recorder
 from .stress_model import words
 

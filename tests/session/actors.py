@@ -43,10 +43,14 @@ class Stage:
         """Send, and wait for the reply."""
         return await (await self.session.send(content)).text()
 
+    pauses = False
+    """Set by a test whose provider pauses replies: then a request may end with one."""
+
     async def check(self) -> None:
         """What holds after every test: valid requests, one end a turn, a log that folds."""
         for request in self.provider.requests:
-            assert check_request(request, self.provider.profile(request.model)) == ()
+            profile = self.provider.profile(request.model)
+            assert check_request(request, profile, paused=self.pauses) == ()
         for row in await self.store.rows():
             check_log(await self.log(row.session))
         session = getattr(self, "session", None)

@@ -194,7 +194,7 @@ class Model:
                 self.result(what, "slow ran")
             else:
                 self.deep["deadline"] += 1
-                self.result(what, NO_RESULT, is_error=True)
+                self.result(what, f"{NO_RESULT}: deadline", is_error=True)
                 turn.statuses[what] = "unknown"
         self.now = until
 
@@ -239,8 +239,9 @@ class Model:
     def _keep(self, stop_reason: str, *, text: bool) -> None:
         turn = self._turn()
         if turn.waits == "tools":
+            why = "stopped" if stop_reason == "cancelled" else "limit"
             for call in turn.calls:
-                turn.results[call] = ("result", call, True, NO_RESULT)
+                turn.results[call] = ("result", call, True, f"{NO_RESULT}: {why}")
             turn.staged.append(("user", [turn.results[call] for call in turn.order]))
         if text:
             turn.staged.append(("assistant", [("text", turn.spoken)]))

@@ -16,6 +16,7 @@ import anyio.lowlevel
 
 from llmsession.errors import ProviderError, SessionBusy, SessionError
 from llmsession.session.config import CompactionConfig, SessionConfig, Tool, ToolOutput, ToolResult
+from llmsession.session.hub import Subscription
 from llmsession.session.manager import SessionManager
 from llmsession.session.outcome import InterruptOutcome
 from llmsession.session.session import LLMSession, Turn
@@ -23,7 +24,7 @@ from llmsession.store.memory import MemoryStore
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, block, call, say, think
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.previews import ToolUse
-from llmsession.turns.records import InterruptPolicy
+from llmsession.turns.records import InterruptPolicy, TurnAborted, TurnCommitted, TurnFailed
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.usage import Usage
 
@@ -139,13 +140,26 @@ class Life:
     async def __call__(self) -> Counter[str]:
         async with SessionManager(provider=self.provider, store=self.store) as self.manager:
             self.session = await self.manager.create(self._config(), session_id="s")
+            events = self.session.subscribe()
             with anyio.fail_after(1000):
-                for number in range(self.turns):
-                    await self._episode(number)
-                    await self._rest()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._listen, events)
+                    for number in range(self.turns):
+                        await self._episode(number)
+                        await self._rest()
+                    events.close()
         assert self.manager.running_works == ()
         assert self.provider.open_streams == 0
         return self.seen
+
+    async def _listen(self, events: Subscription) -> None:
+        """Nothing of a turn comes after its terminal event, previews included."""
+        ended: set[int] = set()
+        async for event in events:
+            number = getattr(event, "turn", None)
+            assert number not in ended, event
+            if isinstance(event, TurnCommitted | TurnAborted | TurnFailed):
+                ended.add(event.turn)
 
     async def _rest(self) -> None:
         await anyio.sleep(2.0)  # past every grace, every stubborn tool

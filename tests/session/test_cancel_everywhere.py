@@ -174,6 +174,8 @@ class Run:
         history = self.session.conversation()
         assert all(old is new for old, new in zip(self.base, history, strict=False))
         assert unpaired(said(history)) == []
+        left = [work for turn in answer.turns for work in turn.still_running]
+        assert self.stubborn or left == []
         match answer.result:
             case "aborted":
                 assert status == "aborted"

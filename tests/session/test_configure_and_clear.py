@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
@@ -65,7 +67,7 @@ async def test_a_configuration_that_does_not_go_with_one_before_it_is_refused_by
         await on.session.send("first")
         refused: list[InvalidConfig] = []
 
-        async def configure(**changes: int) -> None:
+        async def configure(**changes: Any) -> None:
             try:
                 await on.session.configure(**changes)
             except InvalidConfig as error:
@@ -106,8 +108,12 @@ async def test_a_change_of_model_system_or_tools_voids_earlier_thinking(change: 
     async with stage([reply, reply, "x"]) as on:
         await on.say("hello")
         assert b"hmm" in on.session.context().encode()
-        value = {"model": "n", "system": "s", "tools": [Tool(name="t")]}[change]
-        await on.session.configure(**{change: value})
+        changes: dict[str, dict[str, Any]] = {
+            "model": {"model": "n"},
+            "system": {"system": "s"},
+            "tools": {"tools": [Tool(name="t")]},
+        }
+        await on.session.configure(**changes[change])
         assert b"hmm" not in on.session.context().encode()
         assert b"hmm" in bytes(on.session.conversation()[1].body)
         await on.say("again")

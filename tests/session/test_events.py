@@ -28,7 +28,7 @@ from tests.session.actors import Quick, first, settled, stage
 
 
 def durable(events: list[Event]) -> list[r.Record]:
-    return [event for event in events if isinstance(event, r.RecordBase)]  # type: ignore[misc]
+    return [event for event in events if isinstance(event, r.RecordBase)]
 
 
 async def up_to(events: AsyncIterator[Event], seq: int) -> list[Event]:
@@ -163,7 +163,10 @@ async def test_nothing_is_published_before_it_is_durable() -> None:
         events.close()
 
 
-async def test_a_subscriber_that_never_reads_slows_nobody_and_is_told_that_it_lagged() -> None:
+async def test_a_subscriber_that_never_reads_slows_nobody_and_is_told_that_it_lagged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub, "MAX_DURABLE", 40)
     async with stage(lambda request, tag: "hi") as on:
         sleeper = on.session.subscribe()
         bystander = on.session.subscribe(after=0)
@@ -299,7 +302,7 @@ async def test_every_terminal_event_is_the_last_of_its_turn_for_every_subscriber
         for event in await up_to(events, on.session.status().seq):
             number = getattr(event, "turn", None)
             assert number not in ended
-            if isinstance(event, r.RecordBase) and r.is_terminal(event):  # type: ignore[arg-type]
+            if isinstance(event, r.RecordBase) and r.is_terminal(event):
                 ended.add(number)  # type: ignore[arg-type]
         assert ended == {1, 2, 3, 4, 5, 6}
         events.close()

@@ -36,6 +36,8 @@ async def _same_when_folded(life: Life) -> None:
     live = live_state(life.session)
     log = await log_of(life.store, "s")
     assert differences(live, fold("s", log)) == []
+    shown = len(live.context_messages())
+    assert max(live.view.frontier, live.view.thinking_from) <= shown
     life.seen["compactions"] += sum(isinstance(record, r.CompactionApplied) for record in log)
     life.seen["receipts pending"] += bool(live.receipts)
     life.seen["capped"] += bool(live.view.capped)

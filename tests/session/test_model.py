@@ -61,7 +61,12 @@ def _plain_block(block: dict[str, Any]) -> m.Block:
         case "tool_use":
             return ("use", block["id"])
         case "tool_result":
-            text = m.NO_RESULT if block["content"].startswith(m.NO_RESULT) else block["content"]
+            text = block["content"]
+            if text.startswith(m.NO_RESULT):
+                why = next(
+                    why for why in ("stopped", "deadline", "limit", "given up") if why in text
+                )
+                text = f"{m.NO_RESULT}: {why}"
             return ("result", block["tool_use_id"], block.get("is_error", False), text)
         case _ if block["text"].startswith("Note from the session"):
             found = _CALL.findall(block["text"])

@@ -78,6 +78,21 @@ async def test_a_paused_reply_is_kept_as_it_is_and_the_turn_goes_on(reason: str)
         assert b"server_tool_use" in bytes(on.provider.requests[1].messages[1].body)
 
 
+@pytest.mark.parametrize("reason", ["pause_turn", "compaction"])
+async def test_a_reply_may_be_paused_without_any_server_tool(reason: str) -> None:
+    async with stage([say("wait").stopping(reason), "done"]) as on:
+        on.pauses = True
+        assert await on.say("hello") == "done"
+
+
+async def test_a_paused_reply_with_a_call_gets_it_answered_in_the_very_next_message() -> None:
+    tool = Quick()
+    paused = (say("wait") + call("t", id="c")).stopping("pause_turn")
+    async with stage([paused, "done"], tools=[Tool(name="t", run=tool)]) as on:
+        assert await on.say("hello") == "done"
+        assert len(tool.inputs) == 1
+
+
 async def test_a_turn_is_paused_a_bounded_number_of_times() -> None:
     searching = block({"type": "server_tool_use", "id": "srv", "name": "web", "input": {}})
     found = block({"type": "web_search_tool_result", "tool_use_id": "srv", "content": []})

@@ -301,7 +301,7 @@ async def test_a_tool_use_is_published_only_when_its_request_is_durable() -> Non
         turn = await on.session.send("go")
         use = await first(turn, ToolUse)
         log = await on.log()
-        assert log[use.seq - 1].__struct_config__.tag == "tools.requested"  # type: ignore[misc]
+        assert log[use.seq - 1].__struct_config__.tag == "tools.requested"
         assert (use.id, use.name, use.input, use.step) == ("c", "mine", {"x": 1}, 1)
         await on.session.interrupt()
 

@@ -10,6 +10,7 @@ import msgspec
 from llmsession.compaction.projection import Frame, project
 from llmsession.compaction.recall import RECALL_TOOL
 from llmsession.session.state import SessionState, fold
+from llmsession.testing.fingerprints import digest, state_parts
 from llmsession.testing.record import (
     Begun,
     End,
@@ -26,8 +27,6 @@ from llmsession.testing.record import (
     Sighting,
     StateRead,
     Watched,
-    digest,
-    state_parts,
 )
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks, encode_json

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from llmsession.errors import InvalidInput
+from llmsession.compaction.validity import Violation
+from llmsession.errors import InvalidInput, ProviderError
+from llmsession.providers.replay import ReplayProvider
 from llmsession.session.config import CompactionConfig
 from llmsession.testing import driver
 from llmsession.testing.drive import DriveOptions, DriveReport, drive, replay_conversation
@@ -19,6 +23,8 @@ from llmsession.transcripts import Conversation, Note, read
 from llmsession.turns.blocks import OpaqueBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import InterruptPolicy
+from llmsession.turns.request import Request, StepTag
+from llmsession.turns.stream import StreamEvent
 from tests.testing.conversations import call, recording, result, text, tool_loop
 
 POLICIES: tuple[InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
@@ -88,7 +94,9 @@ async def test_a_call_that_was_never_answered_is_settled_by_the_interrupt_and_co
     said = recording([[text("a")], [call("c1"), call("c2")], [result("c2", "two")]])
     driven = await drive(said)
     assert [found.is_error for found in results_of(driven.history)] == [True, None]
+    assert driven.history[2].synthetic == (0,)
     assert (driven.report.repaired, driven.report.interrupts) == (1, 1)
+    assert driven.report.requests == 1
     assert (driven.report.differences, driven.report.orphans) == (0, 0)
 
 
@@ -158,6 +166,25 @@ async def test_a_turn_that_does_not_fit_is_skipped_and_the_next_one_goes_on() ->
     assert report.skipped_reasons["context_too_large"] == 1
     assert report.turns == 1
     assert not report.is_broken
+
+
+async def test_a_turn_that_only_its_receipt_made_too_large_is_skipped_and_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = recording(
+        [[text("long " * 9000)], [call("c1")], [result("c1")], [text("b")]],
+        [[text("c")], [text("d")]],
+    )
+    windows = [
+        window
+        for window in range(22_000, 24_000, 30)
+        if (await drive(said, DriveOptions(window_tokens=window))).report.turns == 2
+    ]
+    only(monkeypatch, 1, Cut(point="tools", policy="drop_turn"))
+    options = msgspec.structs.replace(ONE, window_tokens=windows[0])
+    report = await replay_conversation(said, options)
+    assert report.skipped_reasons == Counter(context_too_large=1)
+    assert (report.turns, report.history_equal) == (1, True)
 
 
 async def test_compactions_are_counted_and_change_no_history() -> None:
@@ -341,6 +368,43 @@ async def test_histories_that_differ_with_interrupts_break_the_promise(
     assert any("with interrupts the history differs: recorded turn 2" in f for f in report.faults)
 
 
+class Failing(ReplayProvider):
+    """Fails in its second turn."""
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        if tag.turn == 2:
+            raise ProviderError("out of order", kind="fatal")
+        async with aclosing(super().stream(request, tag)) as events:
+            async for event in events:
+                yield event
+
+
+async def test_a_turn_that_fails_for_no_recorded_reason_breaks_the_promise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver, "ReplayProvider", Failing)
+    report = (await drive(tool_loop())).report
+    assert (report.turns, report.differences, report.is_broken) == (2, 1, True)
+    assert "recorded turn 2 failed (fatal)" in report.faults[0]
+
+
+async def test_a_request_that_the_session_itself_refused_breaks_the_promise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = Violation("V0", "messages[0]", "made up")
+    monkeypatch.setattr("llmsession.session.context.Checker.check", lambda *_: (broken,))
+    report = (await drive(recording([[text("a")], [text("b")]]))).report
+    assert (report.requests, report.invalid_requests, report.is_broken) == (0, 1, True)
+
+
+async def test_orphans_of_both_replays_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([["c1"], ["c2", "c3"]])
+    monkeypatch.setattr(driver, "orphan_calls", lambda history: next(found))
+    report = await replay_conversation(tool_loop(), ONE)
+    assert (report.orphans, report.is_broken) == (3, True)
+    assert "without interrupts: call c1 in the history has no result" in report.faults
+
+
 def test_reports_of_several_conversations_add_up() -> None:
     total = DriveReport()
     total.add(DriveReport(turns=2, skipped_reasons=Counter(a=1)))
@@ -418,12 +482,12 @@ async def test_every_recorded_conversation_stays_valid_under_random_policies(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("window_tokens", [200_000, 60_000])
 @pytest.mark.parametrize("policy", [*POLICIES, "random"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("seed", "anyio_backend"), [(2, "asyncio"), (3, "trio"), (4, "asyncio")])
 async def test_every_recorded_conversation_under_many_interrupts(
     recorded: list[Conversation], seed: int, policy: str, window_tokens: int
 ) -> None:
     options = DriveOptions(
-        interrupt_every=4, seed=seed, delta_chars=100 + 300 * seed, window_tokens=window_tokens
+        interrupt_every=2 + seed, seed=seed, delta_chars=100 * seed, window_tokens=window_tokens
     )
     options = msgspec.structs.replace(options, interrupt_policy=policy)
     total = await replay_all(recorded, options)

@@ -97,11 +97,12 @@ class Oracle:
             return []
         if stop_reason == "refusal":
             return self._fail("refusal", "the provider refused to answer")
-        whole = stop_reason in ("end_turn", "stop_sequence", "tool_use")
+        paused = stop_reason in ("pause_turn", "compaction")
+        whole = paused or stop_reason in ("end_turn", "stop_sequence", "tool_use")
         if whole and calls:
             self.open_calls = set(calls)
             return self._journal("JournalCalls")
-        if stop_reason in ("pause_turn", "compaction") and self.pauses < self.max_pauses:
+        if paused and self.pauses < self.max_pauses:
             self.pauses += 1
             return self._journal("JournalStep")
         if steers:

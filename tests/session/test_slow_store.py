@@ -1,0 +1,133 @@
+"""A store that takes its time: nothing is told or answered before it is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from llmsession.session.config import SessionConfig, Tool, ToolResult
+from llmsession.session.manager import SessionManager
+from llmsession.store.memory import MemoryStore
+from llmsession.testing.faults import FaultyStore
+from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say
+from llmsession.turns import records as r
+from llmsession.turns.request import Request, StepTag
+from tests.session.probes import log_of, settle
+
+
+def _reply(request: Request, _tag: StepTag) -> ScriptedReply:
+    last = bytes(request.messages[-1].body)
+    if b"use tools" in last:
+        return say("let me see") + call("mine", id="c") + call("mine", id="d")
+    return say("fine")
+
+
+CONFIG = SessionConfig(model="m", tools=[Tool(name="mine")])
+
+
+@pytest.mark.parametrize(
+    "command", ["send", "queue", "steer", "submit", "configure", "clear", "summaries"]
+)
+async def test_a_command_is_answered_when_it_is_durable_and_not_before(command: str) -> None:
+    store = FaultyStore(MemoryStore())
+    async with SessionManager(provider=ScriptedProvider(_reply), store=store) as manager:
+        session = await manager.create(CONFIG, session_id="s")
+        if command in ("queue", "steer", "submit", "summaries"):
+            await session.send("use tools")
+            await settle()
+        commands: dict[str, Callable[[], Awaitable[Any]]] = {
+            "send": lambda: session.send("hello"),
+            "queue": lambda: session.send("hello"),
+            "steer": lambda: session.send("hello", when_busy="steer"),
+            "submit": lambda: session.submit_tool_results([ToolResult("c", "42")]),
+            "configure": lambda: session.configure(system="new"),
+            "clear": session.clear,
+            "summaries": lambda: session.store_compact_summaries({"d": "short"}),
+        }
+        answered: list[str] = []
+
+        async def ask() -> None:
+            await commands[command]()
+            answered.append(command)
+
+        with anyio.fail_after(100):
+            store.delay()
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask)
+                await store.wait_delayed()
+                await settle(5.0)
+                assert answered == []
+                store.deliver()
+            assert answered == [command]
+            await session.interrupt()
+
+
+async def test_an_interrupt_is_answered_after_its_record_is_durable_and_not_before() -> None:
+    store = FaultyStore(MemoryStore())
+    async with SessionManager(provider=ScriptedProvider(_reply), store=store) as manager:
+        session = await manager.create(CONFIG, session_id="s")
+        turn = await session.send("use tools")
+        await settle()
+        published: list[str] = []
+        answers: list[Any] = []
+
+        async def interrupt() -> None:
+            answers.append(await session.interrupt())
+
+        async def listen() -> None:
+            async for event in turn:
+                published.append(type(event).__name__)
+
+        store.delay()
+        with anyio.fail_after(100):
+            async with anyio.create_task_group() as group:
+                group.start_soon(listen)
+                group.start_soon(interrupt)
+                await store.wait_delayed()
+                await settle(5.0)
+                assert answers == []
+                assert "TurnAborted" not in published
+                assert session.status().turn_phase == "aborting"
+                store.deliver()
+            assert [answer.result.value for answer in answers] == ["aborted"]
+            assert published[-1] == "TurnAborted"
+
+
+async def test_what_comes_while_a_batch_is_on_its_way_follows_in_one_batch_in_order() -> None:
+    store = FaultyStore(MemoryStore())
+    async with SessionManager(provider=ScriptedProvider(_reply), store=store) as manager:
+        session = await manager.create(CONFIG, session_id="s")
+        store.delay()
+        turns: list[int] = []
+
+        async def send(text: str) -> None:
+            turns.append((await session.send(text)).id.number)
+
+        with anyio.fail_after(100):
+            async with anyio.create_task_group() as group:
+                group.start_soon(send, "first")
+                await store.wait_delayed()
+                for number in range(5):
+                    group.start_soon(send, f"queued {number}")
+                    await settle()
+                assert turns == []
+                assert [len(batch.bodies) for batch in store.appends] == [1, 1]
+                store.deliver()
+            while session.status().phase != "idle":
+                await settle()
+        assert sorted(turns) == [1, 2, 3, 4, 5, 6]
+        # What came first after the answer is the five that waited, together and in order.
+        following = [r.decode_record(body) for body in store.appends[2].bodies]
+        accepted = [record for record in following if isinstance(record, r.TurnAccepted)]
+        assert [record.turn for record in accepted] == [2, 3, 4, 5, 6]
+        assert [b"queued %d" % n in bytes(record.body) for n, record in enumerate(accepted)]
+        written = await log_of(store, "s")
+        sent = [r.decode_record(body) for batch in store.appends for body in batch.bodies]
+        assert written == sent
+        assert [record.seq for record in written] == list(range(1, len(written) + 1))
+        assert [record.turn for record in written if isinstance(record, r.TurnCommitted)] == [
+            1, 2, 3, 4, 5, 6,
+        ]  # fmt: skip
