@@ -392,7 +392,7 @@ async def test_a_request_that_the_session_itself_refused_breaks_the_promise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken = Violation("V0", "messages[0]", "made up")
-    monkeypatch.setattr("llmsession.session.context.Checker.check", lambda *_: (broken,))
+    monkeypatch.setattr("llmsession.session.context.Checker.check", lambda *_, **__: (broken,))
     report = (await drive(recording([[text("a")], [text("b")]]))).report
     assert (report.requests, report.invalid_requests, report.is_broken) == (0, 1, True)
 
