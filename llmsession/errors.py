@@ -137,7 +137,7 @@ class TurnNotOpen(Refused):
     """Results came for a turn that has ended. They were dropped."""
 
     def __init__(self, turn: int, how: str) -> None:
-        super().__init__(f"turn {turn} has ended ({how}); its results are not used")
+        super().__init__(f"turn {turn} takes no results any more ({how}); these are not used")
         self.turn = turn
 
 

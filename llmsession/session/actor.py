@@ -13,16 +13,14 @@ still waits gets an error by name; nobody is left hanging.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import anyio
-import msgspec
 
 from llmsession.errors import (
     DuplicateToolResult,
     InvalidInput,
-    KeyReused,
     SessionBusy,
     SessionClosed,
     SessionError,
@@ -37,13 +35,15 @@ from llmsession.turns.blocks import clean_text
 from llmsession.turns.machine import Phase
 
 from . import commands as c
-from .config import SessionConfig, Tool, bind_tools, store_config
+from .commandbook import CommandBook
+from .config import SessionConfig
 from .core import Core, Report, Surroundings
 from .journal import Journal, Written
 from .mailbox import Mailbox
 from .outcome import Closed, InterruptOutcome, outcome_of
 from .promise import Promise
 from .run import Run
+from .settings import Settings
 from .state import SessionState
 from .turnqueue import TurnQueue
 
@@ -77,7 +77,9 @@ class Actor:
             report=self.report,
             world=world,
         )
-        self.turns = TurnQueue(self.core, self._forget_in_flight, self._apply_configures)
+        self.book = CommandBook(state)
+        self.settings = Settings(self.core, self.book)
+        self.turns = TurnQueue(self.core, self.book.forget, self.settings.apply_waiting)
         self.standing: Standing = "live"
         self.pins = 0
         """How many handles hold this session; it is not evicted while there are any."""
@@ -85,12 +87,8 @@ class Actor:
         self._spawn = spawn
         self._gone = gone
         self._serving = False
-        self._in_flight: dict[str, tuple[str, Promise[Any]]] = {}
-        self._configures: list[c.Configure] = []
         self._close: c.Close | None = None
         self._error: SessionError | None = None
-        self._asked: list[Promise[Any]] = []
-        """Promises that were handed out; the answered ones are dropped now and then."""
 
     @property
     def session(self) -> str:
@@ -126,13 +124,8 @@ class Actor:
         """Enqueue on the work lane. Raises Overloaded, or as ``check_open`` does."""
         self.check_open()
         self.mailbox.put_work(command)
-        self._remember(command.promise)
+        self.book.remember(command.promise)
         self._wake()
-
-    def _remember(self, promise: Promise[Any]) -> None:
-        if len(self._asked) >= 64 and len(self._asked) % 64 == 0:
-            self._asked = [asked for asked in self._asked if not asked.is_set]
-        self._asked.append(promise)
 
     def put_interrupt(
         self, turn: int | None, policy: r.InterruptPolicy | None, command_id: str | None
@@ -153,7 +146,7 @@ class Actor:
             interrupt = c.Interrupt(mark, turn, wanted)
             interrupt.callers.append(caller)
             self.mailbox.put_control(interrupt)
-        self._remember(caller.promise)
+        self.book.remember(caller.promise)
         self._wake()
         return caller.promise
 
@@ -193,7 +186,7 @@ class Actor:
         finally:
             self._serving = False
             # A promise that failed holds the frames of its caller, and with them the handle.
-            self._asked = [asked for asked in self._asked if not asked.is_set]
+            self.book.drop_answered()
 
     async def _next(self) -> bool:
         """Read one thing, or wait for one; False when nothing is open any more."""
@@ -232,14 +225,12 @@ class Actor:
             closed = SessionClosed(f"session {self.session!r} was closed")
             command.promise.fail(self._error or closed)
             return
-        if self._is_repeat(command):
+        if self.book.is_repeat(command):
             return
         try:
             self._perform(command)
         except SessionError as error:
-            # A refused command changed nothing and may be tried again under its id.
-            self._forget_in_flight(command)
-            command.promise.fail(error)
+            self.book.refuse(command, error)
 
     def _perform(self, command: c.WorkCommand) -> None:
         match command:
@@ -254,41 +245,9 @@ class Actor:
             case c.Clear():
                 self._clear(command)
             case c.Configure():
-                self._configure(command)
+                self.settings.configure(command, now=self.turns.current is None)
             case c.StoreSummaries():
                 self._store_summaries(command)
-
-    def _is_repeat(self, command: c.WorkCommand) -> bool:
-        command_id = command.command_id
-        if command_id is None:
-            return False
-        known = self.state.commands.get(command_id)
-        in_flight = self._in_flight.get(command_id)
-        if known is None and in_flight is None:
-            self._in_flight[command_id] = (command.digest, command.promise)
-            return False
-        first = known.digest if known else in_flight[0] if in_flight else ""
-        if first != command.digest:
-            command.promise.fail(KeyReused(command_id))
-        elif known is not None:
-            answer = msgspec.json.decode(known.answer, type=int | None)
-            command.promise.set(answer)  # type: ignore[arg-type]  # the type the command has
-        elif in_flight is not None:
-            in_flight[1].follow(command.promise)
-        return True
-
-    def _forget_in_flight(self, command: c.Command[Any]) -> None:
-        if command.command_id is not None:
-            self._in_flight.pop(command.command_id, None)
-
-    def _answer(self, command: c.Command[None]) -> Callable[[], None]:
-        """What to do when the command's record is durable."""
-
-        def durable() -> None:
-            self._forget_in_flight(command)
-            command.promise.set(None)
-
-        return durable
 
     def _submit(self, command: c.Submit) -> None:
         run = self._answerable(command)
@@ -297,7 +256,7 @@ class Actor:
         if noted:
             self.core.journal.write(r.CommandAnswered(commands=noted))
         # The results were queued before this, so they are durable when it is called.
-        self.core.journal.follow(self._answer(command))
+        self.core.journal.follow(self.book.answer(command))
 
     def _answerable(self, command: c.Submit) -> Run:
         """The run that all the results are for. Raises for the first that has none."""
@@ -329,7 +288,7 @@ class Actor:
         summaries = {call_id: clean_text(text) for call_id, text in command.summaries.items()}
         noted = c.remembered(command.command_id, command.digest, None)
         record = r.SummariesStored(summaries=summaries, commands=noted)
-        self.core.journal.write(record, self._answer(command))
+        self.core.journal.write(record, self.book.answer(command))
 
     def _clear(self, command: c.Clear) -> None:
         if self.turns.runs:
@@ -342,7 +301,7 @@ class Actor:
         self.core.clears += 1
         generation = self.state.generation + self.core.clears
         record = r.ConversationCleared(generation=generation, commands=noted)
-        answer = self._answer(command)
+        answer = self.book.answer(command)
 
         def cleared() -> None:
             self.core.clears -= 1
@@ -350,36 +309,10 @@ class Actor:
 
         self.core.journal.write(record, cleared)
 
-    def _configure(self, command: c.Configure) -> None:
-        """Now, or when the running turn has ended and before the next one starts."""
-        if self.turns.current is not None:
-            self._configures.append(command)
-            return
-        config = msgspec.structs.replace(self.core.config, **command.changes).checked()
-        old, new = self.core.config.frame(), config.frame()
-        record = r.SessionConfigured(
-            config=store_config(config),
-            voids_thinking=(old.model, old.system, old.tools) != (new.model, new.system, new.tools),
-            commands=c.remembered(command.command_id, command.digest, None),
-        )
-        self.core.configure(config)
-        self.core.journal.write(record, self._answer(command))
-
-    def _apply_configures(self) -> None:
-        configures, self._configures = self._configures, []
-        for command in configures:
-            try:
-                self._configure(command)
-            except SessionError as error:  # it does not go with one that was made before it
-                self._forget_in_flight(command)
-                command.promise.fail(error)
-
-    def bind(self, tools: Sequence[Tool]) -> None:
-        """Bind callables to the configured tools of their names. Raises InvalidConfig."""
-        self.core.configure(bind_tools(self.core.config, tools))
-
     def _interrupt(self, command: c.Interrupt) -> None:
-        callers = [caller for caller in command.callers if not self._is_known(caller)]
+        callers = [
+            caller for caller in command.callers if not self.book.is_repeated_interrupt(caller)
+        ]
         if command.turn is not None:
             self.turns.interrupt_one(command.turn, command.policy, callers)
             return
@@ -390,16 +323,6 @@ class Actor:
         for send in unread:
             self._command(send)
         self.turns.interrupt_all(command.mark, command.policy, callers)
-
-    def _is_known(self, caller: c.InterruptCaller) -> bool:
-        known = self.state.commands.get(caller.command_id) if caller.command_id else None
-        if known is None or caller.command_id is None:
-            return False
-        if known.digest != caller.digest:
-            caller.promise.fail(KeyReused(caller.command_id))
-        else:
-            caller.promise.set(msgspec.json.decode(known.answer, type=InterruptOutcome))
-        return True
 
     # Records that came back from the store.
 
@@ -466,9 +389,9 @@ class Actor:
         if self.standing != "closing":
             return
         closed = SessionClosed(f"session {self.session!r} was closed")
-        for command in (*self._configures, *self.mailbox.take_work(lambda command: True)):
+        self.settings.refuse_waiting(closed)
+        for command in self.mailbox.take_work(lambda command: True):
             command.promise.fail(closed)
-        self._configures.clear()
         self.turns.runner.compactor.cancel()
         self.turns.stop_all("closed")
 
@@ -503,12 +426,9 @@ class Actor:
         self._end(standing)
         self.turns.abandon(error, fenced=standing == "moved")
         self.turns.runner.compactor.fail(error)
-        self._in_flight.clear()
-        self._configures.clear()
+        self.settings.refuse_waiting(error)
         self.mailbox.drain()
-        for promise in self._asked:
-            promise.fail(error)
-        self._asked.clear()
+        self.book.fail_all(error)
         if standing == "cold":
             self.core.hub.lag_all(self.session)
         else:

@@ -178,7 +178,7 @@ class SessionManager:
         self._check_accepting()
         actor = await self.activate(session_id, takeover=takeover)
         if tools:
-            actor.bind(tools)
+            actor.settings.bind(tools)
         return LLMSession(self, actor)
 
     async def list(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:

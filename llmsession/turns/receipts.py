@@ -27,6 +27,10 @@ _SETTLED = {
 }
 
 
+MOST_IDS = 8
+"""So many calls that read alike a receipt names by id; the others it counts."""
+
+
 class PendingReceipt(msgspec.Struct, frozen=True):
     """What a dropped turn left behind, until a turn that carries it is committed."""
 
@@ -35,19 +39,31 @@ class PendingReceipt(msgspec.Struct, frozen=True):
 
 
 def receipt_text(pending: Sequence[PendingReceipt]) -> str | None:
-    """The note for the next user message, oldest turn first; None if there is nothing to say."""
-    lines = [
-        f"- {call.name} ({call.id}){' ' + call.brief if call.brief else ''}: {_STATUS[call.status]}"
-        for receipt in pending
-        for call in receipt.calls
-    ]
-    if not lines:
+    """The note for the next user message, oldest turn first; None if there is nothing to say.
+
+    Calls that would read alike share a line: a turn that is dropped and sent again, and again,
+    must not fill the context with its receipts.
+    """
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for receipt in pending:
+        for call in receipt.calls:
+            alike.setdefault((call.name, call.brief, call.status), []).append(call.id)
+    if not alike:
         return None
+    lines = [
+        f"- {name} ({_ids(ids)}){' ' + brief if brief else ''}: {_STATUS[status]}"
+        for (name, brief, status), ids in alike.items()
+    ]
     head = (
         "Note from the session: an earlier request was withdrawn after these tool calls had"
         " started."
     )
     return "\n".join([head, *lines])
+
+
+def _ids(ids: Sequence[str]) -> str:
+    named = ", ".join(ids[:MOST_IDS])
+    return named if len(ids) <= MOST_IDS else f"{named} and {len(ids) - MOST_IDS} more like them"
 
 
 def settled_text(reason: str) -> str:

@@ -202,3 +202,13 @@ async def test_tokens_spent_before_a_clear_stay_counted() -> None:
         await on.say("hello")
         assert on.session.usage().total.input_tokens == 20
         assert set(on.session.usage().turns) == {1, 2}
+
+
+async def test_the_last_tool_cannot_go_while_the_history_holds_calls() -> None:
+    tool = Quick()
+    script = [call("t", id="c"), "done", "again"]
+    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+        assert await on.say("hello") == "done"
+        with pytest.raises(InvalidConfig, match="tools is empty"):
+            await on.session.configure(tools=[])
+        assert await on.say("go on") == "again"

@@ -35,6 +35,20 @@ def test_without_started_calls_there_is_no_receipt(pending: list[PendingReceipt]
     assert receipt_text(pending) is None
 
 
+def test_calls_that_would_read_alike_share_a_line() -> None:
+    def dropped(turn: int) -> PendingReceipt:
+        return PendingReceipt(turn, (CallReceipt(f"c_{turn}", "run", "finished", "ls"),))
+
+    other = PendingReceipt(9, (CallReceipt("d", "run", "failed", "ls"),))
+    text = receipt_text([*map(dropped, range(1, 13)), other])
+    assert text is not None
+    assert text.splitlines()[1:] == [
+        "- run (c_1, c_2, c_3, c_4, c_5, c_6, c_7, c_8 and 4 more like them) ls:"
+        " finished; its effects stand",
+        "- run (d) ls: failed",
+    ]
+
+
 @pytest.mark.parametrize("status", get_args(CallStatus))
 def test_every_status_has_its_words(status: CallStatus) -> None:
     text = receipt_text([PendingReceipt(1, (CallReceipt("c", "n", status),))])

@@ -1,0 +1,73 @@
+"""Changing a session's configuration: between turns, each change on top of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from llmsession.errors import InvalidConfig, SessionError
+from llmsession.turns import records as r
+
+from . import commands as c
+from .commandbook import CommandBook
+from .config import SessionConfig, Tool, bind_tools, store_config
+from .core import Core
+
+__all__ = ["Settings"]
+
+
+class Settings:
+    """Takes the configuration commands of one session, and keeps those that come too early."""
+
+    def __init__(self, core: Core, book: CommandBook) -> None:
+        self._core = core
+        self._book = book
+        self._waiting: list[c.Configure] = []
+
+    def configure(self, command: c.Configure, *, now: bool) -> None:
+        """Change the configuration now, or else when the running turn has ended.
+
+        Raises InvalidConfig.
+        """
+        if not now:
+            self._waiting.append(command)
+            return
+        config = replace(self._core.config, **command.changes).checked()
+        self._check_tools(config)
+        old, new = self._core.config.frame(), config.frame()
+        record = r.SessionConfigured(
+            config=store_config(config),
+            voids_thinking=(old.model, old.system, old.tools) != (new.model, new.system, new.tools),
+            commands=c.remembered(command.command_id, command.digest, None),
+        )
+        self._core.configure(config)
+        self._core.journal.write(record, self._book.answer(command))
+
+    def _check_tools(self, config: SessionConfig) -> None:
+        # A request whose messages hold tool calls needs tools: every later one would be refused.
+        messages = self._core.state.context_messages()
+        if not config.frame().tools and any(message.tool_calls for message in messages):
+            raise InvalidConfig(
+                "tools is empty, but the history holds tool calls, and providers refuse those"
+                " without tools; keep one, or clear the session first"
+            )
+
+    def apply_waiting(self) -> None:
+        """Between two turns: make the changes that waited, in order."""
+        waiting, self._waiting = self._waiting, []
+        for command in waiting:
+            try:
+                self.configure(command, now=True)
+            except SessionError as error:  # it does not go with one that was made before it
+                self._book.refuse(command, error)
+
+    def refuse_waiting(self, error: SessionError) -> None:
+        """No turn will end any more: answer those that wait for one."""
+        waiting, self._waiting = self._waiting, []
+        for command in waiting:
+            self._book.refuse(command, error)
+
+    def bind(self, tools: Sequence[Tool]) -> None:
+        """Bind callables to the configured tools of their names. Raises InvalidConfig."""
+        self._core.configure(bind_tools(self._core.config, tools))
