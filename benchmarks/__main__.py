@@ -1,11 +1,11 @@
-"""Run the benchmarks: all, or those named (interrupt, deltas, commit, memory)."""
+"""Run the benchmarks: all, or those named (interrupt, deltas, commit, memory, steps)."""
 
 from __future__ import annotations
 
 import platform
 import sys
 
-from benchmarks import commit, deltas, interrupt, memory
+from benchmarks import commit, deltas, interrupt, memory, steps
 from benchmarks.report import print_rows
 
 __all__ = ["main"]
@@ -15,6 +15,7 @@ BENCHMARKS = {
     "deltas": deltas.run,
     "interrupt": interrupt.run,
     "memory": memory.run,
+    "steps": steps.run,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import timeit
 
-from benchmarks.interrupt import _message
+from benchmarks.recorded import recorded_message
 from benchmarks.report import Row
 from llmsession.session.state import SessionState
 from llmsession.turns import records as r
@@ -20,7 +20,7 @@ COMMITS = 200
 
 def _state() -> SessionState:
     state = SessionState("b")
-    state.history = tuple(_message(at, "user", "x") for at in range(1, MESSAGES + 1))
+    state.history = tuple(recorded_message(at, "user", "x") for at in range(1, MESSAGES + 1))
     state.counter.saw(MESSAGES)
     return state
 

@@ -14,9 +14,9 @@ import anyio
 import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from benchmarks.interrupt import _message
+from benchmarks.recorded import Replays, recorded_message
 from benchmarks.report import Row
-from llmsession import ReplayProvider, SessionConfig, SessionManager, TextDelta
+from llmsession import SessionConfig, SessionManager, TextDelta
 from llmsession.session.session import LLMSession
 from llmsession.turns.records import TurnCommitted
 from llmsession.turns.request import Request, StepTag
@@ -28,13 +28,15 @@ SESSIONS = 200
 DELTAS = 60
 DELAY_S = 0.05
 ROUNDS = 5
-REPLY = (_message(1, "assistant", "12345" * DELTAS),)
+REPLY = (recorded_message(1, "assistant", "12345" * DELTAS),)
 REQUEST = Request(model="m", max_tokens=1, messages=())
 
 
+PROVIDER = Replays(REPLY, delta_chars=5, delay_s=DELAY_S)
+
+
 def _stream() -> AsyncGenerator[StreamEvent, None]:
-    provider = ReplayProvider(REPLY, delta_chars=5, delay_s=DELAY_S)
-    return provider.stream(REQUEST, StepTag(1, 1, 1))
+    return PROVIDER.stream(REQUEST, StepTag(1, 1, 1))
 
 
 async def _pace_alone() -> int:
@@ -80,16 +82,6 @@ async def _bare() -> int:
     return seen
 
 
-class _Replays:
-    name = "replay"
-
-    def profile(self, model: str):  # type: ignore[no-untyped-def]
-        return ReplayProvider(REPLY).profile(model)
-
-    def stream(self, request: Request, tag: StepTag):  # type: ignore[no-untyped-def]
-        return _stream()
-
-
 async def _ours() -> int:
     seen = 0
 
@@ -101,7 +93,7 @@ async def _ours() -> int:
             elif isinstance(event, TurnCommitted):
                 return
 
-    async with SessionManager(provider=_Replays()) as manager:
+    async with SessionManager(provider=PROVIDER) as manager:
         sessions = [await manager.create(SessionConfig(model="m")) for _ in range(SESSIONS)]
         async with anyio.create_task_group() as group:
             for session in sessions:

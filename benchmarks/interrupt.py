@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 
 import anyio
 from anyio.abc import TaskGroup
 
+from benchmarks.recorded import recorded_message
 from benchmarks.report import Row, percentile
-from llmsession import MemoryStore, Message, ReplayProvider, SessionConfig, SessionManager, Tool
+from llmsession import (
+    MemoryStore,
+    Message,
+    Profile,
+    ReplayProvider,
+    SessionConfig,
+    SessionManager,
+    Tool,
+)
 from llmsession.session.session import LLMSession
-from llmsession.turns.blocks import encode_blocks
-from llmsession.turns.request import Request, StepTag
+from llmsession.turns import Request, StepTag, StreamEvent
 
 __all__ = ["run"]
 
@@ -27,15 +36,9 @@ ROUNDS = 5
 STUBBORN = 100
 
 
-def _message(turn: int, role: str, content: object) -> Message:
-    body = encode_blocks(content)  # type: ignore[arg-type]
-    return Message(id=f"b/{role}{turn}", session="b", turn=turn, role=role, body=body)  # type: ignore[arg-type]
-
-
-LONG = (_message(1, "assistant", "word " * 2000),)
-CALL = (
-    _message(1, "assistant", [{"type": "tool_use", "id": "c", "name": "stubborn", "input": {}}]),
-)
+LONG = (recorded_message(1, "assistant", "word " * 2000),)
+USE = {"type": "tool_use", "id": "c", "name": "stubborn", "input": {}}
+CALL = (recorded_message(1, "assistant", [USE]),)
 
 
 def _provider(messages: tuple[Message, ...] = LONG) -> ReplayProvider:
@@ -50,10 +53,10 @@ class _Streams:
     def __init__(self) -> None:
         self._inner = _provider()
 
-    def profile(self, model: str):  # type: ignore[no-untyped-def]
+    def profile(self, model: str) -> Profile:
         return self._inner.profile(model)
 
-    def stream(self, request: Request, tag: StepTag):  # type: ignore[no-untyped-def]
+    def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
         calls = b"stubborn" in bytes(request.messages[-1].body)
         return _provider(CALL if calls and tag.step == 1 else LONG).stream(request, tag)
 
@@ -87,7 +90,9 @@ async def _bare(seed: int) -> list[float]:
     return latencies
 
 
-async def _spread(group: TaskGroup, bodies: list) -> None:  # type: ignore[type-arg]
+async def _spread(
+    group: TaskGroup, bodies: Sequence[Callable[[], Coroutine[object, object, None]]]
+) -> None:
     """Start the bodies over one delay, so that their deltas do not come in one burst."""
     for at, body in enumerate(bodies):
         group.start_soon(body)

@@ -11,17 +11,20 @@ import sys
 from collections.abc import Awaitable, Callable
 
 import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
 
-from benchmarks.deltas import _Replays
+from benchmarks.recorded import Replays, recorded_message
 from benchmarks.report import Row
 from llmsession import MemoryStore, SessionConfig, SessionManager
 from llmsession.session.session import LLMSession
+from llmsession.store import Batch
 
 __all__ = ["run"]
 
 EVICTED = 100_000
 LIVE = 10_000
 TASKS = 10_000
+PROVIDER = Replays((recorded_message(1, "assistant", "a short answer"),))
 
 
 def _resident_bytes() -> int:
@@ -33,7 +36,7 @@ def _resident_bytes() -> int:
 async def _evicted() -> float:
     """Bytes for each of 100,000 sessions that were created and evicted, store included."""
     store = MemoryStore()
-    async with SessionManager(provider=_Replays(), store=store) as manager:
+    async with SessionManager(provider=PROVIDER, store=store) as manager:
         config = SessionConfig(model="m")
         await manager.create(config)
         await manager.evict_idle()
@@ -50,7 +53,7 @@ async def _evicted() -> float:
 async def _stored() -> float:
     """Of those, the bytes that the store in memory holds: each session's log and row."""
     store = MemoryStore()
-    async with SessionManager(provider=_Replays(), store=store) as manager:
+    async with SessionManager(provider=PROVIDER, store=store) as manager:
         config = SessionConfig(model="m")
         session = await manager.create(config)
         (record,) = await store.read(session.id)
@@ -65,24 +68,13 @@ async def _stored() -> float:
         return (_resident_bytes() - before) / EVICTED
 
 
-def _batch(session: str, body: bytes):  # type: ignore[no-untyped-def]
-    from llmsession.store import Batch
-
+def _batch(session: str, body: bytes) -> Batch:
     return Batch(session, 1, 0, (body,))
-
-
-class _Quick(_Replays):
-    def stream(self, request, tag):  # type: ignore[no-untyped-def]
-        from benchmarks.interrupt import _message
-        from llmsession import ReplayProvider
-
-        reply = (_message(1, "assistant", "a short answer"),)
-        return ReplayProvider(reply).stream(request, type(tag)(1, 1, 1))
 
 
 async def _live() -> float:
     """Bytes for each of 10,000 held sessions with a subscriber and ten messages, store included."""
-    async with SessionManager(provider=_Quick()) as manager:
+    async with SessionManager(provider=PROVIDER) as manager:
         config = SessionConfig(model="m")
         await manager.create(config)
         before = _resident_bytes()
@@ -105,7 +97,7 @@ async def _tasks() -> float:
         before = _resident_bytes()
         kept = []
 
-        async def wait(stream) -> None:  # type: ignore[no-untyped-def]
+        async def wait(stream: MemoryObjectReceiveStream[object]) -> None:
             async for _ in stream:
                 pass
 

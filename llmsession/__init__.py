@@ -2,12 +2,17 @@
 
 An LLMSession owns an immutable history, streams replies, drops an interrupted turn whole, and
 keeps the context inside the model's window with summaries that were made ahead of time.
+
+The classes of durable events are in the namespace ``records``, because two of them share their
+names with errors: ``records.TurnAborted`` is the event, ``TurnAborted`` is what ``Turn.text``
+raises.
 """
 
-from llmsession.compaction.policies import SwapToolResults
+from llmsession.compaction import RECALL_TOOL_NAME, SwapToolResults
 from llmsession.errors import (
     ContextTooLarge,
     DuplicateToolResult,
+    Gone,
     HeadMoved,
     InvalidConfig,
     InvalidInput,
@@ -15,6 +20,7 @@ from llmsession.errors import (
     KeyReused,
     Overloaded,
     ProviderError,
+    Refused,
     SessionBusy,
     SessionClosed,
     SessionError,
@@ -25,48 +31,87 @@ from llmsession.errors import (
     StoreError,
     TranscriptError,
     TurnAborted,
+    TurnEnded,
     TurnFailed,
     TurnNotOpen,
     UnknownToolCall,
 )
 from llmsession.providers import Provider, ReplayProvider
-from llmsession.session.compactor import CompactionOutcome
-from llmsession.session.config import (
-    CompactionConfig,
-    SessionConfig,
-    Tool,
-    ToolOutput,
-    ToolResult,
-)
-from llmsession.session.hub import Event, Lagged, Subscription
-from llmsession.session.manager import SessionManager
-from llmsession.session.outcome import (
+from llmsession.session import (
     Closed,
+    CompactionConfig,
+    CompactionOutcome,
+    Event,
     InterruptOutcome,
     InterruptResult,
+    Lagged,
+    LLMSession,
+    SessionConfig,
+    SessionManager,
+    SessionPhase,
     SessionStatus,
     SessionUsage,
+    Subscription,
+    Tool,
+    ToolCallable,
+    ToolOutput,
+    ToolResult,
+    Turn,
     TurnOutcome,
+    WhenBusy,
 )
-from llmsession.session.session import LLMSession, Turn
-from llmsession.store import MemoryStore, Store
-from llmsession.turns.ids import TurnCounter, TurnId
-from llmsession.turns.machine import TurnLimits
-from llmsession.turns.messages import Message, count_turns
-from llmsession.turns.previews import TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
-from llmsession.turns.usage import Usage
+from llmsession.store import MemoryStore, SessionRow, Store
+from llmsession.turns import (
+    Block,
+    Content,
+    DocumentBlock,
+    ImageBlock,
+    InterruptPolicy,
+    Message,
+    OnFailure,
+    OpaqueBlock,
+    Preview,
+    Profile,
+    Record,
+    RedactedThinkingBlock,
+    Request,
+    RequestMessage,
+    Role,
+    StepTag,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ToolInputDelta,
+    ToolResultBlock,
+    ToolUse,
+    ToolUseBlock,
+    TurnCounter,
+    TurnId,
+    TurnLimits,
+    Usage,
+    count_turns,
+    records,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "RECALL_TOOL_NAME",
+    "Block",
     "Closed",
     "CompactionConfig",
     "CompactionOutcome",
+    "Content",
     "ContextTooLarge",
+    "DocumentBlock",
     "DuplicateToolResult",
     "Event",
+    "Gone",
     "HeadMoved",
+    "ImageBlock",
     "InterruptOutcome",
+    "InterruptPolicy",
     "InterruptResult",
     "InvalidConfig",
     "InvalidInput",
@@ -76,10 +121,20 @@ __all__ = [
     "Lagged",
     "MemoryStore",
     "Message",
+    "OnFailure",
+    "OpaqueBlock",
     "Overloaded",
+    "Preview",
+    "Profile",
     "Provider",
     "ProviderError",
+    "Record",
+    "RedactedThinkingBlock",
+    "Refused",
     "ReplayProvider",
+    "Request",
+    "RequestMessage",
+    "Role",
     "SessionBusy",
     "SessionClosed",
     "SessionConfig",
@@ -89,23 +144,32 @@ __all__ = [
     "SessionManager",
     "SessionMoved",
     "SessionNotFound",
+    "SessionPhase",
+    "SessionRow",
     "SessionStatus",
     "SessionUsage",
+    "StepTag",
     "Store",
     "StoreError",
     "Subscription",
     "SwapToolResults",
+    "TextBlock",
     "TextDelta",
+    "ThinkingBlock",
     "ThinkingDelta",
     "Tool",
+    "ToolCallable",
     "ToolInputDelta",
     "ToolOutput",
     "ToolResult",
+    "ToolResultBlock",
     "ToolUse",
+    "ToolUseBlock",
     "TranscriptError",
     "Turn",
     "TurnAborted",
     "TurnCounter",
+    "TurnEnded",
     "TurnFailed",
     "TurnId",
     "TurnLimits",
@@ -113,5 +177,7 @@ __all__ = [
     "TurnOutcome",
     "UnknownToolCall",
     "Usage",
+    "WhenBusy",
     "count_turns",
+    "records",
 ]

@@ -83,8 +83,8 @@ class InvalidConfig(InvalidInput):
 class UnknownToolCall(InvalidInput):
     """A result for a call id that this session never offered."""
 
-    def __init__(self, call_id: str, hint: str = "") -> None:
-        super().__init__(f"no tool call {call_id!r} was offered in this session{hint}")
+    def __init__(self, call_id: str) -> None:
+        super().__init__(f"no tool call {call_id!r} was offered in this session")
         self.call_id = call_id
 
 
@@ -178,7 +178,10 @@ class SessionMoved(Gone):
 
 
 class TurnEnded(SessionError):
-    """A turn ended without a commit. ``outcome`` is its TurnOutcome."""
+    """A turn ended without a commit. ``turn`` is its number, ``outcome`` its TurnOutcome."""
+
+    # Any: the outcome's type lives in a room, and this module imports none.
+    outcome: Any
 
     def __init__(self, message: str, *, turn: int, outcome: Any = None) -> None:
         super().__init__(message)

@@ -14,10 +14,12 @@ from .replay import replay
 from .story import story
 from .stress import stress
 
-__all__ = ["BROKEN_PROMISE", "USAGE", "main"]
+__all__ = ["BROKEN_PROMISE", "HUNG_UP", "USAGE", "main"]
 
 BROKEN_PROMISE = 1
 USAGE = 2
+HUNG_UP = 141
+"""Nobody reads our output any more: what a shell shows for a program that SIGPIPE ended."""
 
 app = typer.Typer(
     name="llmsession",
@@ -37,8 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         command(args=list(arguments) if arguments is not None else None, prog_name="llmsession")
     except (SessionError, OSError) as error:
-        told = " ".join(str(error).split()) or type(error).__name__
-        print(f"llmsession: {told}", file=sys.stderr)
+        print(f"llmsession: {_told(error)}", file=sys.stderr)
         sys.exit(USAGE)
+    except SystemExit as leaving:
+        # Typer and rich both leave with 1 here, which would say that a promise was broken.
+        if isinstance(leaving.__context__, BrokenPipeError):
+            sys.exit(HUNG_UP)
+        raise
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _told(error: Exception) -> str:
+    told = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        told = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return " ".join(told.split()) or type(error).__name__

@@ -56,7 +56,9 @@ def replay(
     delay_ms: Annotated[
         float, typer.Option(min=0, metavar="MS", help="The pause before each piece.")
     ] = 0.0,
-    strict: Annotated[bool, typer.Option(help="Refuse a file with a line that is broken.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a file with a line that is broken.")
+    ] = False,
     format: Annotated[
         str | None,
         typer.Option("--from", metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}."),
@@ -77,7 +79,7 @@ def replay(
         interrupt_every=interrupt_every,
         interrupt_policy=interrupt_policy.value,
         seed=seed,
-    )
+    ).checked()
     replayed = []
     for found in drive_files(files, options, format=format, strict=strict):
         replayed.append(found)

@@ -22,8 +22,10 @@ BROKEN_PROMISE = 1
 def stress(
     *,
     sessions: Annotated[int, typer.Option(help="Sessions at once.")] = 20,
-    turns: Annotated[int, typer.Option(help="Sends to each session.")] = 50,
-    interrupts: Annotated[int, typer.Option(help="Interrupts of each session.")] = 10,
+    turns: Annotated[int, typer.Option(help="Sends to each session, beside bursts.")] = 50,
+    interrupts: Annotated[
+        int, typer.Option(help="Interrupts of each session, beside bursts.")
+    ] = 10,
     seconds: Annotated[float, typer.Option(help="Start nothing new after this long.")] = 20.0,
     seed: Annotated[int, typer.Option(help="Of all that is chosen; not of the timing.")] = 0,
     record: Annotated[Path | None, typer.Option(help="Write the record there, as JSON lines.")] = (
@@ -38,6 +40,8 @@ def stress(
     plan = StressPlan(
         sessions=sessions, turns=turns, interrupts=interrupts, seconds=seconds, seed=seed
     )
+    if record is not None:
+        record.open("wb").close()  # a place that cannot be written to is said before the work
     report = anyio.run(run_stress, plan)
     if record is not None:
         with record.open("wb") as file:

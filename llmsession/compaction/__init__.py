@@ -3,3 +3,31 @@
 In: history, a view of it, and a profile. Out: a request, its size, its faults, and plans.
 Absent: async and I/O; history is never changed here.
 """
+
+from .plan import Budget, Plan, Policy
+from .policies import SwapToolResults
+from .projection import Frame, project
+from .recall import RECALL_TOOL_NAME
+from .repair import PairingError, Repair, tool_pair_repair
+from .tokens import context_tokens, message_tokens
+from .validity import Violation, check_request, require_valid
+from .view import View
+
+__all__ = [
+    "RECALL_TOOL_NAME",
+    "Budget",
+    "Frame",
+    "PairingError",
+    "Plan",
+    "Policy",
+    "Repair",
+    "SwapToolResults",
+    "View",
+    "Violation",
+    "check_request",
+    "context_tokens",
+    "message_tokens",
+    "project",
+    "require_valid",
+    "tool_pair_repair",
+]

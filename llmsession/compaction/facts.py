@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, RequestMessage
 
 from .parts import Fault, Part, Violation, is_server_call, is_server_result, read_part, read_parts
+from .prefix import shared_prefix
 from .rules_message import THINKING, find_faults
 
 __all__ = ["Mark", "Memory", "MessageFacts", "Seen", "Thought", "ToolMemory", "read_message"]
@@ -70,20 +72,21 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
     if parts is None:
         fault = Fault("V1", "content", "Input should be a valid list of content blocks")
         return MessageFacts(role=role, body=body, size=1, faults=(fault,), notable=True)
+    faults = find_faults(role, parts)
+    if all(part.type == "text" and part.cache_control is None for part in parts):
+        return _read_texts(role, body, parts, faults)
     calls = tuple(_marks(parts, "tool_use"))
     results = tuple(_marks(parts, "tool_result"))
     strays = tuple(_stray_server_results(parts))
     breakpoints = tuple(_breakpoints(parts, "content"))
     compactions = tuple(at for at, part in enumerate(parts) if _is_signed_compaction(part))
-    faults = find_faults(role, parts)
     first_other = next((at for at, p in enumerate(parts) if p.type != "tool_result"), len(parts))
-    last = parts[-1].text if parts and parts[-1].type == "text" else None
     return MessageFacts(
         role=role,
         body=body,
         size=len(parts),
         opens_with=parts[0].type if parts else "",
-        ends_in_space=isinstance(last, str) and last != last.rstrip(),
+        ends_in_space=_ends_in_space(parts),
         calls=calls,
         call_ids=tuple(mark.id for mark in calls),
         results=results,
@@ -98,6 +101,27 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
         faults=faults,
         notable=bool(strays or breakpoints or compactions or faults) or not parts,
     )
+
+
+def _read_texts(
+    role: str, body: msgspec.Raw, parts: Sequence[Part], faults: tuple[Fault, ...]
+) -> MessageFacts:
+    """The facts of a message of texts alone: nearly nothing the rules ask for can be in it."""
+    return MessageFacts(
+        role=role,
+        body=body,
+        size=len(parts),
+        opens_with="text" if parts else "",
+        ends_in_space=_ends_in_space(parts),
+        holds_others=bool(parts),
+        faults=faults,
+        notable=bool(faults) or not parts,
+    )
+
+
+def _ends_in_space(parts: Sequence[Part]) -> bool:
+    last = parts[-1].text if parts and parts[-1].type == "text" else None
+    return isinstance(last, str) and last != last.rstrip()
 
 
 def _marks(parts: Sequence[Part], kind: str) -> Iterator[Mark]:
@@ -185,20 +209,37 @@ class Memory:
     """
 
     def __init__(self) -> None:
+        self._messages: tuple[RequestMessage | Message, ...] = ()
         self.facts: list[MessageFacts] = []
+        self._thoughts: list[Thought] = []
+        self.thinking_at: list[int] = []
+        """For each thinking block, oldest first, the position of its message."""
 
     def recall(
         self, messages: Sequence[RequestMessage | Message], beside: Memory | None = None
     ) -> list[MessageFacts]:
         """The facts of each message, in order. *beside* is a second memory to look into."""
-        known = 0
-        for message, facts in zip(messages, self.facts, strict=False):
-            if facts.body is not message.body or facts.role != message.role:
-                break
-            known += 1
+        messages = tuple(messages)
+        known = shared_prefix(self._messages, messages)
         if known < len(messages) or known < len(self.facts):
             self.facts = self.facts[:known] + self._read(messages[known:], known, beside)
+            self._find_thoughts(known)
+        self._messages = messages
         return self.facts
+
+    def thoughts(self, start: int = 0, end: int | None = None) -> list[Thought]:
+        """The thinking blocks of the messages from *start* up to *end*, oldest first."""
+        first = bisect_left(self.thinking_at, start)
+        last = None if end is None else bisect_left(self.thinking_at, end)
+        return self._thoughts[first:last]
+
+    def _find_thoughts(self, known: int) -> None:
+        kept = bisect_left(self.thinking_at, known)
+        del self._thoughts[kept:], self.thinking_at[kept:]
+        for at in range(known, len(self.facts)):
+            for thought in self.facts[at].thinking:
+                self._thoughts.append(thought)
+                self.thinking_at.append(at)
 
     def _read(
         self,
@@ -206,7 +247,8 @@ class Memory:
         known: int,
         beside: Memory | None,
     ) -> list[MessageFacts]:
-        old = self.facts[known:] + (beside.facts if beside else [])
+        # What is new here is at the end there: a request shows no message twice.
+        old = self.facts[known:] + (beside.facts[-len(messages) :] if beside else [])
         # Facts hold their body, so while they are in here no other object can have its id.
         by_body = {id(facts.body): facts for facts in old} if messages else {}
         read = []
@@ -235,7 +277,13 @@ class ToolMemory:
 
 
 class Seen:
-    """A request as the rules see it."""
+    """A request as the rules see it. *before*, the last one that was seen, spares the reading of
+    the messages that this one has in common with it."""
+
+    __slots__ = (
+        "answering", "call_count", "call_ids", "calling", "late", "messages", "notable", "paused",
+        "profile", "repeated", "request", "runs", "starts", "tools", "unpaired",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -245,6 +293,7 @@ class Seen:
         tools: tuple[Part, ...],
         *,
         paused: bool = False,
+        before: Seen | None = None,
     ) -> None:
         self.paused = paused
         """Is the last message a reply that the provider paused?"""
@@ -252,20 +301,34 @@ class Seen:
         self.profile = profile
         self.messages = messages
         self.tools = tools
-        self.repeated: list[int] = []
+        if before is not None and shared_prefix(before.messages, messages) < len(before.messages):
+            before = None
+        self.repeated: list[int] = before.repeated[:] if before else []
         """Messages with the role of the one before."""
-        self.notable: list[int] = []
-        self.runs: list[MessageFacts] = []
+        self.notable: list[int] = before.notable[:] if before else []
+        self.runs: list[MessageFacts] = before.runs[:] if before else []
         """The messages with neighbours of one role merged, so that roles alternate."""
-        self.starts: list[int] = []
+        self.starts: list[int] = before.starts[:] if before else []
         """Where each run starts."""
-        self._gather()
-        self.calling = [at for at, run in enumerate(self.runs) if run.call_ids]
-        self.answering = [at for at, run in enumerate(self.runs) if run.result_ids]
+        self.calling: list[int] = before.calling[:] if before else []
+        """Runs with calls, and runs with results."""
+        self.answering: list[int] = before.answering[:] if before else []
+        self.unpaired: list[int] = before.unpaired[:] if before else []
+        """Runs whose calls are not what the next run answers, in its order, or whose results are
+        not those of the run before."""
+        self.late: list[int] = before.late[:] if before else []
+        """Runs with results behind another block."""
+        self.call_count: int = before.call_count if before else 0
+        self.call_ids: set[str] = before.call_ids.copy() if before else set()
+        # The last run may grow; then the one before it has other answers.
+        settled = max(0, len(self.runs) - 2)
+        self._gather(len(before.messages) if before else 0)
+        self._pair(settled)
 
-    def _gather(self) -> None:
-        before = last = ""
-        for at, facts in enumerate(self.messages):
+    def _gather(self, start: int) -> None:
+        before = self.messages[start - 1].role if start else ""
+        last = self.runs[-1].role if self.runs else ""
+        for at, facts in enumerate(self.messages[start:], start):
             role = facts.role
             if facts.notable:
                 self.notable.append(at)
@@ -278,6 +341,34 @@ class Seen:
                 self.runs.append(facts)
                 self.starts.append(at)
                 last = role
+            else:
+                continue
+            self.call_count += len(facts.call_ids)
+            self.call_ids.update(facts.call_ids)
+
+    def _pair(self, settled: int) -> None:
+        """Note what calls and results there are from the run *settled* on."""
+        for found in (self.calling, self.answering, self.unpaired, self.late):
+            while found and found[-1] >= settled:
+                found.pop()
+        for at in range(settled, len(self.runs)):
+            run = self.runs[at]
+            if run.call_ids:
+                self.calling.append(at)
+            if run.result_ids:
+                self.answering.append(at)
+            if run.call_ids != self.answers(at) or run.result_ids != self.calls_before(at):
+                self.unpaired.append(at)
+            if run.late_results:
+                self.late.append(at)
+
+    def answers(self, at: int) -> tuple[str, ...]:
+        """The ids that the run after the run *at* has results for."""
+        return self.runs[at + 1].result_ids if at + 1 < len(self.runs) else ()
+
+    def calls_before(self, at: int) -> tuple[str, ...]:
+        """The ids of the calls in the run before the run *at*."""
+        return self.runs[at - 1].call_ids if at else ()
 
     def found(self, rule: str) -> Iterator[Violation]:
         """What single messages break of *rule* by themselves."""

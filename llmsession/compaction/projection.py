@@ -6,8 +6,8 @@ only the ``content`` of tool results is written anew; every other field keeps it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -20,11 +20,13 @@ from llmsession.turns.blocks import (
     ToolResultBlock,
     encode_json,
     join_blocks,
+    parse_blocks,
     split_blocks,
 )
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, RequestMessage
 
+from .prefix import shared_prefix
 from .view import View
 
 __all__ = ["EMPTY_OUTPUT", "Frame", "Projector", "is_thinking", "project"]
@@ -67,63 +69,75 @@ class Projector:
     def __init__(self) -> None:
         self._shown: dict[str, _Shown] = {}
         self._merged: dict[int, tuple[list[RequestMessage], RequestMessage]] = {}
+        self._messages: tuple[Message, ...] = ()
+        """The last projection: its messages, the view they were shown by, ..."""
+        self._view: View | None = None
+        self._merges = False
+        self._closed: list[RequestMessage] = []
+        """... what was sent for them, ..."""
+        self._run: list[RequestMessage] = []
+        """... and the parts of the last message that was sent, which may grow by a neighbour."""
 
     def project(
         self, messages: Sequence[Message], view: View, profile: Profile, frame: Frame
     ) -> Request:
         """See the function ``project``."""
-        parts = self._parts(messages, view)
-        if profile.merges_roles:
-            parts = self._merge(parts)
         return Request(
             model=frame.model,
             max_tokens=frame.max_tokens,
             system=frame.system,
             tools=frame.tools,
-            messages=tuple(parts),
+            messages=self._sent(tuple(messages), view, profile.merges_roles),
             options=frame.options,
         )
 
-    def _parts(self, messages: Sequence[Message], view: View) -> list[RequestMessage]:
+    def _sent(
+        self, messages: tuple[Message, ...], view: View, merges: bool
+    ) -> tuple[RequestMessage, ...]:
+        start, before = len(self._messages), self._merged
+        # What is shown of a message depends on the view and its position alone.
+        same_way = view is self._view and merges == self._merges
+        if not same_way or shared_prefix(self._messages, messages) < start:
+            start, self._merged = 0, {}
+            self._closed, self._run = [], []
+        self._view = None  # until this pass is through
+        for part in self._parts(messages, view, start):
+            if self._run and not (merges and self._run[0].role == part.role):
+                self._closed.append(self._joined(self._run, before))
+                self._run = []
+            self._run.append(part)
+        self._messages, self._view, self._merges = messages, view, merges
+        if not self._run:
+            return tuple(self._closed)
+        return (*self._closed, self._joined(self._run, before))
+
+    def _parts(
+        self, messages: tuple[Message, ...], view: View, start: int
+    ) -> Iterator[RequestMessage]:
         if len(self._shown) > 2 * len(messages) + 64:
             self._shown = {}
         memory = self._shown
-        parts = []
-        for position, message in enumerate(messages):
+        for position in range(start, len(messages)):
+            message = messages[position]
             shown = memory.get(message.id)
             if shown is None or shown.message is not message:
                 shown = memory[message.id] = _Shown(message)
             part = shown.at(position, view)
             if part is not None:
-                parts.append(part)
-        return parts
-
-    def _merge(self, parts: list[RequestMessage]) -> list[RequestMessage]:
-        merged: list[RequestMessage] = []
-        used: dict[int, tuple[list[RequestMessage], RequestMessage]] = {}
-        run: list[RequestMessage] = []
-        for part in parts:
-            if run and run[0].role != part.role:
-                merged.append(self._joined(run, used))
-                run = []
-            run.append(part)
-        if run:
-            merged.append(self._joined(run, used))
-        self._merged = used
-        return merged
+                yield part
 
     def _joined(
         self,
         run: list[RequestMessage],
-        used: dict[int, tuple[list[RequestMessage], RequestMessage]],
+        before: dict[int, tuple[list[RequestMessage], RequestMessage]],
     ) -> RequestMessage:
         if len(run) == 1:
             return run[0]
         # The memory keeps the parts alive, so an address in it cannot be another part's.
-        known = self._merged.get(id(run[0]))
+        known = self._merged.get(id(run[0])) or before.get(id(run[0]))
         if known is None or not _same(known[0], run):
-            known = (run, _join(run))
-        used[id(run[0])] = known
+            known = (list(run), _join(run))
+        self._merged[id(run[0])] = known
         return known[1]
 
 
@@ -149,6 +163,12 @@ def _type_of(raw: msgspec.Raw) -> Any:
     return _typed.decode(raw).type
 
 
+_Key: TypeAlias = tuple[bool, tuple[str | None, ...]]
+_AS_IT_IS: _Key = (False, ())
+_LEFT_OUT: _Key = (True, ())
+"""How messages without results are shown: all of it, or without its thinking."""
+
+
 class _Shown:
     """One message, and how it was shown last."""
 
@@ -156,21 +176,23 @@ class _Shown:
 
     def __init__(self, message: Message) -> None:
         self.message = message
-        self.call_ids = tuple(filter(None, map(_call_id, message.content)))
-        self.thinks = any(map(is_thinking, message.content))
-        self._key: tuple[bool, tuple[str | None, ...]] | None = None
+        # Not ``content``, which the message would keep: the text of a conversation once more.
+        blocks = parse_blocks(message.body)
+        self.call_ids = tuple(filter(None, map(_call_id, blocks)))
+        self.thinks = any(map(is_thinking, blocks))
+        self._key: _Key | None = None
         self._part: RequestMessage | None = None
 
     def at(self, position: int, view: View) -> RequestMessage | None:
         """The message as *view* shows it at *position*; None if nothing of it is left."""
-        texts: tuple[str | None, ...] = ()
+        leaves_out = self.thinks and position < view.thinking_from
+        key = _LEFT_OUT if leaves_out else _AS_IT_IS
         if self.call_ids:
-            texts = tuple([view.text_for(call_id, position) for call_id in self.call_ids])
-        key = (self.thinks and position < view.thinking_from, texts)
+            key = (leaves_out, tuple([view.text_for(each, position) for each in self.call_ids]))
         if key != self._key:
             swaps = {
                 call_id: text
-                for call_id, text in zip(self.call_ids, texts, strict=False)
+                for call_id, text in zip(self.call_ids, key[1], strict=False)
                 if text is not None
             }
             self._part = _render(self.message, swaps, leave_out_thinking=key[0])
@@ -184,7 +206,8 @@ def _render(
     kept: list[msgspec.Raw] = []
     results: list[bool] = []
     changed = False
-    for block, raw in zip(message.content, split_blocks(message.body), strict=True):
+    blocks = parse_blocks(message.body)
+    for block, raw in zip(blocks, split_blocks(message.body), strict=True):
         shown = _shown_block(block, raw, swaps, leave_out_thinking)
         changed |= shown is not raw
         if shown is not None:

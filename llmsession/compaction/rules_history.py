@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from .facts import MessageFacts, Thought
+from .facts import Memory, Thought
 from .parts import Violation
 
 __all__ = ["HISTORY_RULES", "Astray", "HistoryRule", "find_astray"]
@@ -40,38 +40,32 @@ class Made(NamedTuple):
 
 
 def find_astray(
-    sent: Sequence[MessageFacts],
-    history: Sequence[MessageFacts],
-    thinking_from: int,
-    edited_from: int | None,
+    sent: Memory, history: Memory, thinking_from: int, edited_from: int | None
 ) -> list[Astray]:
     """The thinking blocks of the request *sent*, in order, that are not as in the history."""
     made = _made(history, thinking_from, edited_from)
-    thoughts = [thought for facts in sent for thought in facts.thinking]
+    thoughts = sent.thoughts()
     if len(thoughts) <= len(made.valid) and all(map(operator.is_, thoughts, made.valid)):
         return []
     places = (
         f"messages[{at}].content[{thought.block}]"
-        for at, facts in enumerate(sent)
-        for thought in facts.thinking
+        for at, thought in zip(sent.thinking_at, thoughts, strict=True)
     )
     return list(_walk(zip(places, thoughts, strict=True), made))
 
 
-def _made(history: Sequence[MessageFacts], thinking_from: int, edited_from: int | None) -> Made:
-    later = [thought for facts in history[thinking_from:] for thought in facts.thinking]
+def _made(history: Memory, thinking_from: int, edited_from: int | None) -> Made:
+    later = history.thoughts(thinking_from)
     if edited_from is None or edited_from >= thinking_from:
-        earlier = [thought for facts in history[:thinking_from] for thought in facts.thinking]
+        earlier = history.thoughts(0, thinking_from)
         return Made(earlier + later, len(earlier), [])
-    whole = [thought for facts in history[:edited_from] for thought in facts.thinking]
+    whole = history.thoughts(0, edited_from)
     void: list[Thought] = []
     # In the edited message itself only a call's input can have changed, so what stands before
     # its calls is whole.
-    for facts in history[edited_from : edited_from + 1]:
-        for thought in facts.thinking:
-            (void if thought.after_call else whole).append(thought)
-    between = history[edited_from + 1 : thinking_from]
-    void += [thought for facts in between for thought in facts.thinking]
+    for thought in history.thoughts(edited_from, edited_from + 1):
+        (void if thought.after_call else whole).append(thought)
+    void += history.thoughts(edited_from + 1, thinking_from)
     return Made(whole + later, len(whole), void)
 
 

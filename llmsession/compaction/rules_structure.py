@@ -61,24 +61,20 @@ def v2_the_last_message_is_the_users(seen: Seen) -> Iterator[Violation]:
 
 def v3_every_call_is_answered_in_the_next_user_message(seen: Seen) -> Iterator[Violation]:
     """All results of a message's calls stand in the very next user message, before all else."""
-    for at in seen.calling:
+    for at in seen.unpaired:
         run = seen.runs[at]
-        if run.role == "assistant" and run.call_ids != _answers(seen, at):
+        if run.role == "assistant" and run.calls and run.call_ids != seen.answers(at):
             yield from _unanswered(seen, at)
-    for at in seen.answering:
+    for at in seen.late:
         for mark in seen.runs[at].late_results:
             text = "`tool_result` blocks must come first in the content of a user message"
             yield Violation("V3", seen.where(at, mark), text)
 
 
-def _answers(seen: Seen, at: int) -> tuple[str, ...]:
-    return seen.runs[at + 1].result_ids if at + 1 < len(seen.runs) else ()
-
-
 def _unanswered(seen: Seen, at: int) -> Iterator[Violation]:
     if at + 1 == len(seen.runs) and seen.request.options.get("compaction"):
         return  # V15 has its own word for it
-    answered = set(_answers(seen, at))
+    answered = set(seen.answers(at))
     for mark in seen.runs[at].calls:
         if mark.id not in answered:
             text = (
@@ -92,21 +88,16 @@ def _unanswered(seen: Seen, at: int) -> Iterator[Violation]:
 def v4_every_result_has_its_call_and_ids_are_unique(seen: Seen) -> Iterator[Violation]:
     """Each result's call is in the previous assistant message; one result a call; no id twice."""
     yield from seen.found("V4")
-    for at in seen.answering:
+    for at in seen.unpaired:
         run = seen.runs[at]
-        if run.role == "user" and run.result_ids != _calls_before(seen, at):
+        if run.role == "user" and run.results and run.result_ids != seen.calls_before(at):
             yield from _unexpected(seen, at)
-    ids = [call for at in seen.calling for call in seen.runs[at].call_ids]
-    if len(set(ids)) != len(ids):
+    if len(seen.call_ids) != seen.call_count:
         yield from _repeated_ids(seen)
 
 
-def _calls_before(seen: Seen, at: int) -> tuple[str, ...]:
-    return seen.runs[at - 1].call_ids if at else ()
-
-
 def _unexpected(seen: Seen, at: int) -> Iterator[Violation]:
-    calls = set(_calls_before(seen, at))
+    calls = set(seen.calls_before(at))
     count: Counter[str] = Counter()
     for mark in seen.runs[at].results:
         count[mark.id] += 1

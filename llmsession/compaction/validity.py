@@ -63,6 +63,9 @@ RULES: dict[str, RequestRule] = {
 }
 """What a request shows by itself, rule by rule."""
 
+REMEMBERED_MESSAGES = 64
+"""Below that, seeing a request anew costs little, and nothing is kept between two of them."""
+
 MOST_NAMED = 10
 """So many violations an error names; one fault can break a rule in every message."""
 
@@ -79,6 +82,7 @@ class Checker:
         self._sent = Memory()
         self._history = Memory()
         self._tools = ToolMemory()
+        self._seen: Seen | None = None
 
     def check(self, request: Request, *, paused: bool = False) -> tuple[Violation, ...]:
         """Every rule that *request* breaks, in the order of the rules; () if it is valid.
@@ -88,7 +92,8 @@ class Checker:
         """
         messages = self._sent.recall(request.messages)
         tools = self._tools.recall(request.tools)
-        seen = Seen(request, self.profile, messages, tools, paused=paused)
+        seen = Seen(request, self.profile, messages, tools, paused=paused, before=self._seen)
+        self._seen = seen if len(messages) >= REMEMBERED_MESSAGES else None
         return tuple(violation for rule in RULES.values() for violation in rule(seen))
 
     def check_against_history(
@@ -104,12 +109,9 @@ class Checker:
         changed or leaves out, None if there is none; *thinking_from* the position from which
         thinking was made after that edit. V9 is asked only where the profile binds thinking.
         """
-        astray = find_astray(
-            self._sent.recall(request.messages, self._history),
-            self._history.recall(messages, self._sent),
-            thinking_from,
-            edited_from,
-        )
+        self._sent.recall(request.messages, self._history)
+        self._history.recall(messages, self._sent)
+        astray = find_astray(self._sent, self._history, thinking_from, edited_from)
         rules = HISTORY_RULES if self.profile.binds_thinking else {"V7": HISTORY_RULES["V7"]}
         return tuple(violation for rule in rules.values() for violation in rule(astray))
 

@@ -15,7 +15,9 @@ class Provider(Protocol):
     """Answers requests. One provider serves many sessions at once."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What an assistant's message says of where it came from."""
+        ...
 
     def profile(self, model: str) -> Profile:
         """What *model* accepts and needs. Never waits; an unknown model gets the careful one."""

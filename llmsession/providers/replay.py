@@ -70,6 +70,7 @@ class ReplayProvider:
         self._profile = profile or Profile(name="replay")
 
     def profile(self, model: str) -> Profile:
+        """The one that it was made with, whatever *model* is."""
         return self._profile
 
     def rewind(self, recorded_turn: int) -> None:

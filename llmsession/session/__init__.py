@@ -3,3 +3,50 @@
 In: commands from handles, events from providers and tools. Out: records to the store, events to
 subscribers, answers to callers. Absent: sockets, SQL and provider SDKs.
 """
+
+from .compactor import CompactionOutcome
+from .config import (
+    CompactionConfig,
+    SessionConfig,
+    Tool,
+    ToolCallable,
+    ToolOutput,
+    ToolResult,
+    WhenBusy,
+)
+from .hub import Event, Lagged, Subscription
+from .manager import SessionManager
+from .outcome import (
+    Closed,
+    InterruptOutcome,
+    InterruptResult,
+    SessionPhase,
+    SessionStatus,
+    SessionUsage,
+    TurnOutcome,
+)
+from .session import LLMSession, Turn
+
+__all__ = [
+    "Closed",
+    "CompactionConfig",
+    "CompactionOutcome",
+    "Event",
+    "InterruptOutcome",
+    "InterruptResult",
+    "LLMSession",
+    "Lagged",
+    "SessionConfig",
+    "SessionManager",
+    "SessionPhase",
+    "SessionStatus",
+    "SessionUsage",
+    "Subscription",
+    "Tool",
+    "ToolCallable",
+    "ToolOutput",
+    "ToolResult",
+    "Turn",
+    "TurnOutcome",
+    "WhenBusy",
+]

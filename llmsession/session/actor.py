@@ -14,7 +14,7 @@ still waits gets an error by name; nobody is left hanging.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import anyio
 
@@ -42,6 +42,7 @@ from .journal import Journal, Written
 from .mailbox import Mailbox
 from .outcome import Closed, InterruptOutcome, outcome_of
 from .promise import Promise
+from .readback import is_in_log
 from .run import Run
 from .settings import Settings
 from .state import SessionState
@@ -49,7 +50,9 @@ from .turnqueue import TurnQueue
 
 __all__ = ["Actor", "Standing"]
 
-Standing = Literal["live", "closing", "closed", "moved", "cold"]
+Standing: TypeAlias = Literal["live", "closing", "closed", "moved", "cold"]
+"""Does the actor take commands (live), or why not: it was closed, another owner took the session
+(moved), or it was evicted or lost its store (cold); a cold session comes back when it is opened."""
 
 
 class Actor:
@@ -92,10 +95,12 @@ class Actor:
 
     @property
     def session(self) -> str:
+        """The session's id."""
         return self.core.session
 
     @property
     def state(self) -> SessionState:
+        """The fold of all that is durable so far. Only this actor changes it."""
         return self.core.state
 
     @property
@@ -134,7 +139,7 @@ class Actor:
         self.check_open()
         mark = self.mailbox.number()
         wanted = policy or self.core.config.interrupt_policy
-        of = c.digest("interrupt", None if turn is None else str(turn), policy)
+        of = c.digest(command_id, "interrupt", None if turn is None else str(turn), policy)
         caller = c.InterruptCaller(command_id, of)
         folded = self.mailbox.find_control(
             lambda command: isinstance(command, c.Interrupt) and command.turn == turn
@@ -352,13 +357,13 @@ class Actor:
 
     def _take_in(self, record: r.Record) -> None:
         """A durable record: fold it, then publish it."""
-        terminal = isinstance(record, r.TurnCommitted | r.TurnAborted | r.TurnFailed)
-        turn = self.state.open.get(record.turn) if terminal else None  # type: ignore[union-attr]
+        terminal = record if r.is_terminal(record) else None
+        turn = self.state.open.get(terminal.turn) if terminal else None
         self.state.apply(record)
-        if turn is not None and isinstance(record, r.TurnCommitted | r.TurnAborted | r.TurnFailed):
-            run = self.turns.runs.get(record.turn)
+        if terminal is not None and turn is not None:
+            run = self.turns.runs.get(terminal.turn)
             lingering = run.lingering if run else ()
-            self.turns.note_outcome(record.turn, outcome_of(record, turn, lingering))
+            self.turns.note_outcome(terminal.turn, outcome_of(terminal, turn, lingering))
         self.core.hub.publish(self.session, record)
 
     def _look_for(self, written: Written) -> None:
@@ -369,10 +374,7 @@ class Actor:
         async def look() -> None:
             result: Appended | Lost
             try:
-                found = await self._store.read(
-                    self.session, after=batch.head, limit=len(batch.bodies)
-                )
-                if tuple(record.body for record in found) == batch.bodies:
+                if await is_in_log(self._store, batch):
                     self.core.journal.settled(batch)
                     result = Appended(batch.head + len(batch.bodies))
                 else:
@@ -381,7 +383,7 @@ class Actor:
                 result = Lost(str(error))
             self.report(lambda: self._written(written, result))
 
-        self.core.works.start(f"read of {self.session}", look, lambda work: None)
+        self.core.works.start(f"read of {self.session}", look)
 
     # The end.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -36,8 +36,11 @@ __all__ = [
 T = TypeVar("T")
 
 
-def digest(*parts: bytes | str | None) -> str:
-    """A digest of what a command asks, to tell a repeat from a reused id."""
+def digest(command_id: str | None, *parts: bytes | str | None) -> str:
+    """A digest of what a command asks, to tell a repeat of *command_id* from a reused one; ""
+    without an id, for then there is nothing to tell apart."""
+    if command_id is None:
+        return ""
     hashed = hashlib.sha256()
     for part in parts:
         encoded = part.encode() if isinstance(part, str) else (part or b"")
@@ -88,7 +91,8 @@ class Send(Command[int]):
         expected_head: int | None,
     ) -> None:
         head = "" if expected_head is None else str(expected_head)
-        super().__init__(ingress, command_id, digest("send", bytes(body), when_busy, head))
+        of = digest(command_id, "send", bytes(body), when_busy, head)
+        super().__init__(ingress, command_id, of)
         self.body = body
         self.when_busy = when_busy
         self.expected_head = expected_head
@@ -97,19 +101,25 @@ class Send(Command[int]):
 
 
 class Submit(Command[None]):
+    """Results of open calls, all or none. Answered once they are durable."""
+
     __slots__ = ("answers",)
 
     def __init__(self, ingress: int, command_id: str | None, answers: Sequence[Answer]) -> None:
         asked = b"" if command_id is None else msgspec.json.encode(answers)
-        super().__init__(ingress, command_id, digest("submit", asked))
+        super().__init__(ingress, command_id, digest(command_id, "submit", asked))
         self.answers = answers
 
 
 class Compact(Command[CompactionOutcome]):
+    """Answered once the compaction is applied, or given up. It has no id: a repeat is harmless."""
+
     __slots__ = ()
 
 
 class Clear(Command[None]):
+    """Begin the next generation. Answered once that is durable."""
+
     __slots__ = ()
 
 
@@ -121,16 +131,19 @@ class Configure(Command[None]):
 
     def __init__(self, ingress: int, command_id: str | None, changes: dict[str, Any]) -> None:
         asked = store_config(SessionConfig(**{"model": "-", **changes}))
-        of = digest("configure", ",".join(sorted(changes)), bytes(asked))
+        of = digest(command_id, "configure", ",".join(sorted(changes)), bytes(asked))
         super().__init__(ingress, command_id, of)
         self.changes = changes
 
 
 class StoreSummaries(Command[None]):
+    """Compact summaries by call id. Answered once they are durable."""
+
     __slots__ = ("summaries",)
 
     def __init__(self, ingress: int, command_id: str | None, summaries: dict[str, str]) -> None:
-        super().__init__(ingress, command_id, digest("summaries", msgspec.json.encode(summaries)))
+        of = digest(command_id, "summaries", msgspec.json.encode(summaries))
+        super().__init__(ingress, command_id, of)
         self.summaries = summaries
 
 
@@ -161,6 +174,7 @@ class Interrupt:
         self.callers: list[InterruptCaller] = []
 
     def fold(self, mark: int, policy: InterruptPolicy) -> None:
+        """Take in another interrupt of the same target."""
         self.mark = max(self.mark, mark)
         if policy == "drop_turn":
             self.policy = policy
@@ -169,12 +183,11 @@ class Interrupt:
 class Close:
     """End the session here: what is open is interrupted, then it is released."""
 
-    __slots__ = ("promise", "reason")
+    __slots__ = ("promise",)
 
-    def __init__(self, reason: Literal["closed"] = "closed") -> None:
-        self.reason = reason
+    def __init__(self) -> None:
         self.promise: Promise[Closed] = Promise()
 
 
-WorkCommand = Send | Submit | Compact | Clear | Configure | StoreSummaries
-ControlCommand = Interrupt | Close
+WorkCommand: TypeAlias = Send | Submit | Compact | Clear | Configure | StoreSummaries
+ControlCommand: TypeAlias = Interrupt | Close

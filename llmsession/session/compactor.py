@@ -56,6 +56,7 @@ class Compactor:
 
     @property
     def jobs(self) -> tuple[str, ...]:
+        """The name of the job while it runs, or while its plan waits to be applied."""
         return ("compaction",) if self._job or self._ready else ()
 
     @property
@@ -65,6 +66,7 @@ class Compactor:
 
     @property
     def is_idle(self) -> bool:
+        """No job runs, and no plan waits or is being written."""
         return self._job is None and self._ready is None and not self._applying
 
     def consider(self, tokens: int) -> None:
@@ -130,7 +132,7 @@ class Compactor:
             limit_tokens=self._core.config.budget_tokens,
             summaries=dict(state.summaries),
             profile=self._core.builder.profile,
-            settled=len(state.history),
+            committed=len(state.history),
         )
 
     def _planned(self, plan: Plan | None, snapshot: _Snapshot, tokens: int) -> None:

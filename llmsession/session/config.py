@@ -31,7 +31,9 @@ __all__ = [
 ]
 
 WhenBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
+"""What a send does while a turn is open: see ``LLMSession.send``."""
 ToolCallable: TypeAlias = Callable[..., Any]
+"""Called with the call's input as keyword arguments; async, or run in a thread."""
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
 
 
@@ -67,10 +69,11 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str = ""
     input_schema: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "object"})
-    run: Any = None
+    run: ToolCallable | None = None
     deadline_s: float | None = None
 
     def definition(self) -> msgspec.Raw:
+        """What the provider is told of it, as JSON. Raises InvalidMessage if that is no JSON."""
         fields = {
             "name": self.name,
             "description": self.description,
@@ -98,6 +101,7 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     min_gain: float = 0.05
 
     def policy(self) -> SwapToolResults:
+        """The policy that these settings choose. Raises InvalidConfig, naming the setting."""
         return SwapToolResults(
             threshold=self.threshold,
             keep_recent_turns=self.keep_recent_turns,

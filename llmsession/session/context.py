@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from llmsession.compaction.prefix import shared_prefix
 from llmsession.compaction.projection import Frame, Projector
 from llmsession.compaction.tokens import estimate_text_tokens, frame_tokens
 from llmsession.compaction.validity import Checker, Violation
@@ -35,11 +36,10 @@ class ContextBuilder:
         self._frame_tokens = frame_tokens(frame, profile)
         self._projector = Projector()
         self._checker = Checker(profile)
-        self._sizes: dict[int, tuple[RequestMessage, int]] = {}
-
-    def reframe(self, profile: Profile, frame: Frame) -> None:
-        """Use another model, system text or tools from now on."""
-        self.__init__(profile, frame)  # type: ignore[misc]  # a fresh builder in place
+        self._counted: tuple[RequestMessage, ...] = ()
+        self._sums = [0]
+        """The estimated tokens of so many messages of those that were counted last."""
+        self._edits: tuple[View, tuple[Message, ...], int | None] | None = None
 
     def project(self, messages: Sequence[Message], view: View) -> Request:
         """What the model would be sent now. Raises nothing."""
@@ -53,22 +53,30 @@ class ContextBuilder:
         violations = self._checker.check(request, paused=paused)
         if self.profile.binds_thinking:
             violations += self._checker.check_against_history(
-                request, messages, view.thinking_from, _edited_from(messages, view)
+                request, messages, view.thinking_from, self._edited_from(messages, view)
             )
         return Built(request, self.tokens(request), violations)
 
+    def _edited_from(self, messages: Sequence[Message], view: View) -> int | None:
+        """As the function, which searches only where the view or what is before its edge is new."""
+        shown = tuple(messages[: max(view.frontier, view.thinking_from)])
+        known = self._edits
+        if known is None or known[0] is not view or known[1] != shown:
+            known = self._edits = (view, shown, _edited_from(shown, view))
+        return known[2]
+
     def tokens(self, request: Request) -> int:
         """The estimated tokens of *request*; each message is counted once."""
-        sizes: dict[int, tuple[RequestMessage, int]] = {}
-        total = self._frame_tokens
-        for message in request.messages:
-            known = self._sizes.get(id(message))
-            if known is None or known[0] is not message:
-                known = (message, self._size(message))
-            sizes[id(message)] = known
-            total += known[1]
-        self._sizes = sizes
-        return total
+        messages, counted, sums = request.messages, self._counted, self._sums
+        shared = shared_prefix(counted, messages)
+        # What was counted stays alive here, so an address in it cannot be another message's.
+        sizes = {id(counted[at]): sums[at + 1] - sums[at] for at in range(shared, len(counted))}
+        del sums[shared + 1 :]
+        for message in messages[shared:]:
+            size = sizes.get(id(message))
+            sums.append(sums[-1] + (self._size(message) if size is None else size))
+        self._counted = messages
+        return self._frame_tokens + sums[-1]
 
     def _size(self, message: RequestMessage) -> int:
         """By the length of its JSON, images at their flat cost. JSON's quoting makes it a

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
+import msgspec
 
+from llmsession.compaction.projection import Frame
 from llmsession.providers.protocol import Provider
 
-from .config import SessionConfig
+from .config import SessionConfig, store_config
 from .context import ContextBuilder
 from .hub import Hub
 from .journal import Journal
@@ -23,13 +25,17 @@ TOOL_THREADS = 256
 
 __all__ = ["Core", "Report", "Surroundings"]
 
-Report = Callable[[], None]
+Report: TypeAlias = Callable[[], None]
+"""What a work has to say, as a call that the actor makes."""
 
 
 class Surroundings:
     """What a manager gives each of its sessions."""
 
-    __slots__ = ("clock", "hub", "logger", "provider", "timers", "tool_threads", "works")
+    __slots__ = (
+        "_frame", "_shared", "clock", "hub", "logger", "provider", "timers", "tool_threads",
+        "works",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -49,6 +55,23 @@ class Surroundings:
         self.logger = logger
         # Not the backend's own threads: tools that hang must not keep compaction from running.
         self.tool_threads = anyio.CapacityLimiter(TOOL_THREADS)
+        self._shared: tuple[SessionConfig, msgspec.Raw] | None = None
+        self._frame: tuple[SessionConfig, Frame] | None = None
+
+    def shared(self, config: SessionConfig) -> tuple[SessionConfig, msgspec.Raw]:
+        """*config*, checked before, and its logged form; those of the session before this one
+        where they are alike: many sessions of one kind keep their tools once."""
+        stored = store_config(config)
+        # The bytes as well: 1 and 1.0 are equal, but are not sent alike.
+        if self._shared is None or self._shared[1] != stored or self._shared[0] != config:
+            self._shared = (config, stored)
+        return self._shared
+
+    def frame(self, config: SessionConfig) -> Frame:
+        """What surrounds the messages of a session with *config*."""
+        if self._frame is None or self._frame[0] is not config:
+            self._frame = (config, config.frame())
+        return self._frame[1]
 
 
 class Core:
@@ -97,15 +120,19 @@ class Core:
         self.timers = world.timers
         self.hub = world.hub
         self.log = SessionLog(world.logger, state.session, content=config.log_content)
-        self.builder = ContextBuilder(self.provider.profile(config.model), config.frame())
+        self.builder = ContextBuilder(self.provider.profile(config.model), world.frame(config))
         self.context_tokens = 0
         """The size of the last request that was built."""
         self.clears = 0
         """Clears on their way into the store: what comes behind one finds an empty history."""
         self.late_reports = 0
+        """Reports of work that its turn was no longer doing."""
         self.lingering: set[str] = set()
+        """Works of ended turns that still run, by name."""
 
     def configure(self, config: SessionConfig) -> None:
+        """Run with *config* from now on. What the builder remembers was for the old one."""
         self.config = config
-        self.builder.reframe(self.provider.profile(config.model), config.frame())
+        frame = self.world.frame(config)
+        self.builder = ContextBuilder(self.provider.profile(config.model), frame)
         self.log = SessionLog(self.world.logger, self.session, content=config.log_content)

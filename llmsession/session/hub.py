@@ -7,7 +7,6 @@ merged, then lost; if durable records would overflow it, it is told where it was
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
@@ -91,9 +90,10 @@ class Subscription:
         self._cursor = after
         self._live_from = head
         self._replay = replay if after < head else None
-        self._backlog: deque[Record] = deque()
-        self._expanded: deque[ToolUse] = deque()
-        self._buffer: deque[Record | _Merged] = deque()
+        # Lists, as in the mailbox: mostly empty, and bounded.
+        self._backlog: list[Record] = []
+        self._expanded: list[ToolUse] = []
+        self._buffer: list[Record | _Merged] = []
         self._durable = 0
         self._preview_chars = 0
         self._wake: anyio.Event | None = None
@@ -114,6 +114,7 @@ class Subscription:
         return self._durable, self._preview_chars
 
     def offer_record(self, record: Record) -> None:
+        """Buffer a durable record that comes next; ``lag`` where the buffer is full."""
         if self._turn is not None and turn_of(record) != self._turn:
             return
         if self._durable >= MAX_DURABLE:
@@ -132,6 +133,7 @@ class Subscription:
         self._notify()
 
     def offer_preview(self, preview: Preview) -> None:
+        """Buffer a preview, merged with its neighbour; count it as lost where it does not fit."""
         if self._turn is not None and preview.turn != self._turn:
             return
         size = len(preview.text)
@@ -193,11 +195,11 @@ class Subscription:
     def _next_nowait(self) -> Event | None:
         while True:
             if self._expanded:
-                return self._expanded.popleft()
+                return self._expanded.pop(0)
             if self._backlog:
-                read = self._read(self._backlog.popleft())
+                read = self._read(self._backlog.pop(0))
             elif self._buffer and self._replay is None:
-                item = self._buffer.popleft()
+                item = self._buffer.pop(0)
                 if isinstance(item, _Merged):
                     self._preview_chars -= item.chars
                     return item.preview()
@@ -251,6 +253,7 @@ class Hub:
         self._subscribers: dict[str, list[weakref.ref[Subscription]]] = {}
 
     def has(self, session: str) -> bool:
+        """Does anybody listen to *session*?"""
         return session in self._subscribers
 
     def _listeners(self, session: str) -> list[Subscription]:
@@ -260,6 +263,8 @@ class Hub:
         return [found for found in (reference() for reference in references) if found is not None]
 
     def add(self, session: str, subscription: Subscription) -> None:
+        """Give *subscription* what is published from now on."""
+
         def dropped(reference: weakref.ref[Subscription]) -> None:
             self._discard(session, reference)
 
@@ -267,6 +272,7 @@ class Hub:
         self._subscribers.setdefault(session, []).append(reference)
 
     def remove(self, session: str, subscription: Subscription) -> None:
+        """Give it nothing more. Without effect if it is not there."""
         self._discard(session, weakref.ref(subscription))
 
     def _discard(self, session: str, reference: weakref.ref[Subscription]) -> None:
@@ -281,10 +287,12 @@ class Hub:
             del self._subscribers[session]
 
     def publish(self, session: str, record: Record) -> None:
+        """Offer a durable record to every subscriber of *session*. Never waits."""
         for subscription in self._listeners(session):
             subscription.offer_record(record)
 
     def preview(self, session: str, preview: Preview) -> None:
+        """Offer a preview to every subscriber of *session*. Never waits."""
         for subscription in self._listeners(session):
             subscription.offer_preview(preview)
 
@@ -300,5 +308,6 @@ class Hub:
             subscription.lag()
 
     def end_all(self) -> None:
+        """The manager is closed: ``end`` for every session."""
         for session in tuple(self._subscribers):
             self.end(session)

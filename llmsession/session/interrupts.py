@@ -25,15 +25,18 @@ class PendingInterrupt:
         self._open: set[int] = set()
 
     def wait_for(self, run: Run) -> None:
+        """Do not answer before *run* has ended."""
         self._open.add(run.number)
 
     def ended(self, run: Run, outcome: TurnOutcome) -> None:
+        """*run* has durably ended with *outcome*. Without effect if it was not waited for."""
         if run.number in self._open:
             self._open.discard(run.number)
             self.turns.append(outcome)
 
     @property
     def is_complete(self) -> bool:
+        """Has every turn that it waits for ended?"""
         return not self._open
 
     def outcome(self) -> InterruptOutcome:

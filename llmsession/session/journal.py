@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 
@@ -11,7 +12,8 @@ from llmsession.turns.records import Record, encode_record
 
 __all__ = ["Journal", "Written"]
 
-Then = Callable[[], None]
+Then: TypeAlias = Callable[[], None]
+"""What the actor does once a record is durable and folded."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -45,10 +47,12 @@ class Journal:
 
     @property
     def hold(self) -> Hold:
+        """The hold that it writes under, with the head that it was taken at."""
         return self._hold
 
     @property
     def is_idle(self) -> bool:
+        """Nothing is queued and nothing is on its way, or nothing is written any more."""
         return self._stopped or (not self._queue and not self._in_flight)
 
     def write(self, record: Record, then: Then | None = None) -> None:

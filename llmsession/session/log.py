@@ -36,15 +36,23 @@ def default_logger() -> Any:
 class SessionLog:
     """The log of one session. ``content`` is written only where the configuration asks for it."""
 
-    __slots__ = ("_content", "_logger", "_standard")
+    __slots__ = ("_bound", "_content", "_session", "_standard")
 
     def __init__(self, logger: Any | None, session: str, *, content: bool) -> None:
         self._standard = logger is None
-        self._logger = (default_logger() if logger is None else logger).bind(session=session)
+        # The standard one is bound when it is first needed: most sessions log nothing.
+        self._bound = None if logger is None else logger.bind(session=session)
+        self._session = session
         self._content = content
 
+    @property
+    def _logger(self) -> Any:
+        if self._bound is None:
+            self._bound = default_logger().bind(session=self._session)
+        return self._bound
+
     def event(self, name: str, turn: Turn | None = None, **fields: Any) -> None:
-        """Something that happened, at level info."""
+        """Something that happened, at level info. *content*, as JSON bytes, is what was said."""
         if not self._standard or _STANDARD.isEnabledFor(logging.INFO):
             self._logger.info(name, **_bound(turn), **self._allowed(fields))
 
@@ -57,9 +65,10 @@ class SessionLog:
         self._logger.error(name, exc_info=error)
 
     def _allowed(self, fields: dict[str, Any]) -> dict[str, Any]:
-        if self._content:
-            return fields
-        return {name: value for name, value in fields.items() if name != "content"}
+        said = fields.pop("content", None)
+        if said is not None and self._content:
+            fields["content"] = bytes(said).decode()
+        return fields
 
 
 def _bound(turn: Turn | None) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import anyio
+import msgspec
 
 from llmsession.errors import Overloaded
 
@@ -17,17 +17,15 @@ W = TypeVar("W")
 R = TypeVar("R")
 
 
-class MailboxStatistics:
-    """How full a mailbox is, and how many commands it has numbered and refused."""
+class MailboxStatistics(msgspec.Struct, frozen=True):
+    """How many commands and reports wait in each lane, and how many commands were numbered
+    (``ingress``) and refused so far."""
 
-    __slots__ = ("control", "ingress", "refused", "reports", "work")
-
-    def __init__(self, control: int, work: int, reports: int, ingress: int, refused: int) -> None:
-        self.control = control
-        self.work = work
-        self.reports = reports
-        self.ingress = ingress
-        self.refused = refused
+    control: int
+    work: int
+    reports: int
+    ingress: int
+    refused: int
 
 
 class Mailbox(Generic[C, W, R]):
@@ -38,9 +36,10 @@ class Mailbox(Generic[C, W, R]):
     """
 
     def __init__(self, *, work_limit: int, control_limit: int = 1024) -> None:
-        self._control: deque[C] = deque()
-        self._work: deque[W] = deque()
-        self._reports: deque[R] = deque()
+        # Lists: an empty deque takes a block of 64 places, and a session has many that are empty.
+        self._control: list[C] = []
+        self._work: list[W] = []
+        self._reports: list[R] = []
         self._work_limit = work_limit
         self._control_limit = control_limit
         self._wake: anyio.Event | None = None
@@ -70,6 +69,7 @@ class Mailbox(Generic[C, W, R]):
             raise Overloaded(f"the session's {lane} lane is full; retry later")
 
     def report(self, report: R) -> None:
+        """Put in a report of the actor's own work. Never refused."""
         self._reports.append(report)
         self._notify()
 
@@ -81,7 +81,7 @@ class Mailbox(Generic[C, W, R]):
         """Take every unread work command that *wanted* is true of, oldest first."""
         taken = [command for command in self._work if wanted(command)]
         if taken:
-            self._work = deque(command for command in self._work if not wanted(command))
+            self._work = [command for command in self._work if not wanted(command)]
         return taken
 
     def drain(self) -> None:
@@ -94,7 +94,7 @@ class Mailbox(Generic[C, W, R]):
         """The next thing to read, or None."""
         for lane in (self._reports, self._control, self._work):
             if lane:
-                return lane.popleft()
+                return lane.pop(0)
         return None
 
     async def wait(self) -> None:
@@ -110,9 +110,11 @@ class Mailbox(Generic[C, W, R]):
 
     @property
     def is_empty(self) -> bool:
+        """Is there nothing to read?"""
         return not (self._reports or self._control or self._work)
 
     def statistics(self) -> MailboxStatistics:
+        """How full it is now."""
         return MailboxStatistics(
             len(self._control), len(self._work), len(self._reports), self._ingress, self._refused
         )

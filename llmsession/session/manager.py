@@ -33,12 +33,13 @@ from llmsession.store.protocol import (
 from llmsession.turns import records as r
 
 from .actor import Actor
-from .config import SessionConfig, Tool, bind_tools, load_config, store_config
+from .config import SessionConfig, Tool, bind_tools, load_config
 from .core import Surroundings
 from .hub import Hub
 from .journal import Journal, Written
 from .outcome import Closed
 from .promise import Promise
+from .readback import is_in_log, read_record, unreadable
 from .recovery import recovery_records
 from .session import LLMSession
 from .state import SessionState
@@ -60,7 +61,8 @@ class SessionManager:
     Leaving it closes every session: open turns are interrupted, and tools that ignore their
     cancellation are waited for. *tools* are bound, by name, to the sessions that it opens.
     *idle_s* is how long a session that nobody holds stays in memory. *clock* gives the times in
-    messages and records, in seconds since the epoch.
+    messages and records, in seconds since the epoch. *logger* is a structlog logger; without one,
+    logs go to the standard library's logger ``llmsession``.
     """
 
     def __init__(
@@ -138,15 +140,19 @@ class SessionManager:
     # Sessions.
 
     async def create(self, config: SessionConfig, *, session_id: str | None = None) -> LLMSession:
-        """A new session. Raises InvalidConfig, SessionExists, SessionClosed, StoreError."""
+        """A new session, durable when it is returned; without *session_id* it gets a random one.
+
+        Raises InvalidConfig, InvalidInput (the id), SessionExists, StoreError, and SessionClosed
+        once the manager is closing.
+        """
         self._check_accepting()
-        config = config.checked()
+        config, stored = self._world.shared(config.checked())
         session = session_id if session_id is not None else uuid.uuid4().hex
         if not session or len(session) > 200 or not session.isprintable():
             raise InvalidInput(f"session id {session!r} is not 1 to 200 printable characters")
         hold = await self.store.create(session, self._owner)
         state = SessionState(session)
-        created = r.SessionCreated(session=session, config=store_config(config))
+        created = r.SessionCreated(session=session, config=stored)
         try:
             await self._write(state, hold, [created])
         except StoreError as error:
@@ -182,13 +188,16 @@ class SessionManager:
         return LLMSession(self, actor)
 
     async def list(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
-        """Sessions of the store by id, those greater than *after*. Acquires nothing."""
+        """Sessions of the store by id, those greater than *after*, at most *limit*.
+
+        Acquires nothing. Raises StoreError.
+        """
         return await self.store.rows(after=after, limit=limit)
 
     async def delete(self, session_id: str) -> None:
         """Close the session if it is live here, and delete it for good.
 
-        Raises SessionNotFound.
+        Raises SessionNotFound, StoreError. Another owner's handle meets SessionClosed.
         """
         actor = self._live.get(session_id)
         if actor is not None:
@@ -212,7 +221,10 @@ class SessionManager:
         return tuple(name for name, actor in self._live.items() if actor.turns.runs)
 
     async def close(self) -> tuple[Closed, ...]:
-        """Close every live session: interrupt what is open, release it, name what still runs."""
+        """Close every live session: interrupt what is open, release it, name what still runs.
+
+        Returns within the grace period plus the store's writes, whatever tools do.
+        """
         self._accepting = False
         promises = [actor.put_close() for actor in tuple(self._live.values())]
         closed = [await promise.wait() for promise in promises]
@@ -231,13 +243,14 @@ class SessionManager:
     # Bringing sessions in.
 
     async def activate(self, session: str, *, takeover: bool) -> Actor:
-        """The live actor of *session*, loaded from the store if it is cold."""
+        """The live actor of *session*, loaded from the store if it is cold.
+
+        Cancelling the wait does not stop the loading. Raises as ``open``.
+        """
         while True:
             actor = self._live.get(session)
-            if actor is not None and actor.standing == "live" and not takeover:
-                return actor
             if actor is not None and actor.standing == "live":
-                return actor  # this manager owns it already; there is nobody to take it from
+                return actor  # with takeover, too: there is nobody to take it from
             busy = self._busy.get(session)
             if busy is None:
                 break
@@ -246,9 +259,7 @@ class SessionManager:
         busy = self._busy[session] = Promise()
         # Loaded by a task of our own: a caller that is cancelled must not leave it half done.
         self._works.start(
-            f"load of {session}",
-            lambda: self._load_reported(session, takeover, busy),
-            lambda work: None,
+            f"load of {session}", lambda: self._load_reported(session, takeover, busy)
         )
         loaded = await busy.wait()
         assert loaded is not None  # a load reports its actor or fails
@@ -261,7 +272,8 @@ class SessionManager:
             actor = await self._load(session, takeover)
         except BaseException as error:
             self._busy.pop(session, None)
-            busy.fail(error if isinstance(error, Exception) else SessionClosed("stopped"))
+            stopped = SessionClosed(f"the manager was stopped while it loaded session {session!r}")
+            busy.fail(error if isinstance(error, Exception) else stopped)
             if not isinstance(error, Exception):
                 raise
         else:
@@ -272,7 +284,8 @@ class SessionManager:
         hold = await self.store.acquire(session, self._owner, takeover=takeover)
         try:
             state = await self.read_state(session)
-            config = bind_tools(load_config(state.config).checked(), self._tools)
+            loaded = bind_tools(load_config(state.config).checked(), self._tools)
+            config, _ = self._world.shared(loaded)
             if state.head != hold.head:
                 told = f"session {session!r} has {state.head} of {hold.head} records"
                 raise StoreError(told, committed=False)
@@ -290,13 +303,11 @@ class SessionManager:
         while True:
             page = await self.store.read(session, after=state.head, limit=PAGE)
             for stored in page:
+                record = read_record(session, stored)
                 try:
-                    state.apply(r.decode_record(stored.body))
+                    state.apply(record)
                 except (msgspec.MsgspecError, KeyError, ValueError) as error:
-                    raise StoreError(
-                        f"record {stored.seq} of session {session!r} cannot be read: {error}",
-                        committed=False,
-                    ) from error
+                    raise unreadable(session, stored.seq, error) from error
             if len(page) < PAGE:
                 return state
 
@@ -322,8 +333,7 @@ class SessionManager:
         batch, result = written.batch, written.result
         if not isinstance(result, Conflict) or not result.row or result.row.epoch != batch.epoch:
             return False
-        found = await self.store.read(batch.session, after=batch.head, limit=len(batch.bodies))
-        return tuple(record.body for record in found) == batch.bodies
+        return await is_in_log(self.store, batch)
 
     @staticmethod
     def _check_written(written: Written, session: str) -> None:
@@ -368,7 +378,7 @@ class SessionManager:
     def _sweep(self) -> None:
         self._sweeping = False
         if self._accepting and any(actor.pins == 0 for actor in self._live.values()):
-            self._works.start("eviction", self._evict_reported, lambda work: None)
+            self._works.start("eviction", self._evict_reported)
 
     async def _evict_reported(self) -> None:
         await self.evict_idle()

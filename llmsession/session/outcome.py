@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from llmsession.turns.blocks import Block, parse_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message
-from llmsession.turns.records import CallReceipt, TurnAborted, TurnCommitted, TurnFailed
+from llmsession.turns.records import CallReceipt, Terminal, TurnCommitted, TurnFailed
 from llmsession.turns.usage import Usage
 
 from .state import OpenTurn
@@ -19,6 +19,7 @@ __all__ = [
     "Closed",
     "InterruptOutcome",
     "InterruptResult",
+    "SessionPhase",
     "SessionStatus",
     "SessionUsage",
     "TurnOutcome",
@@ -60,11 +61,10 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcome_of(
-    record: TurnCommitted | TurnAborted | TurnFailed,
-    turn: OpenTurn,
-    still_running: tuple[str, ...] = (),
+    record: Terminal, turn: OpenTurn, still_running: tuple[str, ...] = ()
 ) -> TurnOutcome:
-    """The outcome of *turn*, which the folding of *record* has just ended."""
+    """The outcome of *turn*, which the folding of *record* has just ended. *still_running* names
+    its works that ignored their cancellation; the log does not know them."""
     speaker = TurnId("u", record.turn)
     unread = tuple(turn.steers)
     if isinstance(record, TurnCommitted):
@@ -93,6 +93,8 @@ def outcome_of(
 
 
 class InterruptResult(StrEnum):
+    """What became of the turn that an interrupt named, or else of the one that was running."""
+
     ABORTED = "aborted"
     """The turn is gone; the history is the one before it."""
     KEPT = "kept"
@@ -100,7 +102,9 @@ class InterruptResult(StrEnum):
     TOO_LATE = "too_late"
     """The turn's end was decided already. Decided, not yet durable: await its outcome."""
     NOT_RUNNING = "not_running"
+    """The named turn had ended before, or none was named and nothing was open."""
     UNKNOWN_TURN = "unknown_turn"
+    """The session never accepted a turn of that number."""
 
 
 class InterruptOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,31 +117,50 @@ class InterruptOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dropped(self) -> tuple[TurnOutcome, ...]:
+        """The turns that left nothing in the history."""
         return tuple(outcome for outcome in self.turns if outcome.status == "aborted")
 
 
+SessionPhase: TypeAlias = Literal["idle", "running", "closed", "moved", "cold"]
+"""``moved``: another owner took the session. ``cold``: not in memory, back on the next command."""
+
+
 class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a session stands, without waiting. Tokens are estimates of the next request."""
+    """Where a session stands, as of its newest durable state. Tokens are estimates."""
 
     session: str
-    phase: Literal["idle", "running", "closed", "moved", "cold"]
+    phase: SessionPhase
     turn: TurnId | None
+    """The turn that runs or is next to start; the queued ones come after it."""
     turn_phase: str | None
+    """That turn's phase in the turn table."""
     step: int
+    """That turn's step, from 1; 0 before its first."""
     queued: int
+    """Accepted turns that wait for their turn."""
     head: TurnId | None
+    """The last committed turn, what ``expected_head`` is compared with; None if there is none."""
     seq: int
+    """The newest durable record, a cursor for ``subscribe``."""
     epoch: int
+    """The number of this owner's hold on the session."""
     generation: int
     messages: int
+    """Messages in the history."""
     turns: int
+    """Turns in the history."""
     context_tokens: int
+    """The size of what the model would be sent now."""
     budget_tokens: int
+    """What a request may hold: the window less the room for the reply."""
     frontier: int
+    """Tool results of messages before this position are shown in compact form."""
     jobs: tuple[str, ...]
+    """Background jobs that run, or whose result waits to be applied."""
     late_reports: int
+    """Reports of work that was over for the turn; they were dropped."""
     lingering: tuple[str, ...]
-    """Tools of ended turns that ignored their cancellation and still run."""
+    """Works of ended turns that ignored their cancellation and still run, by name."""
 
     @property
     def utilisation(self) -> float:
@@ -146,7 +169,7 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens spent, interrupted turns included."""
+    """Tokens spent, interrupted turns included: in all, and by turn number."""
 
     total: Usage
     turns: dict[int, Usage]

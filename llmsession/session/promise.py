@@ -26,14 +26,17 @@ class Promise(Generic[T]):
 
     @property
     def is_set(self) -> bool:
+        """Was it answered, with a value or an error?"""
         return self._set
 
     def set(self, value: T) -> None:
+        """Answer everybody who waits, and who will, with *value*."""
         if not self._set:
             self._value = value
             self._settle()
 
     def fail(self, error: BaseException) -> None:
+        """Answer everybody who waits, and who will, by raising *error*."""
         if not self._set:
             self._error = error
             self._settle()

@@ -23,13 +23,16 @@ TrackStatus: TypeAlias = Literal["requested", "started", "finished", "failed"]
 class CallTrack:
     """A call of this turn and how far it got, for the receipt."""
 
-    __slots__ = ("offer", "status")
+    __slots__ = ("offer", "status", "work")
 
     def __init__(self, offer: CallOffer) -> None:
         self.offer = offer
         self.status: TrackStatus = "requested"
+        self.work: Work | None = None
+        """What runs it, where the session does."""
 
     def receipt(self) -> CallReceipt:
+        """What a receipt says of it: a call without its own result may have had effects."""
         status: CallStatus = "unknown"
         if self.status in ("finished", "failed"):
             status = self.status
@@ -73,6 +76,7 @@ class Run:
 
     @property
     def number(self) -> int:
+        """The turn's number."""
         return self.turn.number
 
     def close_stream(self) -> None:
@@ -87,6 +91,7 @@ class Run:
         return tuple(track.receipt() for track in tracks if track.status != "requested")
 
     def cancel_timers(self) -> None:
+        """The turn has ended: no deadline of it fires any more."""
         for timer in self.timers.values():
             timer.cancel()
         self.timers.clear()

@@ -6,8 +6,7 @@ what takes time is a work in the manager's group, and its report comes back by t
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -61,7 +60,7 @@ class TurnRunner:
     def __init__(self, core: Core, ended: Callable[[Run], None]) -> None:
         self._core = core
         self._ended = ended
-        self._events: deque[tuple[Run, e.Event]] = deque()
+        self._events: list[tuple[Run, e.Event]] = []
         self._feeding = False
         self.current: Run | None = None
         """The run whose turn has started, or is next to start."""
@@ -78,7 +77,7 @@ class TurnRunner:
         self._feeding = True
         try:
             while self._events:
-                self._step(*self._events.popleft())
+                self._step(*self._events.pop(0))
         finally:
             self._feeding = False
 
@@ -113,10 +112,12 @@ class TurnRunner:
 
     def _limit(self, run: Run, stop_reason: str) -> None:
         if run.turn.phase not in ENDED:
-            self.feed(run, name_limit(run.turn, stop_reason))
+            self.feed(run, name_limit(stop_reason))
 
     def interrupt(self, run: Run, policy: r.InterruptPolicy, reason: str) -> None:
-        has_text = run.builder is not None and run.builder.has_text()
+        """Ask the turn to stop under *policy*. *reason* is what an aborted turn's record says."""
+        builder = run.builder if policy == "keep_text" else None  # the others do not ask
+        has_text = builder is not None and builder.has_text()
         self.feed(run, name_interrupt(run.turn, policy, reason=reason, has_text=has_text))
 
     def _timer(self, run: Run, name: str, delay_s: float, fire: Callable[[], None]) -> None:
@@ -301,7 +302,9 @@ class TurnRunner:
 
     def _start_tools(self, run: Run, effect: e.StartTools) -> None:
         config = self._core.config
-        offered = [run.calls[call] for call in run.calls if call in run.turn.open_calls]
+        # Of this step alone: a turn may have made thousands of calls before.
+        step_calls = self._core.state.open[run.number].calls
+        offered = [run.calls[call.id] for call in step_calls if call.id in run.turn.open_calls]
         inputs = self._inputs(run)
         for track in offered:
             offer = track.offer
@@ -344,7 +347,8 @@ class TurnRunner:
                 answers = (make_error(offer.id, f"{type(error).__name__}: {error}"),)
             core.report(partial(self._tool_ended, run, tag, answers[0]))
 
-        self._start_work(run, f"tool {tool.name} {offer.id} in {core.session}", work)
+        name = f"tool {tool.name} {offer.id} in {core.session}"
+        run.calls[offer.id].work = self._start_work(run, name, work)
 
     def _tool_ended(self, run: Run, tag: StepTag, answer: r.Answer) -> None:
         ended = run.turn.phase in ENDED or tag != tag_of(run.turn)
@@ -367,13 +371,13 @@ class TurnRunner:
         if run.turn.phase is not Phase.TOOLS or call_id not in run.turn.open_calls:
             return
         self._core.log.trouble("tool.expired", run.turn, call=call_id)
-        for work in tuple(run.works.values()):
-            if f" {call_id} " in work.name:
-                work.cancel()
-                self._abandon_later(run, work)
+        track = run.calls[call_id]
+        if track.work is not None and not track.work.is_done:
+            track.work.cancel()
+            self._abandon_later(run, track.work)
         self.answer(run, (expired_answer(call_id),))
         # Its result never came: for a receipt it is neither finished nor failed.
-        run.calls[call_id].status = "started"
+        track.status = "started"
 
     def _abandon_later(self, run: Run, work: Work) -> None:
         def abandon() -> None:
@@ -386,11 +390,12 @@ class TurnRunner:
 
     # Works and how they are stopped
 
-    def _start_work(self, run: Run, name: str, body: Callable[[], Any]) -> None:
+    def _start_work(self, run: Run, name: str, body: Callable[[], Awaitable[None]]) -> Work:
         core = self._core
-        run.works[name] = core.works.start(
+        run.works[name] = work = core.works.start(
             name, body, lambda work: core.report(partial(self._work_ended, run, work))
         )
+        return work
 
     def _work_ended(self, run: Run, work: Work) -> None:
         self._core.lingering.discard(work.name)

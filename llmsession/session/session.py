@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -14,7 +14,6 @@ from llmsession.errors import (
     InvalidInput,
     InvalidMessage,
     SessionClosed,
-    StoreError,
     TurnAborted,
     TurnFailed,
 )
@@ -41,12 +40,14 @@ from .hub import Subscription
 from .outcome import (
     Closed,
     InterruptOutcome,
+    SessionPhase,
     SessionStatus,
     SessionUsage,
     TurnOutcome,
     outcome_of,
 )
 from .promise import Promise
+from .readback import read_record
 from .state import SessionState
 from .streaming import previews_so_far
 from .tools import prepare_answers
@@ -54,10 +55,13 @@ from .tools import prepare_answers
 if TYPE_CHECKING:
     from .manager import SessionManager
 
-__all__ = ["LLMSession", "Turn"]
+__all__ = ["LLMSession", "Turn", "live_state"]
 
-_WHEN_BUSY = ("queue", "reject", "interrupt", "steer")
-_POLICIES = ("drop_turn", "keep_steps", "keep_text")
+PAGE = 256
+"""Records read at a time for a subscriber who starts behind: a few turns' worth."""
+
+_WHEN_BUSY: tuple[str, ...] = get_args(WhenBusy)
+_POLICIES: tuple[str, ...] = get_args(r.InterruptPolicy)
 
 
 class Turn:
@@ -229,7 +233,7 @@ class LLMSession:
         Raises SessionBusy while a turn is open.
         """
         actor = await self._live()
-        command = c.Clear(actor.mailbox.number(), command_id, c.digest("clear"))
+        command = c.Clear(actor.mailbox.number(), command_id, c.digest(command_id, "clear"))
         actor.put(command)
         await command.promise.wait()
 
@@ -274,6 +278,7 @@ class LLMSession:
 
     @property
     def config(self) -> SessionConfig:
+        """The configuration in force; a change that waits for the turn's end is not in it."""
         return self._actor.core.config
 
     def conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
@@ -285,20 +290,20 @@ class LLMSession:
         return state.context_messages() if include_open else state.history
 
     def context(self) -> Request:
-        """What the model would be sent now."""
+        """What the model would be sent now, without a new user message."""
         core = self._actor.core
         return core.builder.project(core.state.context_messages(), core.state.view)
 
     def status(self) -> SessionStatus:
-        """Where the session stands."""
+        """Where the session stands. Costs a projection of the context."""
         actor, core, state = self._actor, self._actor.core, self._actor.state
         run = actor.turns.current
-        phase = "running" if run is not None else "idle"
+        phase: SessionPhase = "running" if run is not None else "idle"
         if actor.standing != "live":
             phase = "closed" if actor.standing == "closing" else actor.standing
         return SessionStatus(
             session=self.id,
-            phase=phase,  # type: ignore[arg-type]  # one of the literals
+            phase=phase,
             turn=TurnId("u", run.number) if run else None,
             turn_phase=run.turn.phase.value if run else None,
             step=run.turn.step if run else 0,
@@ -350,7 +355,8 @@ class LLMSession:
         """Events of this session: durable ones after the cursor *after*, from now on without
         one, and previews. Who joins in mid-stream first gets the step's text so far.
 
-        The subscription lives in the manager, not in this handle. Close it when done.
+        The subscription lives in the manager, not in this handle. Close it when done. Raises
+        InvalidInput for a cursor that the log has not reached.
         """
         return self._subscribe(after, None)
 
@@ -392,7 +398,10 @@ class LLMSession:
         return Turn(self, number, run.outcome if run else None)
 
     async def outcome_from_log(self, number: int) -> TurnOutcome:
-        """The outcome of a turn that has ended, read from the log."""
+        """The outcome of a turn that has ended, read from the log.
+
+        Raises SessionClosed if its end is not in the log yet, StoreError, SessionNotFound.
+        """
         state = SessionState(self.id)
         after, head = self._actor.state.accepted_at[number] - 1, self._actor.state.head
         while after < head:
@@ -405,7 +414,7 @@ class LLMSession:
                 state.head = record.seq - 1
                 state.apply(record)
                 if turn is not None and number in state.ended:
-                    assert isinstance(record, r.TurnCommitted | r.TurnAborted | r.TurnFailed)
+                    assert r.is_terminal(record)  # nothing else ends a turn
                     return outcome_of(record, turn)
         raise SessionClosed(f"turn {number} of session {self.id!r} has not ended")
 
@@ -432,14 +441,10 @@ def _user_body(content: Content) -> msgspec.Raw:
 async def _replayed(
     manager: SessionManager, session: str, after: int, up_to: int
 ) -> list[r.Record]:
-    stored = await manager.store.read(session, after=after, limit=min(256, up_to - after))
-    return [_decoded(session, record.seq, record.body) for record in stored]
+    page = await manager.store.read(session, after=after, limit=min(PAGE, up_to - after))
+    return [read_record(session, stored) for stored in page]
 
 
-def _decoded(session: str, seq: int, body: bytes) -> r.Record:
-    try:
-        return r.decode_record(body)
-    except msgspec.MsgspecError as error:
-        raise StoreError(
-            f"record {seq} of session {session!r} cannot be read: {error}", committed=False
-        ) from error
+def live_state(session: LLMSession) -> SessionState:
+    """The fold in memory behind *session*, for tests that hold it against its log. Read only."""
+    return session._actor.state

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from llmsession.compaction.plan import Plan
+from llmsession.compaction.plan import plan_of
 from llmsession.compaction.view import View
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
@@ -24,7 +24,7 @@ class OpenTurn:
 
     __slots__ = (
         "all_calls", "answers", "body", "calls", "carried", "number", "staged", "started",
-        "steers", "step", "usage",
+        "steers", "step", "told", "usage",
     )  # fmt: skip
 
     def __init__(self, number: int, body: msgspec.Raw) -> None:
@@ -34,6 +34,8 @@ class OpenTurn:
         self.carried = 0
         """How many pending receipts its user message carries."""
         self.staged: tuple[Message, ...] = ()
+        self.told: dict[Role, int] = {"user": 0, "assistant": 0}
+        """How many messages of each side are staged."""
         self.steers: list[msgspec.Raw] = []
         self.step = 0
         self.calls: tuple[r.CallOffer, ...] = ()
@@ -44,6 +46,7 @@ class OpenTurn:
 
     @property
     def unanswered(self) -> tuple[r.CallOffer, ...]:
+        """The calls of the step that is not complete yet whose results are not in the log."""
         return tuple(call for call in self.calls if call.id not in self.answers)
 
 
@@ -189,16 +192,7 @@ class SessionState:
         self.summaries.update(record.summaries)
 
     def _compacted(self, record: r.CompactionApplied) -> None:
-        plan = Plan(
-            policy=record.policy,
-            frontier=record.frontier,
-            frozen=record.frozen,
-            reason=record.reason,
-            tokens_before=record.tokens_before,
-            tokens_after=record.tokens_after,
-            voids_thinking=record.voids_thinking,
-        )
-        self.view = self.view.applied(plan, len(self.context_messages()))
+        self.view = self.view.applied(plan_of(record), len(self.context_messages()))
 
     def _cleared(self, record: r.ConversationCleared) -> None:
         self.generation = record.generation
@@ -255,7 +249,8 @@ class SessionState:
         **fields: Any,
     ) -> Message:
         speaker = TurnId("u" if role == "user" else "a", turn.number)
-        position = sum(message.role == role for message in turn.staged)
+        position = turn.told[role]
+        turn.told[role] += 1
         return Message(
             id=message_id(self.session, speaker, position),
             session=self.session,

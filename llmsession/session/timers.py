@@ -22,13 +22,16 @@ class Timer:
         self._fire: Callable[[], None] | None = fire
 
     def cancel(self) -> None:
+        """Do not call. Without effect once it has fired."""
         self._fire = None
 
     @property
     def is_cancelled(self) -> bool:
+        """Will it not call any more, because it was cancelled or has fired?"""
         return self._fire is None
 
     def fire(self) -> None:
+        """Call now, once, unless it was cancelled."""
         fire, self._fire = self._fire, None
         if fire is not None:
             fire()

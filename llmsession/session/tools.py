@@ -25,7 +25,7 @@ from llmsession.turns.blocks import (
 from llmsession.turns.receipts import settled_text
 from llmsession.turns.records import Answer
 
-from .config import CompactionConfig, Tool, ToolOutput, ToolResult
+from .config import CompactionConfig, Tool, ToolCallable, ToolOutput, ToolResult
 
 __all__ = ["expired_answer", "make_answer", "make_error", "prepare_answers", "run_callable"]
 
@@ -38,14 +38,16 @@ async def run_callable(
     Synchronous callables run in a thread of *threads*, which a cancellation leaves behind. What
     the callable raises becomes an error output; only our own cancellation passes.
     """
+    run = tool.run
+    assert run is not None  # without a callable the call is the caller's to answer
     try:
         arguments = _arguments(call_input)
-        if inspect.iscoroutinefunction(_function(tool.run)):
-            returned = await tool.run(**arguments)
+        if inspect.iscoroutinefunction(_function(run)):
+            returned = await run(**arguments)
         else:
             # In a tuple: trio takes no awaitable from a thread.
             (returned,) = await anyio.to_thread.run_sync(
-                lambda: (tool.run(**arguments),), abandon_on_cancel=True, limiter=threads
+                lambda: (run(**arguments),), abandon_on_cancel=True, limiter=threads
             )
             if inspect.isawaitable(returned):
                 returned = await returned
@@ -61,7 +63,7 @@ async def run_callable(
         return ToolOutput(content=f"{type(error).__name__}: {error}", is_error=True)
 
 
-def _function(run: Any) -> Any:
+def _function(run: ToolCallable) -> object:
     if inspect.isfunction(run) or inspect.ismethod(run):
         return run
     return getattr(run, "func", None) or type(run).__call__
@@ -167,6 +169,7 @@ def _encoded(content: Content) -> bytes:
 
 
 def make_error(call_id: str, text: str) -> Answer:
+    """The durable answer to a call whose own result could not be used; *text* says why."""
     return Answer(call_id=call_id, content=msgspec.Raw(encode_json(text)), is_error=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from llmsession.errors import HeadMoved, Overloaded, SessionBusy, SessionError
@@ -10,7 +9,7 @@ from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.ids import TurnId
 from llmsession.turns.machine import Phase
-from llmsession.turns.naming import standing
+from llmsession.turns.naming import progress
 from llmsession.turns.receipts import receipt_text
 
 from . import commands as c
@@ -37,17 +36,19 @@ class TurnQueue:
         self._accepted = accepted
         self._between = between
         self.runner = TurnRunner(core, self._turn_ended)
-        self._waiting: deque[Run] = deque()
+        self._waiting: list[Run] = []
         self._interrupts: list[PendingInterrupt] = []
         self.runs: dict[int, Run] = {}
         """Every turn that was accepted and has not ended, by number."""
 
     @property
     def current(self) -> Run | None:
+        """The run whose turn has started, or is next to start."""
         return self.runner.current
 
     @property
     def waiting(self) -> int:
+        """How many accepted turns wait for their turn."""
         return len(self._waiting)
 
     # Sends.
@@ -67,8 +68,8 @@ class TurnQueue:
         run = self._accept(command)
         if command.when_busy == "interrupt" and current is not None:
             self._waiting.remove(run)
-            self._waiting.appendleft(run)
-            if standing(current.turn) == "open":
+            self._waiting.insert(0, run)
+            if progress(current.turn) == "open":
                 policy = self._core.config.interrupt_policy
                 self.runner.interrupt(current, policy, "replaced")
 
@@ -103,7 +104,7 @@ class TurnQueue:
             if starts:
                 self.runner.start(run)
 
-        self._core.log.event("turn.accepted", run.turn, content=bytes(command.body).decode())
+        self._core.log.event("turn.accepted", run.turn, content=command.body)
         self._core.journal.write(record, accepted)
         return run
 
@@ -170,7 +171,7 @@ class TurnQueue:
     def _interrupt_run(
         self, run: Run, pending: PendingInterrupt, policy: r.InterruptPolicy
     ) -> None:
-        if standing(run.turn) == "open":
+        if progress(run.turn) == "open":
             pending.wait_for(run)
             self.runner.interrupt(run, policy, "interrupt")
         elif run.turn.phase is Phase.ABORTING or _was_kept(run):
@@ -183,7 +184,7 @@ class TurnQueue:
         """End every turn, because the session is closed."""
         for run in tuple(self._waiting):
             self._abort_waiting(run, reason)
-        if self.current is not None and standing(self.current.turn) == "open":
+        if self.current is not None and progress(self.current.turn) == "open":
             self.runner.interrupt(self.current, self._core.config.interrupt_policy, reason)
 
     def _answer_interrupts(self) -> None:
@@ -232,7 +233,7 @@ class TurnQueue:
     def _start_next(self) -> None:
         if not self._waiting:
             return
-        run = self.runner.current = self._waiting.popleft()
+        run = self.runner.current = self._waiting.pop(0)
         record = r.TurnStarted(turn=run.number, receipt=self._receipt())
         self._core.journal.write(record, lambda: self.runner.start(run))
 
@@ -249,7 +250,7 @@ class TurnQueue:
 
 
 def _takes_steers(run: Run) -> bool:
-    return standing(run.turn) == "open" and run.turn.phase is not Phase.STOPPING
+    return progress(run.turn) == "open" and run.turn.phase is not Phase.STOPPING
 
 
 def _was_kept(run: Run) -> bool:

@@ -35,6 +35,7 @@ class Work:
         self._inner.shield = True
 
     async def run(self, body: Callable[[], Awaitable[None]], ended: Callable[[Work], None]) -> None:
+        """Run *body* in the two scopes, then call *ended*, however it went."""
         try:
             with self._outer, self._inner:
                 await body()
@@ -52,7 +53,10 @@ class Works:
         self._emptied: anyio.Event | None = None
 
     def start(
-        self, name: str, body: Callable[[], Awaitable[None]], ended: Callable[[Work], None]
+        self,
+        name: str,
+        body: Callable[[], Awaitable[None]],
+        ended: Callable[[Work], None] | None = None,
     ) -> Work:
         """Run *body* as a task; call *ended* when it is over, however it ended.
 
@@ -65,7 +69,8 @@ class Works:
             self._running.discard(work)
             if self._emptied is not None and not self._running:
                 self._emptied.set()
-            ended(work)
+            if ended is not None:
+                ended(work)
 
         self._group.start_soon(work.run, body, over, name=f"llmsession {name}")
         return work

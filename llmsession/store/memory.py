@@ -15,6 +15,8 @@ __all__ = ["MemoryStore"]
 
 
 class _Log:
+    """One session's row and records."""
+
     __slots__ = ("bodies", "epochs", "row")
 
     def __init__(self, row: SessionRow) -> None:
@@ -25,7 +27,8 @@ class _Log:
 
 
 class MemoryStore:
-    """Keeps every log in this process; nothing survives it. Fenced like every other store.
+    """Keeps every log in this process; nothing survives it. Fenced like every other store: each
+    method does what ``Store`` promises of it, and none of them waits.
 
     An owner in memory is alive as long as it holds the session: there is no lease to run out.
     Not for several threads.

@@ -36,6 +36,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def this_process(name: str) -> Owner:
+    """The owner *name* in this process."""
     return Owner(name, os.getpid())
 
 
@@ -57,6 +58,8 @@ class SessionRow(msgspec.Struct, frozen=True):
 
 
 class StoredRecord(msgspec.Struct, frozen=True):
+    """One record as it was appended, byte for byte, and the epoch that wrote it."""
+
     seq: int
     epoch: int
     body: bytes

@@ -1,11 +1,13 @@
 """What tests of llmsession, and of programs that use it, are made of.
 
 In: a script of replies, a store to check. Out: a provider that plays the script and misbehaves
-on demand, a store that fails on demand, the contract that every store keeps, and the replay of
-recorded conversations through real sessions.
+on demand, a store that fails on demand, the contract that every store keeps, the replay of
+recorded conversations through real sessions, and stress with a checker of what was recorded.
 Absent: pytest; the contract is plain asserts in async methods.
 """
 
+from .breach import INVARIANTS, Breach
+from .checker import check
 from .drive import (
     Driven,
     DriveOptions,
@@ -15,22 +17,33 @@ from .drive import (
     same_history,
 )
 from .faults import FaultyStore
+from .record import Recording, decode_lines, encode_lines
 from .scripted import ScriptedProvider, ScriptedReply, block, call, never, say, think
 from .store_contract import StoreContract
+from .stress import StressPlan, StressReport, run_stress
 
 __all__ = [
+    "INVARIANTS",
+    "Breach",
     "DriveOptions",
     "DriveReport",
     "Driven",
     "FaultyStore",
+    "Recording",
     "ScriptedProvider",
     "ScriptedReply",
     "StoreContract",
+    "StressPlan",
+    "StressReport",
     "block",
     "call",
+    "check",
+    "decode_lines",
+    "encode_lines",
     "never",
     "normalised",
     "replay_conversation",
+    "run_stress",
     "same_history",
     "say",
     "think",

@@ -12,11 +12,8 @@ from .record import End, Invoked, Returned, SessionRecording
 
 __all__ = ["check_interrupts", "status_of"]
 
-_STATUS = {"turn.committed": "committed", "turn.aborted": "aborted", "turn.failed": "failed"}
-Terminal = r.TurnCommitted | r.TurnAborted | r.TurnFailed
 
-
-def status_of(record: Terminal) -> End:
+def status_of(record: r.Terminal) -> End:
     """The end that a terminal record says."""
     match record:
         case r.TurnCommitted():
@@ -35,7 +32,7 @@ def check_interrupts(
 ) -> None:
     """Invariants 7 and 8, and that an interrupt's answer is what the log says."""
     sends = accepted_sends(session, records)
-    ends = {record.turn: record for record in records if isinstance(record, Terminal)}
+    ends = {record.turn: record for record in records if r.is_terminal(record)}
     interrupts = [call for call in session.invoked.values() if call.command == "interrupt"]
     _check_causes(session, sends, ends, findings)
     for call in interrupts:
@@ -63,7 +60,7 @@ def _is_repeated(call: Invoked, interrupts: Sequence[Invoked]) -> bool:
 def _check_causes(
     session: SessionRecording,
     sends: dict[int, tuple[r.TurnAccepted, Invoked]],
-    ends: dict[int, Terminal],
+    ends: dict[int, r.Terminal],
     findings: Findings,
 ) -> None:
     """A turn that was interrupted or replaced was so by something that came after its send."""
@@ -98,7 +95,7 @@ def _may_replace(call: Invoked, order: int) -> bool:
 
 
 def _check_answer(
-    call: Invoked, answer: Returned, ends: dict[int, Terminal], findings: Findings
+    call: Invoked, answer: Returned, ends: dict[int, r.Terminal], findings: Findings
 ) -> None:
     for told_end in answer.ended:
         end = ends.get(told_end.turn)
@@ -130,7 +127,7 @@ def _check_cover(
     call: Invoked,
     answer: Returned,
     sends: dict[int, tuple[r.TurnAccepted, Invoked]],
-    ends: dict[int, Terminal],
+    ends: dict[int, r.Terminal],
     findings: Findings,
 ) -> None:
     """When an interrupt without a turn is answered, every send before it has ended, but one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from llmsession.compaction.plan import Plan
+from llmsession.compaction.plan import plan_of
 from llmsession.compaction.tokens import context_tokens
 from llmsession.session.state import SessionState
 from llmsession.turns import records as r
@@ -18,11 +18,17 @@ __all__ = ["CompactionRules", "IdRules", "Rules", "TurnRules"]
 class Rules(Protocol):
     """Rules that walk along a log: asked before and after each record is folded."""
 
-    def before(self, state: SessionState, record: r.Record) -> None: ...
+    def before(self, state: SessionState, record: r.Record) -> None:
+        """*record* is next; *state* is the fold of all before it."""
+        ...
 
-    def after(self, state: SessionState, record: r.Record) -> None: ...
+    def after(self, state: SessionState, record: r.Record) -> None:
+        """*record* was folded into *state*."""
+        ...
 
-    def end(self, state: SessionState) -> None: ...
+    def end(self, state: SessionState) -> None:
+        """The log is over."""
+        ...
 
 
 class TurnRules:
@@ -169,12 +175,8 @@ class CompactionRules:
         if faults:
             return faults
         before = context_tokens(messages, view, self._profile)
-        plan = Plan(
-            policy=record.policy, frontier=record.frontier, frozen=record.frozen,
-            reason=record.reason, tokens_before=record.tokens_before,
-            tokens_after=record.tokens_after, voids_thinking=record.voids_thinking,
-        )  # fmt: skip
-        after = context_tokens(messages, view.applied(plan, len(messages)), self._profile)
+        applied = view.applied(plan_of(record), len(messages))
+        after = context_tokens(messages, applied, self._profile)
         if after >= before:
             faults.append(f"by our count {before} tokens became {after}")
         return faults

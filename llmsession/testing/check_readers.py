@@ -79,7 +79,7 @@ def check_outcomes(
     ends = {
         end.turn: (record.seq, end)
         for record in records
-        if isinstance(record, r.TurnCommitted | r.TurnAborted | r.TurnFailed)
+        if r.is_terminal(record)
         for end in [status_of(record)]
     }
     for outcome in session.outcomes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Literal
 
@@ -40,6 +41,10 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput(f"interrupt_every is {self.interrupt_every}; it is 1 or more")
         if self.window_tokens < 2:
             raise InvalidInput(f"a window of {self.window_tokens} tokens holds no request")
+        if self.delta_chars < 1:
+            raise InvalidInput(f"delta_chars is {self.delta_chars}; it is 1 or more")
+        if not 0 <= self.delay_s < math.inf:
+            raise InvalidInput(f"delay_s is {self.delay_s}; it is 0 or more, and finite")
         return self
 
 
@@ -84,6 +89,7 @@ class DriveReport(msgspec.Struct, kw_only=True):
         return bool(wrong) or self.history_equal is False
 
     def fault(self, told: str) -> None:
+        """Tell of one thing that went wrong; past the first ten it is only counted elsewhere."""
         if len(self.faults) < MOST_TOLD:
             self.faults.append(told)
 

@@ -87,6 +87,7 @@ class Driver:
         )
 
     async def run(self) -> Driven:
+        """Play all recorded turns, in order. To be called once."""
         store = MemoryStore()
         async with SessionManager(provider=self._stage, store=store) as manager:
             self._session = session = await manager.create(self._config())

@@ -28,13 +28,16 @@ Done: TypeAlias = Callable[[AppendResult], None]
 
 
 class _Fault(msgspec.Struct, frozen=True):
+    """What becomes of one append."""
+
     kind: Literal["fail", "lose", "conflict", "deleted"]
     error: str = ""
 
 
 class FaultyStore:
     """*inner*, with faults. Each fault is used up by one append, in the order they were asked
-    for; reading, and appends without a fault, go to *inner* as they are.
+    for; reading, and appends without a fault, go to *inner* as they are, and do what ``Store``
+    promises of them.
 
     ``delay`` keeps every answer back until ``deliver``: the records are written by then, and
     only whoever appended does not know it. ``appends`` holds every batch that was handed in.

@@ -44,6 +44,8 @@ __all__ = [
 class EntryBase(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="entry"
 ):  # fmt: skip
+    """What every entry has. ``session`` is "" where it is about the run."""
+
     session: str = ""
     order: int = 0
     at: float = 0.0
@@ -133,7 +135,8 @@ class StateRead(EntryBase, frozen=True, tag="state"):
 
 
 class Requested(EntryBase, frozen=True, tag="requested"):
-    """What a provider was sent. ``seq`` is the session's head then; ``tail`` its last bytes."""
+    """What a provider was sent. ``seq`` is the session's head then; ``size`` is in bytes, ``tail``
+    its last ones."""
 
     turn: int
     step: int
@@ -250,6 +253,7 @@ class Recording:
 
     @property
     def left(self) -> LeftBehind | None:
+        """What was left after the run; None if the recording was cut off before."""
         return next((entry for entry in self.entries if isinstance(entry, LeftBehind)), None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -45,6 +46,7 @@ class RecordedResult(msgspec.Struct, frozen=True):
     is_error: bool
 
     def answering(self, call_id: str) -> ToolResult:
+        """It as the result of the live call *call_id*."""
         return ToolResult(call_id, self.content, self.is_error)
 
 
@@ -93,7 +95,7 @@ def read_turns(conversation: Conversation) -> tuple[RecordedTurn, ...]:
 
 def _read_turn(position: int, messages: tuple[Message, ...]) -> RecordedTurn:
     left_out: Counter[str] = Counter()
-    groups = list(_by_reply(messages))
+    groups = [_with_its_results(group, left_out) for group in _by_reply(messages)]
     opening = _said(groups[0], left_out)
     steps: list[RecordedStep] = []
     played = list(groups[0])
@@ -124,6 +126,31 @@ def _by_reply(messages: Iterable[Message]) -> Iterator[list[Message]]:
             group = []
         group.append(message)
     yield group
+
+
+def _with_its_results(group: Sequence[Message], left_out: Counter[str]) -> list[Message]:
+    """*group* without results of calls that its reply did not make, or that have one: a session
+    takes none. A file that lost a line, or was put together, has some."""
+    waiting = {call.id for message in group if message.is_assistant for call in message.tool_calls}
+    kept = []
+    for message in group:
+        raws = split_blocks(message.body)
+        stays = []
+        for at, raw in enumerate(raws):
+            if message.is_user and block_type(raw) == "tool_result":
+                call = msgspec.json.decode(raw, type=_ResultId).tool_use_id
+                if call not in waiting:
+                    left_out["orphan_result"] += 1
+                    continue
+                waiting.discard(call)
+            stays.append(at)
+        if len(stays) < len(raws):
+            synthetic = tuple(stays.index(at) for at in message.synthetic if at in stays)
+            body = join_blocks([bytes(raws[at]) for at in stays])
+            message = msgspec.structs.replace(message, body=body, synthetic=synthetic)
+        if stays or not raws:
+            kept.append(message)
+    return kept
 
 
 def _read_step(reply: Message, answers: Sequence[Message], left_out: Counter[str]) -> RecordedStep:
@@ -178,6 +205,10 @@ def _refusal(said: tuple[OpaqueBlock, ...]) -> str | None:
     except InvalidMessage as error:
         return str(error)
     return None
+
+
+class _ResultId(msgspec.Struct):
+    tool_use_id: Any = ""
 
 
 class _Result(msgspec.Struct):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import anyio
 
 from llmsession.compaction.validity import Checker
 from llmsession.errors import SessionError
-from llmsession.session.session import LLMSession, Turn
-from llmsession.session.state import SessionState
+from llmsession.session.outcome import TurnOutcome
+from llmsession.session.session import LLMSession, Turn, live_state
 from llmsession.turns.request import Profile, Request, StepTag
 
 from .fingerprints import digest, state_parts
@@ -27,15 +27,10 @@ from .record import (
     StateRead,
 )
 
-__all__ = ["Recorder", "ends_of", "live_state"]
+__all__ = ["Recorder", "ends_of"]
 
 T = TypeVar("T")
 TAIL_BYTES = 160
-
-
-def live_state(session: LLMSession) -> SessionState:
-    """The state in memory behind *session*, to be held against its log."""
-    return session._actor.state
 
 
 class Recorder:
@@ -64,6 +59,7 @@ class Recorder:
         return {"order": self._order, "at": round(self.now(), 6)}
 
     def note(self, entry: Entry) -> None:
+        """Add an entry to the recording."""
         self.entries.append(entry)
 
     async def call(
@@ -173,6 +169,6 @@ class Recorder:
         return known[0]
 
 
-def ends_of(turns: Any) -> tuple[End, ...]:
+def ends_of(turns: Sequence[TurnOutcome]) -> tuple[End, ...]:
     """The ends in an interrupt's answer."""
     return tuple(End(end.turn.number, end.status, end.stop_reason) for end in turns)

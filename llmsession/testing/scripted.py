@@ -63,12 +63,15 @@ class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, blocks=self.blocks + other.blocks)
 
     def stopping(self, stop_reason: str) -> ScriptedReply:
+        """It ends with *stop_reason*, in the provider's word."""
         return msgspec.structs.replace(self, stop_reason=stop_reason)
 
     def costing(self, usage: Usage) -> ScriptedReply:
+        """It reports *usage*, at its start and at its end."""
         return msgspec.structs.replace(self, usage=usage)
 
     def slow(self, delay_s: float, *, delta_chars: int = 16) -> ScriptedReply:
+        """*delay_s* passes before each event, and a delta is *delta_chars* long."""
         return msgspec.structs.replace(self, delay_s=delay_s, delta_chars=delta_chars)
 
     def hanging(self, at: int = 0) -> ScriptedReply:
@@ -170,16 +173,20 @@ class ScriptedProvider:
 
     @property
     def name(self) -> str:
+        """The one that it was made with."""
         return self._name
 
     def profile(self, model: str) -> Profile:
+        """The one that it was made with, whatever *model* is."""
         return self._profile
 
     @property
     def open_streams(self) -> int:
+        """Streams that were opened and are not closed yet."""
         return self.opened - self.closed
 
     async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        """The script's next reply, with its faults. Raises what the reply says it raises."""
         self.requests.append(request)
         self.tags.append(tag)
         self.opened += 1

@@ -123,9 +123,11 @@ class Stage:
 
     @property
     def name(self) -> str:
+        """The recorded provider's."""
         return self._recorded.name
 
     def profile(self, model: str) -> Profile:
+        """The recorded provider's."""
         return self._recorded.profile(model)
 
     def put_on(self, play: Play) -> None:
@@ -141,6 +143,7 @@ class Stage:
         return self._play
 
     async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        """The recorded reply for the step, once its turn is on the stage; cut where a cut says."""
         self._watch.saw(request)
         play = await self._wait_for(tag.turn)
         if tag.step > len(play.turn.steps):

@@ -94,6 +94,7 @@ async def raised(
 
 
 async def bodies_of(store: Store, session: str) -> list[bytes]:
+    """The whole log of *session*, record by record."""
     return [record.body for record in await store.read(session)]
 
 
@@ -112,6 +113,7 @@ class StoreContract:
 
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
+        """A new store, closed at the end; the test has *patience_s* with it."""
         with anyio.fail_after(self.patience_s):
             store = await self.make_store()
             try:

@@ -13,11 +13,11 @@ from llmsession.errors import SessionError
 from llmsession.session.compactor import CompactionOutcome
 from llmsession.session.hub import Lagged
 from llmsession.session.outcome import Closed, InterruptOutcome
-from llmsession.session.session import LLMSession, Turn
+from llmsession.session.session import LLMSession, Turn, live_state
 from llmsession.turns.previews import ToolUse
 
 from .record import Sighting, Watched
-from .recorder import Recorder, ends_of, live_state
+from .recorder import Recorder, ends_of
 from .stress_model import words
 from .stress_plan import StressPlan
 from .stress_watchers import sighting_of

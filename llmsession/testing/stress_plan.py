@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -40,7 +41,7 @@ class StressPlan(msgspec.Struct, frozen=True, kw_only=True):
     def checked(self) -> StressPlan:
         """This plan. Raises InvalidInput for one that nothing can be done with."""
         for name in ("sessions", "turns", "seconds"):
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; it must be greater than 0")
         if self.interrupts < 0:
             raise InvalidInput(f"interrupts is {self.interrupts}; it cannot be negative")
@@ -61,10 +62,12 @@ class StressReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def turns(self) -> int:
+        """Accepted turns of all sessions."""
         return self.counts.get("turns", 0)
 
     @property
     def turns_per_second(self) -> float:
+        """Accepted turns of all sessions, by the seconds that the work took."""
         return self.turns / self.seconds if self.seconds else 0.0
 
 

@@ -86,6 +86,7 @@ class TurnBuilder:
         self._results: list[_LateResult] = []
 
     def note(self, line: int, what: str, detail: str = "", *, visible: bool = False) -> None:
+        """Add a note on the file's line *line*."""
         self.notes.append(Note(line, what, detail, visible))
 
     def user(self, blocks: Sequence[bytes], at: float, *, joins: bool = False) -> int:

@@ -68,13 +68,13 @@ def looks_claude_code(fields: dict[str, msgspec.Raw]) -> bool:
     return kind in _TELLING and _TELLING[kind] <= fields.keys()
 
 
-def read_claude_code(data: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
-    """The conversations in *data*: one, unless the file holds sessions that are not linked.
+def read_claude_code(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
+    """The conversations in *raw*, a file's bytes: one, unless sessions in it are not linked.
 
     Raises TranscriptError: nothing in the file is a line of this format; and, if *strict*, for
     the first line that cannot be read, a torn last one excepted.
     """
-    objects, broken = read_lines(data, strict=strict)
+    objects, broken = read_lines(raw, strict=strict)
     lines: list[ClaudeLine] = []
     recognised = False
     for row in objects:
@@ -83,7 +83,7 @@ def read_claude_code(data: bytes, *, strict: bool = False) -> tuple[Conversation
         line = _typed(row, broken, strict=strict and recognised)
         lines += [line] if line else []
     if not recognised or not lines:
-        what = "no line of it is one" if data.strip() else "it is empty"
+        what = "no line of it is one" if raw.strip() else "it is empty"
         raise TranscriptError(f"not a Claude Code session file: {what}")
     sessions = split_sessions(lines)
     shares = _share_notes(broken, sessions)

@@ -73,10 +73,12 @@ class ClaudeLine(msgspec.Struct, frozen=True):
 
     @property
     def type(self) -> str:
+        """What kind of line it is, in the file's word."""
         return self.record.type
 
     @property
     def is_message(self) -> bool:
+        """Did the user's side or the model say it?"""
         return self.record.type in ("user", "assistant")
 
     @property
@@ -94,6 +96,7 @@ class ClaudeLine(msgspec.Struct, frozen=True):
 
     @property
     def usage(self) -> Usage | None:
+        """What the response cost so far; None if the line does not say."""
         said = self.body.usage
         if said is None:
             return None

@@ -27,17 +27,17 @@ class Format(msgspec.Struct, frozen=True):
 
 
 FORMATS: dict[str, Format] = {
-    own.FORMAT: Format(own.looks_own, lambda data, strict: (own.read_own(data, strict=strict),)),
+    own.FORMAT: Format(own.looks_own, lambda raw, strict: (own.read_own(raw, strict=strict),)),
     claude_code.FORMAT: Format(
         claude_code.looks_claude_code,
-        lambda data, strict: claude_code.read_claude_code(data, strict=strict),
+        lambda raw, strict: claude_code.read_claude_code(raw, strict=strict),
     ),
 }
 
 
-def detect(data: bytes) -> str | None:
-    """The name of *data*'s format, judged by its first lines; None if none fits."""
-    head = b"\n".join(data.split(b"\n", _FIRST_LINES)[:_FIRST_LINES])
+def detect(raw: bytes) -> str | None:
+    """The name of the format of *raw*, a file's bytes, by its first lines; None if none fits."""
+    head = b"\n".join(raw.split(b"\n", _FIRST_LINES)[:_FIRST_LINES])
     lines, _ = read_lines(head)
     for line in lines:
         fields = msgspec.json.decode(line.raw, type=dict[str, msgspec.Raw])
@@ -48,17 +48,17 @@ def detect(data: bytes) -> str | None:
 
 
 def read(
-    data: bytes, format: str | None = None, *, strict: bool = False
+    raw: bytes, format: str | None = None, *, strict: bool = False
 ) -> tuple[Conversation, ...]:
-    """The conversations in *data*, in *format*, or in the format that it looks like.
+    """The conversations in *raw*, a file's bytes, in *format* or in what it looks like.
 
     Raises TranscriptError: an unknown format, or a file that cannot be read.
     """
     known = ", ".join(FORMATS)
-    name = detect(data) if format is None else format
+    name = detect(raw) if format is None else format
     if name is None:
-        what = "the file is empty" if not data.strip() else "no known transcript format"
+        what = "the file is empty" if not raw.strip() else "no known transcript format"
         raise TranscriptError(f"{what}; known formats: {known}")
     if name not in FORMATS:
         raise TranscriptError(f"unknown format {name!r}; known formats: {known}")
-    return FORMATS[name].read(data, strict)
+    return FORMATS[name].read(raw, strict)

@@ -33,8 +33,8 @@ def clip(text: str, length: int = 80) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
-def read_lines(data: bytes, *, strict: bool = False) -> tuple[list[JsonLine], list[Note]]:
-    """The objects of *data*, in order, and notes on what is not one.
+def read_lines(raw: bytes, *, strict: bool = False) -> tuple[list[JsonLine], list[Note]]:
+    """The objects of *raw*, a file's bytes, in order, and notes on what is not one.
 
     Two objects glued on one line are two objects. Bytes that are not UTF-8 and lone surrogates
     become U+FFFD. A broken last line is noted as ``torn_line``: its writer was cut off. A
@@ -44,7 +44,7 @@ def read_lines(data: bytes, *, strict: bool = False) -> tuple[list[JsonLine], li
     """
     objects: list[JsonLine] = []
     notes: list[Note] = []
-    rows = list(_rows(data))
+    rows = list(_rows(raw))
     for at, (number, row) in enumerate(rows):
         if not _is_utf8(row):
             if strict:
@@ -67,9 +67,9 @@ def read_lines(data: bytes, *, strict: bool = False) -> tuple[list[JsonLine], li
     return objects, notes
 
 
-def _rows(data: bytes) -> Iterator[tuple[int, bytes]]:
+def _rows(raw: bytes) -> Iterator[tuple[int, bytes]]:
     # Not splitlines(): it also splits at a lone CR, which JSON allows as white space.
-    for number, row in enumerate(data.removeprefix(_BOM).split(b"\n"), 1):
+    for number, row in enumerate(raw.removeprefix(_BOM).split(b"\n"), 1):
         row = row.strip(b" \t\r")
         if row:
             yield number, row

@@ -7,6 +7,8 @@ blocks in ``content`` byte for byte.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from llmsession.errors import TranscriptError
@@ -66,16 +68,16 @@ def _one_line(line: bytes) -> bytes:
     return msgspec.json.format(line, indent=-1) if b"\n" in line else line
 
 
-def read_own(data: bytes, *, strict: bool = False) -> Conversation:
-    """The conversation in *data*.
+def read_own(raw: bytes, *, strict: bool = False) -> Conversation:
+    """The conversation in *raw*, a file's bytes.
 
     Of two messages with one id the later one counts, at the place of the first. Unknown
     records and unknown header fields are kept. A torn last line is noted, never raised.
 
     Raises TranscriptError: no header, made by a newer version, a second conversation in the
-    file; and for any line that is no message, if *strict*.
+    file; and for any line that is no message or out of order, if *strict*.
     """
-    lines, notes = read_lines(data, strict=strict)
+    lines, notes = read_lines(raw, strict=strict)
     if not lines:
         raise TranscriptError("no llmsession transcript: the file holds no JSON object")
     header, extra = _read_header(lines[0])
@@ -95,10 +97,11 @@ def read_own(data: bytes, *, strict: bool = False) -> Conversation:
                 detail = f"message {message.id} is given again; the later one counts"
                 notes.append(Note(places[message.id][0], "duplicate", detail))
             places[message.id] = (line.line, message)
+    messages = _in_order(places.values(), notes, strict)
     return Conversation(
         id=header.session,
         format=FORMAT,
-        messages=tuple(message for _, message in places.values()),
+        messages=messages,
         notes=tuple(sorted(notes, key=lambda note: note.line)),
         interrupted=header.interrupted,
         title=header.title,
@@ -107,6 +110,22 @@ def read_own(data: bytes, *, strict: bool = False) -> Conversation:
         extra=extra,
         records=tuple(records),
     )
+
+
+def _in_order(
+    placed: Iterable[tuple[int, Message]], notes: list[Note], strict: bool
+) -> tuple[Message, ...]:
+    """The messages without those of a turn that comes after a later one: they have no place."""
+    kept: list[Message] = []
+    for line, message in placed:
+        if kept and message.turn < kept[-1].turn:
+            detail = f"a message of turn {message.turn} after turn {kept[-1].turn}"
+            if strict:
+                raise TranscriptError(detail, line)
+            notes.append(Note(line, "bad_line", detail, visible=True))
+        else:
+            kept.append(message)
+    return tuple(kept)
 
 
 def _read_header(line: JsonLine) -> tuple[_Header, dict[str, msgspec.Raw]]:

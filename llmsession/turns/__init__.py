@@ -2,4 +2,79 @@
 
 In: facts about one turn. Out: the next turn and the effects to perform.
 Absent: async, clocks, I/O and randomness.
+
+Here stands the vocabulary that users, providers and stores share; ``records`` is the module of
+the durable events. The machine is imported from its modules by the session alone.
 """
+
+from . import records
+from .blocks import (
+    Block,
+    Content,
+    DocumentBlock,
+    ImageBlock,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from .ids import TurnCounter, TurnId, turn_number
+from .machine import TurnLimits
+from .messages import Message, Role, count_turns
+from .naming import OnFailure
+from .previews import Preview, TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
+from .records import InterruptPolicy, Record
+from .request import Profile, Request, RequestMessage, StepTag
+from .stream import (
+    BlockDelta,
+    BlockStarted,
+    BlockStopped,
+    ReplyEnded,
+    ReplyStarted,
+    StreamEvent,
+    UsageReported,
+)
+from .usage import Usage
+
+__all__ = [
+    "Block",
+    "BlockDelta",
+    "BlockStarted",
+    "BlockStopped",
+    "Content",
+    "DocumentBlock",
+    "ImageBlock",
+    "InterruptPolicy",
+    "Message",
+    "OnFailure",
+    "OpaqueBlock",
+    "Preview",
+    "Profile",
+    "Record",
+    "RedactedThinkingBlock",
+    "ReplyEnded",
+    "ReplyStarted",
+    "Request",
+    "RequestMessage",
+    "Role",
+    "StepTag",
+    "StreamEvent",
+    "TextBlock",
+    "TextDelta",
+    "ThinkingBlock",
+    "ThinkingDelta",
+    "ToolInputDelta",
+    "ToolResultBlock",
+    "ToolUse",
+    "ToolUseBlock",
+    "TurnCounter",
+    "TurnId",
+    "TurnLimits",
+    "Usage",
+    "UsageReported",
+    "count_turns",
+    "records",
+    "turn_number",
+]

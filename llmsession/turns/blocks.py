@@ -49,19 +49,27 @@ class _Known(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
 
 
 class TextBlock(_Known, frozen=True, tag="text", gc=False):
+    """What somebody said."""
+
     text: str
 
 
 class ThinkingBlock(_Known, frozen=True, tag="thinking", gc=False):
+    """The model's thinking. ``signature`` binds it to all that stands before it."""
+
     thinking: str
     signature: str | None = None
 
 
 class RedactedThinkingBlock(_Known, frozen=True, tag="redacted_thinking", gc=False):
+    """Thinking that only the provider can read."""
+
     data: str
 
 
 class ToolUseBlock(_Known, frozen=True, tag="tool_use"):
+    """A call that the model made. ``input`` is decoded JSON, an object by the provider's rules."""
+
     id: str
     name: str
     input: Any = None
@@ -87,10 +95,14 @@ class ToolResultBlock(_Known, frozen=True, tag="tool_result"):
 
 
 class ImageBlock(_Known, frozen=True, tag="image"):
+    """An image. ``source`` is decoded JSON, as the provider defines it."""
+
     source: Any = None
 
 
 class DocumentBlock(_Known, frozen=True, tag="document"):
+    """A document. ``source`` is decoded JSON, as the provider defines it."""
+
     source: Any = None
 
 

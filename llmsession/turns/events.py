@@ -57,6 +57,9 @@ __all__ = [
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a turn. ``tag`` names the work that reports it; None for what
+    comes from a caller, a limit or the store, which is never late."""
+
     tag: StepTag | None = None
 
 
@@ -81,6 +84,8 @@ class ReplyFinished(Event, frozen=True):
 
 
 class ReplyRequestedTools(Event, frozen=True):
+    """A reply with calls that the session has to get answered."""
+
     calls: tuple[CallOffer, ...]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -11,7 +11,7 @@ from llmsession.errors import InvalidInput
 
 __all__ = ["TurnCounter", "TurnId", "turn_number"]
 
-Owner = Literal["u", "a"]
+Owner: TypeAlias = Literal["u", "a"]
 _PRINTED = re.compile(r"([ua])([1-9][0-9]{0,17})", re.ASCII)
 
 
@@ -44,6 +44,7 @@ class TurnCounter:
         self.last = last
 
     def next(self) -> int:
+        """The next number; the first is 1."""
         self.last += 1
         return self.last
 

@@ -49,6 +49,8 @@ __all__ = [
 
 
 class Phase(StrEnum):
+    """Where a turn is. The last five are ends: nothing leads out of them."""
+
     ACCEPTED = "accepted"
     BUILDING = "building"
     STREAMING = "streaming"
@@ -66,7 +68,9 @@ class Phase(StrEnum):
 
 
 ENDED = frozenset({Phase.COMMITTED, Phase.ABORTED, Phase.FAILED, Phase.FENCED, Phase.LOST})
+"""The phases without a way out."""
 DECIDED = frozenset({Phase.COMMITTING, Phase.ABORTING, Phase.FAILING})
+"""The turn's end was chosen, and its record is on its way into the store."""
 
 
 class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,14 +47,17 @@ class Message(
 
     @property
     def turn_id(self) -> TurnId:
+        """Whose message it is, and of which turn: ``u7`` or ``a7``."""
         return TurnId("u" if self.role == "user" else "a", self.turn)
 
     @property
     def is_user(self) -> bool:
+        """Did the user's side say it? Tool results are said by the user's side."""
         return self.role == "user"
 
     @property
     def is_assistant(self) -> bool:
+        """Did the model say it?"""
         return self.role == "assistant"
 
     @cached_property
@@ -73,14 +76,17 @@ class Message(
 
     @property
     def tool_calls(self) -> tuple[ToolUseBlock, ...]:
+        """The calls in it, in order; the provider's own tools are not among them."""
         return tuple(block for block in self.content if isinstance(block, ToolUseBlock))
 
     @property
     def tool_results(self) -> tuple[ToolResultBlock, ...]:
+        """The results in it, in order."""
         return tuple(block for block in self.content if isinstance(block, ToolResultBlock))
 
     @property
     def opaque(self) -> tuple[OpaqueBlock, ...]:
+        """The blocks of types that we do not know, in order."""
         return tuple(block for block in self.content if isinstance(block, OpaqueBlock))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from llmsession.errors import ProviderError
 
@@ -22,13 +22,14 @@ __all__ = [
     "name_step",
     "name_stopped",
     "name_stream_failure",
-    "standing",
+    "progress",
 ]
 
-OnFailure = Literal["keep_steps", "drop"]
+OnFailure: TypeAlias = Literal["keep_steps", "drop"]
+"""What is kept of a turn whose provider was given up: its complete steps, or nothing."""
 
 
-def standing(turn: Turn) -> Literal["open", "decided", "ended"]:
+def progress(turn: Turn) -> Literal["open", "decided", "ended"]:
     """Where an interrupt finds the turn: still open to it, decided, or ended."""
     if turn.phase in ENDED:
         return "ended"
@@ -45,7 +46,8 @@ def name_interrupt(
     return e.KeepRequested(reason="cancelled", text=text)
 
 
-def name_limit(turn: Turn, stop_reason: str) -> e.LimitReached:
+def name_limit(stop_reason: str) -> e.LimitReached:
+    """A limit of ours was reached. *stop_reason* is one of ``TURN_STOP_REASONS``."""
     return e.LimitReached(stop_reason=stop_reason)
 
 

@@ -11,6 +11,8 @@ __all__ = ["Preview", "TextDelta", "ThinkingDelta", "ToolInputDelta", "ToolUse"]
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="preview.text", tag_field="kind", gc=False):
+    """More text of a reply. ``index`` is the block's place in the reply, from 0."""
+
     turn: int
     step: int
     attempt: int
@@ -21,6 +23,8 @@ class TextDelta(msgspec.Struct, frozen=True, tag="preview.text", tag_field="kind
 class ThinkingDelta(
     msgspec.Struct, frozen=True, tag="preview.thinking", tag_field="kind", gc=False
 ):  # fmt: skip
+    """More thinking of a reply."""
+
     turn: int
     step: int
     attempt: int

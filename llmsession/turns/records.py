@@ -6,7 +6,7 @@ session; ``epoch`` is the writer's fencing token; ``at`` is in seconds since the
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -32,6 +32,7 @@ __all__ = [
     "SteerAccepted",
     "StepCompleted",
     "SummariesStored",
+    "Terminal",
     "ToolsAnswered",
     "ToolsRequested",
     "TurnAborted",
@@ -106,6 +107,9 @@ class CallReceipt(msgspec.Struct, frozen=True):
 class RecordBase(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"
 ):  # fmt: skip
+    """What every record has. ``commands`` are the command ids that it answers, with their
+    answers. ``turn`` fields are turn numbers, ``step`` counts from 1 in each turn."""
+
     seq: int = 0
     epoch: int = 0
     at: float = 0.0
@@ -113,6 +117,8 @@ class RecordBase(
 
 
 class SessionCreated(RecordBase, frozen=True, tag="session.created"):
+    """The first record of every log. ``config`` is the configuration, without callables."""
+
     session: str
     config: msgspec.Raw
 
@@ -135,6 +141,8 @@ class TurnAccepted(RecordBase, frozen=True, tag="turn.accepted"):
 
 
 class TurnStarted(RecordBase, frozen=True, tag="turn.started"):
+    """A turn that waited in the queue begins. ``receipt`` as in ``turn.accepted``."""
+
     turn: int
     receipt: str | None = None
 
@@ -156,6 +164,8 @@ class ToolsRequested(RecordBase, frozen=True, tag="tools.requested"):
 
 
 class ToolsAnswered(RecordBase, frozen=True, tag="tools.answered"):
+    """Results of calls of the step, in the order in which they came."""
+
     turn: int
     step: int
     answers: tuple[Answer, ...]
@@ -185,6 +195,9 @@ class TurnCommitted(RecordBase, frozen=True, tag="turn.committed"):
 
 
 class TurnAborted(RecordBase, frozen=True, tag="turn.aborted"):
+    """The turn was dropped. ``reason`` is interrupt, replaced, crash or closed; ``calls`` are the
+    tools of it that had started."""
+
     turn: int
     reason: str
     usage: Usage
@@ -193,7 +206,7 @@ class TurnAborted(RecordBase, frozen=True, tag="turn.aborted"):
 
 class TurnFailed(RecordBase, frozen=True, tag="turn.failed"):
     """Given up and dropped. ``cause`` is ``retryable``, ``overflow``, ``fatal``, ``refusal``,
-    ``context_too_large`` or a limit's stop reason."""
+    ``context_too_large``, ``invalid_request`` or a limit's stop reason."""
 
     turn: int
     cause: str
@@ -203,6 +216,8 @@ class TurnFailed(RecordBase, frozen=True, tag="turn.failed"):
 
 
 class SummariesStored(RecordBase, frozen=True, tag="summaries.stored"):
+    """A caller gave compact summaries: call id -> text. They serve the next compaction."""
+
     summaries: dict[str, str]
 
 
@@ -223,6 +238,8 @@ class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):
 
 
 class ConversationCleared(RecordBase, frozen=True, tag="conversation.cleared"):
+    """The history is empty again; ``generation`` is the number of the one that begins."""
+
     generation: int
 
 
@@ -250,7 +267,9 @@ Record: TypeAlias = (
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 _encoder = msgspec.json.Encoder()
-TERMINAL = (TurnCommitted, TurnAborted, TurnFailed)
+Terminal: TypeAlias = TurnCommitted | TurnAborted | TurnFailed
+"""The records that end a turn: exactly one for each accepted turn."""
+_ENDINGS = (TurnCommitted, TurnAborted, TurnFailed)
 
 
 def encode_record(record: Record) -> bytes:
@@ -263,9 +282,9 @@ def decode_record(raw: bytes) -> Record:
     return _decoder.decode(raw)
 
 
-def is_terminal(record: Record) -> bool:
+def is_terminal(record: Record) -> TypeGuard[Terminal]:
     """Is it the one terminal event of a turn?"""
-    return isinstance(record, TERMINAL)
+    return isinstance(record, _ENDINGS)
 
 
 def turn_of(record: Record) -> int | None:

@@ -34,6 +34,7 @@ __all__ = ["Reply", "ReplyBuilder", "committed_blocks", "rename_calls"]
 
 _FIELD_OF_DELTA = {"text": "text", "thinking": "thinking", "signature": "signature"}
 _Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NO_USAGE = Usage()
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,12 +124,13 @@ class ReplyBuilder:
 
     def __init__(self) -> None:
         self.model: str | None = None
-        self.usage = Usage()
+        self.usage = _NO_USAGE
         self.ended = False
         self.stop_reason: str | None = None
         self._parts: dict[int, _Part] = {}
 
     def feed(self, event: StreamEvent) -> None:
+        """Take the next event in. Raises ProviderError for one that cannot come now."""
         if self.ended:
             raise _broken("something came after the reply's end")
         match event:
@@ -183,6 +185,7 @@ class ReplyBuilder:
         return tuple(raw for raw in encoded if _says_something(raw))
 
     def has_text(self) -> bool:
+        """Is there text that keep_text would keep?"""
         return bool(self.text_blocks())
 
     def so_far(self) -> tuple[tuple[int, str, bytes, str], ...]:
@@ -268,14 +271,14 @@ def rename_calls(blocks: tuple[bytes, ...], used: Collection[str]) -> tuple[byte
 
     Providers allow letters, digits, ``_`` and ``-`` in ids, so the suffix does too.
     """
-    taken = set(used)
+    taken: set[str] = set()
     renamed = []
     for raw in blocks:
         if block_type(raw) == "tool_use":
             fields = _Fields.decode(raw)
             wanted: str = msgspec.json.decode(fields["id"], type=str)
             unique, suffix = wanted, 2
-            while unique in taken:
+            while unique in taken or unique in used:
                 unique, suffix = f"{wanted}_{suffix}", suffix + 1
             taken.add(unique)
             if unique != wanted:

@@ -25,6 +25,8 @@ class Follow(StrEnum):
 
 
 class StopRule(msgspec.Struct, frozen=True):
+    """What follows one stop reason, and why."""
+
     follow: Follow
     reason: str
 

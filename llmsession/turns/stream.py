@@ -27,6 +27,8 @@ DeltaKind: TypeAlias = Literal["text", "thinking", "signature", "input", "citati
 
 
 class ReplyStarted(msgspec.Struct, frozen=True, gc=False):
+    """The first event. ``usage``, if given, is what the prompt cost."""
+
     model: str
     usage: Usage | None = None
 
@@ -48,6 +50,8 @@ class BlockDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockStopped(msgspec.Struct, frozen=True, gc=False):
+    """The block is whole. One that never stops is left out of the reply, unless it is text."""
+
     index: int
 
 

@@ -18,6 +18,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def prompt_tokens(self) -> int:
+        """All tokens of the prompt: new, read from the cache, and written to it."""
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
     def __add__(self, other: Usage) -> Usage:

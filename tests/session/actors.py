@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from llmsession import Event, LLMSession, SessionConfig, SessionManager, Store, Tool
 from llmsession.compaction.validity import check_request
+from llmsession.session.session import live_state
 from llmsession.session.state import SessionState, fold
 from llmsession.store import MemoryStore
 from llmsession.testing.scripted import Scripted, ScriptedProvider
@@ -56,7 +57,7 @@ class Stage:
         session = getattr(self, "session", None)
         if session is not None and session.status().phase in ("idle", "running"):
             log = await self.log(session.id)
-            live = session._actor.state
+            live = live_state(session)
             assert contents(fold(session.id, log[: live.head])) == contents(live)
 
 

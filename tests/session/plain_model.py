@@ -3,7 +3,7 @@
 It is written from the promises to users, not from the session's code: a turn is a list of
 messages, an interrupt throws it away or keeps a part of it, time fires what is due.
 Messages are (role, blocks); a block is a tuple: ("text", words), ("use", id),
-("result", id, is_error, text) or ("receipt", ((id, status), ...)).
+("result", id, is_error, text) or ("receipt", ((tool, status, ids, more), ...)).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Block = tuple[Any, ...]
 class OpenModel:
     """The running turn. ``waits`` is "model", "tools" or "retry"."""
 
-    def __init__(self, number: int, text: str, receipts: list[Any], now: float) -> None:
+    def __init__(self, number: int, text: str, receipts: list[Any], note: Block, now: float):
         self.number = number
         self.text = text
         self.carried = len(receipts)
         blocks: list[Block] = [("text", text)]
         if receipts:
-            blocks.append(("receipt", tuple(call for calls in receipts for call in calls)))
+            blocks.append(note)
         self.staged: list[tuple[str, list[Block]]] = [("user", blocks)]
         self.waits = "model"
         self.step = 1
@@ -63,7 +63,8 @@ class Model:
         self.returned: dict[int, list[str]] = {}
         """The steers that came back unread, by turn."""
         self.receipts: list[list[tuple[str, str]]] = []
-        self.used: set[str] = set()
+        self.used: dict[str, str] = {}
+        """Every call id there was, and its tool."""
         self.requests = 0
         self.system = "s0"
         self.systems: list[str] = []
@@ -96,10 +97,20 @@ class Model:
         return number
 
     def _start(self, number: int, text: str) -> None:
-        self.running = OpenModel(number, text, self.receipts, self.now)
+        self.running = OpenModel(number, text, self.receipts, self._note(), self.now)
         if self.running.carried:
             self.deep["receipt carried"] += 1
         self.requests += 1
+
+    def _note(self) -> Block:
+        """Calls that read alike share a line, which names the first eight."""
+        lines: dict[tuple[str, str], list[str]] = {}
+        for call, status in (pair for calls in self.receipts for pair in calls):
+            lines.setdefault((self.used[call], status), []).append(call)
+        return (
+            "receipt",
+            tuple((*key, tuple(ids[:8]), max(0, len(ids) - 8)) for key, ids in lines.items()),
+        )
 
     # What the model says.
 
@@ -130,7 +141,7 @@ class Model:
             unique, suffix = wanted, 2
             while unique in self.used:
                 unique, suffix = f"{wanted}_{suffix}", suffix + 1
-            self.used.add(unique)
+            self.used[unique] = tool
             blocks.append(("use", unique))
             due = self.now + (SLOW_S if tool == "slow" else MINE_DEADLINE_S)
             turn.calls[unique] = (tool, due)

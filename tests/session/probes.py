@@ -12,7 +12,7 @@ import msgspec
 from trio._core import _run as trio_run
 
 from llmsession.compaction.validity import check_request
-from llmsession.session.session import LLMSession
+from llmsession.session.session import live_state
 from llmsession.session.state import OpenTurn, SessionState
 from llmsession.store.protocol import Store
 from llmsession.turns.messages import Message
@@ -24,6 +24,7 @@ from tests.virtual_time import virtual_backend
 __all__ = [
     "GatedProvider",
     "differences",
+    "live_state",
     "log_of",
     "request_pairs",
     "run_virtually",
@@ -152,7 +153,3 @@ def differences(left: SessionState, right: SessionState) -> list[str]:
         for (name, mine), theirs in zip(vars(left).items(), vars(right).values(), strict=True)
         if _plain(mine) != _plain(theirs)
     ]
-
-
-def live_state(session: LLMSession) -> SessionState:
-    return session._actor.state

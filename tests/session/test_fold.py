@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -153,7 +154,8 @@ class _Cuts:
         assert outcome.status == "committed"
         assert_request_is_sound(provider.requests[-1], provider.profile("m"))
         note = request_pairs(provider.requests[-1])[-1][1][-1]["text"]
-        assert all(f"({call})" in note for call in pending)
+        named = [call for ids in re.findall(r"\(([\w, ]+)", note) for call in ids.split(", ")]
+        assert sorted(named) == sorted(pending)
 
 
 def _calls_of(pairs: list[tuple[str, list[dict[str, Any]]]]) -> tuple[list[str], dict[str, str]]:

@@ -485,7 +485,7 @@ async def test_a_result_that_the_caller_submits_too_late_does_not_come_back() ->
         turn = await on.session.send("hello")
         await first(turn, ToolUse)
         await on.session.interrupt()
-        with pytest.raises(Exception, match="turn 1 has ended"):
+        with pytest.raises(Exception, match="turn 1 takes no results any more"):
             await on.session.submit_tool_results([ToolResult("c", "late")])
         assert await on.say("again") == "next"
 

@@ -47,7 +47,9 @@ from tests.session.probes import (
 
 POLICIES = ("drop_turn", "keep_steps", "keep_text")
 MODES = ("queue", "queue", "interrupt", "steer", "steer", "steer", "reject")
-_CALL = re.compile(r"- \w+ \(([\w-]+)\).*: (finished|failed|started)", re.ASCII)
+_CALLS = re.compile(
+    r"- (\w+) \(([\w, ]+?)(?: and (\d+) more like them)?\): (finished|failed|started)", re.ASCII
+)
 _STATUS = {"finished": "finished", "failed": "failed", "started": "unknown"}
 
 
@@ -69,8 +71,14 @@ def _plain_block(block: dict[str, Any]) -> m.Block:
                 text = f"{m.NO_RESULT}: {why}"
             return ("result", block["tool_use_id"], block.get("is_error", False), text)
         case _ if block["text"].startswith("Note from the session"):
-            found = _CALL.findall(block["text"])
-            return ("receipt", tuple((call, _STATUS[status]) for call, status in found))
+            found = _CALLS.findall(block["text"])
+            return (
+                "receipt",
+                tuple(
+                    (tool, _STATUS[status], tuple(ids.split(", ")), int(more or 0))
+                    for tool, ids, more, status in found
+                ),
+            )
         case _:
             return ("text", block["text"])
 
@@ -218,7 +226,7 @@ class Program:
     async def _stray_result(self) -> None:
         """A result that nothing waits for is refused by name and changes nothing."""
         wanted = set(self.model.running.calls) if self.model.running else set()
-        stray = [*sorted(self.model.used - wanted), "never"]
+        stray = [*sorted(self.model.used.keys() - wanted), "never"]
         call = self.pick(stray)
         with pytest.raises((UnknownToolCall, TurnNotOpen, DuplicateToolResult)):
             await self.session.submit_tool_results([ToolResult(call, "late")])

@@ -431,7 +431,7 @@ async def test_a_reply_with_text_thinking_and_calls_is_kept_whole() -> None:
         [Tool(name="a b")],
         [Tool(name="recall")],
         [Tool(name="x"), Tool(name="x")],
-        [Tool(name="x", run=5)],
+        [Tool(name="x", run=5)],  # type: ignore[arg-type]  # that is the point
         [{"no": "name"}],
         ["x"],
         [Tool(name="")],

@@ -243,7 +243,7 @@ class Life:
         assert was_open or self.turn is before
 
     def limit(self) -> None:
-        self.tell(name_limit(self.turn, "max_seconds"), self.oracle.limit_reached("max_seconds"))
+        self.tell(name_limit("max_seconds"), self.oracle.limit_reached("max_seconds"))
 
     def stopped(self) -> None:
         del self.work["StopWork"]

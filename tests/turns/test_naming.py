@@ -17,7 +17,7 @@ from llmsession.turns.naming import (
     name_step,
     name_stopped,
     name_stream_failure,
-    standing,
+    progress,
 )
 from llmsession.turns.records import InterruptPolicy
 from llmsession.turns.reply import Reply
@@ -187,7 +187,7 @@ def test_an_interrupt_finds_a_turn_open_decided_or_ended(phase: Phase) -> None:
         expected = "decided"
     if phase in AT_AN_END:
         expected = "ended"
-    assert standing(at(phase)) == expected
+    assert progress(at(phase)) == expected
 
 
 def interrupt(turn: Turn, policy: InterruptPolicy, *, has_text: bool = False) -> e.Event:
@@ -259,7 +259,7 @@ def test_without_limits_a_step_is_always_followed_by_the_next() -> None:
 
 
 def test_a_limit_is_named_after_its_stop_reason() -> None:
-    assert name_limit(at(Phase.TOOLS), "max_seconds") == LIMIT
+    assert name_limit("max_seconds") == LIMIT
 
 
 @pytest.mark.parametrize(

@@ -6,32 +6,44 @@ from collections.abc import AsyncGenerator
 from typing import assert_type
 
 from llmsession import (
+    Block,
     CompactionConfig,
     CompactionOutcome,
+    Event,
     InterruptOutcome,
+    InterruptPolicy,
     InterruptResult,
+    Lagged,
     LLMSession,
     MemoryStore,
     Message,
+    Profile,
     Provider,
     ReplayProvider,
+    Request,
     SessionConfig,
     SessionManager,
     SessionStatus,
+    StepTag,
+    TextBlock,
     TextDelta,
     Tool,
     ToolOutput,
     ToolResult,
     ToolUse,
+    ToolUseBlock,
     Turn,
+    TurnAborted,
     TurnId,
     TurnLimits,
     TurnOutcome,
     Usage,
+    WhenBusy,
     count_turns,
+    records,
 )
-from llmsession.turns.request import Profile, Request, StepTag
-from llmsession.turns.stream import ReplyEnded, ReplyStarted, StreamEvent
+from llmsession.testing import ScriptedProvider, StressPlan, StressReport, run_stress, say
+from llmsession.turns import ReplyEnded, ReplyStarted, StreamEvent
 
 
 class Echo:
@@ -49,6 +61,57 @@ class Echo:
 
 def look_up(word: str) -> ToolOutput:
     return ToolOutput(content=word * 100, compact_summary=word)
+
+
+def told(event: Event) -> str:
+    """One line for each event that a user interface shows."""
+    match event:
+        case TextDelta(text=text):
+            return text
+        case ToolUse(name=name):
+            return f"calls {name}"
+        case records.ToolsRequested(calls=calls):
+            return f"{len(calls)} calls"
+        case records.CompactionApplied(tokens_before=before, tokens_after=after):
+            return f"{before} -> {after} tokens"
+        case records.TurnCommitted(usage=usage):
+            return f"{usage.prompt_tokens} tokens"
+        case records.TurnAborted(reason=reason):
+            return f"aborted: {reason}"
+        case records.TurnFailed(error=error):
+            return f"failed: {error}"
+        case Lagged(cursor=cursor):
+            return f"subscribe again after {cursor}"
+        case _:
+            return ""
+
+
+def shown(block: Block) -> str:
+    match block:
+        case TextBlock(text=text):
+            return text
+        case ToolUseBlock(name=name):
+            return name
+        case _:
+            return ""
+
+
+async def say_and_stop(
+    session: LLMSession, mode: WhenBusy, policy: InterruptPolicy
+) -> TurnOutcome | None:
+    turn = await session.send("hello", when_busy=mode)
+    await session.interrupt(turn.id, policy=policy)
+    try:
+        print(await turn.text())
+    except TurnAborted as error:
+        outcome: TurnOutcome = error.outcome
+        return outcome
+    return None
+
+
+async def stressed() -> StressReport:
+    ScriptedProvider([say("hello"), "in short"])
+    return await run_stress(StressPlan(sessions=2, seconds=0.5, seed=1))
 
 
 async def agent(messages: tuple[Message, ...]) -> None:

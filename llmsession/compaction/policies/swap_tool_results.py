@@ -26,7 +26,8 @@ _BILLION = 1_000_000_000
 class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
     """Swap each tool result that is older than the newest turns, and steps, that are kept.
 
-    ``due`` says when, ``plan`` says what; a compaction that was asked for needs only a plan.
+    ``due`` says when, ``plan`` says what; a compaction that was asked for needs only a plan. It
+    frees what it can and does not promise that the context fits.
     ``keep_recent_steps`` makes results of a long turn old while it is still among the recent
     ones; None keeps recent turns whole. ``summarize`` shows a result's summary and leaves a
     result without one as it is; ``redact`` shows a notice.
@@ -35,8 +36,6 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "swap_tool_results"
-    exempt_from: ClassVar[tuple[str, ...]] = ("G7",)
-    """It frees what it can and does not promise that the context fits."""
 
     threshold: float = 0.75
     keep_recent_turns: int = 5
@@ -68,10 +67,10 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
         """
         profile = budget.profile
         frontier = max(self._turn_frontier(messages), self._step_frontier(messages))
-        if profile.thinking_opens_tool_loop and _open_thinking(view, messages, budget.settled):
+        if profile.thinking_opens_tool_loop and _open_thinking(view, messages, budget.committed):
             if profile.binds_thinking:
                 return None
-            frontier = min(frontier, budget.settled)
+            frontier = min(frontier, budget.committed)
         frontier = max(frontier, view.frontier)
         frozen: dict[str, str] = {}
         turns: set[int] = set()
@@ -174,11 +173,11 @@ def _steps_backwards(messages: Sequence[Message]) -> Iterator[int]:
             yield at
 
 
-def _open_thinking(view: View, messages: Sequence[Message], settled: int) -> bool:
+def _open_thinking(view: View, messages: Sequence[Message], committed: int) -> bool:
     """Does the open turn show thinking to the model?"""
     return any(
         is_thinking(block)
-        for message in messages[max(settled, view.thinking_from) :]
+        for message in messages[max(committed, view.thinking_from) :]
         for block in message.content
     )
 

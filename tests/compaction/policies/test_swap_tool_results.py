@@ -30,13 +30,13 @@ from tests.compaction.conversations import (
 PROFILE = Profile()
 
 
-def budget(built: Talk, *, settled: int | None = None, **fields: Any) -> Budget:
+def budget(built: Talk, *, committed: int | None = None, **fields: Any) -> Budget:
     return Budget(
         used_tokens=8000,
         limit_tokens=10_000,
         summaries=fields.pop("summaries", summaries_of(built)),
         profile=fields.pop("profile", PROFILE),
-        settled=len(built.messages) if settled is None else settled,
+        committed=len(built.messages) if committed is None else committed,
     )
 
 
@@ -267,7 +267,7 @@ STEPS_1 = SwapToolResults(keep_recent_steps=1)
 
 def test_nothing_is_swapped_while_the_open_turn_must_keep_its_thinking() -> None:
     built = long_turn(4, thinking="hm")
-    staged = budget(built, settled=0, profile=OPENS)
+    staged = budget(built, committed=0, profile=OPENS)
     assert STEPS_1.plan(View(), built.messages, staged) is None
 
 
@@ -277,7 +277,7 @@ def test_at_a_turn_boundary_thinking_is_no_obstacle() -> None:
 
 
 def test_an_open_turn_without_thinking_is_compacted() -> None:
-    assert set(planned(long_turn(4), STEPS_1, settled=0, profile=OPENS).frozen) == {
+    assert set(planned(long_turn(4), STEPS_1, committed=0, profile=OPENS).frozen) == {
         "c1",
         "c2",
         "c3",
@@ -287,12 +287,12 @@ def test_an_open_turn_without_thinking_is_compacted() -> None:
 def test_thinking_that_is_left_out_already_is_no_obstacle() -> None:
     built = long_turn(4, thinking="hm")
     view = View(thinking_from=len(built.messages))
-    assert planned(built, STEPS_1, view, settled=0, profile=OPENS).frozen
+    assert planned(built, STEPS_1, view, committed=0, profile=OPENS).frozen
 
 
 def test_another_profile_gives_up_the_thinking_of_the_open_turn() -> None:
     built = long_turn(4, thinking="hm")
-    plan = planned(built, STEPS_1, settled=0)
+    plan = planned(built, STEPS_1, committed=0)
     view = View().applied(plan, len(built.messages))
     assert plan.voids_thinking
     assert view.thinking_from == len(built.messages)
@@ -301,7 +301,7 @@ def test_another_profile_gives_up_the_thinking_of_the_open_turn() -> None:
 def test_where_thinking_is_not_bound_only_the_committed_part_is_swapped() -> None:
     built = long_turn(4, thinking="hm")
     profile = Profile(thinking_opens_tool_loop=True, binds_thinking=False)
-    plan = planned(built, STEPS_1, settled=5, profile=profile)
+    plan = planned(built, STEPS_1, committed=5, profile=profile)
     assert set(plan.frozen) == {"c1", "c2"}
     assert not plan.voids_thinking
 
@@ -347,7 +347,7 @@ def test_any_plan_is_monotone_shrinks_keeps_the_shape_and_is_the_last(
     view = View()
     for cut in (length // 2, length):
         messages = tuple(built.messages[:cut])
-        given_budget = budget(built, summaries=summaries, profile=profile, settled=cut // 2)
+        given_budget = budget(built, summaries=summaries, profile=profile, committed=cut // 2)
         before = copy.deepcopy((view, given_budget))
         plan = policy.plan(view, messages, given_budget)
         assert (view, given_budget) == before

@@ -1,0 +1,34 @@
+"""Reading a session's log back: its records, and what became of a doubtful batch."""
+
+from __future__ import annotations
+
+import msgspec
+
+from llmsession.errors import StoreError
+from llmsession.store.protocol import Batch, Store, StoredRecord
+from llmsession.turns.records import Record, decode_record
+
+__all__ = ["is_in_log", "read_record", "unreadable"]
+
+
+def read_record(session: str, stored: StoredRecord) -> Record:
+    """The record that *stored* holds. Raises StoreError, naming it, if it cannot be read."""
+    try:
+        return decode_record(stored.body)
+    except msgspec.MsgspecError as error:
+        raise unreadable(session, stored.seq, error) from error
+
+
+def unreadable(session: str, seq: int, error: Exception) -> StoreError:
+    """What is said of a record that cannot be decoded, or cannot follow the one before it."""
+    told = f"record {seq} of session {session!r} cannot be read: {error}"
+    return StoreError(told, committed=False)
+
+
+async def is_in_log(store: Store, batch: Batch) -> bool:
+    """Does the log hold *batch* at its place? Then only its acknowledgement was lost.
+
+    Raises StoreError and SessionNotFound, as reading does.
+    """
+    found = await store.read(batch.session, after=batch.head, limit=len(batch.bodies))
+    return tuple(record.body for record in found) == batch.bodies
