@@ -1,11 +1,11 @@
-"""Run the benchmarks: all, or those named (interrupt, deltas, commit, memory, steps)."""
+"""Run the benchmarks: all, or those named (interrupt, deltas, commit, memory, steps, turns)."""
 
 from __future__ import annotations
 
 import platform
 import sys
 
-from benchmarks import commit, deltas, interrupt, memory, steps
+from benchmarks import commit, deltas, interrupt, memory, steps, turns
 from benchmarks.report import print_rows
 
 __all__ = ["main"]
@@ -16,6 +16,7 @@ BENCHMARKS = {
     "interrupt": interrupt.run,
     "memory": memory.run,
     "steps": steps.run,
+    "turns": turns.run,
 }
 
 

@@ -61,6 +61,7 @@ __all__ = [
     "TurnNotOpen",
     "TurnStateError",
     "UnknownToolCall",
+    "error_text",
 ]
 
 
@@ -250,3 +251,13 @@ class TurnStateError(Exception):
 
 class InvalidRequest(Exception):
     """A request that breaks a validity rule was about to be sent: a bug of ours."""
+
+
+def error_text(error: BaseException) -> str:
+    """``Name: message`` of an exception that may be anybody's. Raises nothing: a foreign
+    exception may not even be printable."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:
+        text = f"{type(error).__name__} (its text cannot be had)"
+    return text.encode("utf-8", "replace").decode()

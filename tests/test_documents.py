@@ -49,6 +49,14 @@ def test_every_promise_in_the_readme_names_a_test_that_exists() -> None:
         assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
 
 
+def test_every_mutant_in_the_testing_page_names_a_test_that_exists() -> None:
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    caught = re.findall(r"^\| .+ \| `(tests/[\w/]+\.py)::(\w+)` \|$", page, re.MULTILINE)
+    assert len(caught) >= 150
+    for file, test in caught:
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
+
+
 @pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"])
 def test_every_local_link_of_a_document_leads_somewhere(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")

@@ -32,7 +32,11 @@ class Policy(StrEnum):
 
 
 def replay(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Recorded conversations.")],
+    # Typer would refuse the whole call for one file that may not be read.
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Recorded conversations.", readable=False),
+    ],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a file.")] = False,
     interrupt_every: Annotated[

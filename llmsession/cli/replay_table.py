@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -31,6 +31,13 @@ _COLUMNS = {
 }
 _WRONG = {"invalid_requests", "orphans", "differences"}
 """Figures that are 0 unless a promise was broken."""
+_ODD = ("unknown_type", "unknown_fields", "bad_utf8", "duplicate")
+"""Notes of a reader on lines that the model's content is not lost with, and that are still told:
+the others are a known format's bookkeeping."""
+NARROWEST_NAME = 8
+"""With less room for a file's name there is no table, but a list of figures for each file."""
+
+_Rows: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def print_table(replayed: Iterable[ReplayedFile], console: Console | None = None) -> None:
@@ -39,7 +46,13 @@ def print_table(replayed: Iterable[ReplayedFile], console: Console | None = None
     rows = [(Path(found.file).name, found.figures()) for found in replayed if not found.error]
     if not rows:
         return
-    console.print(_table(rows, console.width))
+    room = console.width - _figures_width(rows)
+    if room >= NARROWEST_NAME:
+        console.print(_table(rows, room))
+    else:
+        for file, figures in rows:
+            told = ", ".join(f"{name} {_shown(name, figures[name])}" for name in _COLUMNS)
+            console.print(f"{escape(file)}: {told}", highlight=False)
     for file, figures in rows:
         remarks = _remarks(figures)
         if remarks:
@@ -50,15 +63,28 @@ def print_table(replayed: Iterable[ReplayedFile], console: Console | None = None
     console.print("Recorded replies, no model.", style="dim")
 
 
-def _table(rows: Sequence[tuple[str, Mapping[str, Any]]], width: int) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=0, show_footer=len(rows) > 1)
-    sums = {name: sum(figures[name] for _, figures in rows) for name in _COLUMNS}
-    widths = {
+def _widths(rows: _Rows) -> dict[str, int]:
+    sums = _sums(rows)
+    return {
         name: max(map(len, [*title.split("\n"), _shown(name, sums[name])]))
         for name, title in _COLUMNS.items()
     }
-    # Rich narrows all columns alike; the figures have to stay whole, so the name gives way.
-    room = max(8, width - sum(each + 1 for each in widths.values()) - 2)
+
+
+def _sums(rows: _Rows) -> dict[str, float]:
+    return {name: sum(figures[name] for _, figures in rows) for name in _COLUMNS}
+
+
+def _figures_width(rows: _Rows) -> int:
+    """What the table needs beside the names."""
+    return sum(each + 1 for each in _widths(rows).values()) + 2
+
+
+def _table(rows: _Rows, room: int) -> Table:
+    """Rich narrows all columns alike; the figures have to stay whole, so the name gives way and
+    has *room* characters."""
+    table = Table(box=SIMPLE_HEAD, padding=0, show_footer=len(rows) > 1)
+    sums, widths = _sums(rows), _widths(rows)
     table.add_column("file", "sum", no_wrap=True)
     for name, title in _COLUMNS.items():
         total = _red(name, _shown(name, sums[name]))
@@ -82,6 +108,9 @@ def _remarks(figures: Mapping[str, Any]) -> list[str]:
     remarks = []
     if figures["skipped_reasons"]:
         remarks.append(f"skipped: {_counted(figures['skipped_reasons'])}")
+    odd = {name: count for name, count in figures["notes"].items() if name in _ODD}
+    if odd:
+        remarks.append(f"noted: {_counted(odd)}")
     if "history_equal" in figures:
         remarks.append(f"interrupts: {_counted(figures['interrupt_results'])}")
         remarks.append(f"turns sent again {figures['resent']}, kept short {figures['kept']}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,12 +24,14 @@ DEFAULT = DriveOptions()
 
 
 class ReplayedFile(msgspec.Struct, kw_only=True):
-    """One file's replay. ``error`` says why it could not be read; then nothing else counts."""
+    """One file's replay. ``notes`` counts all that its reader noted, bookkeeping included.
+    ``error`` says why it could not be read; then nothing else counts."""
 
     file: str
     format: str | None = None
     conversations: int = 0
     report: DriveReport = msgspec.field(default_factory=DriveReport)
+    notes: Counter[str] = msgspec.field(default_factory=Counter)
     seconds: float = 0.0
     error: str | None = None
 
@@ -46,6 +49,7 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
             "conversations": self.conversations,
             "skipped": report.skipped,
             **counted,
+            "notes": dict(self.notes),
             "seconds": round(self.seconds, 3),
         }
         return found | ({"error": self.error} if self.error else {})
@@ -80,6 +84,8 @@ def _replay_file(
         found.report.skipped_reasons["unreadable"] += 1
         return found
     found.conversations = len(conversations)
+    for conversation in conversations:
+        found.notes.update(note.what for note in conversation.notes)
     _drive_all(conversations, options, found)
     found.seconds = time.perf_counter() - started
     return found

@@ -21,6 +21,7 @@ import anyio
 from llmsession.errors import (
     DuplicateToolResult,
     InvalidInput,
+    Overloaded,
     SessionBusy,
     SessionClosed,
     SessionError,
@@ -28,6 +29,7 @@ from llmsession.errors import (
     StoreError,
     TurnNotOpen,
     UnknownToolCall,
+    error_text,
 )
 from llmsession.store.protocol import Appended, Conflict, Hold, Lost, Store
 from llmsession.turns import records as r
@@ -135,25 +137,36 @@ class Actor:
     def put_interrupt(
         self, turn: int | None, policy: r.InterruptPolicy | None, command_id: str | None
     ) -> Promise[InterruptOutcome]:
-        """Enqueue an interrupt, folded into an unread one of the same target. Raises as ``put``."""
+        """Enqueue an interrupt, folded into an unread one of the same target. Raises as ``put``.
+
+        A repeated id gets its answer here: folded, it would end what came since the first.
+        """
         self.check_open()
         mark = self.mailbox.number()
         wanted = policy or self.core.config.interrupt_policy
         of = c.digest(command_id, "interrupt", None if turn is None else str(turn), policy)
         caller = c.InterruptCaller(command_id, of)
-        folded = self.mailbox.find_control(
-            lambda command: isinstance(command, c.Interrupt) and command.turn == turn
-        )
-        if isinstance(folded, c.Interrupt):
-            folded.fold(mark, wanted)
-            folded.callers.append(caller)
-        else:
-            interrupt = c.Interrupt(mark, turn, wanted)
-            interrupt.callers.append(caller)
-            self.mailbox.put_control(interrupt)
         self.book.remember(caller.promise)
+        if self.book.is_repeat(caller):
+            return caller.promise
+        try:
+            self._enqueue(c.Interrupt(mark, turn, wanted), caller)
+        except Overloaded:
+            self.book.forget(caller)
+            raise
         self._wake()
         return caller.promise
+
+    def _enqueue(self, interrupt: c.Interrupt, caller: c.InterruptCaller) -> None:
+        folded = self.mailbox.find_control(
+            lambda command: isinstance(command, c.Interrupt) and command.turn == interrupt.turn
+        )
+        if isinstance(folded, c.Interrupt):
+            folded.fold(interrupt.mark, interrupt.policy)
+            folded.callers.append(caller)
+        else:
+            self.mailbox.put_control(interrupt)
+            interrupt.callers.append(caller)
 
     def put_close(self) -> Promise[Closed]:
         """Ask the session to end; a second call waits for the same end."""
@@ -181,7 +194,9 @@ class Actor:
                 pass
         except Exception as error:  # the top of the actor: a bug of ours must not hang callers
             self.core.log.bug("actor.crashed", error)
-            stopped = SessionClosed(f"the actor of session {self.session!r} failed: {error!r}")
+            stopped = SessionClosed(
+                f"the actor of session {self.session!r} failed: {error_text(error)}"
+            )
             stopped.__cause__ = error
             self._give_up(stopped, "cold")
         except BaseException:
@@ -202,7 +217,8 @@ class Actor:
         self.core.journal.flush()
         if not self.mailbox.is_empty:
             return True
-        if not self.is_idle:
+        # Once it has given up nothing comes back that it would have to wait for.
+        if not self.is_idle and self.standing in ("live", "closing"):
             await self.mailbox.wait()
             return True
         if self.standing == "closing":
@@ -315,11 +331,8 @@ class Actor:
         self.core.journal.write(record, cleared)
 
     def _interrupt(self, command: c.Interrupt) -> None:
-        callers = [
-            caller for caller in command.callers if not self.book.is_repeated_interrupt(caller)
-        ]
         if command.turn is not None:
-            self.turns.interrupt_one(command.turn, command.policy, callers)
+            self.turns.interrupt_one(command.turn, command.policy, command.callers)
             return
         # Sends that were enqueued before it and not read yet get their turns first.
         unread = self.mailbox.take_work(
@@ -327,7 +340,7 @@ class Actor:
         )
         for send in unread:
             self._command(send)
-        self.turns.interrupt_all(command.mark, command.policy, callers)
+        self.turns.interrupt_all(command.mark, command.policy, command.callers)
 
     # Records that came back from the store.
 
@@ -352,7 +365,9 @@ class Actor:
             case Conflict():
                 self._look_for(written)
             case Lost(error=error, committed=committed):
-                failed = StoreError(f"the store failed: {error}", committed=committed)
+                failed = StoreError(
+                    f"the store failed under session {self.session!r}: {error}", committed=committed
+                )
                 self._give_up(failed, "cold")
 
     def _take_in(self, record: r.Record) -> None:
@@ -379,8 +394,8 @@ class Actor:
                     result = Appended(batch.head + len(batch.bodies))
                 else:
                     result = Lost("the log is not where this owner left it")
-            except SessionError as error:
-                result = Lost(str(error))
+            except Exception as error:  # a store may be anybody's code
+                result = Lost(error_text(error))
             self.report(lambda: self._written(written, result))
 
         self.core.works.start(f"read of {self.session}", look)
@@ -401,8 +416,8 @@ class Actor:
         with anyio.CancelScope(shield=True):
             try:
                 await self._store.release(self.core.journal.hold)
-            except SessionError as error:
-                self.core.log.trouble("session.not_released", error=str(error))
+            except Exception as error:  # a store may be anybody's code
+                self.core.log.trouble("session.not_released", error=error_text(error))
         self._end("closed")
         self.core.hub.end(self.session)
         if self._close is not None:

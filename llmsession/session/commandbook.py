@@ -37,35 +37,26 @@ class CommandBook:
         """Forget the promises that are kept: they hold their callers' frames."""
         self._asked = [asked for asked in self._asked if not asked.is_set]
 
-    def is_repeat(self, command: c.Command[Any]) -> bool:
-        """Was the command's id used before? Then it is answered, now or with the first one:
-        with its answer, or KeyReused where it asked for something else."""
-        command_id = command.command_id
+    def is_repeat(self, asked: c.Command[Any] | c.InterruptCaller) -> bool:
+        """Was its id used before? Then it is answered, now or with the first one: with that
+        one's answer, or KeyReused where it asks for something else."""
+        command_id = asked.command_id
         if command_id is None:
             return False
         known = self._state.commands.get(command_id)
         in_flight = self._in_flight.get(command_id)
         if known is None and in_flight is None:
-            self._in_flight[command_id] = (command.digest, command.promise)
+            self._in_flight[command_id] = (asked.digest, asked.promise)
             return False
         first = known.digest if known else in_flight[0] if in_flight else ""
-        if first != command.digest:
-            command.promise.fail(KeyReused(command_id))
+        if first != asked.digest:
+            asked.promise.fail(KeyReused(command_id))
         elif known is not None:
-            command.promise.set(msgspec.json.decode(known.answer, type=int | None))
+            interrupt = isinstance(asked, c.InterruptCaller)
+            kind: Any = InterruptOutcome if interrupt else int | None
+            asked.promise.set(msgspec.json.decode(known.answer, type=kind))
         elif in_flight is not None:
-            in_flight[1].follow(command.promise)
-        return True
-
-    def is_repeated_interrupt(self, caller: c.InterruptCaller) -> bool:
-        """As ``is_repeat``, for an interrupt that has been answered durably."""
-        known = self._state.commands.get(caller.command_id) if caller.command_id else None
-        if known is None or caller.command_id is None:
-            return False
-        if known.digest != caller.digest:
-            caller.promise.fail(KeyReused(caller.command_id))
-        else:
-            caller.promise.set(msgspec.json.decode(known.answer, type=InterruptOutcome))
+            in_flight[1].follow(asked.promise)
         return True
 
     def refuse(self, command: c.Command[Any], error: SessionError) -> None:
@@ -73,7 +64,7 @@ class CommandBook:
         self.forget(command)
         command.promise.fail(error)
 
-    def forget(self, command: c.Command[Any]) -> None:
+    def forget(self, command: c.Command[Any] | c.InterruptCaller) -> None:
         """The command is on its way no longer."""
         if command.command_id is not None:
             self._in_flight.pop(command.command_id, None)

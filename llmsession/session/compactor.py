@@ -14,9 +14,11 @@ import msgspec
 
 from llmsession.compaction.plan import Budget, Plan, worth
 from llmsession.compaction.policies import SwapToolResults
+from llmsession.errors import error_text
 from llmsession.turns.messages import Message
 from llmsession.turns.records import CompactionApplied
 
+from .config import SessionConfig
 from .core import Core
 from .promise import Promise
 from .works import Work
@@ -49,9 +51,12 @@ class Compactor:
         self._core = core
         self._resume = resume
         self._job: Work | None = None
+        self._planning: _Snapshot | None = None
+        """What the job plans for. A plan for another snapshot is of a job that was cancelled."""
         self._ready: tuple[Plan, _Snapshot] | None = None
         self._applying = False
-        self._stalled_tokens = 0
+        self._stalled: tuple[int, SessionConfig] | None = None
+        """How large a context gained too little, and under which configuration."""
         self._waiting: list[Promise[CompactionOutcome]] = []
 
     @property
@@ -74,11 +79,19 @@ class Compactor:
         compaction = self._core.config.compaction
         if not compaction.enabled or not self.is_idle:
             return
-        # After one that gained too little, not before there is clearly more to gain.
-        if tokens < self._stalled_tokens * (1 + compaction.min_gain):
+        if self._is_stalled(tokens):
             return
         if compaction.policy().due(tokens, self._core.config.budget_tokens):
             self._start(tokens)
+
+    def _is_stalled(self, tokens: int) -> bool:
+        """Did the last one gain too little, and has nothing changed that could give more? A
+        context that is clearly larger is a change; so is a smaller one, after a drop or a clear."""
+        if self._stalled is None:
+            return False
+        at, config = self._stalled
+        enough = at * (1 + config.compaction.min_gain)
+        return config is self._core.config and at <= tokens < enough
 
     def request(self, promise: Promise[CompactionOutcome], tokens: int) -> None:
         """Compact now, whatever the threshold says; *promise* gets the outcome."""
@@ -88,16 +101,21 @@ class Compactor:
 
     def cancel(self) -> None:
         """Stop the job; what it would have decided is not applied."""
+        self._drop_job()
+        self._answer(CompactionOutcome(False, "cancelled"))
+
+    def _drop_job(self) -> None:
         if self._job is not None:
             self._job.cancel()
-        self._ready = None
-        self._answer(CompactionOutcome(False, "cancelled"))
+        # Forgotten at once: it may take a while to end, and the next one does not wait for it.
+        self._job = self._planning = self._ready = None
 
     def _start(self, tokens: int) -> None:
         state = self._core.state
         snapshot = _Snapshot(state.generation, state.view.version, state.context_messages())
         policy, view = self._core.config.compaction.policy(), state.view
         budget = self._budget(tokens)
+        self._planning = snapshot
         report = self._core.report
 
         def plan() -> Plan | None:
@@ -111,8 +129,8 @@ class Compactor:
                     made = await anyio.to_thread.run_sync(plan, abandon_on_cancel=True)
             except Exception as error:  # a policy may be anybody's code
                 self._core.log.bug("compaction.failed", error)
-                failed = CompactionOutcome(False, f"failed: {error}")
-                report(lambda: self._answer(failed))
+                told = f"failed: {error_text(error)}"
+                report(lambda: self._unplanned(told, snapshot, tokens))
             else:
                 report(lambda: self._planned(made, snapshot, tokens))
 
@@ -135,14 +153,19 @@ class Compactor:
             committed=len(state.history),
         )
 
+    def _unplanned(self, why: str, snapshot: _Snapshot, tokens: int) -> None:
+        if self._planning is snapshot:
+            self._planning = None
+            self._stalled = (tokens, self._core.config)
+            self._answer(CompactionOutcome(False, why))
+
     def _planned(self, plan: Plan | None, snapshot: _Snapshot, tokens: int) -> None:
         compaction = self._core.config.compaction
         asked = bool(self._waiting)
         if plan is None or not worth(plan, 0.0 if asked else compaction.min_gain):
-            self._stalled_tokens = tokens
-            self._answer(CompactionOutcome(False, "nothing to gain"))
-            return
-        self._ready = (plan, snapshot)
+            self._unplanned("nothing to gain", snapshot, tokens)
+        elif self._planning is snapshot:
+            self._planning, self._ready = None, (plan, snapshot)
 
     def apply_if_ready(self) -> None:
         """Write the ready plan, if what it was made for still stands; else discard it.
@@ -172,7 +195,7 @@ class Compactor:
     def write(self, plan: Plan) -> None:
         """Journal *plan*; the view changes once that is durable."""
         self._applying = True
-        self._stalled_tokens = 0
+        self._stalled = None
         record = CompactionApplied(
             policy=plan.policy,
             reason=plan.reason,
@@ -233,9 +256,9 @@ class Compactor:
             promise.set(outcome)
 
     def fail(self, error: BaseException) -> None:
-        """The session is gone: whoever waits gets *error*."""
-        if self._job is not None:
-            self._job.cancel()
+        """The session is gone: whoever waits gets *error*, and what was planned never comes."""
+        self._drop_job()
+        self._applying = False
         waiting, self._waiting = self._waiting, []
         for promise in waiting:
             promise.fail(error)

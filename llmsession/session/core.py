@@ -9,7 +9,9 @@ import anyio
 import msgspec
 
 from llmsession.compaction.projection import Frame
+from llmsession.errors import InvalidConfig, error_text
 from llmsession.providers.protocol import Provider
+from llmsession.turns.request import Profile
 
 from .config import SessionConfig, store_config
 from .context import ContextBuilder
@@ -23,7 +25,7 @@ from .works import Works
 TOOL_THREADS = 256
 """Synchronous tools that run at once in one manager; the next ones wait for a thread."""
 
-__all__ = ["Core", "Report", "Surroundings"]
+__all__ = ["Core", "Report", "Surroundings", "profile_of"]
 
 Report: TypeAlias = Callable[[], None]
 """What a work has to say, as a call that the actor makes."""
@@ -74,6 +76,15 @@ class Surroundings:
         return self._frame[1]
 
 
+def profile_of(provider: Provider, config: SessionConfig) -> Profile:
+    """What the configured model needs. Raises InvalidConfig if the provider cannot say."""
+    try:
+        return provider.profile(config.model)
+    except Exception as error:  # a provider may be anybody's code
+        told = f"the provider has no profile of model {config.model!r}: {error_text(error)}"
+        raise InvalidConfig(told) from error
+
+
 class Core:
     """One session's state and the ways out of it.
 
@@ -120,7 +131,7 @@ class Core:
         self.timers = world.timers
         self.hub = world.hub
         self.log = SessionLog(world.logger, state.session, content=config.log_content)
-        self.builder = ContextBuilder(self.provider.profile(config.model), world.frame(config))
+        self.builder = ContextBuilder(profile_of(world.provider, config), world.frame(config))
         self.context_tokens = 0
         """The size of the last request that was built."""
         self.clears = 0
@@ -131,8 +142,10 @@ class Core:
         """Works of ended turns that still run, by name."""
 
     def configure(self, config: SessionConfig) -> None:
-        """Run with *config* from now on. What the builder remembers was for the old one."""
+        """Run with *config* from now on. What the builder remembers was for the old one.
+
+        Raises InvalidConfig, as ``profile_of`` does, and changes nothing.
+        """
+        self.builder = ContextBuilder(profile_of(self.provider, config), self.world.frame(config))
         self.config = config
-        frame = self.world.frame(config)
-        self.builder = ContextBuilder(self.provider.profile(config.model), frame)
         self.log = SessionLog(self.world.logger, self.session, content=config.log_content)

@@ -251,40 +251,41 @@ class Hub:
 
     def __init__(self) -> None:
         self._subscribers: dict[str, list[weakref.ref[Subscription]]] = {}
+        self._closed = False
 
     def has(self, session: str) -> bool:
         """Does anybody listen to *session*?"""
-        return session in self._subscribers
+        return bool(self._listeners(session))
 
     def _listeners(self, session: str) -> list[Subscription]:
         references = self._subscribers.get(session)
         if not references:
             return []
-        return [found for found in (reference() for reference in references) if found is not None]
+        found = [known for known in (reference() for reference in references) if known is not None]
+        if len(found) < len(references):
+            # Here and not when one is collected: that may be in any thread, at any moment.
+            self._keep(session, [ref for ref in references if ref() is not None])
+        return found
+
+    def _keep(self, session: str, references: list[weakref.ref[Subscription]]) -> None:
+        if references:
+            self._subscribers[session] = references
+        else:
+            del self._subscribers[session]
 
     def add(self, session: str, subscription: Subscription) -> None:
-        """Give *subscription* what is published from now on."""
-
-        def dropped(reference: weakref.ref[Subscription]) -> None:
-            self._discard(session, reference)
-
-        reference = weakref.ref(subscription, dropped)
-        self._subscribers.setdefault(session, []).append(reference)
+        """Give *subscription* what is published from now on; nothing more if all was ended."""
+        if self._closed:
+            subscription.end()
+            return
+        self._listeners(session)
+        self._subscribers.setdefault(session, []).append(weakref.ref(subscription))
 
     def remove(self, session: str, subscription: Subscription) -> None:
         """Give it nothing more. Without effect if it is not there."""
-        self._discard(session, weakref.ref(subscription))
-
-    def _discard(self, session: str, reference: weakref.ref[Subscription]) -> None:
         references = self._subscribers.get(session)
-        if references is None:
-            return
-        # By identity where the subscription is gone: dead references are equal only to themselves.
-        kept = [known for known in references if known is not reference and known != reference]
-        if kept:
-            self._subscribers[session] = kept
-        else:
-            del self._subscribers[session]
+        if references is not None:
+            self._keep(session, [ref for ref in references if ref() is not subscription])
 
     def publish(self, session: str, record: Record) -> None:
         """Offer a durable record to every subscriber of *session*. Never waits."""
@@ -308,6 +309,7 @@ class Hub:
             subscription.lag()
 
     def end_all(self) -> None:
-        """The manager is closed: ``end`` for every session."""
+        """The manager is closed: ``end`` for every session, and for whoever subscribes later."""
+        self._closed = True
         for session in tuple(self._subscribers):
             self.end(session)

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from llmsession.store.protocol import Appended, AppendResult, Batch, Hold, Store
+from llmsession.errors import error_text
+from llmsession.store.protocol import Appended, AppendResult, Batch, Hold, Lost, Store
 from llmsession.turns.records import Record, encode_record
 
 __all__ = ["Journal", "Written"]
@@ -85,14 +86,22 @@ class Journal:
             self._report(Written(entries, batch, Appended(self._written)))
             return
         self._in_flight = True
+        answered = False
 
         def done(result: AppendResult) -> None:
+            nonlocal answered
+            if answered:  # a store may be anybody's code: the first answer is the answer
+                return
+            answered = True
             # What follows a batch waits until it is known to be there: see ``settled``.
             if isinstance(result, Appended):
                 self.settled(batch)
             self._report(Written(entries, batch, result))
 
-        self._store.append(batch, done)
+        try:
+            self._store.append(batch, done)
+        except Exception as error:
+            done(Lost(error_text(error)))
 
     def settled(self, batch: Batch) -> None:
         """*batch* is in the log; the next one may follow."""

@@ -8,6 +8,7 @@ structlog itself passes ``structlog.get_logger()`` to the manager.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -34,7 +35,9 @@ def default_logger() -> Any:
 
 
 class SessionLog:
-    """The log of one session. ``content`` is written only where the configuration asks for it."""
+    """The log of one session. ``content`` is written only where the configuration asks for it.
+
+    A logger that raises loses its entry and stops nothing: it may be anybody's code."""
 
     __slots__ = ("_bound", "_content", "_session", "_standard")
 
@@ -54,15 +57,18 @@ class SessionLog:
     def event(self, name: str, turn: Turn | None = None, **fields: Any) -> None:
         """Something that happened, at level info. *content*, as JSON bytes, is what was said."""
         if not self._standard or _STANDARD.isEnabledFor(logging.INFO):
-            self._logger.info(name, **_bound(turn), **self._allowed(fields))
+            with suppress(Exception):
+                self._logger.info(name, **_bound(turn), **self._allowed(fields))
 
     def trouble(self, name: str, turn: Turn | None = None, **fields: Any) -> None:
         """Something that an operator should see, at level warning."""
-        self._logger.warning(name, **_bound(turn), **self._allowed(fields))
+        with suppress(Exception):
+            self._logger.warning(name, **_bound(turn), **self._allowed(fields))
 
     def bug(self, name: str, error: BaseException) -> None:
         """A fault of ours, with its traceback."""
-        self._logger.error(name, exc_info=error)
+        with suppress(Exception):
+            self._logger.error(name, exc_info=error)
 
     def _allowed(self, fields: dict[str, Any]) -> dict[str, Any]:
         said = fields.pop("content", None)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 import anyio
 import msgspec
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup
 
 from llmsession.errors import (
     InvalidInput,
     SessionClosed,
     SessionError,
     StoreError,
+    error_text,
 )
 from llmsession.providers.protocol import Provider
 from llmsession.store.memory import MemoryStore
@@ -34,7 +38,7 @@ from llmsession.turns import records as r
 
 from .actor import Actor
 from .config import SessionConfig, Tool, bind_tools, load_config
-from .core import Surroundings
+from .core import Surroundings, profile_of
 from .hub import Hub
 from .journal import Journal, Written
 from .outcome import Closed
@@ -84,9 +88,12 @@ class SessionManager:
         self._owner: Owner = this_process(uuid.uuid4().hex)
         self._hub = Hub()
         self._live: dict[str, Actor] = {}
-        self._busy: dict[str, Promise[Actor | None]] = {}
-        """Sessions that are being loaded or released; the next one to touch them waits."""
+        self._busy: dict[str, Promise[None]] = {}
+        """Sessions that are being made, loaded or released; the next one to touch them waits."""
         self._sweeping = False
+        self._unheld = False
+        """A handle was collected in another thread: who comes next sets the timer."""
+        self._close_error: Exception | None = None
         self._entered = False
         self._accepting = False
 
@@ -95,19 +102,19 @@ class SessionManager:
             raise InvalidInput("a SessionManager can be entered once")
         self._entered = self._accepting = True
         self._leave, self._left = anyio.Event(), anyio.Event()
+        self._thread = threading.get_ident()
         self._host = anyio.create_task_group()
         await self._host.__aenter__()
-        await self._host.start(self._home)
-        self._timers = Timers(self._group)
-        self._works = Works(self._group)
-        self._world = Surroundings(
-            provider=self.provider,
-            works=self._works,
-            timers=self._timers,
-            hub=self._hub,
-            clock=self._clock,
-            logger=self._logger,
-        )
+        try:
+            ready = anyio.Event()
+            self._host.start_soon(self._home, ready)
+            # It takes no time, and ``__aexit__`` would not be called.
+            with anyio.CancelScope(shield=True):
+                await ready.wait()
+        except BaseException:  # the task itself was cancelled, which asyncio lets pass a shield
+            self._leave.set()
+            await self._host.__aexit__(*sys.exc_info())
+            raise
         return self
 
     async def __aexit__(
@@ -116,26 +123,54 @@ class SessionManager:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with anyio.CancelScope(shield=True):
-            await self.close()
-            await self._works.stop_all(GRACE_S)
-            self._leave.set()
-            await self._left.wait()
-            await self.store.aclose()
-        # Nothing runs in it any more; what the body raised goes on as it is, not in a group.
-        await self._host.__aexit__(None, None, None)
-
-    async def _home(self, *, task_status: TaskStatus[None]) -> None:
-        """Where everything runs that is not the caller's. Shielded: a cancellation from outside
-        reaches the body of the ``async with``, and ``__aexit__`` then ends the sessions in order
-        instead of having them torn."""
+        self._leave.set()
         try:
             with anyio.CancelScope(shield=True):
-                async with anyio.create_task_group() as self._group:
-                    task_status.started()
-                    await self._leave.wait()
+                await self._left.wait()
         finally:
-            self._left.set()
+            # Nothing runs in it any more; what the body raised goes on as it is, not in a group.
+            # Where asyncio cancelled the task in its wait, the waiting is done here.
+            await self._host.__aexit__(None, None, None)
+        if self._close_error is not None:
+            raise self._close_error
+
+    async def _home(self, ready: anyio.Event) -> None:
+        """Where everything runs that is not the caller's, and where it is ended. Shielded: a
+        cancellation from outside reaches the body of the ``async with``, and the sessions are
+        then ended in order instead of being torn."""
+        with anyio.CancelScope(shield=True):
+            try:
+                async with anyio.create_task_group() as self._group:
+                    self._furnish(self._group)
+                    ready.set()
+                    await self._leave.wait()
+                    await self.close()
+                    await self._works.stop_all(GRACE_S)
+            finally:
+                await self._close_store()
+                self._left.set()
+
+    def _furnish(self, group: TaskGroup) -> None:
+        self._timers = Timers(group)
+        self._works = Works(group)
+        self._world = Surroundings(
+            provider=self.provider,
+            works=self._works,
+            timers=self._timers,
+            hub=self._hub,
+            clock=self._clock,
+            logger=self._logger,
+        )
+
+    async def _close_store(self) -> None:
+        self._accepting = False
+        for actor in tuple(self._live.values()):  # there are some only after a crash of ours
+            with suppress(Exception):
+                await self.store.release(actor.evict())
+        try:
+            await self.store.aclose()
+        except Exception as error:  # it is raised where the manager is left
+            self._close_error = error
 
     # Sessions.
 
@@ -150,17 +185,22 @@ class SessionManager:
         session = session_id if session_id is not None else uuid.uuid4().hex
         if not session or len(session) > 200 or not session.isprintable():
             raise InvalidInput(f"session id {session!r} is not 1 to 200 printable characters")
+        profile_of(self.provider, config)
+        await self._not_busy(session)
+        self._check_accepting()
+        made = await self._bring(session, lambda: self._create(session, config, stored))
+        return LLMSession(self, made)
+
+    async def _create(self, session: str, config: SessionConfig, stored: msgspec.Raw) -> Actor:
         hold = await self.store.create(session, self._owner)
         state = SessionState(session)
         created = r.SessionCreated(session=session, config=stored)
         try:
             await self._write(state, hold, [created])
         except StoreError as error:
-            with anyio.CancelScope(shield=True):
-                await self._undo_create(hold, error)
+            await self._undo_create(hold, error)
             raise
-        hold = msgspec.structs.replace(hold, head=state.head)
-        return LLMSession(self, self._add(state, config, hold))
+        return self._add(state, config, msgspec.structs.replace(hold, head=state.head))
 
     async def _undo_create(self, hold: Hold, error: StoreError) -> None:
         """A session without its first record cannot be opened, so it goes, if it surely has none.
@@ -226,10 +266,12 @@ class SessionManager:
         Returns within the grace period plus the store's writes, whatever tools do.
         """
         self._accepting = False
-        promises = [actor.put_close() for actor in tuple(self._live.values())]
-        closed = [await promise.wait() for promise in promises]
-        for busy in tuple(self._busy.values()):
-            await busy.wait()
+        closed: list[Closed] = []
+        while self._live or self._busy:
+            promises = [actor.put_close() for actor in self._live.values()]
+            closed += [await promise.wait() for promise in promises]
+            for busy in tuple(self._busy.values()):  # what it brings is live then
+                await busy.wait()
         self._timers.close()
         self._hub.end_all()
         return tuple(closed)
@@ -248,37 +290,43 @@ class SessionManager:
         Cancelling the wait does not stop the loading. Raises as ``open``.
         """
         while True:
+            await self._not_busy(session)
             actor = self._live.get(session)
-            if actor is not None and actor.standing == "live":
-                return actor  # with takeover, too: there is nobody to take it from
-            busy = self._busy.get(session)
-            if busy is None:
+            if actor is None:
                 break
-            await busy.wait()
+            if actor.standing == "live":
+                return actor  # with takeover, too: there is nobody to take it from
+            await actor.put_close().wait()  # taken now, its last records would be fenced
         self._check_accepting()
-        busy = self._busy[session] = Promise()
-        # Loaded by a task of our own: a caller that is cancelled must not leave it half done.
-        self._works.start(
-            f"load of {session}", lambda: self._load_reported(session, takeover, busy)
-        )
-        loaded = await busy.wait()
-        assert loaded is not None  # a load reports its actor or fails
-        return loaded
+        return await self._bring(session, lambda: self._load(session, takeover))
 
-    async def _load_reported(
-        self, session: str, takeover: bool, busy: Promise[Actor | None]
-    ) -> None:
+    async def _not_busy(self, session: str) -> None:
+        while session in self._busy:
+            await self._busy[session].wait()
+
+    async def _bring(self, session: str, bring: Callable[[], Awaitable[Actor]]) -> Actor:
+        """The actor that *bring* makes, in a task of our own: a caller that is cancelled must not
+        leave it half done."""
+        busy = self._busy[session] = Promise()
+        brought: Promise[Actor] = Promise()
+
+        async def work() -> None:
+            try:
+                brought.set(await bring())
+            except Exception as error:
+                brought.fail(error)
+            finally:
+                stopped = f"the manager was stopped while it loaded session {session!r}"
+                brought.fail(SessionClosed(stopped))
+                del self._busy[session]
+                busy.set(None)
+
+        self._works.start(f"load of {session}", work)
         try:
-            actor = await self._load(session, takeover)
-        except BaseException as error:
-            self._busy.pop(session, None)
-            stopped = SessionClosed(f"the manager was stopped while it loaded session {session!r}")
-            busy.fail(error if isinstance(error, Exception) else stopped)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            self._busy.pop(session, None)
-            busy.set(actor)
+            return await brought.wait()
+        except BaseException:
+            self._sweep_later()  # perhaps it comes, and nobody holds it
+            raise
 
     async def _load(self, session: str, takeover: bool) -> Actor:
         hold = await self.store.acquire(session, self._owner, takeover=takeover)
@@ -290,11 +338,11 @@ class SessionManager:
                 told = f"session {session!r} has {state.head} of {hold.head} records"
                 raise StoreError(told, committed=False)
             await self._write(state, hold, recovery_records(state))
+            return self._add(state, config, msgspec.structs.replace(hold, head=state.head))
         except BaseException:
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True), suppress(Exception):
                 await self.store.release(hold)
             raise
-        return self._add(state, config, msgspec.structs.replace(hold, head=state.head))
 
     async def read_state(self, session: str) -> SessionState:
         """The fold of a session's log. Acquires nothing. Raises StoreError at the first record
@@ -338,9 +386,8 @@ class SessionManager:
     @staticmethod
     def _check_written(written: Written, session: str) -> None:
         if isinstance(written.result, Lost):
-            raise StoreError(
-                f"the store failed: {written.result.error}", committed=written.result.committed
-            )
+            told = f"the store failed under session {session!r}: {written.result.error}"
+            raise StoreError(told, committed=written.result.committed)
         if not isinstance(written.result, Appended):
             raise StoreError(
                 f"session {session!r} changed hands while it was loaded", committed=False
@@ -357,6 +404,8 @@ class SessionManager:
             gone=self._forget,
         )
         self._live[state.session] = actor
+        if self._unheld:
+            self._sweep_later()
         return actor
 
     def _serve(self, actor: Actor) -> None:
@@ -371,8 +420,14 @@ class SessionManager:
     def unpin(self, actor: Actor) -> None:
         """A handle is gone. Called by the garbage collector: only counts, and sets a timer."""
         actor.pins -= 1
-        if actor.pins == 0 and self._accepting and not self._sweeping and actor.standing == "live":
-            self._sweeping = True
+        if threading.get_ident() != self._thread:
+            self._unheld = True  # timers are the loop's; who comes next sets one
+        elif actor.pins == 0 and actor.standing == "live":
+            self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        if self._accepting and not self._sweeping:
+            self._sweeping, self._unheld = True, False
             self._timers.after(self._idle_s, self._sweep)
 
     def _sweep(self) -> None:
@@ -382,9 +437,8 @@ class SessionManager:
 
     async def _evict_reported(self) -> None:
         await self.evict_idle()
-        if any(actor.pins == 0 for actor in self._live.values()) and not self._sweeping:
-            self._sweeping = True
-            self._timers.after(self._idle_s, self._sweep)
+        if any(actor.pins == 0 for actor in self._live.values()):
+            self._sweep_later()
 
     async def evict_idle(self) -> int:
         """Release every session that nobody holds and that has nothing open; returns how many.
@@ -400,8 +454,10 @@ class SessionManager:
             try:
                 with anyio.CancelScope(shield=True):
                     await self.store.release(hold)
+            except Exception as error:  # it stays ours, and comes back all the same
+                actor.core.log.trouble("session.not_released", error=error_text(error))
             finally:
-                self._busy.pop(actor.session, None)
+                del self._busy[actor.session]
                 busy.set(None)
         return evicted
 

@@ -6,14 +6,16 @@ what takes time is a work in the manager's group, and its report comes back by t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
+import anyio
 import msgspec
 
 from llmsession.compaction.recall import RECALL_TOOL_NAME, recall
-from llmsession.errors import ContextTooLarge, ProviderError
+from llmsession.errors import ContextTooLarge, ProviderError, error_text
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.blocks import ToolUseBlock, join_blocks
@@ -42,8 +44,6 @@ from .tools import expired_answer, make_answer, make_error, prepare_answers, run
 from .works import Work
 
 __all__ = ["TurnRunner"]
-
-E = TypeVar("E", bound=e.Effect)
 
 _SETTLE: dict[str, r.SettleReason] = {
     "cancelled": "cancelled",
@@ -146,7 +146,7 @@ class TurnRunner:
             self._build(run, effect, wanted)
         except Exception as error:  # ours or a policy's: the turn ends, the session does not
             self._core.log.bug("request.unbuildable", error)
-            self.feed(run, e.GaveUpDropped(tag=effect.tag, cause="fatal", error=str(error)))
+            self.feed(run, e.GaveUpDropped(tag=effect.tag, cause="fatal", error=error_text(error)))
 
     def _build(self, run: Run, effect: e.BuildContext, wanted: int) -> None:
         core, state = self._core, self._core.state
@@ -195,8 +195,13 @@ class TurnRunner:
                 core.report(partial(self._stream_failed, run, tag, error))
             except Exception as error:  # a provider may be anybody's code
                 core.log.bug("provider.crashed", error)
-                told = f"the provider raised {type(error).__name__}: {error}"
-                fatal = ProviderError(told, kind="fatal")
+                fatal = ProviderError(f"the provider raised {error_text(error)}", kind="fatal")
+                core.report(partial(self._stream_failed, run, tag, fatal))
+            except anyio.get_cancelled_exc_class():
+                if anyio.current_effective_deadline() == -math.inf:
+                    raise
+                # Nobody cancelled us: the provider cancelled something of its own and let it out.
+                fatal = ProviderError("the provider was cancelled from within", kind="fatal")
                 core.report(partial(self._stream_failed, run, tag, fatal))
             else:
                 core.report(partial(self._replied, run, tag, reply))
@@ -344,7 +349,7 @@ class TurnRunner:
             try:
                 answers = await prepare_answers((result,), compaction=core.config.compaction)
             except Exception as error:  # a callable may return anything; the model is told
-                answers = (make_error(offer.id, f"{type(error).__name__}: {error}"),)
+                answers = (make_error(offer.id, error_text(error)),)
             core.report(partial(self._tool_ended, run, tag, answers[0]))
 
         name = f"tool {tool.name} {offer.id} in {core.session}"

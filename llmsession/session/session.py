@@ -80,6 +80,9 @@ class Turn:
     def __repr__(self) -> str:
         return f"<Turn {self.id} of {self._session.id}>"
 
+    def _named(self) -> str:
+        return f"turn {self.id.number} of session {self._session.id!r}"
+
     def __aiter__(self) -> Subscription:
         return self._session.events_of(self.id.number)
 
@@ -101,13 +104,13 @@ class Turn:
         outcome = await self.outcome()
         if outcome.status == "aborted":
             raise TurnAborted(
-                f"turn {self.id.number} was aborted ({outcome.stop_reason})",
+                f"{self._named()} was aborted ({outcome.stop_reason})",
                 turn=self.id.number,
                 outcome=outcome,
             )
         if outcome.status == "failed":
             raise TurnFailed(
-                f"turn {self.id.number} failed ({outcome.stop_reason}): {outcome.error}",
+                f"{self._named()} failed ({outcome.stop_reason}): {outcome.error}",
                 turn=self.id.number,
                 cause_kind=outcome.stop_reason,
                 outcome=outcome,
@@ -140,7 +143,8 @@ class LLMSession:
 
     async def _live(self) -> Actor:
         """The actor; brought back first if the session went cold under this handle."""
-        if self._actor.standing == "cold":
+        # Again, where it was evicted before this task came to run.
+        while self._actor.standing == "cold":
             actor = await self._manager.activate(self.id, takeover=False)
             self._unpin()
             self._actor = actor
@@ -225,6 +229,8 @@ class LLMSession:
 
     def cancel_compaction(self) -> None:
         """Stop the background compaction, if one runs; nothing of it is applied."""
+        if self._actor.standing != "live":
+            return
         self._actor.report(self._actor.turns.runner.compactor.cancel)
 
     async def clear(self, *, command_id: str | None = None) -> None:
@@ -373,6 +379,8 @@ class LLMSession:
             turn=turn,
             replay=partial(_replayed, self._manager, self.id),  # not ours: it would pin us
         )
+        if actor.standing in ("closed", "moved"):
+            subscription.end()  # what is in the log comes, and nothing after it
         run = actor.turns.current
         if run is not None and run.builder is not None:
             for preview in previews_so_far(run.builder, tag_of(run.turn)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -279,7 +279,7 @@ def _result_block(answer: r.Answer) -> bytes:
     return encode_json(fields)
 
 
-_APPLY: dict[type[r.RecordBase], Any] = {
+_APPLY: dict[type[r.RecordBase], Callable[[SessionState, Any], None]] = {
     r.SessionCreated: SessionState._created,
     r.SessionConfigured: SessionState._configured,
     r.TurnAccepted: SessionState._accepted,

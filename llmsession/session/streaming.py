@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from llmsession.providers.protocol import Provider
 from llmsession.turns.previews import Preview, TextDelta, ThinkingDelta, ToolInputDelta
@@ -16,6 +18,8 @@ __all__ = ["previews_so_far", "read_reply"]
 
 CLOSE_S = 1.0
 """How long a provider's stream may take to close. It is closed on cancellation too."""
+REST_EVENTS = 256
+"""How many events that are there already are read before others may run, and may interrupt."""
 
 _PREVIEWS: dict[str, type[TextDelta] | type[ThinkingDelta] | type[ToolInputDelta]] = {
     "text": TextDelta,
@@ -39,7 +43,11 @@ async def read_reply(
     """
     stream = provider.stream(request, tag)
     try:
+        events = 0
         async for event in stream:
+            events += 1
+            if events % REST_EVENTS == 0:
+                await checkpoint()
             builder.feed(event)
             if isinstance(event, BlockDelta):
                 preview = _PREVIEWS.get(event.kind)
@@ -48,7 +56,8 @@ async def read_reply(
             elif builder.ended:
                 break
     finally:
-        with anyio.move_on_after(CLOSE_S, shield=True):
+        # How it closes says nothing about what it said: the reply, or the error, stands.
+        with anyio.move_on_after(CLOSE_S, shield=True), suppress(Exception):
             await stream.aclose()
     return builder.reply()
 

@@ -14,7 +14,7 @@ from anyio import CapacityLimiter
 
 from llmsession.compaction.cap import cap_content, result_text
 from llmsession.compaction.extractive import summarise
-from llmsession.errors import InvalidMessage
+from llmsession.errors import InvalidMessage, error_text
 from llmsession.turns.blocks import (
     MAX_CONTENT_BYTES,
     Content,
@@ -60,7 +60,7 @@ async def run_callable(
         # Nobody cancelled us: the tool cancelled something of its own and let it out.
         return ToolOutput(content=f"{type(error).__name__}: the tool was cancelled", is_error=True)
     except (Exception, SystemExit) as error:  # a tool may raise anything; the model is told
-        return ToolOutput(content=f"{type(error).__name__}: {error}", is_error=True)
+        return ToolOutput(content=error_text(error), is_error=True)
 
 
 def _function(run: ToolCallable) -> object:

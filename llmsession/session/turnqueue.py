@@ -25,15 +25,18 @@ __all__ = ["TurnQueue"]
 class TurnQueue:
     """All accepted turns of a session that have not ended, in order.
 
-    ``accepted`` is called with a send whose acceptance is durable; ``between`` between two
-    turns, before the next one starts.
+    ``answered`` is called with a send whose acceptance is durable, and with the caller of an
+    interrupt whose answer is; ``between`` between two turns, before the next one starts.
     """
 
     def __init__(
-        self, core: Core, accepted: Callable[[c.Send], None], between: Callable[[], None]
+        self,
+        core: Core,
+        answered: Callable[[c.Send | c.InterruptCaller], None],
+        between: Callable[[], None],
     ) -> None:
         self._core = core
-        self._accepted = accepted
+        self._answered = answered
         self._between = between
         self.runner = TurnRunner(core, self._turn_ended)
         self._waiting: list[Run] = []
@@ -113,7 +116,7 @@ class TurnQueue:
         return None if self._core.clears else receipt_text(self._core.state.receipts)
 
     def _answer_send(self, command: c.Send, number: int) -> None:
-        self._accepted(command)
+        self._answered(command)
         command.promise.set(number)
 
     def _steer(self, command: c.Send, run: Run) -> None:
@@ -204,7 +207,12 @@ class TurnQueue:
             return
         noted = c.remembered(caller.command_id, caller.digest, outcome)
         record = r.CommandAnswered(commands=noted)
-        self._core.journal.write(record, lambda: caller.promise.set(outcome))
+
+        def durable() -> None:
+            self._answered(caller)
+            caller.promise.set(outcome)
+
+        self._core.journal.write(record, durable)
 
     # The end of a turn, and the start of the next.
 

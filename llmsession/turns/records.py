@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
 
+from .blocks import encode_json
 from .usage import Usage
 
 __all__ = [
@@ -266,7 +267,6 @@ Record: TypeAlias = (
 )
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
-_encoder = msgspec.json.Encoder()
 Terminal: TypeAlias = TurnCommitted | TurnAborted | TurnFailed
 """The records that end a turn: exactly one for each accepted turn."""
 _ENDINGS = (TurnCommitted, TurnAborted, TurnFailed)
@@ -274,7 +274,7 @@ _ENDINGS = (TurnCommitted, TurnAborted, TurnFailed)
 
 def encode_record(record: Record) -> bytes:
     """The record's bytes in the store and on the wire."""
-    return _encoder.encode(record)
+    return encode_json(record)
 
 
 def decode_record(raw: bytes) -> Record:

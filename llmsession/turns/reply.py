@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -35,6 +36,7 @@ __all__ = ["Reply", "ReplyBuilder", "committed_blocks", "rename_calls"]
 _FIELD_OF_DELTA = {"text": "text", "thinking": "thinking", "signature": "signature"}
 _Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_USAGE = Usage()
+_NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,19 +271,21 @@ def _raw_field(raw: bytes, name: str) -> bytes | None:
 def rename_calls(blocks: tuple[bytes, ...], used: Collection[str]) -> tuple[bytes, ...]:
     """*blocks* with call ids that no earlier call of the session has: ``id``, ``id_2``, ...
 
-    Providers allow letters, digits, ``_`` and ``-`` in ids, so the suffix does too.
+    Providers allow letters, digits, ``_`` and ``-`` in ids, so the suffix does too, and what a
+    compatible server puts in beside them (``functions.ls:0``) becomes ``_``.
     """
     taken: set[str] = set()
     renamed = []
     for raw in blocks:
         if block_type(raw) == "tool_use":
             fields = _Fields.decode(raw)
-            wanted: str = msgspec.json.decode(fields["id"], type=str)
+            given: str = msgspec.json.decode(fields["id"], type=str)
+            wanted = _NOT_IN_IDS.sub("_", given) or "call"
             unique, suffix = wanted, 2
             while unique in taken or unique in used:
                 unique, suffix = f"{wanted}_{suffix}", suffix + 1
             taken.add(unique)
-            if unique != wanted:
+            if unique != given:
                 raw = encode_json({**fields, "id": unique})
         renamed.append(raw)
     return tuple(renamed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +76,25 @@ def test_the_table_is_no_wider_than_the_terminal_and_keeps_every_figure(
     (total,) = [line for line in table if line.startswith(" sum")]
     assert len(total.split()) == 13
     assert "…" not in total
+
+
+def test_a_terminal_too_narrow_for_the_table_gets_every_figure_as_a_list(
+    run: Run, loop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    out = run(loop).out
+    assert max(map(len, out.splitlines())) <= 60
+    told = " ".join(out.split())
+    assert "a-recorded-tool-loop.jsonl: turns 3, steps 6, messages 12, requests 6," in told
+    assert "interrupts 0, seconds 0." in told
+
+
+def test_a_line_of_an_unknown_kind_is_noted(run: Run, loop: Path) -> None:
+    with loop.open("ab") as file:
+        file.write(b'{"kind":"never seen"}\n')
+    assert "a-recorded-tool-loop.jsonl: noted: unknown_type 1\n" in run(loop).out
+    (figures,) = run("--json", loop).figures
+    assert (figures["notes"], figures["skipped"]) == ({"unknown_type": 1}, 0)
 
 
 def test_json_is_one_object_a_file(run: Run, loop: Path) -> None:
@@ -158,6 +178,14 @@ def test_a_folder_is_no_file(run: Run, tmp_path: Path) -> None:
     assert ran.err == f"llmsession: {tmp_path}: Is a directory\n"
 
 
+def test_a_file_that_may_not_be_read_is_one_line_too(
+    run: Run, loop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By the answer of the system: whoever runs the tests may be allowed to read everything.
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    assert run("--json", loop).code == 0
+
+
 def test_a_broken_line_is_skipped_and_counted_or_with_strict_refused(run: Run, loop: Path) -> None:
     lines = loop.read_bytes().split(b"\n")
     loop.write_bytes(b"\n".join([*lines[:-2], b'{"torn":', *lines[-2:]]))
@@ -176,6 +204,8 @@ def test_a_broken_line_is_skipped_and_counted_or_with_strict_refused(run: Run, l
         ["--interrupt-policy", "drop"],
         ["--delta-chars", "0"],
         ["--delay-ms", "-1"],
+        ["--delay-ms", "inf"],
+        ["--seed", "x"],
         ["--window", "1"],
         ["--no-such-option"],
     ],

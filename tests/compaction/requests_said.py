@@ -37,7 +37,7 @@ BASH = (raw_tool("bash"),)
 
 
 def request(*said: Said, tools: tuple[msgspec.Raw, ...] = BASH, **options: Any) -> Request:
-    messages = [RequestMessage(role, encode_blocks(blocks)) for role, blocks in said]  # type: ignore[arg-type]
+    messages = [RequestMessage(role, encode_blocks(blocks)) for role, blocks in said]  # type: ignore[arg-type]  # of two types
     return Request(
         model="m", max_tokens=4000, tools=tools, messages=tuple(messages), options=options
     )
@@ -86,7 +86,7 @@ LOOP: tuple[Said, ...] = (
 def history(*said: Said) -> list[Message]:
     built = Talk()
     for role, blocks in said:
-        built.add(role, list(blocks))  # type: ignore[arg-type]
+        built.add(role, list(blocks))  # type: ignore[arg-type]  # of two types
     return built.messages
 
 

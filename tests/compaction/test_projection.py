@@ -242,6 +242,38 @@ def test_a_projector_reuses_what_it_showed_before_also_merged_and_changed_parts(
     assert len(second.messages) == len(first.messages) + 1
 
 
+@pytest.mark.parametrize("merges", [True, False])
+def test_a_projector_follows_a_conversation_that_grows_and_is_cut(merges: bool) -> None:
+    built = talk(2)
+    for said in ("and", " ", "then", "now", "so"):
+        built.ask(said)
+    built.step("y", thinking="t")
+    profile, view = Profile(merges_roles=merges), View(capped={"c1": "cap"})
+    projector = Projector()
+    for end in (*range(len(built.messages) + 1), 9, 11, 3, 12):
+        kept = projector.project(built.messages[:end], view, profile, FRAME)
+        fresh = project(built.messages[:end], view, profile, FRAME)
+        assert kept.encode() == fresh.encode()
+
+
+def test_a_projector_follows_a_profile_that_merges_and_one_that_does_not() -> None:
+    built = talk(1)
+    built.ask("and")
+    built.ask("then")
+    projector, view = Projector(), View()
+    sent = [
+        len(projector.project(built.messages, view, Profile(merges_roles=merges), FRAME).messages)
+        for merges in (True, False, True)
+    ]
+    assert sent == [5, 6, 5]
+
+
+def test_a_projection_leaves_no_parsed_content_behind() -> None:
+    built = talk(2)
+    shown(built.messages, View(frontier=4, frozen={"c1": "A"}))
+    assert not any("content" in vars(message) for message in built.messages)
+
+
 def test_a_projector_is_not_misled_by_another_message_of_the_same_id() -> None:
     projector = Projector()
     projector.project(of_user(text("one")), View(), PROFILE, FRAME)

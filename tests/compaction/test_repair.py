@@ -34,7 +34,7 @@ def history(
             id=f"m{at}",
             session="s",
             turn=at // 4 + 1,
-            role=role,  # type: ignore[arg-type]
+            role=role,  # type: ignore[arg-type]  # one of the two roles
             body=encode_blocks(blocks),
             created_at=float(at),
             synthetic=(synthetic or {}).get(at, ()),

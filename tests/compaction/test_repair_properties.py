@@ -113,7 +113,7 @@ def test_a_request_of_repaired_messages_keeps_the_rules_on_pairs(
     said: list[Said], mode: Any
 ) -> None:
     messages, _ = tool_pair_repair(history(*said), mode)
-    sent = [RequestMessage(role, encode_blocks(blocks)) for role, blocks in runs_of(messages)]  # type: ignore[arg-type]
+    sent = [RequestMessage(role, encode_blocks(blocks)) for role, blocks in runs_of(messages)]  # type: ignore[arg-type]  # plain dicts
     made = Request(model="m", max_tokens=9, messages=tuple(sent))
     found = {violation.rule for violation in check_request(made, Profile())}
     assert not found & {"V3", "V4", "V6"}

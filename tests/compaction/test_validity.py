@@ -17,13 +17,14 @@ from llmsession.compaction.validity import (
     RULES,
     Checker,
     check_against_history,
+    check_request,
     require_valid,
 )
 from llmsession.compaction.view import View
 from llmsession.errors import InvalidRequest
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message
-from llmsession.turns.request import Request, RequestMessage
+from llmsession.turns.request import Profile, Request, RequestMessage
 from tests.compaction.conversations import (
     FRAME,
     Talk,
@@ -43,6 +44,7 @@ from tests.compaction.requests_said import (
     against,
     assistant,
     broken,
+    history,
     raw_tool,
     request,
     thought,
@@ -144,6 +146,16 @@ def test_a_history_that_shares_its_bodies_is_not_parsed_again(reads: list[bytes]
     del reads[:]
     assert checker.check_against_history(sending(messages), made) == ()
     assert reads == []
+    longer = grown(6)[len(messages) :]
+    behind = [
+        Message(id=f"n{at}", session="s", turn=1, role=each.role, body=each.body)
+        for at, each in enumerate(longer)
+    ]
+    checker.check(sending((*messages, *longer)))
+    del reads[:]
+    found = checker.check_against_history(sending((*messages, *longer)), [*made, *behind])
+    assert found == ()
+    assert reads == []
 
 
 def test_what_is_remembered_is_judged_again() -> None:
@@ -153,6 +165,33 @@ def test_what_is_remembered_is_judged_again() -> None:
     other = RequestMessage("assistant", messages[0].body)
     assert [each.rule for each in checker.check(sending((other, *messages[1:])))] == ["V1", "V1"]
     assert checker.check(sending(messages)) == ()
+
+
+def test_a_checker_judges_a_growing_conversation_as_a_new_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("llmsession.compaction.validity.REMEMBERED_MESSAGES", 0)
+    said = [
+        user("go"),
+        assistant(thought("t"), call_block("c1"), call_block("c2")),
+        user(result_block("c1", "x")),
+        user(result_block("c2", "x")),
+        user("late", result_block("c2", "x")),
+        assistant("", call_block("c1")),
+        assistant(call_block("c3")),
+        user(result_block("c3", "x"), result_block("c1", "x")),
+        user("thanks"),
+        assistant("done "),
+    ]
+    messages = request(*said).messages
+    profile = Profile(merges_roles=False)
+    checker = Checker(profile)
+    found: set[str] = set()
+    for end in (*range(1, len(said) + 1), 4, 9, 2, 10, 10):
+        sent = sending(messages[:end])
+        assert checker.check(sent) == check_request(sent, profile)
+        found.update(violation.rule for violation in check_request(sent, profile))
+    assert {"V2", "V3", "V4", "V5"} <= found
 
 
 def test_changed_tools_are_read_again() -> None:
@@ -203,22 +242,22 @@ def last_result(said: list[Said]) -> tuple[int, int]:
 
 def lose_a_result(said: list[Said], pick: random.Random) -> None:
     at, block = last_result(said)
-    del said[at][1][block]  # type: ignore[attr-defined]
+    del said[at][1][block]  # type: ignore[attr-defined]  # content is a list
 
 
 def double_a_result(said: list[Said], pick: random.Random) -> None:
     at, block = last_result(said)
-    said[at][1].insert(0, said[at][1][block])  # type: ignore[attr-defined]
+    said[at][1].insert(0, said[at][1][block])  # type: ignore[attr-defined]  # content is a list
 
 
 def rename_a_result(said: list[Said], pick: random.Random) -> None:
     at, block = last_result(said)
-    said[at][1][block] = result_block("nobody", "x")  # type: ignore[index]
+    said[at][1][block] = result_block("nobody", "x")  # type: ignore[index]  # content is a list
 
 
 def text_before_the_results(said: list[Said], pick: random.Random) -> None:
     at, _ = last_result(said)
-    said[at][1].insert(0, text("hm"))  # type: ignore[attr-defined]
+    said[at][1].insert(0, text("hm"))  # type: ignore[attr-defined]  # content is a list
 
 
 def lose_a_message(said: list[Said], pick: random.Random) -> None:
@@ -231,11 +270,11 @@ def double_a_message(said: list[Said], pick: random.Random) -> None:
 
 
 def empty_a_message(said: list[Said], pick: random.Random) -> None:
-    del said[pick.randrange(len(said))][1][:]  # type: ignore[attr-defined]
+    del said[pick.randrange(len(said))][1][:]  # type: ignore[attr-defined]  # content is a list
 
 
 def blank_text(said: list[Said], pick: random.Random) -> None:
-    pick.choice(said)[1].append(text(" "))  # type: ignore[attr-defined]
+    pick.choice(said)[1].append(text(" "))  # type: ignore[attr-defined]  # content is a list
 
 
 def swap_roles(said: list[Said], pick: random.Random) -> None:
@@ -244,7 +283,7 @@ def swap_roles(said: list[Said], pick: random.Random) -> None:
 
 
 def stray_server_result(said: list[Said], pick: random.Random) -> None:
-    pick.choice(said)[1].insert(0, {**FOUND, "tool_use_id": "srv9"})  # type: ignore[attr-defined]
+    pick.choice(said)[1].insert(0, {**FOUND, "tool_use_id": "srv9"})  # type: ignore[attr-defined]  # content is a list
 
 
 CORRUPTIONS: list[Callable[[list[Said], random.Random], None]] = [
@@ -269,6 +308,32 @@ def test_one_corruption_breaks_a_rule(
 ) -> None:
     corrupt(said, pick)
     assert broken(request(*said)) != []
+
+
+@pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda each: each.__name__)
+@given(
+    said=valid_transcripts(),
+    pick=st.randoms(use_true_random=False),
+    ends=st.lists(st.integers(1, 40), min_size=2, max_size=6),
+)
+@settings(derandomize=True, max_examples=25, deadline=None)
+def test_a_checker_that_saw_other_requests_finds_what_a_new_one_finds(
+    corrupt: Callable[[list[Said], random.Random], None],
+    said: list[Said],
+    pick: random.Random,
+    ends: list[int],
+) -> None:
+    corrupt(said, pick)
+    messages = request(*said).messages
+    made = history(*said)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmsession.compaction.validity.REMEMBERED_MESSAGES", 0)
+        checker = Checker(PROFILE)
+        for end in ends:
+            sent = sending(messages[:end])
+            assert checker.check(sent) == check_request(sent, PROFILE)
+            ours = checker.check_against_history(sent, made[: end + 1], end // 2, end // 3)
+            assert ours == check_against_history(sent, made[: end + 1], end // 2, end // 3)
 
 
 @given(talks(), st.integers(0, 30))

@@ -39,7 +39,7 @@ ODD_BLOCKS: list[dict[str, Any]] = [
 
 def message(turn: int, role: str, said: Said, **fields: Any) -> Message:
     body = encode_blocks(said)
-    return Message(id=f"{role}{turn}", session="s", turn=turn, role=role, body=body, **fields)  # type: ignore[arg-type]
+    return Message(id=f"{role}{turn}", session="s", turn=turn, role=role, body=body, **fields)  # type: ignore[arg-type]  # one of the two roles
 
 
 def recording(*turns: Sequence[Said]) -> list[Message]:

@@ -38,7 +38,7 @@ class Stage:
 
     async def kinds(self, session: str = "s") -> list[str]:
         """The kinds of the log's records, in order."""
-        return [record.__struct_config__.tag for record in await self.log(session)]  # type: ignore[misc]
+        return [record.__struct_config__.tag for record in await self.log(session)]  # type: ignore[misc]  # every record has a tag
 
     async def say(self, content: str) -> str:
         """Send, and wait for the reply."""

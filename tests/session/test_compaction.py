@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -15,6 +16,8 @@ from llmsession import (
     ToolOutput,
     UnknownToolCall,
 )
+from llmsession.compaction.policies import SwapToolResults
+from llmsession.session import compactor
 from llmsession.session.compactor import CompactionOutcome
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns import records as r
@@ -407,3 +410,148 @@ async def test_a_compaction_made_for_a_turn_that_was_dropped_meanwhile_is_discar
         assert "changed" in outcomes[0].reason
         assert await applied(on) == []
         assert on.session.context().encode() == before
+
+
+async def test_a_request_waits_for_the_compaction_that_is_ready_when_it_is_built() -> None:
+    def script(request: Request, tag: StepTag) -> Scripted:
+        if tag.turn < 6:
+            return one_call_a_turn(request, tag)
+        return say("streams for a while " * 3).slow(1) if tag.step == 1 else "done"
+
+    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
+        await turns(on, 5)
+        turn = await on.session.send("last")
+        await on.session.send("and more", when_busy="steer")
+        async with anyio.create_task_group() as group:
+            group.start_soon(on.session.compact)
+            await settled()
+            assert on.session.status().jobs == ("compaction",)
+            await turn.text()
+        assert len(await applied(on)) == 1
+        assert b"[compacted" not in on.provider.requests[-2].encode()
+        assert b"[compacted" in on.provider.requests[-1].encode()
+
+
+class Planning:
+    """Plans are made when the test lets them be made: in place of the thread for large ones."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started = anyio.Event()
+        self.go = anyio.Event()
+        monkeypatch.setattr(compactor, "INLINE_MESSAGES", 0)
+        monkeypatch.setattr("anyio.to_thread.run_sync", self._run)
+
+    async def _run(self, plan: Callable[[], Any], **options: Any) -> Any:
+        made = plan()
+        self.started.set()
+        await self.go.wait()
+        return made
+
+
+async def test_a_plan_that_was_made_before_a_change_of_the_model_is_discarded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
+        await turns(on, 5)
+        planning = Planning(monkeypatch)
+        outcomes: list[CompactionOutcome] = []
+
+        async def compact() -> None:
+            outcomes.append(await on.session.compact())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(compact)
+            await planning.started.wait()
+            await on.session.configure(model="n")
+            planning.go.set()
+        assert not outcomes[0].applied
+        assert "changed" in outcomes[0].reason
+        assert await applied(on) == []
+
+
+async def test_a_plan_for_a_dropped_turn_is_discarded_though_the_next_is_as_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def script(request: Request, tag: StepTag) -> Scripted:
+        return one_call_a_turn(request, tag) if tag.turn < 6 else never()
+
+    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
+        await turns(on, 5)
+        await on.session.send("dropped")
+        await settled()
+        planning = Planning(monkeypatch)
+        outcomes: list[CompactionOutcome] = []
+
+        async def compact() -> None:
+            outcomes.append(await on.session.compact())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(compact)
+            await planning.started.wait()
+            length = len(on.session.conversation(include_open=True))
+            await on.session.interrupt()
+            await on.session.send("in its place")
+            await settled()
+            assert len(on.session.conversation(include_open=True)) == length
+            planning.go.set()
+            await settled()
+            await on.session.interrupt()
+        assert not outcomes[0].applied
+        assert await applied(on) == []
+
+
+async def test_a_job_that_would_gain_too_little_is_not_applied_but_one_asked_for_is() -> None:
+    async with stage(one_call_a_turn, tools=tools(), **small(min_gain=0.9)) as on:
+        await turns(on, 8)
+        assert await applied(on) == []
+        assert (await on.session.compact()).applied
+        assert len(await applied(on)) == 1
+
+
+async def test_a_job_that_gained_too_little_is_not_tried_again_with_every_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans: list[int] = []
+    plan = SwapToolResults.plan
+
+    def counted(self: SwapToolResults, view: Any, messages: Any, budget: Any) -> Any:
+        plans.append(len(messages))
+        return plan(self, view, messages, budget)
+
+    monkeypatch.setattr(SwapToolResults, "plan", counted)
+    settings = {**small(min_gain=0.9, threshold=0.3), "window_tokens": 60_000}
+    async with stage(one_call_a_turn, tools=tools(), **settings) as on:
+        await turns(on, 11)
+        # From the threshold on, about 13 requests: one plan until there is 1.9 times as much.
+        assert 1 <= len(plans) <= 2
+        assert await applied(on) == []
+
+
+async def test_a_request_that_does_not_fit_is_compacted_as_hard_as_it_takes_in_one_go() -> None:
+    def script(request: Request, tag: StepTag) -> Scripted:
+        if tag.turn == 1:
+            return call("small", id="c1") if tag.step == 1 else "done"
+        return call("t", id=f"c{tag.turn}_{tag.step}") if tag.step < 11 else "done"
+
+    kept = CompactionConfig(threshold=0.999, keep_recent_turns=1, keep_recent_steps=None)
+    # What the settings let go, one small result, is not enough: turn 2 alone is too large.
+    fits: dict[str, Any] = {"window_tokens": 34_000, "max_tokens": 10_000, "compaction": kept}
+    both = [*tools(), Tool(name="small", run=Quick(LINE * 40))]
+    async with stage(script, tools=both, **fits) as on:
+        await on.say("a small result")
+        await on.say("many large ones")
+        (record,) = await applied(on)
+        assert {"c1", "c2_1", "c2_2"} <= set(record.frozen)
+
+
+async def test_what_a_dropped_turn_had_summarised_goes_with_it() -> None:
+    def script(request: Request, tag: StepTag) -> Scripted:
+        return one_call_a_turn(request, tag) if tag.turn == 1 or tag.step == 1 else never()
+
+    async with stage(script, tools=tools()) as on:
+        await on.say("kept")
+        await on.session.send("dropped")
+        await settled()
+        assert set(on.session._actor.state.summaries) == {"c1", "c2"}
+        await on.session.interrupt()
+        assert set(on.session._actor.state.summaries) == {"c1"}

@@ -47,7 +47,7 @@ async def test_a_turns_events_go_from_its_acceptance_to_its_one_terminal_event()
         turn = await on.session.send("go")
         kinds: list[str] = []
         async for event in turn:
-            kind: str = event.__struct_config__.tag  # type: ignore[assignment]
+            kind: str = event.__struct_config__.tag  # type: ignore[assignment]  # every event has a tag
             if not kinds or kinds[-1] != kind:
                 kinds.append(kind)
         assert kinds == [
@@ -208,7 +208,7 @@ async def test_previews_beyond_the_buffer_are_lost_and_counted_and_durable_event
         assert events.buffered[1] <= hub.MAX_PREVIEW_CHARS
         read = durable(await up_to(events, on.session.status().seq))
         assert isinstance(read[-1], r.TurnCommitted)
-        assert text.encode() in bytes(read[-1].spoken.body)  # type: ignore[union-attr]
+        assert text.encode() in bytes(read[-1].spoken.body)  # type: ignore[union-attr]  # it has spoken
         events.close()
 
 
@@ -303,7 +303,7 @@ async def test_every_terminal_event_is_the_last_of_its_turn_for_every_subscriber
             number = getattr(event, "turn", None)
             assert number not in ended
             if isinstance(event, r.RecordBase) and r.is_terminal(event):
-                ended.add(number)  # type: ignore[arg-type]
+                ended.add(number)  # type: ignore[arg-type]  # a turn has a number
         assert ended == {1, 2, 3, 4, 5, 6}
         events.close()
 
@@ -317,3 +317,40 @@ async def test_a_loop_over_a_turn_that_breaks_off_leaves_no_subscriber_behind() 
         gc.collect()
         assert not on.manager._hub.has("s")
         assert await turn.text() == "a reply"
+
+
+async def test_a_record_is_in_the_state_before_anybody_is_told_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heads: list[tuple[int, int]] = []
+    publish = hub.Hub.publish
+
+    def look(self: hub.Hub, session: str, record: r.Record) -> None:
+        heads.append((record.seq, on.session.status().seq))
+        publish(self, session, record)
+
+    async with stage([call("t", id="c"), "done"], tools=[Tool(name="t", run=Quick())]) as on:
+        monkeypatch.setattr(hub.Hub, "publish", look)
+        await on.say("go")
+        assert len(heads) >= 5
+        assert [seq for seq, head in heads if head < seq] == []
+
+
+async def test_a_stream_that_goes_on_after_its_turns_end_shows_nothing_more() -> None:
+    reply = say("a long text that goes on and on " * 4).ignoring_cancellation(50, at=3)
+    async with stage([reply, "next"]) as on:
+        events = on.session.subscribe()
+        turn = await on.session.send("go")
+        await first(events, TextDelta)
+        await on.session.interrupt()
+        assert await on.say("again") == "next"
+        await anyio.sleep(100)
+        assert on.provider.open_streams == 0
+        seen = await up_to(events, on.session.status().seq)
+        ended = next(at for at, event in enumerate(seen) if isinstance(event, r.TurnAborted))
+        late = [event for event in seen[ended:] if isinstance(event, TextDelta)]
+        assert [event.turn for event in late if event.turn == turn.id.number] == []
+        with anyio.move_on_after(10) as waited:
+            await events.__anext__()
+        assert waited.cancelled_caught
+        events.close()

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
 from llmsession.session.manager import SessionManager
@@ -16,6 +17,7 @@ from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Appended, AppendResult, Batch, Owner
 from llmsession.testing.scripted import ScriptedProvider, say
 from llmsession.turns import records as r
+from llmsession.turns.usage import Usage
 from tests.session.probes import (
     BACKENDS,
     assert_request_is_sound,
@@ -203,3 +205,60 @@ def test_recovery_records_are_a_function_of_the_log() -> None:
     assert one.open
     assert recovery_records(one) == recovery_records(other)
     assert differences(one, other) == []  # and asking for them changes nothing
+
+
+EMPTY = msgspec.Raw(b"[]")
+
+
+def _log(*records: r.Record) -> list[r.Record]:
+    """*records* behind a session's first one, numbered, all of epoch 1."""
+    created = r.SessionCreated(session="s", config=msgspec.Raw(b"{}"))
+    return [
+        msgspec.structs.replace(record, seq=seq, epoch=1)
+        for seq, record in enumerate([created, *records], start=1)
+    ]
+
+
+def _accepted(turn: int, *, receipt: str | None = None) -> r.TurnAccepted:
+    return r.TurnAccepted(turn=turn, body=EMPTY, started=True, receipt=receipt)
+
+
+def _committed(turn: int) -> r.TurnCommitted:
+    return r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=Usage())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"seq": 4}, "record 4 cannot follow record 2"),
+        ({"seq": 2}, "record 2 cannot follow record 2"),
+        ({"epoch": 0}, "epoch 0 after 1"),
+    ],
+    ids=["a gap", "a repeat", "an older epoch"],
+)
+def test_a_record_that_cannot_follow_the_one_before_it_is_refused(
+    wrong: dict[str, int], told: str
+) -> None:
+    log = _log(_accepted(1), _committed(1))
+    with pytest.raises(ValueError, match=told):
+        fold("s", [*log[:2], msgspec.structs.replace(log[2], **wrong)])
+    assert fold("s", log).head == 3
+
+
+def test_a_commit_clears_only_the_receipts_that_its_turn_carried() -> None:
+    ran = r.CallReceipt("c", "t", "finished")
+    dropped = r.TurnAborted(turn=1, reason="interrupt", usage=Usage(), calls=(ran,))
+    log = _log(_accepted(1), dropped, _accepted(2), _committed(2))
+    assert [pending.turn for pending in fold("s", log).receipts] == [1]
+    log = _log(_accepted(1), dropped, _accepted(2, receipt="Note"), _committed(2))
+    assert fold("s", log).receipts == ()
+
+
+def test_a_step_reads_the_steers_that_its_record_counts_and_leaves_the_others() -> None:
+    steers = [
+        r.SteerAccepted(turn=1, body=msgspec.Raw(b'[{"type":"text","text":"%d"}]' % n))
+        for n in range(3)
+    ]
+    state = fold("s", _log(_accepted(1), *steers, r.StepCompleted(turn=1, step=1, steers=2)))
+    assert [block["text"] for block in said(state.open[1].staged)[-1][1]] == ["0", "1"]
+    assert state.open[1].steers == [steers[2].body]

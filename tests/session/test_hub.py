@@ -538,3 +538,16 @@ def test_publishing_to_nobody_does_nothing() -> None:
     log.hub.end("s")
     log.hub.lag_all("s")
     assert not log.hub.has("s")
+
+
+async def test_a_cursor_passes_a_record_only_with_the_last_of_its_calls() -> None:
+    log = Log()
+    subscription = log.subscribe()
+    log.write(accepted(1), requested(1, "c1", "c2"), committed(1))
+    cursors = []
+    for _ in range(5):
+        await read(subscription, 1)
+        cursors.append(subscription.cursor)
+    assert cursors == [1, 1, 1, 2, 3]
+    resumed = log.subscribe(after=cursors[2])
+    assert [type(event) for event in await read(resumed, 3)] == [ToolsRequested, ToolUse, ToolUse]

@@ -22,11 +22,12 @@ from llmsession import (
     ToolUse,
     TurnAborted,
 )
+from llmsession.session import commands as c
 from llmsession.session.session import Turn
 from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns import records as r
-from llmsession.turns.blocks import TextBlock
+from llmsession.turns.blocks import TextBlock, encode_blocks
 from llmsession.turns.receipts import settled_text
 from llmsession.turns.records import InterruptPolicy
 from llmsession.turns.usage import Usage
@@ -258,7 +259,7 @@ async def test_a_turn_that_is_no_turn_id_is_refused(turn: Any) -> None:
 async def test_an_unknown_policy_is_refused() -> None:
     async with stage() as on:
         with pytest.raises(InvalidInput, match="keep_all"):
-            await on.session.interrupt(policy="keep_all")  # type: ignore[arg-type]
+            await on.session.interrupt(policy="keep_all")  # type: ignore[arg-type]  # the point
 
 
 async def test_an_interrupt_is_answered_after_its_record_is_durable() -> None:
@@ -546,3 +547,47 @@ async def test_the_record_of_an_abort_names_its_reason_and_the_started_calls() -
         assert isinstance(record, r.TurnAborted)
         assert record.reason == "interrupt"
         assert record.calls == (r.CallReceipt("c", "t", "unknown", '{"path":"a.txt"}'),)
+
+
+# Interrupts that are read together
+
+
+async def test_an_interrupt_folded_into_an_unread_one_ends_the_sends_between_them() -> None:
+    async with stage([never()]) as on:
+        await on.session.send("running")
+        await settled()
+        actor = on.session._actor
+        # All three are unread when the actor comes to them.
+        one = actor.put_interrupt(None, None, None)
+        sent = c.Send(
+            actor.mailbox.number(), None,
+            body=encode_blocks("between"), when_busy="queue", expected_head=None,
+        )  # fmt: skip
+        actor.put(sent)
+        other = actor.put_interrupt(None, None, None)
+        with anyio.fail_after(10):
+            assert await sent.promise.wait() == 2
+            outcome = await other.wait()
+        assert sorted(str(ended.turn) for ended in outcome.turns) == ["u1", "u2"]
+        assert await one.wait() == outcome
+
+
+async def test_a_drop_folded_into_an_unread_keep_wins() -> None:
+    async with stage([call("mine", id="c")], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("hello")
+        await first(turn, ToolUse)
+        keep = on.session._actor.put_interrupt(None, "keep_steps", None)
+        drop = on.session._actor.put_interrupt(None, "drop_turn", None)
+        assert (await keep.wait()).result is InterruptResult.ABORTED
+        assert (await drop.wait()).result is InterruptResult.ABORTED
+        assert on.session.conversation() == ()
+
+
+async def test_an_interrupt_of_one_queued_turn_tells_its_outcome() -> None:
+    async with stage([never()]) as on:
+        await on.session.send("running")
+        queued = await on.session.send("queued")
+        outcome = await on.session.interrupt(queued.id)
+        assert outcome.result is InterruptResult.ABORTED
+        assert outcome.turns == (await queued.outcome(),)
+        assert b"queued" in bytes(outcome.turns[0].user_body)

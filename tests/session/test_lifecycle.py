@@ -22,9 +22,12 @@ from llmsession import (
     Tool,
     ToolUse,
 )
+from llmsession.session import commands as c
+from llmsession.store.protocol import Hold, Owner
 from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, never, say
 from llmsession.turns import records as r
+from llmsession.turns.blocks import encode_blocks
 from tests.session.actors import Quick, SwallowingCancellation, Waiting, first, settled, stage
 
 
@@ -374,7 +377,7 @@ async def test_a_store_that_fails_at_any_append_leaves_a_session_that_goes_on(at
                 store.fail_next()
             real(batch, done)
 
-        store.append = append  # type: ignore[method-assign]
+        store.append = append  # type: ignore[method-assign]  # the fault
         with pytest.raises(StoreError) as raised:
             await on.say("work")
         assert raised.value.committed is False
@@ -452,3 +455,78 @@ async def test_turns_number_on_through_drops_and_restarts_without_a_gap_or_a_rep
     log = [r.decode_record(record.body) for record in await store.read("s")]
     numbers = [record.turn for record in log if isinstance(record, r.TurnAccepted)]
     assert numbers == list(range(1, 61))
+
+
+class SlowToRelease(MemoryStore):
+    """Lets go of a session only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = anyio.Event()
+        self.calls: list[str] = []
+
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+        self.calls.append("acquire")
+        return await super().acquire(session, owner, takeover=takeover)
+
+    async def release(self, hold: Hold) -> None:
+        self.calls.append("release")
+        await self.may.wait()
+        await super().release(hold)
+        self.calls.append("released")
+
+
+async def test_an_evicted_session_is_free_for_another_owner() -> None:
+    async with stage(["hi"]) as on:
+        await on.say("hello")
+        del on.session
+        gc.collect()
+        assert await on.manager.evict_idle() == 1
+        assert (await on.store.row("s")).owner is None
+        async with SessionManager(provider=on.provider, store=on.store) as other:
+            assert len((await other.open("s")).conversation()) == 2
+
+
+async def test_a_session_is_opened_again_only_when_its_release_is_over() -> None:
+    store = SlowToRelease()
+    async with stage(["hi"], store=store) as on:
+        await on.say("hello")
+        del on.session
+        gc.collect()
+        async with anyio.create_task_group() as group:
+            group.start_soon(on.manager.evict_idle)
+            await settled()
+            group.start_soon(on.manager.open, "s")
+            await settled()
+            assert store.calls == ["release"]
+            store.may.set()
+        assert store.calls == ["release", "released", "acquire"]
+
+
+async def test_a_command_that_is_unread_when_the_session_closes_fails_by_name() -> None:
+    async with stage([never()]) as on:
+        await on.session.send("running")
+        await settled()
+        actor = on.session._actor
+        # Both are unread when the actor comes to them, and close is read first.
+        sent = c.Send(
+            actor.mailbox.number(), None,
+            body=encode_blocks("unread"), when_busy="queue", expected_head=None,
+        )  # fmt: skip
+        actor.put(sent)
+        closed = actor.put_close()
+        with anyio.fail_after(100), pytest.raises(SessionClosed):
+            await sent.promise.wait()
+        await closed.wait()
+        assert "unread" not in str(await on.log())
+
+
+async def test_close_names_a_tool_that_is_in_the_grace_of_its_deadline() -> None:
+    tool = SwallowingCancellation(50)
+    script = [call("t", id="c"), "done"]
+    async with stage(script, tools=[Tool(name="t", run=tool, deadline_s=5)], grace_s=20.0) as on:
+        assert await on.say("go") == "done"  # its deadline has passed, its grace has not
+        closed = await on.session.close()
+        assert len(closed.still_running) == 1
+        assert "tool t c" in closed.still_running[0]
+        assert not tool.ended.is_set()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+
 import anyio
 import pytest
 
-from llmsession import Tool, TurnLimits
+from llmsession import Tool, ToolResult, ToolUse, TurnLimits
+from llmsession.session.run import Run
 from llmsession.testing.scripted import ScriptedReply, call, never, say
 from llmsession.turns.receipts import settled_text
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.usage import Usage
-from tests.session.actors import Quick, SwallowingCancellation, Waiting, stage
+from tests.session.actors import Quick, SwallowingCancellation, Waiting, first, settled, stage
 
 
 def calls_for_ever(request: Request, tag: StepTag) -> ScriptedReply:
@@ -110,3 +113,21 @@ async def test_a_limit_keeps_steps_whatever_happens_on_failure(policy: str) -> N
         on_failure=policy,
     ) as on:
         assert (await (await on.session.send("work")).outcome()).status == "committed"
+
+
+async def test_an_ended_turn_is_not_kept_in_memory_by_its_deadlines() -> None:
+    def its_runs() -> list[Run]:
+        gc.collect()
+        runs = [found for found in gc.get_objects() if isinstance(found, Run)]
+        return [run for run in runs if "only_in_this_test" in run.calls]
+
+    script = [call("mine", id="only_in_this_test"), "done"]
+    limits = TurnLimits(max_seconds=5000)
+    async with stage(script, tools=[Tool(name="mine")], limits=limits) as on:
+        turn = await on.session.send("work")
+        await first(turn, ToolUse)
+        assert len(its_runs()) == 1
+        await on.session.submit_tool_results([ToolResult("only_in_this_test", "1")])
+        await turn.text()
+        await settled()
+        assert its_runs() == []

@@ -19,7 +19,7 @@ def recorder() -> tuple[Any, list[dict[str, Any]]]:
     """A structlog logger, and everything that is logged to it."""
     captured = structlog.testing.LogCapture()
     logger = structlog.wrap_logger(None, processors=[captured])
-    return logger, captured.entries  # type: ignore[return-value]
+    return logger, captured.entries  # type: ignore[return-value]  # structlog's type is loose
 
 
 def story() -> Script:

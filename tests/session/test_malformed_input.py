@@ -17,9 +17,9 @@ from llmsession import (
     ToolUse,
     UnknownToolCall,
 )
-from llmsession.testing.scripted import block, call, say
+from llmsession.testing.scripted import block, call, say, think
 from llmsession.turns.blocks import OpaqueBlock
-from tests.session.actors import first, stage
+from tests.session.actors import Quick, first, stage
 
 UNUSABLE: dict[str, Any] = {
     "no text": "",
@@ -135,14 +135,14 @@ async def test_a_callable_that_returns_50_mb_is_an_error_result() -> None:
 
 
 NO_RESULTS: dict[str, Any] = {
-    "an id that is a list": [ToolResult([], "x")],  # type: ignore[arg-type]
-    "an id that is None": [ToolResult(None, "x")],  # type: ignore[arg-type]
+    "an id that is a list": [ToolResult([], "x")],  # type: ignore[arg-type]  # the point
+    "an id that is None": [ToolResult(None, "x")],  # type: ignore[arg-type]  # the point
     "text": ["c"],
     "a dict": [{"call_id": "c", "content": "x"}],
-    "content that is None": [ToolResult("c", None)],  # type: ignore[arg-type]
-    "content that is a number": [ToolResult("c", 5)],  # type: ignore[arg-type]
-    "a summary that is a number": [ToolResult("c", "x", compact_summary=5)],  # type: ignore[arg-type]
-    "an error flag that is text": [ToolResult("c", "x", is_error="yes")],  # type: ignore[arg-type]
+    "content that is None": [ToolResult("c", None)],  # type: ignore[arg-type]  # the point
+    "content that is a number": [ToolResult("c", 5)],  # type: ignore[arg-type]  # the point
+    "a summary that is a number": [ToolResult("c", "x", compact_summary=5)],  # type: ignore[arg-type]  # the point
+    "an error flag that is text": [ToolResult("c", "x", is_error="yes")],  # type: ignore[arg-type]  # the point
 }
 
 
@@ -191,8 +191,8 @@ WRONG_CONFIGS: dict[str, dict[str, Any]] = {
     "a model that is a number": {"model": 5},
     "a system that is a list": {"system": [1]},
     "tools that are None": {"tools": None},
-    "a tool name that is a number": {"tools": [Tool(name=5)]},  # type: ignore[arg-type]
-    "a tool deadline that is text": {"tools": [Tool(name="t", deadline_s="soon")]},  # type: ignore[arg-type]
+    "a tool name that is a number": {"tools": [Tool(name=5)]},  # type: ignore[arg-type]  # the point
+    "a tool deadline that is text": {"tools": [Tool(name="t", deadline_s="soon")]},  # type: ignore[arg-type]  # the point
     "a window that is text": {"window_tokens": "large"},
     "no room for messages": {"window_tokens": 1000, "max_tokens": 1000},
     "a negative grace": {"grace_s": -1},
@@ -274,3 +274,14 @@ async def test_an_unknown_call_is_named_even_before_any_turn() -> None:
     async with stage() as on:
         with pytest.raises(UnknownToolCall):
             await on.session.submit_tool_results([ToolResult("c", "x")])
+
+
+async def test_a_request_that_breaks_a_rule_is_not_sent_and_its_turn_fails_by_name() -> None:
+    script = [think("hm", signature="") + call("t", id="c"), "next"]
+    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+        outcome = await (await on.session.send("hello")).outcome()
+        assert (outcome.status, outcome.stop_reason) == ("failed", "invalid_request")
+        assert "messages[1].content[0]: thinking.signature" in (outcome.error or "")
+        assert len(on.provider.requests) == 1
+        assert on.session.conversation() == ()
+        assert await on.say("again") == "next"

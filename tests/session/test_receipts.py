@@ -54,7 +54,7 @@ async def test_the_next_user_message_ends_with_one_flagged_block_that_names_each
             "- waits (c): started; outcome unknown"
         )
         message = on.session.conversation()[0]
-        assert [block.text for block in message.content][:1] == ["next"]  # type: ignore[union-attr]
+        assert [block.text for block in message.content][:1] == ["next"]  # type: ignore[union-attr]  # text blocks all
         assert message.text == "next"
         assert b"Note from the session" in bytes(on.provider.requests[-1].messages[0].body)
 
@@ -220,8 +220,18 @@ async def test_the_receipt_stands_after_what_the_user_said(drops: int) -> None:
             await anyio.sleep(1)
             await on.session.interrupt()
         await on.say("next")
-        texts = [block.text for block in on.session.conversation()[0].content]  # type: ignore[union-attr]
+        texts = [block.text for block in on.session.conversation()[0].content]  # type: ignore[union-attr]  # text blocks all
         assert texts[0] == "next"
         assert len(texts) == 2
         ids = ", ".join(f"c{n}" for n in range(drops))
         assert f"- t ({ids}): finished" in texts[1]
+
+
+async def test_a_clear_takes_the_pending_receipts_with_it() -> None:
+    async with stage([call("mine", id="c"), "next"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("hello")
+        await first(turn, ToolUse)
+        await on.session.interrupt()
+        await on.session.clear()
+        assert await on.say("anew") == "next"
+        assert [len(message.content) for message in on.session.conversation()] == [1, 1]

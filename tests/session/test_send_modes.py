@@ -22,6 +22,7 @@ from llmsession.session.config import WhenBusy
 from llmsession.session.session import Turn
 from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import call, never, say
+from llmsession.turns import records as r
 from tests.session.actors import (
     Quick,
     SwallowingCancellation,
@@ -158,7 +159,7 @@ async def test_several_steers_are_read_together_in_order() -> None:
         for text in ("one", "two", "three"):
             assert (await on.session.send(text, when_busy="steer")).id == turn.id
         await turn.text()
-        blocks = [block.text for block in on.session.conversation()[2].content]  # type: ignore[union-attr]
+        blocks = [block.text for block in on.session.conversation()[2].content]  # type: ignore[union-attr]  # text blocks all
         assert blocks == ["one", "two", "three"]
         assert len(on.provider.requests) == 2
 
@@ -281,7 +282,7 @@ async def test_every_mode_takes_results_and_sends_between_them(mode: WhenBusy) -
 async def test_an_unknown_mode_is_refused_by_name() -> None:
     async with stage() as on:
         with pytest.raises(InvalidInput, match="sometimes"):
-            await on.session.send("hello", when_busy="sometimes")  # type: ignore[arg-type]
+            await on.session.send("hello", when_busy="sometimes")  # type: ignore[arg-type]  # the point
 
 
 async def test_cancelling_the_caller_of_a_send_does_not_take_the_send_back() -> None:
@@ -322,3 +323,25 @@ async def test_tools_of_a_queued_turn_do_not_start_before_it() -> None:
         await on.session.interrupt("u1")
         assert await second.text() == "done"
         assert tool.inputs == [{}]
+
+
+async def test_the_record_of_a_step_counts_the_steers_that_it_reads() -> None:
+    async with stage([say("a long reply").slow(1), "done"]) as on:
+        turn = await on.session.send("start")
+        for text in ("one", "two"):
+            await on.session.send(text, when_busy="steer")
+        await turn.text()
+        steps = [record for record in await on.log() if isinstance(record, r.StepCompleted)]
+        assert [step.steers for step in steps] == [2]
+
+
+async def test_a_steer_asked_for_after_an_interrupt_is_a_new_turn() -> None:
+    async with stage([never(), "second reply"]) as on:
+        turn = await on.session.send("first")
+        await anyio.sleep(1)
+        # Both are unread when the actor comes to them.
+        interrupted = on.session._actor.put_interrupt(None, None, None)
+        steered = await on.session.send("later", when_busy="steer")
+        assert (await interrupted.wait()).result is InterruptResult.ABORTED
+        assert (await turn.outcome()).unread_steers == ()
+        assert await steered.text() == "second reply"

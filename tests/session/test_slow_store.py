@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from llmsession.session.config import SessionConfig, Tool, ToolResult
+from llmsession.session.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.session.manager import SessionManager
 from llmsession.store.memory import MemoryStore
 from llmsession.testing.faults import FaultyStore
@@ -131,3 +131,81 @@ async def test_what_comes_while_a_batch_is_on_its_way_follows_in_one_batch_in_or
         assert [record.turn for record in written if isinstance(record, r.TurnCommitted)] == [
             1, 2, 3, 4, 5, 6,
         ]  # fmt: skip
+
+
+async def test_a_logged_interrupt_of_an_idle_session_is_answered_when_its_answer_is_durable() -> (
+    None
+):
+    store = FaultyStore(MemoryStore())
+    async with SessionManager(provider=ScriptedProvider(_reply), store=store) as manager:
+        session = await manager.create(CONFIG, session_id="s")
+        answers: list[str] = []
+
+        async def interrupt() -> None:
+            answers.append((await session.interrupt(command_id="i1")).result.value)
+
+        store.delay()
+        with anyio.fail_after(100):
+            async with anyio.create_task_group() as group:
+                group.start_soon(interrupt)
+                await store.wait_delayed()
+                await settle(5.0)
+                assert answers == []
+                store.deliver()
+        assert answers == ["not_running"]
+
+
+async def test_an_interrupt_of_one_queued_turn_is_answered_when_its_end_is_durable() -> None:
+    store = FaultyStore(MemoryStore())
+    async with SessionManager(provider=ScriptedProvider(_reply), store=store) as manager:
+        session = await manager.create(CONFIG, session_id="s")
+        await session.send("use tools")
+        queued = await session.send("queued")
+        answers: list[str] = []
+
+        async def interrupt() -> None:
+            answers.append((await session.interrupt(queued.id)).result.value)
+
+        await settle()
+        store.delay()
+        with anyio.fail_after(100):
+            async with anyio.create_task_group() as group:
+                group.start_soon(interrupt)
+                await store.wait_delayed()
+                await settle(5.0)
+                assert answers == []
+                store.deliver()
+        assert answers == ["aborted"]
+
+
+async def test_a_compaction_is_answered_when_it_is_durable_and_not_before() -> None:
+    def script(request: Request, tag: StepTag) -> ScriptedReply:
+        return call("t", id=f"c{tag.turn}") if tag.step == 1 else say("done")
+
+    async def long_output() -> str:
+        return "a line of output that says something\n" * 200
+
+    store = FaultyStore(MemoryStore())
+    config = SessionConfig(
+        model="m",
+        tools=[Tool(name="t", run=long_output)],
+        compaction=CompactionConfig(keep_recent_turns=1, threshold=0.99),
+    )
+    async with SessionManager(provider=ScriptedProvider(script), store=store) as manager:
+        session = await manager.create(config, session_id="s")
+        for _ in range(3):
+            await (await session.send("work")).text()
+        answers: list[bool] = []
+
+        async def compact() -> None:
+            answers.append((await session.compact()).applied)
+
+        store.delay()
+        with anyio.fail_after(100):
+            async with anyio.create_task_group() as group:
+                group.start_soon(compact)
+                await store.wait_delayed()
+                await settle(5.0)
+                assert answers == []
+                store.deliver()
+        assert answers == [True]

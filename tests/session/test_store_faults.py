@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
@@ -23,7 +23,7 @@ from llmsession.session.manager import SessionManager
 from llmsession.session.session import LLMSession
 from llmsession.session.state import fold
 from llmsession.store.memory import MemoryStore
-from llmsession.store.protocol import AppendResult, Batch, Conflict, Lost, Owner
+from llmsession.store.protocol import AppendResult, Batch, Conflict, Lost, Owner, StoredRecord
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say
 from llmsession.turns import records as r
 from llmsession.turns.previews import ToolUse
@@ -274,3 +274,58 @@ async def test_a_session_whose_creation_cannot_be_written_can_be_had_all_the_sam
                     await manager.delete("s")
                 session = await manager.create(CONFIG, session_id="s")
             assert await (await session.send("hello")).text() == "fine"
+
+
+class RefusingOnce(MemoryStore):
+    """Once armed, refuses one batch as if the log were elsewhere, in the owner's own epoch."""
+
+    armed = False
+
+    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        if self.armed:
+            self.armed = False
+            done(Conflict(_now(self.row(batch.session))))
+        else:
+            super().append(batch, done)
+
+
+async def test_a_batch_that_met_a_conflict_and_is_not_in_the_log_is_not_taken_as_written() -> None:
+    store = RefusingOnce()
+    provider = ScriptedProvider([say("fine"), say("back")])
+    async with SessionManager(provider=provider, store=store) as manager:
+        session = await manager.create(SessionConfig(model="m"), session_id="s")
+        assert await (await session.send("hello")).text() == "fine"
+        before = await log_of(store, "s")
+        store.armed = True
+        with anyio.fail_after(100), pytest.raises(StoreError):
+            await session.send("refused")
+        assert await log_of(store, "s") == before
+        again = await manager.open("s")
+        assert await (await again.send("hello")).text() == "back"
+        assert b"refused" not in again.context().encode()
+
+
+class Shortened(MemoryStore):
+    """Once armed, reads all but the last record of a log."""
+
+    armed = False
+
+    async def read(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[StoredRecord]:
+        found = await super().read(session, after=after, limit=limit)
+        return found[:-1] if self.armed else found
+
+
+async def test_a_log_that_ends_before_its_head_is_not_opened() -> None:
+    store = Shortened()
+    async with SessionManager(provider=ScriptedProvider([say("fine")]), store=store) as manager:
+        session = await manager.create(SessionConfig(model="m"), session_id="s")
+        await (await session.send("hello")).text()
+        head = session.status().seq
+        await session.close()
+        store.armed = True
+        with pytest.raises(StoreError, match=f"has {head - 1} of {head} records"):
+            await manager.open("s")
+        store.armed = False
+        assert len((await manager.open("s")).conversation()) == 2

@@ -119,7 +119,7 @@ async def test_what_a_callable_returns_becomes_content(returned: Any, shown: str
         assert not results(on)[0].is_error
 
 
-@pytest.mark.parametrize("returned", [object(), [1, 2], [{"no": "type"}], ToolOutput(content=5)])  # type: ignore[arg-type]
+@pytest.mark.parametrize("returned", [object(), [1, 2], [{"no": "type"}], ToolOutput(content=5)])  # type: ignore[arg-type]  # the point
 async def test_what_is_no_content_becomes_an_error_result(returned: Any) -> None:
     async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick(returned))]) as on:
         assert await on.say("go") == "ok"
@@ -231,6 +231,20 @@ async def test_a_tool_that_swallows_the_cancellation_of_its_deadline_holds_nothi
         await settled()
         assert on.session.status().lingering == ()
         assert results(on)[0].text == settled_text("deadline")
+
+
+async def test_a_deadline_stops_its_own_tool_whatever_the_ids_of_the_calls_are() -> None:
+    # "in" is a word of every work's name.
+    calls = call("short", id="in") + call("long", {"seconds": 30}, id="b")
+    tools = [Tool(name="short", run=Waiting(), deadline_s=1), Tool(name="long", run=_last)]
+    async with stage([calls, "ok"], tools=tools) as on:
+        await on.say("go")
+        assert [block.text for block in results(on)] == [settled_text("deadline"), "made it"]
+
+
+async def _last(seconds: float) -> str:
+    await anyio.sleep(seconds)
+    return "made it"
 
 
 async def test_without_a_deadline_a_call_waits_for_ever() -> None:
@@ -381,7 +395,7 @@ async def test_content_that_is_no_content_is_refused_and_may_be_submitted_again(
         await first(turn, ToolUse)
         for content in (5, None, [{"no": "type"}], [3]):
             with pytest.raises(InvalidMessage):
-                await on.session.submit_tool_results([ToolResult("a", content)])  # type: ignore[arg-type]
+                await on.session.submit_tool_results([ToolResult("a", content)])  # type: ignore[arg-type]  # the point
         await on.session.submit_tool_results([ToolResult("a", "1")])
         assert await turn.text() == "ok"
 
@@ -442,3 +456,27 @@ async def test_tools_that_cannot_work_are_refused_at_configuration(tools: Any) -
         with pytest.raises(InvalidConfig):
             await on.session.configure(tools=tools)
         assert on.session.config.tools == ()
+
+
+async def test_a_tool_is_cancelled_at_its_deadline() -> None:
+    tool = Waiting()
+    tools = [Tool(name="t", run=tool, deadline_s=5)]
+    async with stage([call("t", id="c"), "ok"], tools=tools) as on:
+        assert await on.say("go") == "ok"
+        await anyio.sleep(1)
+        assert tool.cancelled
+        assert on.session.status().lingering == ()
+
+
+async def test_a_tool_that_outlives_its_deadline_is_named_while_its_turn_goes_on() -> None:
+    tool = SwallowingCancellation(500)
+    tools = [Tool(name="t", run=tool, deadline_s=5)]
+    async with stage([call("t", id="c"), say("x" * 16 * 100).slow(1)], tools=tools) as on:
+        turn = await on.session.send("go")
+        await anyio.sleep(10)
+        assert on.session.status().turn_phase == "streaming"
+        (name,) = on.session.status().lingering
+        assert "tool t c" in name
+        outcome = await on.session.interrupt()
+        assert (await turn.outcome()).status == "aborted"
+        assert outcome.turns[0].still_running == ()  # not the stream, and the call was settled

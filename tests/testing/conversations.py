@@ -53,7 +53,7 @@ def _messages(number: int, turn: Sequence[Said]) -> list[Message]:
                 turn=number,
                 role=role,  # type: ignore[arg-type]  # one of the two
                 body=encode_blocks([_bare(block) for block in blocks]),
-                **(spoken if role == "assistant" else {}),  # type: ignore[arg-type]
+                **(spoken if role == "assistant" else {}),  # type: ignore[arg-type]  # fields of several types
             )
         )
     return messages

@@ -138,6 +138,33 @@ async def test_a_result_that_no_session_takes_is_counted_and_its_call_repaired()
     assert (report.repaired, report.differences) == (1, 0)
 
 
+async def test_results_of_a_reply_that_was_lost_are_left_out_and_counted() -> None:
+    whole = recording(
+        [
+            [text("a")],
+            [call("c1")],
+            [result("c1")],
+            [call("c2")],
+            [result("c2"), text("quickly")],
+            [text("b")],
+        ]
+    )
+    kept = tuple(message for message in whole.messages if "c2" not in str(message.tool_calls))
+    report = (await drive(msgspec.structs.replace(whole, messages=kept))).report
+    assert report.skipped_reasons == Counter(orphan_result=1)
+    assert (report.messages, report.repaired, report.differences) == (4, 0, 0)
+
+
+async def test_of_two_results_for_one_call_the_first_counts() -> None:
+    said = recording(
+        [[text("a")], [call("c1")], [result("c1", "one"), result("c1", "two")], [text("b")]]
+    )
+    driven = await drive(said)
+    assert [found.text for found in results_of(driven.history)] == ["one"]
+    assert driven.report.skipped_reasons == Counter(orphan_result=1)
+    assert driven.report.differences == 0
+
+
 async def test_what_comes_after_a_reply_that_ends_the_turn_is_counted_as_unplayed() -> None:
     said = recording([[text("a")], [text("b")], [text("c")]])
     report = (await drive(said)).report
@@ -225,7 +252,16 @@ async def test_each_recorded_message_is_told_once_as_progress() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [DriveOptions(interrupt_every=0), DriveOptions(window_tokens=1)], ids=repr
+    "options",
+    [
+        DriveOptions(interrupt_every=0),
+        DriveOptions(window_tokens=1),
+        DriveOptions(delta_chars=0),
+        DriveOptions(delay_s=-1),
+        DriveOptions(delay_s=float("inf")),
+        DriveOptions(delay_s=float("nan")),
+    ],
+    ids=repr,
 )
 async def test_options_that_cannot_work_are_refused(options: DriveOptions) -> None:
     with pytest.raises(InvalidInput):

@@ -22,7 +22,7 @@ def request(*messages: Blocks) -> Request:
         max_tokens=10,
         tools=(encode_tool("look"),),
         messages=tuple(
-            RequestMessage(roles[at % 2], encode_blocks(list(blocks)))  # type: ignore[arg-type]
+            RequestMessage(roles[at % 2], encode_blocks(list(blocks)))  # type: ignore[arg-type]  # one of the two roles
             for at, blocks in enumerate(messages)
         ),
     )

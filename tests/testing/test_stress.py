@@ -3,6 +3,8 @@ breach of a promise that was never put to the test says nothing."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from llmsession.errors import InvalidInput
@@ -99,8 +101,17 @@ async def test_a_run_is_checked_alike_from_its_lines() -> None:
     assert len(lines) > 100
 
 
-@pytest.mark.parametrize("fields", [{"sessions": 0}, {"turns": -1}, {"interrupts": -1}])
-async def test_a_plan_that_cannot_be_run_is_refused(fields: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sessions": 0},
+        {"turns": -1},
+        {"interrupts": -1},
+        {"seconds": float("nan")},
+        {"seconds": float("inf")},
+    ],
+)
+async def test_a_plan_that_cannot_be_run_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(fields))):
         await run_stress(StressPlan(**fields))
 

@@ -136,6 +136,17 @@ def test_a_bad_middle_line_is_noted_or_in_strict_mode_refused_by_its_number(bad:
         read_own(HEADER + bad + row("m2"), strict=True)
 
 
+def test_a_message_of_an_earlier_turn_than_the_one_before_it_is_noted_or_refused() -> None:
+    data = HEADER + row("m1", turn=2) + row("m2", turn=1) + row("m3", turn=2)
+    conversation = read_own(data)
+    assert [message.id for message in conversation.messages] == ["m1", "m3"]
+    assert [(note.line, note.what, note.visible) for note in conversation.notes] == [
+        (3, "bad_line", True)
+    ]
+    with pytest.raises(TranscriptError, match=r"^line 3: .* turn 1 after turn 2"):
+        read_own(data, strict=True)
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [

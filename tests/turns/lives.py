@@ -207,7 +207,7 @@ class Life:
         tag = self.work.pop("OpenStream")
         kind = (("retryable",) * 4 + ("overflow", "fatal"))[self.choose(6)]
         delay_s = float(self.choose(2) * 3)
-        error = ProviderError("bad luck", kind=kind, delay_s=delay_s)  # type: ignore[arg-type] # one of the three
+        error = ProviderError("bad luck", kind=kind, delay_s=delay_s)  # type: ignore[arg-type]  # one of the three
         event = name_stream_failure(
             self.turn, error, limits=LIMITS, on_failure=self.on_failure, tag=tag
         )

@@ -26,5 +26,5 @@ def test_an_event_has_no_tag_unless_it_reports_work(event: e.Event) -> None:
 def test_an_effect_always_carries_the_tag_of_its_work() -> None:
     for effect in e.Effect.__subclasses__():
         with pytest.raises(TypeError, match=r"(?i)missing"):
-            effect()  # type: ignore[call-arg] # that is the point
+            effect()  # type: ignore[call-arg]  # that is the point
     assert e.StopWork(tag=StepTag(1, 1, 1)).tag == StepTag(1, 1, 1)

@@ -50,7 +50,7 @@ def test_text_joins_the_text_blocks_without_what_the_session_wrote() -> None:
 
 def test_a_message_is_immutable() -> None:
     with pytest.raises(AttributeError):
-        message().turn = 2  # type: ignore[misc] # it is frozen
+        message().turn = 2  # type: ignore[misc]  # it is frozen
 
 
 def test_reading_content_changes_neither_equality_nor_hash() -> None:

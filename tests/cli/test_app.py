@@ -1,0 +1,34 @@
+"""The command line's frame: what it leaves with when nobody reads it any more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "recordings" / "counts.jsonl"
+RUN = "from llmsession.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["replay", EXAMPLE], ["replay", "--json", EXAMPLE, EXAMPLE]],
+    ids=["rich and typer", "rich", "print"],
+)
+def test_a_reader_that_hangs_up_is_no_broken_promise_and_no_traceback(
+    arguments: list[str | Path],
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, *arguments],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (141, "")

@@ -1,0 +1,95 @@
+"""``llmsession stress``: figures, the exit code of a breach, and what shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from llmsession.cli import main, stress
+from llmsession.testing.breach import Breach
+from llmsession.testing.checker import check
+from llmsession.testing.record import Begun, Invoked, Recording, decode_lines
+from llmsession.testing.stress import StressPlan, StressReport
+from llmsession.turns.request import Profile
+
+SMALL = ("--sessions", "2", "--turns", "4", "--interrupts", "2", "--seed", "3")
+
+
+def run(*arguments: str) -> int:
+    try:
+        main(["stress", *arguments])
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    return 0
+
+
+def test_json_is_one_object_with_the_promised_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*SMALL, "--json") == 0
+    told, err = capsys.readouterr()
+    (line,) = told.splitlines()
+    figures = msgspec.json.decode(line)
+    assert set(figures) >= {
+        "sessions", "turns", "interrupts", "breaches", "interrupt_p50_ms", "interrupt_p99_ms",
+        "turns_per_second",
+    }  # fmt: skip
+    assert (figures["sessions"], figures["seed"], figures["breaches"]) == (2, 3, 0)
+    assert figures["turns"] > 0
+    assert err == ""
+
+
+def test_the_record_can_be_kept_and_checked_again(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    assert run(*SMALL, "--record", str(path)) == 0
+    with path.open("rb") as lines:
+        assert check(decode_lines(lines)) == ()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_breach_is_exit_code_1_with_the_seed_and_the_shortest_record(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    calls = tuple(Invoked(session="s0", call=at, command="send", at=0.0) for at in range(3))
+    begun = Begun(seed=7, plan={}, profile=Profile(name="stress"), grace_s=0.1)
+
+    async def broken(plan: StressPlan) -> StressReport:
+        return StressReport(
+            plan=plan,
+            counts={"turns": 1},
+            breaches=(Breach(13, "s0", "long", calls), Breach(4, "s0", "short", calls[:1])),
+            seconds=1.0,
+            interrupt_p50_ms=1.0,
+            interrupt_p99_ms=2.0,
+            recording=Recording([begun, *calls]),
+        )
+
+    monkeypatch.setattr(stress, "run_stress", broken)
+    assert run("--seed", "7", *(["--json"] if as_json else [])) == 1
+    told, err = capsys.readouterr()
+    assert "2 breaches with seed 7" in err
+    assert "the shortest record that shows one (invariant 4 in session s0: short)" in err
+    assert err.count("\n") == 5
+    if as_json:
+        assert msgspec.json.decode(told)["breaches"] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--sessions", "0"],
+        ["--turns", "-1"],
+        ["--interrupts", "-1"],
+        ["--seconds", "nan"],
+        ["--seed", "x"],
+        ["--record", "/"],
+        ["--no-such-option"],
+    ],
+    ids=" ".join,
+)
+def test_bad_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert run(*arguments) == 2
+    told, err = capsys.readouterr()
+    assert told == ""
+    assert err
+    assert "Traceback" not in err

@@ -1,0 +1,38 @@
+"""What sessions of one manager share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmsession import MemoryStore, SessionConfig, SessionManager, Tool
+from llmsession.testing.scripted import ScriptedProvider
+
+
+def config(temperature: float, run: Any = None) -> SessionConfig:
+    tool = Tool(name="look", input_schema={"type": "object", "title": "t"}, run=run)
+    return SessionConfig(model="m", tools=[tool], options={"temperature": temperature})
+
+
+async def test_sessions_of_equal_configurations_keep_one() -> None:
+    async with SessionManager(provider=ScriptedProvider([]), store=MemoryStore()) as manager:
+        first = await manager.create(config(1))
+        second = await manager.create(config(1))
+        assert second.config is first.config
+        await second.configure(system="other")
+        assert first.config.system is None
+        assert second.config.system == "other"
+
+
+async def test_configurations_that_are_equal_but_not_sent_alike_stay_apart() -> None:
+    async with SessionManager(provider=ScriptedProvider([]), store=MemoryStore()) as manager:
+        first = await manager.create(config(1))
+        second = await manager.create(config(1.0))
+        assert b'"temperature":1}' in first.context().encode()
+        assert b'"temperature":1.0}' in second.context().encode()
+
+
+async def test_configurations_with_other_callables_stay_apart() -> None:
+    async with SessionManager(provider=ScriptedProvider([]), store=MemoryStore()) as manager:
+        first = await manager.create(config(1, run=len))
+        second = await manager.create(config(1, run=max))
+        assert [session.config.tools[0].run for session in (first, second)] == [len, max]  # type: ignore[union-attr]
