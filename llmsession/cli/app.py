@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 import typer
+from typer.exceptions import TyperException
 from typer.main import get_command
 
 from llmsession.errors import SessionError
@@ -36,8 +38,21 @@ app.command()(story)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit. A user's mistake is one line on stderr and exit code 2."""
     command = get_command(app)
+    given = list(arguments) if arguments is not None else None
     try:
-        command(args=list(arguments) if arguments is not None else None, prog_name="llmsession")
+        code = command(args=given, prog_name="llmsession", standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+    except BrokenPipeError:
+        # Python flushes stdout once more when it ends, and would complain about the same pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(HUNG_UP)
+    except TyperException as error:
+        told = str(getattr(error, "format_message", error.__str__)())
+        # A bare command has printed its help by now, and has nothing to say.
+        if told.strip():
+            print(f"llmsession: {' '.join(told.split())}", file=sys.stderr)
+        sys.exit(USAGE)
     except (SessionError, OSError) as error:
         print(f"llmsession: {_told(error)}", file=sys.stderr)
         sys.exit(USAGE)

@@ -52,9 +52,10 @@ def project(messages: Sequence[Message], view: View, profile: Profile, frame: Fr
     """The request for *messages* as *view* shows them; equal inputs give equal bytes.
 
     Results that the view swaps or caps show its text in the same block: same id, order, count
-    and ``is_error``. Thinking before ``thinking_from`` is left out, and so are white-space text
-    blocks and messages that become empty. In a user message tool results stand before
-    everything else. Neighbours of one role become one message if the profile merges roles.
+    and ``is_error``. Thinking before ``thinking_from`` is left out, and all without a signature;
+    so are white-space text blocks and messages that become empty. In a user message tool results
+    stand before everything else. Neighbours of one role become one message if the profile merges
+    roles.
     """
     return Projector().project(messages, view, profile, frame)
 
@@ -228,7 +229,7 @@ def _shown_block(
     if isinstance(block, TextBlock):
         return raw if block.text.strip() else None
     if is_thinking(block):
-        return None if leave_out_thinking else raw
+        return None if leave_out_thinking or _is_unsigned(block) else raw
     call_id = _call_id(block)
     if call_id is None:
         return raw
@@ -263,6 +264,11 @@ def is_thinking(block: Block) -> bool:
     if isinstance(block, ThinkingBlock | RedactedThinkingBlock):
         return True
     return isinstance(block, OpaqueBlock) and block.type in _THINKING_TYPES
+
+
+def _is_unsigned(block: Block) -> bool:
+    """Is it thinking that no provider takes back? Compatible servers may send such."""
+    return isinstance(block, ThinkingBlock) and not block.signature
 
 
 def _is_blank(part: Any) -> bool:

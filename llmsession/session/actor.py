@@ -33,7 +33,6 @@ from llmsession.errors import (
 )
 from llmsession.store.protocol import Appended, Conflict, Hold, Lost, Store
 from llmsession.turns import records as r
-from llmsession.turns.blocks import clean_text
 from llmsession.turns.machine import Phase
 
 from . import commands as c
@@ -306,9 +305,8 @@ class Actor:
         for call_id in command.summaries:
             if call_id not in self.state.call_turns:
                 raise UnknownToolCall(call_id)
-        summaries = {call_id: clean_text(text) for call_id, text in command.summaries.items()}
         noted = c.remembered(command.command_id, command.digest, None)
-        record = r.SummariesStored(summaries=summaries, commands=noted)
+        record = r.SummariesStored(summaries=command.summaries, commands=noted)
         self.core.journal.write(record, self.book.answer(command))
 
     def _clear(self, command: c.Clear) -> None:

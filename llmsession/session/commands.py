@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from llmsession.errors import InvalidInput
+from llmsession.turns.blocks import clean_text
 from llmsession.turns.records import Answer, CommandAnswer, InterruptPolicy
 
 from .compactor import CompactionOutcome
@@ -142,9 +143,10 @@ class StoreSummaries(Command[None]):
     __slots__ = ("summaries",)
 
     def __init__(self, ingress: int, command_id: str | None, summaries: dict[str, str]) -> None:
-        of = digest(command_id, "summaries", msgspec.json.encode(summaries))
+        cleaned = {clean_text(call_id): clean_text(text) for call_id, text in summaries.items()}
+        of = digest(command_id, "summaries", msgspec.json.encode(cleaned))
         super().__init__(ingress, command_id, of)
-        self.summaries = summaries
+        self.summaries = cleaned
 
 
 class InterruptCaller:

@@ -16,6 +16,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from llmsession.errors import (
+    InvalidConfig,
     InvalidInput,
     SessionClosed,
     SessionError,
@@ -181,6 +182,10 @@ class SessionManager:
         once the manager is closing.
         """
         self._check_accepting()
+        if not isinstance(config, SessionConfig):
+            raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
+        if session_id is not None and not isinstance(session_id, str):
+            raise InvalidInput(f"session id {session_id!r} is no text")
         config, stored = self._world.shared(config.checked())
         session = session_id if session_id is not None else uuid.uuid4().hex
         if not session or len(session) > 200 or not session.isprintable():
@@ -447,6 +452,8 @@ class SessionManager:
         evicted = 0
         for actor in idle:
             if actor.pins or not actor.is_idle or actor.standing != "live":
+                continue
+            if actor.session in self._busy:  # somebody tries to make one of its name
                 continue
             busy = self._busy[actor.session] = Promise()
             hold = actor.evict()

@@ -19,7 +19,9 @@ from llmsession.errors import (
 )
 from llmsession.turns import records as r
 from llmsession.turns.blocks import (
+    KNOWN_TYPES,
     Content,
+    OpaqueBlock,
     TextBlock,
     ToolResultBlock,
     ToolUseBlock,
@@ -436,6 +438,8 @@ def _user_body(content: Content) -> msgspec.Raw:
     for at, block in enumerate(blocks):
         if isinstance(block, TextBlock) and not block.text.strip():
             raise InvalidMessage(f"block {at} is an empty text")
+        if isinstance(block, OpaqueBlock) and block.type in KNOWN_TYPES:
+            raise InvalidMessage(f"block {at} is not as a {block.type} block has to be")
         if isinstance(block, ToolResultBlock):
             raise InvalidMessage(f"block {at} is a tool result; use submit_tool_results")
         if isinstance(block, ToolUseBlock) or block.__struct_config__.tag in (

@@ -11,6 +11,9 @@ from anyio.abc import TaskGroup
 
 __all__ = ["Timer", "Timers"]
 
+PRUNE_AT = 256
+"""From here on, cancelled deadlines are taken out whenever their number may have doubled."""
+
 
 class Timer:
     """A call that will be made at ``at`` (the backend's clock), unless it is cancelled."""
@@ -44,6 +47,7 @@ class Timers:
     def __init__(self, group: TaskGroup) -> None:
         self._group = group
         self._heap: list[tuple[float, int, Timer]] = []
+        self._prune_at = PRUNE_AT
         self._order = count()
         self._wake: anyio.Event | None = None
         self._running = False
@@ -56,6 +60,8 @@ class Timers:
             return timer
         earliest = not self._heap or timer.at < self._heap[0][0]
         heapq.heappush(self._heap, (timer.at, next(self._order), timer))
+        if len(self._heap) >= self._prune_at:
+            self._prune()
         if not self._running:
             self._running = True
             self._group.start_soon(self._run, name="llmsession timers")
@@ -69,6 +75,12 @@ class Timers:
         self._heap.clear()
         if self._wake is not None:
             self._wake.set()
+
+    def _prune(self) -> None:
+        # Most deadlines are cancelled long before their time: a call's is, when it is answered.
+        self._heap = [entry for entry in self._heap if not entry[2].is_cancelled]
+        heapq.heapify(self._heap)
+        self._prune_at = max(PRUNE_AT, 2 * len(self._heap))
 
     async def _run(self) -> None:
         try:

@@ -106,7 +106,7 @@ def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
                 max_chars=compaction.summary_chars,
             )
     return Answer(
-        call_id=result.call_id,
+        call_id=clean_text(result.call_id),
         content=msgspec.Raw(content),
         is_error=result.is_error,
         summary=clean_text(summary) if summary else None,

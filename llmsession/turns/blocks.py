@@ -15,6 +15,7 @@ import msgspec
 from llmsession.errors import InvalidMessage
 
 __all__ = [
+    "KNOWN_TYPES",
     "Block",
     "Content",
     "DocumentBlock",
@@ -130,6 +131,21 @@ KnownBlock: TypeAlias = (
 Block: TypeAlias = KnownBlock | OpaqueBlock
 Content: TypeAlias = str | Sequence[Block | Mapping[str, Any]]
 """What a caller may pass as content: text, or blocks as structs or as plain dicts."""
+
+
+KNOWN_TYPES = frozenset(
+    str(known.__struct_config__.tag)
+    for known in (
+        TextBlock,
+        ThinkingBlock,
+        RedactedThinkingBlock,
+        ToolUseBlock,
+        ToolResultBlock,
+        ImageBlock,
+        DocumentBlock,
+    )
+)
+"""The types that are read here. A block of one of them that is opaque is malformed."""
 
 
 class _Typed(msgspec.Struct):

@@ -12,6 +12,7 @@ from llmsession.errors import ProviderError
 
 from .blocks import (
     Block,
+    TextBlock,
     ToolUseBlock,
     block_type,
     clean_text,
@@ -73,7 +74,9 @@ class _Part:
 
     def add(self, delta: BlockDelta) -> None:
         if delta.kind == "citation":
-            self.citations.append(msgspec.Raw(clean_text(delta.text).encode()))
+            citation = clean_text(delta.text).encode()
+            _check_json(citation, f"the citation of block {delta.index}")
+            self.citations.append(msgspec.Raw(citation))
         else:
             self.pieces.setdefault(delta.kind, []).append(delta.text)
 
@@ -204,16 +207,52 @@ class ReplyBuilder:
 
 
 def _opened(event: BlockStarted) -> _Part:
-    try:
-        part = _Part(bytes(event.block))
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise _broken(f"block {event.index} is not JSON: {error}") from error
+    """The part that *event* opens. All of it is read here: what is wrong with it must not come
+    out later, where the reply is put together or an interrupt asks what was said."""
+    place = f"block {event.index}"
+    _check_json(bytes(event.block), place)
+    part = _Part(bytes(event.block))
     if not part.type:
-        raise _broken(f"block {event.index} has no type")
-    if part.type == "tool_use" and not isinstance(_parsed(part.opened), ToolUseBlock):
+        raise _broken(f"{place} has no type")
+    if part.type == "tool_result":
+        raise _broken(f"{place} is a tool result, which is not the model's to say")
+    try:
+        if part.type in ("text", "thinking"):
+            _Streamed.decode(part.opened)
+        if part.type == "text" and not isinstance(_parsed(part.opened), TextBlock):
+            # Without its text it would be no text block, unless deltas come.
+            part.opened = encode_json({**_Fields.decode(part.opened), "text": ""})
+        call = part.type == "tool_use" and not isinstance(_parsed(part.opened), ToolUseBlock)
+    except msgspec.DecodeError as error:
+        raise _broken(f"{place} is not as its type says: {error}") from error
+    if call:
         # Nobody could answer it, and a call without an answer spoils every later request.
-        raise _broken(f"block {event.index} is a call without an id or a name")
+        raise _broken(f"{place} is a call without an id or a name")
     return part
+
+
+class _StreamedFields(msgspec.Struct):
+    """The fields of a block that deltas are added to."""
+
+    text: str = ""
+    thinking: str | None = None
+    signature: str | None = None
+    citations: list[msgspec.Raw] | None = None
+
+
+_Streamed = msgspec.json.Decoder(_StreamedFields)
+# A float that is out of range is JSON all the same.
+_Json = msgspec.json.Decoder(float_hook=str)
+
+
+def _check_json(raw: bytes, what: str) -> None:
+    try:
+        _Json.decode(raw)
+        deep = too_deep(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _broken(f"{what} is not JSON: {error}") from error
+    if deep:
+        raise _broken(f"{what} is nested too deep")
 
 
 def _parsed(raw: bytes) -> Block:

@@ -32,3 +32,25 @@ def test_a_reader_that_hangs_up_is_no_broken_promise_and_no_traceback(
             check=False,
         )
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["replay", "--interrupt-every", "0", str(EXAMPLE)], "--interrupt-every"),
+        (["stress", "--seed", "x"], "--seed"),
+        (["replay"], "FILE"),
+        (["nothing"], "nothing"),
+        (["replay", "no such file"], "no such file"),
+    ],
+)
+def test_a_users_mistake_is_one_line_on_stderr_and_exit_code_2(
+    arguments: list[str], named: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("llmsession: ")
+    assert named in line

@@ -178,7 +178,7 @@ def test_a_folder_is_no_file(run: Run, tmp_path: Path) -> None:
     assert ran.err == f"llmsession: {tmp_path}: Is a directory\n"
 
 
-def test_a_file_that_may_not_be_read_is_one_line_too(
+def test_whether_a_file_may_be_read_is_found_out_by_reading_it(
     run: Run, loop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # By the answer of the system: whoever runs the tests may be allowed to read everything.

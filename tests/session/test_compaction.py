@@ -473,9 +473,12 @@ async def test_a_plan_for_a_dropped_turn_is_discarded_though_the_next_is_as_long
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def script(request: Request, tag: StepTag) -> Scripted:
-        return one_call_a_turn(request, tag) if tag.turn < 6 else never()
+        if tag.turn < 6:
+            return one_call_a_turn(request, tag)
+        return never() if tag.turn == 6 else call("mine", id="m")
 
-    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
+    kept = [*tools(), Tool(name="mine")]
+    async with stage(script, tools=kept, **small(threshold=0.99)) as on:
         await turns(on, 5)
         await on.session.send("dropped")
         await settled()
@@ -492,11 +495,12 @@ async def test_a_plan_for_a_dropped_turn_is_discarded_though_the_next_is_as_long
             await on.session.interrupt()
             await on.session.send("in its place")
             await settled()
-            assert len(on.session.conversation(include_open=True)) == length
+            # Its tools run, so a compaction may be applied, and nothing planned for is missing.
+            assert on.session.status().turn_phase == "tools"
+            assert len(on.session.conversation(include_open=True)) >= length
             planning.go.set()
-            await settled()
-            await on.session.interrupt()
         assert not outcomes[0].applied
+        assert "changed" in outcomes[0].reason
         assert await applied(on) == []
 
 

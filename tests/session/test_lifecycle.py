@@ -498,8 +498,9 @@ async def test_a_session_is_opened_again_only_when_its_release_is_over() -> None
             await settled()
             group.start_soon(on.manager.open, "s")
             await settled()
-            assert store.calls == ["release"]
+            during = tuple(store.calls)
             store.may.set()
+        assert during == ("release",)
         assert store.calls == ["release", "released", "acquire"]
 
 
@@ -519,6 +520,23 @@ async def test_a_command_that_is_unread_when_the_session_closes_fails_by_name() 
             await sent.promise.wait()
         await closed.wait()
         assert "unread" not in str(await on.log())
+
+
+async def test_a_send_that_an_interrupt_sweeps_up_while_the_session_closes_fails_by_name() -> None:
+    async with stage() as on:
+        actor = on.session._actor
+        sent = c.Send(
+            actor.mailbox.number(), None,
+            body=encode_blocks("unread"), when_busy="queue", expected_head=None,
+        )  # fmt: skip
+        actor.put(sent)
+        interrupted = actor.put_interrupt(None, None, None)
+        closed = actor.put_close()
+        with anyio.fail_after(100), pytest.raises(SessionClosed):
+            await sent.promise.wait()
+        assert (await interrupted.wait()).turns == ()
+        await closed.wait()
+        assert await on.kinds() == ["session.created"]
 
 
 async def test_close_names_a_tool_that_is_in_the_grace_of_its_deadline() -> None:

@@ -17,7 +17,7 @@ from llmsession import (
     ToolUse,
     UnknownToolCall,
 )
-from llmsession.testing.scripted import block, call, say, think
+from llmsession.testing.scripted import block, call, say
 from llmsession.turns.blocks import OpaqueBlock
 from tests.session.actors import Quick, first, stage
 
@@ -96,6 +96,21 @@ async def test_a_lone_surrogate_in_a_result_is_replaced() -> None:
         )
         assert await turn.text() == "ok"
         assert on.session.conversation()[2].tool_results[0].text == "a � b"
+
+
+async def test_a_lone_surrogate_in_a_summary_that_comes_later_is_replaced() -> None:
+    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick())]) as on:
+        await on.say("go")
+        await on.session.store_compact_summaries({"c": "a \ud83d b"})
+        assert on.session._actor.state.summaries["c"] == "a � b"
+
+
+@pytest.mark.parametrize("command_id", [None, "k"])
+async def test_a_lone_surrogate_in_a_call_id_is_an_unknown_call(command_id: str | None) -> None:
+    async with stage([call("mine", id="c")], tools=[Tool(name="mine")]) as on:
+        await first(await on.session.send("go"), ToolUse)
+        with pytest.raises(UnknownToolCall):
+            await on.session.submit_tool_results([ToolResult("\ud83d", "x")], command_id=command_id)
 
 
 async def test_unknown_blocks_and_unknown_fields_are_kept_byte_for_byte() -> None:
@@ -277,11 +292,29 @@ async def test_an_unknown_call_is_named_even_before_any_turn() -> None:
 
 
 async def test_a_request_that_breaks_a_rule_is_not_sent_and_its_turn_fails_by_name() -> None:
-    script = [think("hm", signature="") + call("t", id="c"), "next"]
+    cached = {"type": "thinking", "thinking": "hm", "signature": "s", "cache_control": {}}
+    script = [block(cached) + call("t", id="c"), "next"]
     async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
         outcome = await (await on.session.send("hello")).outcome()
         assert (outcome.status, outcome.stop_reason) == ("failed", "invalid_request")
-        assert "messages[1].content[0]: thinking.signature" in (outcome.error or "")
+        assert "messages[1].content[0].cache_control" in (outcome.error or "")
         assert len(on.provider.requests) == 1
         assert on.session.conversation() == ()
         assert await on.say("again") == "next"
+
+
+@pytest.mark.parametrize("block", [{"type": "text"}, {"type": "text", "text": 5}])
+async def test_a_block_that_is_not_as_its_type_says_is_refused(block: dict[str, Any]) -> None:
+    async with stage(["fine"]) as on:
+        with pytest.raises(InvalidMessage, match="block 0 is not as a text block has to be"):
+            await on.session.send([block])
+        assert await on.say("hello") == "fine"
+
+
+async def test_a_session_is_made_of_a_config_and_a_textual_id() -> None:
+    async with stage(["fine"]) as on:
+        with pytest.raises(InvalidConfig, match="needs a SessionConfig, not NoneType"):
+            await on.manager.create(None)  # type: ignore[arg-type]  # what is under test
+        with pytest.raises(InvalidInput, match="session id 5 is no text"):
+            await on.manager.create(on.session.config, session_id=5)  # type: ignore[arg-type]  # so
+        assert await on.say("hello") == "fine"

@@ -480,3 +480,33 @@ async def test_a_tool_that_outlives_its_deadline_is_named_while_its_turn_goes_on
         outcome = await on.session.interrupt()
         assert (await turn.outcome()).status == "aborted"
         assert outcome.turns[0].still_running == ()  # not the stream, and the call was settled
+
+
+async def test_a_tool_that_returns_after_its_deadline_does_not_replace_what_stands_for_it() -> None:
+    calls = call("stubborn", id="a") + call("mine", id="b")
+    tools = [
+        Tool(name="stubborn", run=SwallowingCancellation(30, "late"), deadline_s=5),
+        Tool(name="mine"),
+    ]
+    async with stage([calls, "ok"], tools=tools) as on:
+        turn = await on.session.send("go")
+        await anyio.sleep(60)
+        assert on.session.status().turn_phase == "tools"
+        await on.session.submit_tool_results([ToolResult("b", "fine")])
+        await turn.text()
+        assert [block.text for block in results(on)] == [settled_text("deadline"), "fine"]
+        answered = [record for record in await on.log() if isinstance(record, r.ToolsAnswered)]
+        assert [answer.call_id for record in answered for answer in record.answers] == ["a", "b"]
+
+
+async def test_a_call_that_was_answered_in_time_keeps_its_result_past_its_deadline() -> None:
+    calls = call("mine", id="a") + call("slow", id="b")
+    tools = [Tool(name="mine", deadline_s=5), Tool(name="slow")]
+    async with stage([calls, "ok"], tools=tools) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        await on.session.submit_tool_results([ToolResult("a", "in time")])
+        await anyio.sleep(10)
+        await on.session.submit_tool_results([ToolResult("b", "fine")])
+        await turn.text()
+        assert [block.text for block in results(on)] == ["in time", "fine"]

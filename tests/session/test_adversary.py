@@ -1,0 +1,725 @@
+"""What an adversary found: foreign code that misbehaves, and moments that meet each other."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+import pytest
+import sniffio
+from anyio.lowlevel import checkpoint
+
+from llmsession import (
+    CompactionConfig,
+    InvalidConfig,
+    KeyReused,
+    LLMSession,
+    MemoryStore,
+    ProviderError,
+    SessionClosed,
+    SessionConfig,
+    SessionExists,
+    SessionInUse,
+    SessionManager,
+    SessionMoved,
+    SessionNotFound,
+    StoreError,
+    Tool,
+)
+from llmsession.session.timers import PRUNE_AT, Timers
+from llmsession.store.protocol import AppendResult, Batch, Hold, Owner
+from llmsession.testing import FaultyStore
+from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
+from llmsession.turns import records as r
+from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.stream import (
+    BlockDelta,
+    BlockStarted,
+    BlockStopped,
+    ReplyEnded,
+    ReplyStarted,
+    StreamEvent,
+)
+from tests.session.actors import (
+    PATIENCE_S,
+    Quick,
+    SwallowingCancellation,
+    Waiting,
+    settled,
+    stage,
+    texts_of,
+)
+
+CONFIG = SessionConfig(model="m")
+
+
+class Unprintable(Exception):
+    """An exception that cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+# Interrupts and their ids.
+
+
+async def test_a_repeated_interrupt_leaves_the_turn_that_runs_now_alone() -> None:
+    async with stage([never(), never()]) as on:
+        await on.session.send("first")
+        one = await on.session.interrupt(command_id="i")
+        later = await on.session.send("second")
+        assert await on.session.interrupt(command_id="i") == one
+        await anyio.sleep(10)
+        status = on.session.status()
+        assert (status.turn, status.turn_phase) == (later.id, "streaming")
+
+
+async def test_a_repeat_of_an_interrupt_that_is_being_written_gets_its_answer() -> None:
+    store = FaultyStore(MemoryStore())
+    async with stage([never()], store=store) as on:
+        await on.session.send("first")
+        await settled()
+        answers: list[Any] = []
+
+        async def interrupt() -> None:
+            answers.append(await on.session.interrupt(command_id="i"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(interrupt)
+            await settled()
+            await anyio.sleep(1)
+            store.delay()
+            # The turn has ended; only its answer is not durable.
+            group.start_soon(interrupt)
+            await settled()
+            store.deliver()
+        assert answers[0] == answers[1]
+        answered = [record for record in await on.log() if isinstance(record, r.CommandAnswered)]
+        assert len(answered) == 1
+
+
+async def test_an_id_that_an_interrupt_has_on_its_way_cannot_be_a_sends() -> None:
+    tool = SwallowingCancellation(1)
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("first")
+        await tool.started.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: on.session.interrupt(command_id="i"))
+            await settled()
+            with pytest.raises(KeyReused):
+                await on.session.send("second", command_id="i")
+
+
+# Compaction jobs.
+
+
+@pytest.mark.real_time
+async def test_compact_after_a_cancelled_compaction_is_answered() -> None:
+    async with stage(["ok"] * 40) as on:
+        for _ in range(40):  # enough messages for a job in a thread
+            await on.say("hello")
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(on.session.compact)
+                await checkpoint()
+                on.session.cancel_compaction()
+                outcome = await on.session.compact()
+        assert outcome.reason in ("nothing to gain", "cancelled")
+
+
+def compacting() -> tuple[list[Any], dict[str, Any]]:
+    """A script of turns with long results, and a configuration that makes them old at once."""
+    script: list[Any] = []
+    for number in range(12):
+        script += [call("t", id=f"c{number}"), "ok"]
+    tool = Tool(name="t", run=Quick("a line of text\n" * 300))
+    compaction = CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
+    return script, {"tools": [tool], "compaction": compaction}
+
+
+async def test_a_store_that_fails_under_a_compaction_leaves_no_task_behind() -> None:
+    store = FaultyStore(MemoryStore())
+    script, config = compacting()
+    async with stage(script, store=store, **config) as on:
+        for _ in range(12):
+            await on.say("go")
+        store.fail_next()
+        with pytest.raises(StoreError):
+            await on.session.compact()
+    # Leaving the stage waits for every task; it has a deadline.
+
+
+async def test_after_a_clear_a_compaction_that_gained_nothing_is_tried_again() -> None:
+    tool = Tool(name="t", run=Quick("a line of text\n" * 1000))
+    compaction = CompactionConfig(threshold=0.5, keep_recent_turns=1, keep_recent_steps=1)
+
+    def script(_: Request, tag: StepTag) -> Any:
+        return call("t", id="c") if tag.step == 1 and tag.turn > 3 else "ok"
+
+    async with stage(
+        script, tools=[tool], window_tokens=30_000, max_tokens=1000, compaction=compaction
+    ) as on:
+        for _ in range(3):
+            await on.say("word " * 3800)
+        assert "compaction.applied" not in await on.kinds()
+        await on.session.clear()
+        for _ in range(4):
+            await on.say("go")
+        applied = [one for one in await on.log() if isinstance(one, r.CompactionApplied)]
+        budget = on.session.config.budget_tokens
+        assert applied
+        assert f"{budget:,} tokens used" in applied[0].reason
+        assert applied[0].tokens_before < 0.8 * budget
+
+
+async def test_cancelling_a_compaction_after_the_end_does_nothing() -> None:
+    async with stage() as on:
+        session = on.session
+    session.cancel_compaction()
+
+
+# Providers.
+
+
+async def test_an_exception_that_cannot_be_printed_ends_its_turn_and_nothing_else() -> None:
+    async with stage([say("hello").raising(Unprintable(), at=1), "ok"]) as on:
+        outcome = await (await on.session.send("x")).outcome()
+        assert (outcome.status, "Unprintable" in (outcome.error or "")) == ("failed", True)
+        assert await on.say("x") == "ok"
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("\ud800"), ProviderError("\ud800", kind="fatal")], ids=type
+)
+async def test_an_error_that_is_no_unicode_is_written_all_the_same(error: Exception) -> None:
+    async with stage([say("hello").raising(error, at=1), "ok"]) as on:
+        outcome = await (await on.session.send("x")).outcome()
+        assert outcome.status == "failed"
+        assert await on.say("x") == "ok"
+
+
+async def test_a_provider_that_lets_its_own_cancellation_out_fails_its_turn() -> None:
+    if sniffio.current_async_library() != "asyncio":
+        pytest.skip("trio lets nobody make a Cancelled")
+    async with stage([say("hello").raising(asyncio.CancelledError(), at=1), "ok"]) as on:
+        with anyio.fail_after(100):
+            outcome = await (await on.session.send("x")).outcome()
+        assert outcome.status == "failed"
+        assert await on.say("x") == "ok"
+
+
+class BadlyClosed(ScriptedProvider):
+    """Its streams do not close as they should."""
+
+    def __init__(self, script: Any, close: Callable[[], Any]) -> None:
+        super().__init__(script)
+        self._close = close
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        async with aclosing(super().stream(request, tag)) as events:
+            try:
+                async for event in events:
+                    yield event
+            finally:
+                await self._close()
+
+
+async def refuse_to_close() -> None:
+    raise ValueError("the connection was reset")
+
+
+@pytest.mark.parametrize("close", [refuse_to_close, anyio.sleep_forever])
+async def test_a_reply_that_is_whole_is_kept_however_its_stream_closes(
+    close: Callable[[], Any],
+) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        async with SessionManager(provider=BadlyClosed(["hello", "b"], close)) as manager:
+            session = await manager.create(CONFIG)
+            assert await (await session.send("x")).text() == "hello"
+            assert await (await session.send("y")).text() == "b"
+
+
+class Babbling(ScriptedProvider):
+    """Always has its next event there already, and never ends."""
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        yield ReplyStarted("m", None)
+        yield BlockStarted(0, msgspec.Raw(b'{"type":"text","text":""}'))
+        while True:
+            yield BlockDelta(0, "text", "bla ")
+
+
+@pytest.mark.real_time
+async def test_a_stream_that_never_waits_is_interrupted() -> None:
+    with anyio.fail_after(20):
+        async with SessionManager(provider=Babbling([])) as manager:
+            session = await manager.create(CONFIG)
+            await session.send("x")
+            await settled()
+            assert (await session.interrupt()).result == "aborted"
+
+
+class Events(ScriptedProvider):
+    """Streams exactly these events, for every request."""
+
+    def __init__(self, *events: StreamEvent) -> None:
+        super().__init__([])
+        self._events = (ReplyStarted("m", None), *events, ReplyEnded("end_turn", None))
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        self.requests.append(request)
+        for event in self._events:
+            await checkpoint()
+            yield event
+
+
+def opened(raw: bytes) -> BlockStarted:
+    return BlockStarted(0, msgspec.Raw(raw))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (opened(b'{"type":"text","text":""}'), BlockDelta(0, "citation", "no JSON")),
+        (opened(b'{"type":"text","text":"a","citations":{}}'), BlockDelta(0, "text", "b")),
+        (opened(b'{"type":"text","text":5}'), BlockDelta(0, "text", "b")),
+        (opened(b'{"type":"new","field":"\\ud800"}'),),
+        (opened(b'{"type":"tool_result","tool_use_id":"c","content":"x"}'),),
+    ],
+    ids=["citation", "citations", "text", "escape", "result"],
+)
+async def test_a_block_that_cannot_be_read_is_a_broken_stream(
+    events: tuple[StreamEvent, ...],
+) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        async with SessionManager(provider=Events(*events, BlockStopped(0))) as manager:
+            session = await manager.create(CONFIG)
+            outcome = await (await session.send("x")).outcome()
+            assert (outcome.status, outcome.stop_reason) == ("failed", "retryable")
+            assert session.status().phase == "idle"
+
+
+async def test_a_text_block_that_never_gets_its_text_spoils_no_later_request() -> None:
+    said = (
+        opened(b'{"type":"text"}'),
+        BlockStopped(0),
+        BlockStarted(1, msgspec.Raw(b'{"type":"text","text":"hello"}')),
+        BlockStopped(1),
+    )
+    with anyio.fail_after(PATIENCE_S):
+        async with SessionManager(provider=Events(*said)) as manager:
+            session = await manager.create(CONFIG)
+            for _ in range(2):
+                assert (await (await session.send("x")).text()).endswith("hello")
+
+
+async def test_thinking_without_a_signature_is_kept_and_not_sent_back() -> None:
+    async with stage([think("hm", signature="") + say("one"), "two"]) as on:
+        assert await on.say("x") == "one"
+        assert await on.say("y") == "two"
+        assert "hm" not in "".join(texts_of(on.provider.requests[-1]))
+        assert "hm" in bytes(on.session.conversation()[1].body).decode()
+
+
+async def test_a_call_id_that_providers_refuse_is_made_one_that_they_take() -> None:
+    script = [call("t", id="functions.t:0"), call("t", id="functions.t:0"), "ok"]
+    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+        assert await on.say("x") == "ok"
+        ids = [one.id for message in on.session.conversation() for one in message.tool_calls]
+        assert ids == ["functions_t_0", "functions_t_0_2"]
+
+
+class Particular(ScriptedProvider):
+    """Knows one model."""
+
+    def profile(self, model: str) -> Profile:
+        return {"m": Profile(name="m")}[model]
+
+
+async def test_a_model_that_the_provider_does_not_know_is_refused_before_anything_is_done() -> None:
+    async with SessionManager(provider=Particular(["ok"])) as manager:
+        with pytest.raises(InvalidConfig, match="other"):
+            await manager.create(SessionConfig(model="other"), session_id="s")
+        session = await manager.create(CONFIG, session_id="s")
+        with pytest.raises(InvalidConfig, match="other"):
+            await session.configure(model="other")
+        assert session.config.model == "m"
+        assert await (await session.send("x")).text() == "ok"
+
+
+# Tools and loggers.
+
+
+async def test_a_tools_exception_that_cannot_be_printed_is_an_error_result() -> None:
+    async def tool() -> None:
+        raise Unprintable
+
+    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=tool)]) as on:
+        assert await on.say("x") == "ok"
+        assert "Unprintable" in texts_of(on.provider.requests[-1])[-1]
+
+
+class RaisingLogger:
+    def bind(self, **_: Any) -> RaisingLogger:
+        return self
+
+    def info(self, *_: Any, **__: Any) -> None:
+        raise RuntimeError("the log is full")
+
+    warning = error = info
+
+
+async def test_a_logger_that_raises_stops_nothing() -> None:
+    script = ["one", say("x").raising(ValueError("x")), "two"]
+    async with stage(script, logger=RaisingLogger()) as on:
+        assert await on.say("x") == "one"
+        assert (await (await on.session.send("x")).outcome()).status == "failed"
+        assert await on.say("x") == "two"
+
+
+# Stores.
+
+
+class ReleasesNothing(MemoryStore):
+    async def release(self, hold: Hold) -> None:
+        raise StoreError("the network is down", committed=None)
+
+
+async def test_an_eviction_whose_release_fails_ends_nothing() -> None:
+    async with stage(["one", "two"], store=ReleasesNothing(), idle_s=1) as on:
+        assert await on.say("x") == "one"
+        del on.session
+        gc.collect()
+        await anyio.sleep(10)
+        assert on.manager.live == ()
+        on.session = await on.manager.open("s")
+        assert await on.say("x") == "two"
+
+
+class AnswersTwice(MemoryStore):
+    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        def twice(result: AppendResult) -> None:
+            done(result)
+            done(result)
+
+        super().append(batch, twice)
+
+
+async def test_a_store_that_answers_twice_is_heard_once() -> None:
+    async with stage(["ok"], store=AnswersTwice()) as on:
+        assert await on.say("x") == "ok"
+
+
+class RaisesOnce(MemoryStore):
+    armed = False
+
+    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        if self.armed:
+            self.armed = False
+            raise OSError("the disk is gone")
+        super().append(batch, done)
+
+
+async def test_a_store_that_raises_from_append_is_a_store_error() -> None:
+    store = RaisesOnce()
+    async with stage(["ok"], store=store) as on:
+        store.armed = True
+        with pytest.raises(StoreError, match="the disk is gone"):
+            await on.session.send("x")
+        assert await on.say("y") == "ok"
+
+
+class ClosesBadly(MemoryStore):
+    async def aclose(self) -> None:
+        raise OSError("the disk is gone")
+
+
+async def test_a_store_that_cannot_be_closed_raises_where_the_manager_is_left() -> None:
+    with pytest.raises(OSError, match="the disk is gone"):
+        async with SessionManager(provider=ScriptedProvider([]), store=ClosesBadly()):
+            pass
+    await anyio.sleep(1)
+
+
+class Slow(MemoryStore):
+    """Takes a second over making and taking a session."""
+
+    async def create(self, session: str, owner: Owner) -> Hold:
+        hold = await super().create(session, owner)
+        await anyio.sleep(1)
+        return hold
+
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+        await anyio.sleep(1)
+        return await super().acquire(session, owner, takeover=takeover)
+
+
+# Sessions that come and go.
+
+
+async def test_a_session_whose_creation_was_cancelled_can_be_opened() -> None:
+    async with stage(["ok"], store=Slow()) as on:
+        with anyio.move_on_after(0.5):
+            await on.manager.create(CONFIG, session_id="t")
+        session = await on.manager.open("t")
+        assert await (await session.send("x")).text() == "ok"
+
+
+async def test_a_session_that_nobody_waits_for_any_more_is_evicted() -> None:
+    async with stage(store=Slow(), idle_s=60) as on:
+        with anyio.move_on_after(0.5):
+            await on.manager.create(CONFIG, session_id="t")
+        await anyio.sleep(10)
+        assert set(on.manager.live) == {"s", "t"}
+        await anyio.sleep(120)
+        assert set(on.manager.live) == {"s"}
+
+
+async def test_closing_the_manager_closes_what_is_being_opened_too() -> None:
+    store = Slow()
+    async with stage(store=store) as on:
+        await on.session.close()
+        raised: list[type[BaseException]] = []
+
+        async def reopen(session: str) -> None:
+            try:
+                await on.manager.open(session)
+            except (SessionClosed, SessionNotFound) as error:
+                raised.append(type(error))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(reopen, "s")
+            group.start_soon(reopen, "nobody")
+            await anyio.sleep(0.5)
+            await on.manager.close()
+        assert raised == [SessionNotFound]
+        assert on.manager.live == ()
+        assert (await store.row("s")).owner is None
+
+
+async def test_opening_a_session_that_is_being_closed_waits_for_its_end() -> None:
+    tool = SwallowingCancellation(5)
+    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=tool)]) as on:
+        turn = await on.session.send("x")
+        await tool.started.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(on.session.close)
+            await settled()
+            opened_again = await on.manager.open("s")
+        assert (await turn.outcome()).stop_reason == "closed"
+        on.session = opened_again
+        assert await on.say("y") == "ok"
+
+
+async def test_a_takeover_does_not_get_the_answer_of_an_open_without_it() -> None:
+    store = Slow()
+    async with (
+        stage(store=store) as on,
+        SessionManager(provider=ScriptedProvider([]), store=store) as other,
+    ):
+        answers: list[Any] = []
+
+        async def take(takeover: bool) -> None:
+            try:
+                answers.append(await other.open("s", takeover=takeover))
+            except SessionInUse as error:
+                answers.append(error)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(take, False)
+            await settled()
+            group.start_soon(take, True)
+        assert [type(answer) for answer in answers] == [SessionInUse, LLMSession]
+        with pytest.raises(SessionMoved):
+            await on.session.send("x")
+
+
+class SlowToRefuse(MemoryStore):
+    async def create(self, session: str, owner: Owner) -> Hold:
+        await anyio.sleep(1)
+        return await super().create(session, owner)
+
+
+async def test_an_eviction_leaves_a_session_alone_whose_name_somebody_wants() -> None:
+    async with stage(["ok"], store=SlowToRefuse()) as on:
+        del on.session
+        gc.collect()
+
+        async def create() -> None:
+            with pytest.raises(SessionExists):
+                await on.manager.create(CONFIG, session_id="s")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(create)
+            await settled()
+            assert await on.manager.evict_idle() == 0
+        assert await on.manager.evict_idle() == 1
+        on.session = await on.manager.open("s")
+        assert await on.say("x") == "ok"
+
+
+# Subscribers.
+
+
+async def test_a_subscription_to_a_closed_session_reads_the_log_and_ends() -> None:
+    async with stage(["ok"]) as on:
+        await on.say("x")
+        await on.session.close()
+        with anyio.fail_after(10):
+            records = [event async for event in on.session.subscribe(after=0)]
+            assert [one.seq for one in records if isinstance(one, r.RecordBase)] == [1, 2, 3]
+            assert [event async for event in on.session.subscribe()] == []
+
+
+async def test_the_events_of_a_turn_that_another_owner_took_over_end() -> None:
+    store = MemoryStore()
+    async with stage([never()], store=store) as on:
+        turn = await on.session.send("x")
+        await settled()
+        async with SessionManager(provider=ScriptedProvider([]), store=store) as other:
+            await other.open("s", takeover=True)
+            with pytest.raises(SessionMoved):
+                await on.session.send("y")
+            with anyio.fail_after(10):
+                assert [type(event) async for event in turn] == [r.TurnAccepted]
+
+
+@pytest.mark.real_time
+async def test_a_handle_that_is_collected_in_a_thread_lets_its_session_go() -> None:
+    async with stage(idle_s=0.01) as on:
+        held = [await on.manager.create(CONFIG, session_id="t")]
+
+        def collect() -> None:
+            held.clear()
+            gc.collect()
+
+        await anyio.to_thread.run_sync(collect)
+        assert on.manager.live == ("s", "t")
+        await on.manager.create(CONFIG, session_id="u")
+        with anyio.fail_after(10):
+            while "t" in on.manager.live:  # noqa: ASYNC110  # nothing tells when
+                await anyio.sleep(0.01)
+
+
+async def test_a_subscription_that_is_collected_changes_nothing_by_itself() -> None:
+    """A finalizer runs in any thread and at any moment: a subscriber that was being added then
+    must not be lost."""
+    async with stage(["ok"]) as on:
+        dropped = on.session.subscribe()
+        listeners = on.manager._hub._subscribers["s"]
+        del dropped
+        gc.collect()
+        assert on.manager._hub._subscribers["s"] is listeners
+        assert not on.manager._hub.has("s")
+        assert "s" not in on.manager._hub._subscribers
+
+
+# Cancellation by asyncio itself, which no shield stops.
+
+
+async def test_a_manager_that_is_cancelled_as_it_is_entered_leaves_nothing() -> None:
+    with anyio.fail_after(PATIENCE_S):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            async with SessionManager(provider=ScriptedProvider([])):
+                await anyio.sleep(1)
+        await anyio.sleep(1)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("after", range(0, 40, 3))
+async def test_a_task_that_asyncio_times_out_anywhere_ends_its_manager_in_order(
+    after: int,
+) -> None:
+    if sniffio.current_async_library() != "asyncio":
+        pytest.skip("only asyncio cancels tasks")
+    store, tool = MemoryStore(), Tool(name="t", run=Quick())
+
+    async def live() -> None:
+        script: list[Any] = [call("t", id="c").slow(0.001), "ok", "ok"]
+        async with SessionManager(provider=ScriptedProvider(script), store=store) as manager:
+            session = await manager.create(msgspec.structs.replace(CONFIG, tools=(tool,)))
+            await (await session.send("x")).outcome()
+            await session.close()
+            session = await manager.open(session.id)
+            await (await session.send("y")).outcome()
+
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(live())
+    for _ in range(after):
+        await asyncio.sleep(0)
+    task.cancel()
+    with anyio.fail_after(10):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert asyncio.all_tasks() == before
+    assert all(row.owner is None for row in await store.rows())
+
+
+@pytest.mark.real_time
+async def test_a_second_native_cancellation_does_not_tear_the_end_of_a_manager() -> None:
+    if sniffio.current_async_library() != "asyncio":
+        pytest.skip("only asyncio cancels tasks")
+    store, tool = MemoryStore(), SwallowingCancellation(0.3)
+    config = msgspec.structs.replace(CONFIG, tools=(Tool(name="t", run=tool),))
+
+    async def live() -> None:
+        script: list[Any] = [call("t", id="c"), "ok"]
+        async with SessionManager(provider=ScriptedProvider(script), store=store) as manager:
+            session = await manager.create(config, session_id="s")
+            await (await session.send("x")).outcome()
+
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(live())
+    await tool.started.wait()
+    for _ in range(4):
+        task.cancel()
+        await asyncio.sleep(0.03)
+    with anyio.fail_after(10):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert asyncio.all_tasks() == before
+    assert (await store.row("s")).owner is None
+
+
+# What must not grow.
+
+
+async def test_deadlines_that_were_cancelled_do_not_pile_up() -> None:
+    async with anyio.create_task_group() as group:
+        timers = Timers(group)
+        for _ in range(20 * PRUNE_AT):
+            timers.after(600, lambda: None).cancel()
+        assert len(timers._heap) <= PRUNE_AT
+        fired: list[int] = []
+        for number in range(3 * PRUNE_AT):
+            timers.after(number, lambda number=number: fired.append(number))  # type: ignore[misc]
+        await anyio.sleep(3 * PRUNE_AT)
+        assert fired == list(range(3 * PRUNE_AT))
+        timers.close()
+
+
+async def test_a_call_back_into_the_session_from_its_own_tool_does_not_hang() -> None:
+    waiting = Waiting()
+    async with stage([call("t", id="c"), "one", "two"], tools=[Tool(name="t")]) as on:
+
+        async def tool() -> str:
+            await on.session.compact()
+            await on.session.store_compact_summaries({"c": "short"})
+            await on.manager.evict_idle()
+            queued = await on.session.send("again")
+            waiting.started.set()
+            return str(queued.id)
+
+        await on.manager.open("s", tools=[Tool(name="t", run=tool)])
+        assert await on.say("x") == "one"
+        assert waiting.started.is_set()
+        assert await on.session.turn("u2").text() == "two"
