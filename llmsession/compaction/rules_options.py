@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .facts import Seen, time_to_live
+from .facts import time_to_live
 from .parts import Part, Violation
 from .rules_structure import RequestRule
+from .seen import Seen
 
 __all__ = ["OPTION_RULES"]
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from .facts import Seen
 from .parts import Violation
 from .rules_message import THINKING
+from .seen import Seen
 
 __all__ = ["STRUCTURE_RULES", "RequestRule"]
 

@@ -14,11 +14,12 @@ from llmsession.errors import InvalidRequest
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request
 
-from .facts import Memory, Seen, ToolMemory
+from .facts import Memory, ToolMemory
 from .parts import Violation
 from .rules_history import HISTORY_RULES, find_astray
 from .rules_options import OPTION_RULES
 from .rules_structure import STRUCTURE_RULES, RequestRule
+from .seen import Seen
 
 __all__ = [
     "HISTORY_RULES",
