@@ -228,6 +228,8 @@ def _shown_block(
     """*raw* itself if it is shown as it is, None if it is left out, else its new bytes."""
     if isinstance(block, TextBlock):
         return raw if block.text.strip() else None
+    if isinstance(block, OpaqueBlock) and block.type == "text":
+        return None  # a text block without its text
     if is_thinking(block):
         return None if leave_out_thinking or _is_unsigned(block) else raw
     call_id = _call_id(block)

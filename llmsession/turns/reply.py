@@ -12,7 +12,6 @@ from llmsession.errors import ProviderError
 
 from .blocks import (
     Block,
-    TextBlock,
     ToolUseBlock,
     block_type,
     clean_text,
@@ -219,9 +218,6 @@ def _opened(event: BlockStarted) -> _Part:
     try:
         if part.type in ("text", "thinking"):
             _Streamed.decode(part.opened)
-        if part.type == "text" and not isinstance(_parsed(part.opened), TextBlock):
-            # Without its text it would be no text block, unless deltas come.
-            part.opened = encode_json({**_Fields.decode(part.opened), "text": ""})
         call = part.type == "tool_use" and not isinstance(_parsed(part.opened), ToolUseBlock)
     except msgspec.DecodeError as error:
         raise _broken(f"{place} is not as its type says: {error}") from error
@@ -234,7 +230,7 @@ def _opened(event: BlockStarted) -> _Part:
 class _StreamedFields(msgspec.Struct):
     """The fields of a block that deltas are added to."""
 
-    text: str = ""
+    text: str | None = None
     thinking: str | None = None
     signature: str | None = None
     citations: list[msgspec.Raw] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
@@ -32,6 +33,7 @@ from llmsession import (
     StoreError,
     Tool,
 )
+from llmsession.compaction.policies import SwapToolResults
 from llmsession.session.timers import PRUNE_AT, Timers
 from llmsession.store.protocol import AppendResult, Batch, Hold, Owner
 from llmsession.testing import FaultyStore
@@ -93,11 +95,13 @@ async def test_a_repeat_of_an_interrupt_that_is_being_written_gets_its_answer() 
             answers.append(await on.session.interrupt(command_id="i"))
 
         async with anyio.create_task_group() as group:
-            group.start_soon(interrupt)
-            await settled()
-            await anyio.sleep(1)
             store.delay()
-            # The turn has ended; only its answer is not durable.
+            group.start_soon(interrupt)
+            await store.wait_delayed()
+            # The turn ends now, but the answer to its interrupt is not durable.
+            store.deliver()
+            store.delay()
+            await store.wait_delayed()
             group.start_soon(interrupt)
             await settled()
             store.deliver()
@@ -122,17 +126,26 @@ async def test_an_id_that_an_interrupt_has_on_its_way_cannot_be_a_sends() -> Non
 
 
 @pytest.mark.real_time
-async def test_compact_after_a_cancelled_compaction_is_answered() -> None:
+async def test_compact_after_a_cancelled_compaction_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started, go = threading.Event(), threading.Event()
+
+    def plan(*_: Any) -> None:
+        started.set()
+        go.wait(10)
+
     async with stage(["ok"] * 40) as on:
         for _ in range(40):  # enough messages for a job in a thread
             await on.say("hello")
-        with anyio.fail_after(10):
-            async with anyio.create_task_group() as group:
-                group.start_soon(on.session.compact)
-                await checkpoint()
-                on.session.cancel_compaction()
-                outcome = await on.session.compact()
-        assert outcome.reason in ("nothing to gain", "cancelled")
+        monkeypatch.setattr(SwapToolResults, "plan", plan)
+        async with anyio.create_task_group() as group:
+            group.start_soon(on.session.compact)
+            await anyio.to_thread.run_sync(started.wait)
+            on.session.cancel_compaction()
+            go.set()
+            with anyio.fail_after(10):
+                assert (await on.session.compact()).reason == "nothing to gain"
 
 
 def compacting() -> tuple[list[Any], dict[str, Any]]:
@@ -158,7 +171,7 @@ async def test_a_store_that_fails_under_a_compaction_leaves_no_task_behind() -> 
 
 
 async def test_after_a_clear_a_compaction_that_gained_nothing_is_tried_again() -> None:
-    tool = Tool(name="t", run=Quick("a line of text\n" * 1000))
+    tool = Tool(name="t", run=Quick("a line of text\n" * 400))
     compaction = CompactionConfig(threshold=0.5, keep_recent_turns=1, keep_recent_steps=1)
 
     def script(_: Request, tag: StepTag) -> Any:
@@ -168,16 +181,14 @@ async def test_after_a_clear_a_compaction_that_gained_nothing_is_tried_again() -
         script, tools=[tool], window_tokens=30_000, max_tokens=1000, compaction=compaction
     ) as on:
         for _ in range(3):
-            await on.say("word " * 3800)
+            await on.say("word " * 3500)
         assert "compaction.applied" not in await on.kinds()
         await on.session.clear()
-        for _ in range(4):
+        for _ in range(9):
             await on.say("go")
         applied = [one for one in await on.log() if isinstance(one, r.CompactionApplied)]
-        budget = on.session.config.budget_tokens
-        assert applied
-        assert f"{budget:,} tokens used" in applied[0].reason
-        assert applied[0].tokens_before < 0.8 * budget
+        # The one that gained nothing was at about 20,000 tokens.
+        assert applied[0].tokens_before < 18_000
 
 
 async def test_cancelling_a_compaction_after_the_end_does_nothing() -> None:
@@ -635,7 +646,7 @@ async def test_a_manager_that_is_cancelled_as_it_is_entered_leaves_nothing() -> 
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("after", range(0, 40, 3))
+@pytest.mark.parametrize("after", [*range(1, 8), *range(8, 40, 5)])
 async def test_a_task_that_asyncio_times_out_anywhere_ends_its_manager_in_order(
     after: int,
 ) -> None:
