@@ -12,16 +12,12 @@ from typer.main import get_command
 
 from llmsession.errors import SessionError
 
+from .exit_codes import HUNG_UP, USAGE
 from .replay import replay
 from .story import story
 from .stress import stress
 
-__all__ = ["BROKEN_PROMISE", "HUNG_UP", "USAGE", "main"]
-
-BROKEN_PROMISE = 1
-USAGE = 2
-HUNG_UP = 141
-"""Nobody reads our output any more: what a shell shows for a program that SIGPIPE ended."""
+__all__ = ["main"]
 
 app = typer.Typer(
     name="llmsession",

@@ -15,13 +15,11 @@ from llmsession.errors import InvalidInput
 from llmsession.testing.drive import DriveOptions
 from llmsession.transcripts import FORMATS
 
+from .exit_codes import BROKEN_PROMISE, USAGE
 from .replay_table import print_table
 from .replayed import ReplayedFile, drive_files
 
 __all__ = ["drive_files", "print_table", "replay"]
-
-BROKEN_PROMISE = 1
-BAD_INPUT = 2
 
 
 class Policy(StrEnum):
@@ -101,4 +99,4 @@ def _exit(replayed: Sequence[ReplayedFile]) -> None:
     if any(found.report.is_broken for found in replayed):
         raise typer.Exit(BROKEN_PROMISE)
     if any(found.error is not None for found in replayed):
-        raise typer.Exit(BAD_INPUT)
+        raise typer.Exit(USAGE)

@@ -25,7 +25,8 @@ from llmsession.turns.messages import Message
 from llmsession.turns.previews import TextDelta, ToolUse
 from llmsession.turns.records import CompactionApplied, StepCompleted, TurnCommitted, TurnFailed
 
-from .replay import BROKEN_PROMISE, drive_files, print_table
+from .exit_codes import BROKEN_PROMISE
+from .replay import drive_files, print_table
 
 __all__ = ["story"]
 

@@ -14,9 +14,9 @@ from llmsession.testing.breach import Breach
 from llmsession.testing.record import encode_lines
 from llmsession.testing.stress import StressPlan, StressReport, run_stress
 
-__all__ = ["stress"]
+from .exit_codes import BROKEN_PROMISE
 
-BROKEN_PROMISE = 1
+__all__ = ["stress"]
 
 
 def stress(
