@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from .claude_code import read_claude_code
 from .conversation import Conversation, Note
-from .detect import FORMATS, Format, detect, read
+from .detect import FORMATS, detect, read, write
+from .formats import Files, Format
 from .own import read_own, write_own
 
 __all__ = [
     "FORMATS",
     "Conversation",
+    "Files",
     "Format",
     "Note",
     "detect",
     "read",
     "read_claude_code",
     "read_own",
+    "write",
     "write_own",
 ]

@@ -34,6 +34,12 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     the turns that were cut short while they were recorded. ``source`` says where the
     conversation comes from. ``extra`` holds unknown fields of the file's header and
     ``records`` unknown records, both as JSON.
+
+    Of a file that holds a tree the active path is one conversation, and each other branch is
+    one more: ``parent`` is the id of the path that it leaves, and its first ``shared_turns``
+    turns are that path's, the same message objects. ``summary`` is what the file keeps as the
+    summary of the conversation so far; the messages it stands for are in ``messages`` all the
+    same.
     """
 
     id: str
@@ -44,6 +50,9 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     labels: dict[str, str] = {}
     source: str = ""
+    parent: str = ""
+    shared_turns: int = 0
+    summary: str = ""
     extra: dict[str, msgspec.Raw] = {}
     records: tuple[msgspec.Raw, ...] = ()
 

@@ -1,64 +1,87 @@
-"""Which format a file is in, and reading it without knowing."""
+"""Which format files are in, and reading and writing them by its name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-import msgspec
-
-from llmsession.errors import TranscriptError
+from llmsession.errors import InvalidInput, TranscriptError
 
 from . import claude_code, own
 from .conversation import Conversation
-from .jsonl import read_lines
+from .formats import Files, Format, Peek, as_files, only_file
 
-__all__ = ["FORMATS", "Format", "detect", "read"]
-
-_FIRST_LINES = 40
-"""Lines that tell nothing, such as settings, may come before the first that does."""
+__all__ = ["FORMATS", "detect", "read", "write"]
 
 
-class Format(msgspec.Struct, frozen=True):
-    """How one format is recognised and read. ``looks_like`` gets the fields of one of the
-    file's first objects; one that it says yes to is enough."""
+def _of_one_file(
+    name: str, read: Callable[[bytes, bool], tuple[Conversation, ...]]
+) -> Callable[[Files, bool], tuple[Conversation, ...]]:
+    def read_files(files: Files, strict: bool) -> tuple[Conversation, ...]:
+        raw = only_file(files)
+        if raw is None:
+            raise TranscriptError(f"{name} is a format of one file, not of {len(files)}")
+        return read(raw, strict)
 
-    looks_like: Callable[[dict[str, msgspec.Raw]], bool]
-    read: Callable[[bytes, bool], tuple[Conversation, ...]]
+    return read_files
 
 
 FORMATS: dict[str, Format] = {
-    own.FORMAT: Format(own.looks_own, lambda raw, strict: (own.read_own(raw, strict=strict),)),
+    own.FORMAT: Format(
+        title="llmsession's own: a header line, then a message a line",
+        looks_like=lambda peek: any(map(own.looks_own, peek.lines)),
+        read=_of_one_file(own.FORMAT, lambda raw, strict: (own.read_own(raw, strict=strict),)),
+        write=own.write_own_files,
+    ),
     claude_code.FORMAT: Format(
-        claude_code.looks_claude_code,
-        lambda raw, strict: claude_code.read_claude_code(raw, strict=strict),
+        title="Claude Code session file",
+        looks_like=lambda peek: any(map(claude_code.looks_claude_code, peek.lines)),
+        read=_of_one_file(
+            claude_code.FORMAT, lambda raw, strict: claude_code.read_claude_code(raw, strict=strict)
+        ),
     ),
 }
+"""By name, the most telling first: the first that says yes is what files are taken for."""
 
 
-def detect(raw: bytes) -> str | None:
-    """The name of the format of *raw*, a file's bytes, by its first lines; None if none fits."""
-    head = b"\n".join(raw.split(b"\n", _FIRST_LINES)[:_FIRST_LINES])
-    lines, _ = read_lines(head)
-    for line in lines:
-        fields = msgspec.json.decode(line.raw, type=dict[str, msgspec.Raw])
-        for name, format in FORMATS.items():
-            if format.looks_like(fields):
-                return name
-    return None
+def detect(written: bytes | Files) -> str | None:
+    """The name of the format of *written*: one file's bytes, or a folder's files. None if none
+    fits."""
+    peek = Peek(as_files(written))
+    return next((name for name, format in FORMATS.items() if format.looks_like(peek)), None)
 
 
 def read(
-    raw: bytes, format: str | None = None, *, strict: bool = False
+    written: bytes | Files, format: str | None = None, *, strict: bool = False
 ) -> tuple[Conversation, ...]:
-    """The conversations in *raw*, a file's bytes, in *format* or in what it looks like.
+    """The conversations in *written*, in *format* or in what it looks like.
 
-    Raises TranscriptError: an unknown format, or a file that cannot be read.
+    Raises TranscriptError: an unknown format, or files that cannot be read.
     """
-    known = ", ".join(FORMATS)
-    name = detect(raw) if format is None else format
+    files = as_files(written)
+    name = detect(files) if format is None else format
     if name is None:
-        what = "the file is empty" if not raw.strip() else "no known transcript format"
-        raise TranscriptError(f"{what}; known formats: {known}")
+        empty = not any(raw.strip() for raw in files.values())
+        what = "the file is empty" if empty else "no known transcript format"
+        raise TranscriptError(f"{what}; known formats: {', '.join(FORMATS)}")
+    return _format(name).read(files, strict)
+
+
+def write(conversations: Sequence[Conversation], format: str = own.FORMAT) -> Files:
+    """*conversations* as files of *format*.
+
+    Raises TranscriptError for a format that is not known, or that nothing is written in, and
+    InvalidInput for no conversation at all.
+    """
+    if not conversations:
+        raise InvalidInput("there is no conversation to write")
+    found = _format(format)
+    if found.write is None:
+        able = ", ".join(name for name, known in FORMATS.items() if known.write is not None)
+        raise TranscriptError(f"nothing is written as {format!r}; formats to write: {able}")
+    return found.write(conversations)
+
+
+def _format(name: str) -> Format:
     if name not in FORMATS:
-        raise TranscriptError(f"unknown format {name!r}; known formats: {known}")
-    return FORMATS[name].read(raw, strict)
+        raise TranscriptError(f"unknown format {name!r}; known formats: {', '.join(FORMATS)}")
+    return FORMATS[name]

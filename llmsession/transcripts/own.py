@@ -7,7 +7,7 @@ blocks in ``content`` byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -18,7 +18,7 @@ from llmsession.turns.messages import Message
 from .conversation import Conversation, Note
 from .jsonl import JsonLine, read_lines
 
-__all__ = ["FORMAT", "looks_own", "read_own", "write_own"]
+__all__ = ["FORMAT", "looks_own", "read_own", "write_own", "write_own_files"]
 
 FORMAT = "own"
 VERSION = 1
@@ -31,6 +31,9 @@ class _Header(msgspec.Struct, omit_defaults=True):
     labels: dict[str, str] = {}
     interrupted: tuple[int, ...] = ()
     source: str = ""
+    parent: str = ""
+    shared_turns: int = 0
+    summary: str = ""
 
 
 _header_decoder = msgspec.json.Decoder(_Header)
@@ -55,12 +58,27 @@ def write_own(conversation: Conversation) -> bytes:
         conversation.labels,
         conversation.interrupted,
         conversation.source,
+        conversation.parent,
+        conversation.shared_turns,
+        conversation.summary,
     )
     fields = _fields_decoder.decode(encode_json(header)) | conversation.extra
     lines = [_encoder.encode(fields)]
     lines += [_encoder.encode(message) for message in conversation.messages]
     lines += [bytes(record) for record in conversation.records]
     return b"".join(_one_line(line) + b"\n" for line in lines)
+
+
+def write_own_files(conversations: Sequence[Conversation]) -> dict[str, bytes]:
+    """A file for each of *conversations*, named by its place and id."""
+    return {
+        f"{at:04}-{_file_name(conversation.id)}.jsonl": write_own(conversation)
+        for at, conversation in enumerate(conversations)
+    }
+
+
+def _file_name(session: str) -> str:
+    return "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in session)[:100]
 
 
 def _one_line(line: bytes) -> bytes:
@@ -107,6 +125,9 @@ def read_own(raw: bytes, *, strict: bool = False) -> Conversation:
         title=header.title,
         labels=header.labels,
         source=header.source,
+        parent=header.parent,
+        shared_turns=header.shared_turns,
+        summary=header.summary,
         extra=extra,
         records=tuple(records),
     )

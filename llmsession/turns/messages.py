@@ -25,7 +25,8 @@ class Message(
 
     Times are seconds since the epoch. ``synthetic`` holds the indexes of the blocks that the
     session wrote itself: receipts, and results that settle a call. ``model``, ``provider``,
-    ``usage``, ``stop_reason`` and ``error`` are an assistant's.
+    ``usage``, ``stop_reason`` and ``error`` are an assistant's. ``extra`` is a JSON object with
+    the fields that an imported message had beside these.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Message(
     usage: Usage | None = None
     stop_reason: str | None = None
     error: str | None = None
+    extra: msgspec.Raw | None = None
 
     def __hash__(self) -> int:
         return hash(self.id)
