@@ -25,6 +25,7 @@ SessionError
 ├── ProviderError               .kind is retryable | overflow | fatal, .delay_s .status .request_id
 ├── ContextTooLarge             .tokens .budget_tokens, even after compaction
 └── StoreError                  .committed is False or None (unknown), never guessed
+    └── RecordDamaged               .session .seq: a record that cannot be read; nothing is lost
 
 TurnStateError and InvalidRequest (not SessionErrors): our bugs, never caught below the top.
 """
@@ -45,6 +46,7 @@ __all__ = [
     "KeyReused",
     "Overloaded",
     "ProviderError",
+    "RecordDamaged",
     "Refused",
     "SessionBusy",
     "SessionClosed",
@@ -243,6 +245,17 @@ class StoreError(SessionError):
     def __init__(self, message: str, *, committed: Literal[False] | None) -> None:
         super().__init__(message)
         self.committed = committed
+
+
+class RecordDamaged(StoreError):
+    """A record of a log cannot be read, or cannot follow the one before it. Nothing was changed,
+    and other sessions are not touched by it."""
+
+    def __init__(self, session: str, seq: int, why: str) -> None:
+        told = f"record {seq} of session {session!r} cannot be read: {why}"
+        super().__init__(told, committed=False)
+        self.session = session
+        self.seq = seq
 
 
 class TurnStateError(Exception):

@@ -11,7 +11,11 @@ from blockbuster import blockbuster_ctx
 
 from tests.virtual_time import virtual_backend
 
-pytest.register_assert_rewrite("llmsession.testing.store_contract")
+pytest.register_assert_rewrite(
+    "llmsession.testing.store_contract",
+    "llmsession.testing.shared_records_contract",
+    "llmsession.testing.store_acts",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -76,6 +77,19 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             version=self.version + 1,
             frontier=min(self.frontier, length),
             thinking_from=min(self.thinking_from, length),
+        )
+
+    def without_head(self, count: int, length: int, calls: Collection[str]) -> View:
+        """This view after the first *count* messages, which made *calls*, are gone and *length*
+        are left. Their texts go with them; thinking in what is left was bound to them, so none
+        of it is sent again."""
+        return msgspec.structs.replace(
+            self,
+            version=self.version + 1,
+            frontier=max(0, self.frontier - count),
+            frozen={call: text for call, text in self.frozen.items() if call not in calls},
+            capped={call: text for call, text in self.capped.items() if call not in calls},
+            thinking_from=length,
         )
 
     def voided(self, length: int) -> View:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from llmsession.errors import error_text
 from llmsession.store.protocol import Appended, AppendResult, Batch, Hold, Lost, Store
-from llmsession.turns.records import Record, encode_record
+from llmsession.turns.records import (
+    Record,
+    SessionCreated,
+    SessionForked,
+    SessionLabelled,
+    encode_record,
+)
 
 __all__ = ["Journal", "Written"]
 
@@ -76,11 +82,14 @@ class Journal:
         if self._in_flight or self._stopped or not self._queue:
             return
         entries, self._queue = tuple(self._queue), []
+        records = [record for record, _ in entries if record is not None]
         batch = Batch(
             session=self._hold.session,
             epoch=self._hold.epoch,
             head=self._written,
-            bodies=tuple(encode_record(record) for record, _ in entries if record is not None),
+            bodies=tuple(encode_record(record) for record in records),
+            at=records[-1].at if records else 0.0,
+            labels=_labels(records),
         )
         if not batch.bodies:
             self._report(Written(entries, batch, Appended(self._written)))
@@ -112,3 +121,12 @@ class Journal:
         """Write nothing more: the store failed, or somebody else owns the session."""
         self._stopped = True
         self._queue.clear()
+
+
+def _labels(records: Sequence[Record]) -> dict[str, str] | None:
+    """The labels that *records* leave the session with; None if they say nothing of them."""
+    labels: dict[str, str] | None = None
+    for record in records:
+        if isinstance(record, SessionCreated | SessionForked | SessionLabelled):
+            labels = record.labels
+    return labels

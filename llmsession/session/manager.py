@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from llmsession.errors import (
     InvalidConfig,
     InvalidInput,
+    RecordDamaged,
     SessionClosed,
     SessionError,
     StoreError,
@@ -26,11 +27,13 @@ from llmsession.errors import (
 from llmsession.providers.protocol import Provider
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import (
+    EVERYTHING,
     Appended,
     Conflict,
     Hold,
     Lost,
     Owner,
+    Search,
     SessionRow,
     Store,
     this_process,
@@ -44,7 +47,7 @@ from .hub import Hub
 from .journal import Journal, Written
 from .outcome import Closed
 from .promise import Promise
-from .readback import is_in_log, read_record, unreadable
+from .readback import is_in_log, read_record
 from .recovery import recovery_records
 from .session import LLMSession
 from .state import SessionState
@@ -232,12 +235,13 @@ class SessionManager:
             actor.settings.bind(tools)
         return LLMSession(self, actor)
 
-    async def list(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
-        """Sessions of the store by id, those greater than *after*, at most *limit*.
-
-        Acquires nothing. Raises StoreError.
+    async def list(
+        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+    ) -> Sequence[SessionRow]:
+        """The sessions of the store that are looked for, by id, those greater than *after*, at
+        most *limit*. Acquires nothing. Raises StoreError.
         """
-        return await self.store.rows(after=after, limit=limit)
+        return await self.store.rows(after=after, limit=limit, search=search)
 
     async def delete(self, session_id: str) -> None:
         """Close the session if it is live here, and delete it for good.
@@ -360,7 +364,7 @@ class SessionManager:
                 try:
                     state.apply(record)
                 except (msgspec.MsgspecError, KeyError, ValueError) as error:
-                    raise unreadable(session, stored.seq, error) from error
+                    raise RecordDamaged(session, stored.seq, error_text(error)) from error
             if len(page) < PAGE:
                 return state
 

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from llmsession.errors import StoreError
+from llmsession.errors import RecordDamaged
 from llmsession.store.protocol import Batch, Store, StoredRecord
 from llmsession.turns.records import Record, decode_record
 
-__all__ = ["is_in_log", "read_record", "unreadable"]
+__all__ = ["is_in_log", "read_record"]
 
 
 def read_record(session: str, stored: StoredRecord) -> Record:
-    """The record that *stored* holds. Raises StoreError, naming it, if it cannot be read."""
+    """The record that *stored* holds. Raises RecordDamaged if it cannot be read."""
     try:
         return decode_record(stored.body)
     except msgspec.MsgspecError as error:
-        raise unreadable(session, stored.seq, error) from error
-
-
-def unreadable(session: str, seq: int, error: Exception) -> StoreError:
-    """What is said of a record that cannot be decoded, or cannot follow the one before it."""
-    told = f"record {seq} of session {session!r} cannot be read: {error}"
-    return StoreError(told, committed=False)
+        raise RecordDamaged(session, stored.seq, str(error)) from error
 
 
 async def is_in_log(store: Store, batch: Batch) -> bool:

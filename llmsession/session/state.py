@@ -13,8 +13,10 @@ from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
 from llmsession.turns.ids import TurnCounter, TurnId
 from llmsession.turns.messages import Message, Role, message_id
-from llmsession.turns.receipts import PendingReceipt, settled_text
+from llmsession.turns.receipts import PendingReceipt, seed_text, settled_text
 from llmsession.turns.usage import Usage
+
+from .redaction import Redaction, redact_answer
 
 __all__ = ["OpenTurn", "SessionState", "fold"]
 
@@ -59,6 +61,12 @@ class SessionState:
 
     def __init__(self, session: str) -> None:
         self.session = session
+        """Whose messages are made now: before its own first record, a fork's parent's."""
+        self.parent: str | None = None
+        self.labels: dict[str, str] = {}
+        self.seed: r.Seed | None = None
+        """What the first message of the history says of an earlier conversation."""
+        self.source: r.Source | None = None
         self.head = 0
         self.epoch = 0
         self.config = msgspec.Raw(b"{}")
@@ -76,6 +84,12 @@ class SessionState:
         """How each turn ended: committed, aborted or failed."""
         self.accepted_at: dict[int, int] = {}
         """The seq of each turn's acceptance, where its events start."""
+        self.committed_at: dict[int, int] = {}
+        """The seq of each turn's commit: up to there the log is a fork at that turn."""
+        self.noted: dict[int, tuple[PendingReceipt, ...]] = {}
+        """The receipts that a committed turn's message carries: pending again if it is rewound."""
+        self.owed: Redaction | None = None
+        """What has to be taken out of the log and is still in it."""
         self.commands: dict[str, r.CommandAnswer] = {}
         self.turn_usage: dict[int, Usage] = {}
         self.usage = Usage()
@@ -105,7 +119,24 @@ class SessionState:
     # One method for each kind of record; the table below names them.
 
     def _created(self, record: r.SessionCreated) -> None:
+        self.session = record.session
         self.config = record.config
+        self.labels = record.labels
+        self.seed = record.seed
+        self.source = record.source
+
+    def _forked(self, record: r.SessionForked) -> None:
+        """What the parent said is kept. What it was asked, has open and has spent is its own."""
+        self.session, self.parent = record.session, record.parent
+        self.config = record.config
+        self.labels = record.labels
+        for turn in tuple(self.open.values()):
+            self._drop(turn)
+        self.commands, self.owed = {}, None
+        self.turn_usage, self.usage = {}, Usage()
+
+    def _labelled(self, record: r.SessionLabelled) -> None:
+        self.labels = record.labels
 
     def _configured(self, record: r.SessionConfigured) -> None:
         self.config = record.config
@@ -125,10 +156,16 @@ class SessionState:
     def _start(self, turn: OpenTurn, receipt: str | None, at: float) -> None:
         turn.started = True
         body, synthetic = turn.body, tuple[int, ...]()
+        blocks: list[bytes | msgspec.Raw] = [*split_blocks(body)]
+        if self.seed is not None and not self.history:
+            blocks.insert(0, text_block(seed_text(self.seed.text)))
+            synthetic = (0,)
         if receipt is not None:
             turn.carried = len(self.receipts)
-            blocks = [*split_blocks(body), text_block(receipt)]
-            body, synthetic = join_blocks(blocks), (len(blocks) - 1,)
+            blocks.append(text_block(receipt))
+            synthetic = (*synthetic, len(blocks) - 1)
+        if synthetic:
+            body = join_blocks(blocks)
         turn.staged = (self._message(turn, "user", body, at, at, synthetic=synthetic),)
 
     def _steered(self, record: r.SteerAccepted) -> None:
@@ -168,16 +205,31 @@ class SessionState:
             self._say(turn, record.spoken, record.at)
         self.history = self.history + turn.staged
         self.head_turn = record.turn
-        self.receipts = self.receipts[turn.carried :]
+        self.committed_at[record.turn] = record.seq
+        if turn.carried:
+            self.noted[record.turn] = self.receipts[: turn.carried]
+            self.receipts = self.receipts[turn.carried :]
         self._end(record.turn, "committed", record.usage)
 
-    def _aborted(self, record: r.TurnAborted | r.TurnFailed) -> None:
-        turn = self.open.pop(record.turn)
-        # What the dropped turn computed goes with it.
+    def _imported(self, record: r.TurnImported) -> None:
+        self.counter.saw(record.turn)
+        self.accepted_at[record.turn] = self.committed_at[record.turn] = record.seq
+        self.history = self.history + record.messages
+        self.head_turn = record.turn
+        self.ended[record.turn] = "committed"
+        for message in record.messages:
+            self.call_turns.update((call.id, record.turn) for call in message.tool_calls)
+
+    def _drop(self, turn: OpenTurn) -> None:
+        """What the turn computed goes with it."""
+        del self.open[turn.number]
         for call in turn.all_calls:
             self.summaries.pop(call.id, None)
         if turn.started:
             self.view = self.view.clamped(len(self.history))
+
+    def _aborted(self, record: r.TurnAborted | r.TurnFailed) -> None:
+        self._drop(self.open[record.turn])
         if record.calls:
             self.receipts = (*self.receipts, PendingReceipt(record.turn, record.calls))
         how = "aborted" if isinstance(record, r.TurnAborted) else "failed"
@@ -201,9 +253,102 @@ class SessionState:
         self.view = View(version=self.view.version + 1)
         self.summaries = {}
         self.receipts = ()
+        self.seed = None
+        if record.purge:
+            self._forget(record.seq, frozenset(self.ended))
 
-    def _nothing(self, record: r.CommandAnswered) -> None:
+    def _rewound(self, record: r.ConversationRewound) -> None:
+        kept = self.messages_through(record.to)
+        gone = self.history[kept:]
+        self.generation = record.generation
+        self.history = self.history[:kept]
+        self.head_turn = self.history[-1].turn if self.history else None
+        self.view = self.view.clamped(kept)
+        for message in gone:
+            for call in message.tool_calls:
+                self.summaries.pop(call.id, None)
+        noted = [self.noted.pop(turn, ()) for turn in dict.fromkeys(m.turn for m in gone)]
+        self.receipts = tuple(receipt for each in noted for receipt in each) + self.receipts
+
+    def _forgotten(self, record: r.ConversationForgotten) -> None:
+        turns = self.turns_before(record.before)
+        count = self.messages_before(record.before)
+        calls = {call for call, turn in self.call_turns.items() if turn in turns}
+        self.generation = record.generation
+        self.history = self.history[count:]
+        self.head_turn = self.history[-1].turn if self.history else None
+        self.view = self.view.without_head(count, len(self.history), calls)
+        for call in calls:
+            self.summaries.pop(call, None)
+        self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
+        if count:
+            self.seed = None
+        self._forget(record.seq, turns)
+
+    def _forget(self, seq: int, turns: frozenset[int]) -> None:
+        """Nothing of *turns* is known any more but their numbers, how they ended and their cost."""
+        calls = frozenset(call for call, turn in self.call_turns.items() if turn in turns)
+        self.call_turns = {call: t for call, t in self.call_turns.items() if call not in calls}
+        for turn, receipts in tuple(self.noted.items()):
+            left = tuple(receipt for receipt in receipts if receipt.turn not in turns)
+            if turn in turns or not left:
+                del self.noted[turn]
+            else:
+                self.noted[turn] = left
+        for turn in turns:
+            self.committed_at.pop(turn, None)
+        self.commands = {
+            name: redact_answer(command, turns) for name, command in self.commands.items()
+        }
+        if self.source is not None:
+            self.source = r.Source(format=self.source.format, id=self.source.id)
+        # A log without what was forgotten has to fold to the same version.
+        self.view = msgspec.structs.replace(self.view, version=seq)
+        self.owed = Redaction(turns, calls, seq, self.seed is None).joined(self.owed)
+
+    def _redacted(self, record: r.RecordsRedacted) -> None:
+        self.owed = None
+
+    def _nothing(self, record: r.CommandAnswered | r.TurnResumed) -> None:
         pass
+
+    # What a rewind, a fork or a forgetting is about.
+
+    def messages_through(self, turn: int) -> int:
+        """How many messages the history has up to the last one of *turn*; 0 for turn 0.
+
+        Raises ValueError if the turn is not in the history.
+        """
+        if turn == 0:
+            return 0
+        for position in range(len(self.history), 0, -1):
+            if self.history[position - 1].turn == turn:
+                return position
+        raise ValueError(f"turn {turn} is not in the history")
+
+    def messages_before(self, turn: int) -> int:
+        """How many messages the history has before the first one of *turn*; all for turn 0.
+
+        Raises ValueError if the turn is not in the history.
+        """
+        if turn == 0:
+            return len(self.history)
+        for position, message in enumerate(self.history):
+            if message.turn == turn:
+                return position
+        raise ValueError(f"turn {turn} is not in the history")
+
+    def turns_before(self, turn: int) -> frozenset[int]:
+        """The ended turns that are forgotten when the history is to begin with *turn*: those
+        before it there, and those that were accepted earlier and are in no history."""
+        count = self.messages_before(turn)
+        if turn == 0:
+            return frozenset(self.ended)
+        kept = {message.turn for message in self.history[count:]}
+        edge = self.accepted_at[turn]
+        gone = {message.turn for message in self.history[:count]}
+        old = {ended for ended in self.ended if self.accepted_at[ended] < edge}
+        return frozenset((gone | old) - kept)
 
     # Messages are made here and nowhere else, so that a replayed log makes the same ones.
 
@@ -281,7 +426,9 @@ def _result_block(answer: r.Answer) -> bytes:
 
 _APPLY: dict[type[r.RecordBase], Callable[[SessionState, Any], None]] = {
     r.SessionCreated: SessionState._created,
+    r.SessionForked: SessionState._forked,
     r.SessionConfigured: SessionState._configured,
+    r.SessionLabelled: SessionState._labelled,
     r.TurnAccepted: SessionState._accepted,
     r.TurnStarted: SessionState._started,
     r.SteerAccepted: SessionState._steered,
@@ -291,9 +438,14 @@ _APPLY: dict[type[r.RecordBase], Callable[[SessionState, Any], None]] = {
     r.TurnCommitted: SessionState._committed,
     r.TurnAborted: SessionState._aborted,
     r.TurnFailed: SessionState._aborted,
+    r.TurnResumed: SessionState._nothing,
+    r.TurnImported: SessionState._imported,
     r.SummariesStored: SessionState._summaries,
     r.CompactionApplied: SessionState._compacted,
     r.ConversationCleared: SessionState._cleared,
+    r.ConversationRewound: SessionState._rewound,
+    r.ConversationForgotten: SessionState._forgotten,
+    r.RecordsRedacted: SessionState._redacted,
     r.CommandAnswered: SessionState._nothing,
 }
 

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
-from llmsession.errors import SessionExists, SessionInUse, SessionNotFound
+from llmsession.errors import (
+    InvalidInput,
+    SessionExists,
+    SessionInUse,
+    SessionMoved,
+    SessionNotFound,
+)
 
-from .protocol import Appended, AppendResult, Batch, Conflict, Hold, Owner, SessionRow, StoredRecord
+from .protocol import (
+    EVERYTHING,
+    Appended,
+    AppendResult,
+    Batch,
+    Conflict,
+    Hold,
+    Owner,
+    Search,
+    SessionRow,
+    StoredRecord,
+)
 
 __all__ = ["MemoryStore"]
 
 
 class _Log:
-    """One session's row and records."""
+    """One session's row and records. A fork's list begins with its parent's records, the same
+    bytes objects."""
 
     __slots__ = ("bodies", "epochs", "row")
 
@@ -46,12 +64,16 @@ class MemoryStore:
             raise SessionNotFound(session)
         return log
 
+    def _add(self, row: SessionRow) -> _Log:
+        if row.session in self._logs:
+            raise SessionExists(row.session)
+        log = self._logs[row.session] = _Log(row)
+        insort(self._names, row.session)
+        return log
+
     async def create(self, session: str, owner: Owner) -> Hold:
-        if session in self._logs:
-            raise SessionExists(session)
         epoch = self._highest_epoch + 1
-        self._logs[session] = _Log(SessionRow(session, epoch, 0, owner))
-        insort(self._names, session)
+        self._add(SessionRow(session, epoch, 0, owner))
         return Hold(session, epoch, 0)
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
@@ -59,13 +81,24 @@ class MemoryStore:
         holder = log.row.owner
         if holder is not None and holder != owner and not takeover:
             raise SessionInUse(session, f"{holder.name} (pid {holder.pid})")
-        log.row = SessionRow(session, log.row.epoch + 1, log.row.head, owner)
+        log.row = replace(log.row, epoch=log.row.epoch + 1, owner=owner)
         return Hold(session, log.row.epoch, log.row.head)
+
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+        old = self._log(parent)
+        if not 0 <= upto <= old.row.head:
+            raise InvalidInput(f"session {parent!r} has no record {upto}")
+        epoch = max(self._highest_epoch, old.row.epoch) + 1
+        at = old.row.touched_at
+        log = self._add(SessionRow(session, epoch, upto, owner, at, at, parent=parent))
+        log.bodies = old.bodies[:upto]
+        log.epochs = old.epochs[: bisect_left(old.epochs, upto + 1, key=lambda entry: entry[0])]
+        return Hold(session, epoch, upto)
 
     async def release(self, hold: Hold) -> None:
         log = self._logs.get(hold.session)
         if log is not None and log.row.epoch == hold.epoch:
-            log.row = msgspec.structs.replace(log.row, owner=None)
+            log.row = replace(log.row, owner=None)
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         log = self._logs.get(batch.session)
@@ -75,8 +108,18 @@ class MemoryStore:
         if not log.epochs or log.epochs[-1][1] != batch.epoch:
             log.epochs.append((batch.head + 1, batch.epoch))
         log.bodies.extend(batch.bodies)
+        row = log.row
         head = batch.head + len(batch.bodies)
-        log.row = msgspec.structs.replace(log.row, head=head)
+        log.row = SessionRow(
+            row.session,
+            row.epoch,
+            head,
+            row.owner,
+            row.created_at or batch.at,
+            batch.at,
+            row.labels if batch.labels is None else batch.labels,
+            row.parent,
+        )
         done(Appended(head))
 
     async def read(
@@ -97,14 +140,40 @@ class MemoryStore:
     async def row(self, session: str) -> SessionRow:
         return self._log(session).row
 
-    async def rows(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
-        start = bisect_right(self._names, after)
-        return [self._logs[name].row for name in self._names[start : start + limit]]
+    async def rows(
+        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+    ) -> Sequence[SessionRow]:
+        found: list[SessionRow] = []
+        for name in self._names[bisect_right(self._names, after) :]:
+            if len(found) >= limit:
+                break
+            row = self._logs[name].row
+            if search.finds(row):
+                found.append(row)
+        return found
+
+    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+        log = self._log(hold.session)
+        if log.row.epoch != hold.epoch:
+            raise SessionMoved(f"session {hold.session!r} was taken over by another owner")
+        for seq in bodies:
+            if not 1 <= seq <= log.row.head:
+                raise InvalidInput(f"session {hold.session!r} has no record {seq}")
+        for seq, body in bodies.items():
+            log.bodies[seq - 1] = body
 
     async def delete(self, session: str) -> None:
         self._highest_epoch = max(self._highest_epoch, self._log(session).row.epoch)
         del self._logs[session]
         self._names.remove(session)
+
+    async def vacuum(self) -> int:
+        """Nothing is left to give back: returns 0."""
+        return 0
+
+    async def check(self) -> Sequence[str]:
+        """Nothing can be wrong: returns ()."""
+        return ()
 
     async def aclose(self) -> None:
         """Nothing to release; the logs stay readable."""

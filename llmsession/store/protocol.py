@@ -8,12 +8,15 @@ only if both still hold. Leases shorten an overlap of two owners; this fence is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
+from .liveness import start_of, this_host
+
 __all__ = [
+    "EVERYTHING",
     "AppendResult",
     "Appended",
     "Batch",
@@ -21,6 +24,7 @@ __all__ = [
     "Hold",
     "Lost",
     "Owner",
+    "Search",
     "SessionRow",
     "Store",
     "StoredRecord",
@@ -29,15 +33,22 @@ __all__ = [
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who holds a session: a manager in a process. ``name`` is unique to the manager."""
+    """Who holds a session: a manager in a process. ``name`` is unique to the manager.
+
+    ``started`` and ``host`` tell the process from another one with its ``pid``: see
+    ``liveness``. Both are "" where the system does not say; then only a lease tells.
+    """
 
     name: str
     pid: int = 0
+    started: str = ""
+    host: str = ""
 
 
 def this_process(name: str) -> Owner:
     """The owner *name* in this process."""
-    return Owner(name, os.getpid())
+    pid = os.getpid()
+    return Owner(name, pid, start_of(pid) or "", this_host())
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -49,12 +60,47 @@ class Hold(msgspec.Struct, frozen=True):
 
 
 class SessionRow(msgspec.Struct, frozen=True):
-    """A session as the store lists it. ``owner`` is None while nobody holds it."""
+    """A session as the store lists it. ``owner`` is None while nobody holds it.
+
+    Times are seconds since the epoch, of the first and of the last record by the clock of who
+    wrote it; 0.0 before the first. ``labels`` are those of the last record that gave some.
+    ``parent`` is the session that it was forked from.
+    """
 
     session: str
     epoch: int
     head: int
     owner: Owner | None = None
+    created_at: float = 0.0
+    touched_at: float = 0.0
+    labels: dict[str, str] = {}
+    parent: str | None = None
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sessions are looked for: those that have all of ``labels`` (a value of None is any
+    value), and whose times are at or after and before the given ones. None looks at nothing."""
+
+    labels: dict[str, str | None] = {}
+    created_after: float | None = None
+    created_before: float | None = None
+    touched_after: float | None = None
+    touched_before: float | None = None
+
+    def finds(self, row: SessionRow) -> bool:
+        """Is *row* looked for?"""
+        return (
+            all(
+                name in row.labels and value in (None, row.labels[name])
+                for name, value in self.labels.items()
+            )
+            and _between(row.created_at, self.created_after, self.created_before)
+            and _between(row.touched_at, self.touched_after, self.touched_before)
+        )
+
+
+def _between(at: float, after: float | None, before: float | None) -> bool:
+    return (after is None or after <= at) and (before is None or at < before)
 
 
 class StoredRecord(msgspec.Struct, frozen=True):
@@ -66,12 +112,18 @@ class StoredRecord(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Records to append, whole or not at all. The first gets seq ``head + 1``."""
+    """Records to append, whole or not at all. The first gets seq ``head + 1``.
+
+    ``at`` is the time of the last one, in seconds since the epoch. ``labels``, where given, are
+    the session's from now on; they are written with the records.
+    """
 
     session: str
     epoch: int
     head: int
     bodies: tuple[bytes, ...]
+    at: float = 0.0
+    labels: dict[str, str] | None = None
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -96,6 +148,10 @@ class Lost(msgspec.Struct, frozen=True):
 AppendResult: TypeAlias = Appended | Conflict | Lost
 
 
+EVERYTHING = Search()
+"""Finds every session."""
+
+
 class Store(Protocol):
     """A fenced log per session. All but ``append`` may wait and may raise StoreError."""
 
@@ -110,8 +166,21 @@ class Store(Protocol):
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
         """Take the session: its epoch grows by one, and every earlier holder is fenced.
 
-        Raises SessionNotFound, and SessionInUse while another live owner holds it, unless
-        *takeover*.
+        An owner that surely is dead (its process has ended, or its lease has run out) holds
+        nothing. Raises SessionNotFound, and SessionInUse while another live owner holds it,
+        unless *takeover*.
+        """
+        ...
+
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+        """A new session, held by *owner*, whose log begins with the records 1 to *upto* of
+        *parent*'s; its own follow. Nothing is copied, and *parent* is not acquired.
+
+        The records that they share stay until neither has them any more, whatever becomes of
+        *parent*. The fork's epoch is greater than *parent*'s and than that of any deleted
+        session with its id; its row has *parent*, and the time of *parent*'s last record until
+        it gets one of its own. Raises SessionNotFound (no *parent*), SessionExists, and
+        InvalidInput for an *upto* that *parent*'s log has not reached.
         """
         ...
 
@@ -133,7 +202,8 @@ class Store(Protocol):
     ) -> Sequence[StoredRecord]:
         """Records with seq > *after*, oldest first, at most *limit*. Acquires nothing.
 
-        Raises SessionNotFound.
+        A record that the store cannot give as it was appended ends what is returned; if it is
+        the first, RecordDamaged is raised. Raises SessionNotFound.
         """
         ...
 
@@ -141,12 +211,40 @@ class Store(Protocol):
         """The session's row. Acquires nothing. Raises SessionNotFound."""
         ...
 
-    async def rows(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
-        """Sessions by id, those greater than *after*, at most *limit*."""
+    async def rows(
+        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+    ) -> Sequence[SessionRow]:
+        """The sessions that are looked for, by id, those greater than *after*, at most *limit*."""
+        ...
+
+    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+        """Put *bodies*, by seq, in place of what the session's records say: all or none.
+
+        Every other record, the head and the epochs stay. A fork that shares the records keeps
+        them as they were. Raises SessionMoved if the epoch is not the hold's any more,
+        SessionNotFound, and InvalidInput for a seq that is not in the log; nothing is changed.
+        """
         ...
 
     async def delete(self, session: str) -> None:
-        """Delete the session and its log for good. Raises SessionNotFound."""
+        """Delete the session and its log; records that a fork shares stay the fork's.
+
+        Raises SessionNotFound.
+        """
+        ...
+
+    async def vacuum(self) -> int:
+        """Give back the room of what was deleted and rewritten; returns how many bytes came free.
+        After it nothing of that can be found in the store's file or tables. May take long, and
+        writes wait for it.
+        """
+        ...
+
+    async def check(self) -> Sequence[str]:
+        """What is wrong with the store as a whole, a line each; () if nothing is. Reads much.
+
+        That every record can be read is not looked at: ``read`` says so.
+        """
         ...
 
     async def aclose(self) -> None:

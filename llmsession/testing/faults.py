@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -11,12 +11,14 @@ import anyio
 import msgspec
 
 from llmsession.store.protocol import (
+    EVERYTHING,
     AppendResult,
     Batch,
     Conflict,
     Hold,
     Lost,
     Owner,
+    Search,
     SessionRow,
     Store,
     StoredRecord,
@@ -128,11 +130,25 @@ class FaultyStore:
     async def row(self, session: str) -> SessionRow:
         return await self.inner.row(session)
 
-    async def rows(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
-        return await self.inner.rows(after=after, limit=limit)
+    async def rows(
+        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+    ) -> Sequence[SessionRow]:
+        return await self.inner.rows(after=after, limit=limit, search=search)
+
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+        return await self.inner.fork(parent, upto, session, owner)
+
+    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+        await self.inner.rewrite(hold, bodies)
 
     async def delete(self, session: str) -> None:
         await self.inner.delete(session)
+
+    async def vacuum(self) -> int:
+        return await self.inner.vacuum()
+
+    async def check(self) -> Sequence[str]:
+        return await self.inner.check()
 
     async def aclose(self) -> None:
         """Deliver what is kept back, and close *inner*."""

@@ -14,25 +14,24 @@ A store that works in threads needs a backend in real time.
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from random import Random
 
 import anyio
 import anyio.lowlevel
 
-from llmsession.errors import SessionError, SessionExists, SessionInUse, SessionNotFound
+from llmsession.errors import SessionExists, SessionInUse, SessionNotFound
 from llmsession.store.protocol import (
     Appended,
-    AppendResult,
-    Batch,
     Conflict,
     Hold,
     Owner,
     Store,
     StoredRecord,
-    this_process,
 )
+
+from .shared_records_contract import SharedRecordsContract
+from .store_acts import append, bodies_of, raised, written
 
 __all__ = ["StoreContract"]
 
@@ -47,79 +46,11 @@ ODD_BODIES = (
 ODD_IDS = ("a", "B", "a/b", "a b", "é", "漢", "🙂", "a%", "a_", "'; --", "z" * 200)
 
 
-class _Answer:
-    """What one append's ``done`` was called with, and where."""
-
-    def __init__(self) -> None:
-        self.results: list[AppendResult] = []
-        self.threads: list[int] = []
-        self._came = anyio.Event()
-
-    def done(self, result: AppendResult) -> None:
-        self.results.append(result)
-        self.threads.append(threading.get_ident())
-        if len(self.results) == 1:
-            self._came.set()
-
-    async def wait(self) -> AppendResult:
-        await self._came.wait()
-        return self.results[0]
-
-
-def append(store: Store, hold: Hold, *bodies: bytes, head: int | None = None) -> _Answer:
-    """Hand *bodies* over under *hold*, at its head or at *head*."""
-    answer = _Answer()
-    at = hold.head if head is None else head
-    store.append(Batch(hold.session, hold.epoch, at, bodies), answer.done)
-    return answer
-
-
-async def written(store: Store, hold: Hold, *bodies: bytes, head: int | None = None) -> Hold:
-    """Append *bodies*, which must succeed. The hold at its new head."""
-    result = await append(store, hold, *bodies, head=head).wait()
-    at = (hold.head if head is None else head) + len(bodies)
-    assert result == Appended(at), result
-    return Hold(hold.session, hold.epoch, at)
-
-
-async def raised(
-    kind: type[SessionError], ask: Callable[[], object]
-) -> SessionError:  # fmt: skip
-    """The error of *kind* that awaiting *ask()* raises."""
-    try:
-        await ask()  # type: ignore[misc]  # a coroutine function of the store
-    except kind as error:
-        return error
-    raise AssertionError(f"{kind.__name__} was not raised")
-
-
-async def bodies_of(store: Store, session: str) -> list[bytes]:
-    """The whole log of *session*, record by record."""
-    return [record.body for record in await store.read(session)]
-
-
-class StoreContract:
+class StoreContract(SharedRecordsContract):
     """What ``llmsession.store.protocol`` promises, promise by promise.
 
     ``make_store`` gives a new, empty store each time it is called. *patience_s* bounds each test.
     """
-
-    patience_s = 30.0
-    ann = this_process("ann")
-    bob = this_process("bob")
-
-    async def make_store(self) -> Store:
-        raise NotImplementedError("say how your store is made")
-
-    @asynccontextmanager
-    async def store(self) -> AsyncIterator[Store]:
-        """A new store, closed at the end; the test has *patience_s* with it."""
-        with anyio.fail_after(self.patience_s):
-            store = await self.make_store()
-            try:
-                yield store
-            finally:
-                await store.aclose()
 
     # Sessions
 

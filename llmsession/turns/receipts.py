@@ -12,7 +12,7 @@ import msgspec
 
 from .records import CallReceipt
 
-__all__ = ["PendingReceipt", "brief_input", "receipt_text", "settled_text"]
+__all__ = ["PendingReceipt", "brief_input", "receipt_text", "seed_text", "settled_text"]
 
 _STATUS = {
     "finished": "finished; its effects stand",
@@ -24,6 +24,7 @@ _SETTLED = {
     "deadline": "No result before the deadline; outcome unknown.",
     "limit": "No result: the turn's limit was reached. Do not assume that it ran to its end.",
     "error": "No result: the turn was given up. Do not assume that it ran to its end.",
+    "crash": "No result: the program that ran the call ended; outcome unknown.",
 }
 
 
@@ -75,3 +76,8 @@ def brief_input(raw: bytes, limit_chars: int = 120) -> str:
     """A call's input JSON on one line, at most *limit_chars* long."""
     text = " ".join(raw.decode("utf-8", "replace").split())
     return text if len(text) <= limit_chars else text[: limit_chars - 1] + "…"
+
+
+def seed_text(summary: str) -> str:
+    """What the first user message of a session says of the conversation it goes on from."""
+    return f"Summary of an earlier conversation:\n\n{summary}"

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, TypeGuard
 import msgspec
 
 from .blocks import encode_json
+from .messages import Message
 from .usage import Usage
 
 __all__ = [
@@ -22,13 +23,20 @@ __all__ = [
     "CommandAnswered",
     "CompactionApplied",
     "ConversationCleared",
+    "ConversationForgotten",
+    "ConversationRewound",
     "InterruptPolicy",
     "Record",
     "RecordBase",
+    "RecordsRedacted",
     "Runner",
+    "Seed",
     "SessionConfigured",
     "SessionCreated",
+    "SessionForked",
+    "SessionLabelled",
     "SettleReason",
+    "Source",
     "Spoken",
     "SteerAccepted",
     "StepCompleted",
@@ -40,6 +48,8 @@ __all__ = [
     "TurnAccepted",
     "TurnCommitted",
     "TurnFailed",
+    "TurnImported",
+    "TurnResumed",
     "TurnStarted",
     "decode_record",
     "encode_record",
@@ -49,7 +59,7 @@ __all__ = [
 
 Runner: TypeAlias = Literal["caller", "session"]
 CallStatus: TypeAlias = Literal["finished", "failed", "unknown"]
-SettleReason: TypeAlias = Literal["cancelled", "deadline", "limit", "error"]
+SettleReason: TypeAlias = Literal["cancelled", "deadline", "limit", "error", "crash"]
 InterruptPolicy: TypeAlias = Literal["drop_turn", "keep_steps", "keep_text"]
 
 
@@ -105,6 +115,27 @@ class CallReceipt(msgspec.Struct, frozen=True):
     brief: str = ""
 
 
+class Seed(msgspec.Struct, frozen=True):
+    """What a session begins with instead of nothing: the summary of another conversation.
+    ``session`` is that one's id, "" where it is unknown."""
+
+    text: str
+    session: str = ""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where an imported session comes from. ``extra`` and ``records`` are what its file held
+    beside messages, as JSON; ``repairs`` says what was not taken as it stood, a line each."""
+
+    format: str
+    id: str = ""
+    title: str = ""
+    summary: str = ""
+    extra: dict[str, msgspec.Raw] = {}
+    records: tuple[msgspec.Raw, ...] = ()
+    repairs: tuple[str, ...] = ()
+
+
 class RecordBase(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"
 ):  # fmt: skip
@@ -118,10 +149,31 @@ class RecordBase(
 
 
 class SessionCreated(RecordBase, frozen=True, tag="session.created"):
-    """The first record of every log. ``config`` is the configuration, without callables."""
+    """The first record of every log. ``config`` is the configuration, without callables. ``seed``
+    is shown to the model in the first user message; ``source`` is of an imported session."""
 
     session: str
     config: msgspec.Raw
+    labels: dict[str, str] = {}
+    seed: Seed | None = None
+    source: Source | None = None
+
+
+class SessionForked(RecordBase, frozen=True, tag="session.forked"):
+    """The first record of a fork's own: those before it are its parent's, up to the commit of
+    turn ``turn_kept`` (0: before any). Turns that were open there are not the fork's."""
+
+    session: str
+    parent: str
+    turn_kept: int
+    config: msgspec.Raw
+    labels: dict[str, str] = {}
+
+
+class SessionLabelled(RecordBase, frozen=True, tag="session.labelled"):
+    """The session's labels from now on: all of them."""
+
+    labels: dict[str, str]
 
 
 class SessionConfigured(RecordBase, frozen=True, tag="session.configured"):
@@ -216,6 +268,21 @@ class TurnFailed(RecordBase, frozen=True, tag="turn.failed"):
     calls: tuple[CallReceipt, ...] = ()
 
 
+class TurnResumed(RecordBase, frozen=True, tag="turn.resumed"):
+    """A new owner goes on with a turn that was open when its owner died: with ``step``, from its
+    calls if they were journaled, else from its request."""
+
+    turn: int
+    step: int
+
+
+class TurnImported(RecordBase, frozen=True, tag="turn.imported"):
+    """A whole turn from another system, committed as it is."""
+
+    turn: int
+    messages: tuple[Message, ...]
+
+
 class SummariesStored(RecordBase, frozen=True, tag="summaries.stored"):
     """A caller gave compact summaries: call id -> text. They serve the next compaction."""
 
@@ -239,9 +306,30 @@ class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):
 
 
 class ConversationCleared(RecordBase, frozen=True, tag="conversation.cleared"):
-    """The history is empty again; ``generation`` is the number of the one that begins."""
+    """The history is empty again; ``generation`` is the number of the one that begins. With
+    ``purge`` what was said so far is to be taken out of the log: ``records.redacted`` follows."""
 
     generation: int
+    purge: bool = False
+
+
+class ConversationRewound(RecordBase, frozen=True, tag="conversation.rewound"):
+    """The history ends with turn ``to`` again (0: it is empty). The log keeps the rest."""
+
+    to: int
+    generation: int
+
+
+class ConversationForgotten(RecordBase, frozen=True, tag="conversation.forgotten"):
+    """The history begins with turn ``before`` (0: it is empty). What was said before it is to
+    be taken out of the log: ``records.redacted`` follows."""
+
+    before: int
+    generation: int
+
+
+class RecordsRedacted(RecordBase, frozen=True, tag="records.redacted"):
+    """What was to be taken out of the log is out of it."""
 
 
 class CommandAnswered(RecordBase, frozen=True, tag="command.answered"):
@@ -250,7 +338,9 @@ class CommandAnswered(RecordBase, frozen=True, tag="command.answered"):
 
 Record: TypeAlias = (
     SessionCreated
+    | SessionForked
     | SessionConfigured
+    | SessionLabelled
     | TurnAccepted
     | TurnStarted
     | SteerAccepted
@@ -260,9 +350,14 @@ Record: TypeAlias = (
     | TurnCommitted
     | TurnAborted
     | TurnFailed
+    | TurnResumed
+    | TurnImported
     | SummariesStored
     | CompactionApplied
     | ConversationCleared
+    | ConversationRewound
+    | ConversationForgotten
+    | RecordsRedacted
     | CommandAnswered
 )
 

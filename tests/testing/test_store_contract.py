@@ -17,10 +17,12 @@ from llmsession.store import (
     Hold,
     MemoryStore,
     Owner,
+    Search,
     SessionRow,
     Store,
     StoredRecord,
 )
+from llmsession.store.protocol import EVERYTHING
 from llmsession.testing import StoreContract
 
 Done = Callable[[AppendResult], None]
@@ -151,8 +153,13 @@ class StoresText(MemoryStore):
 
 
 class RowsAsTheyCame(MemoryStore):
-    async def rows(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
-        return [log.row for name, log in self._logs.items() if name > after][:limit]
+    async def rows(
+        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+    ) -> Sequence[SessionRow]:
+        rows = [
+            log.row for name, log in self._logs.items() if name > after and search.finds(log.row)
+        ]
+        return rows[:limit]
 
 
 class DeletesTheRowOnly(MemoryStore):

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from llmsession.turns import records as r
+from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
 RAW = msgspec.Raw(b'[{"type":"text", "text":"\xc3\xa9","new":1.0}]')
@@ -26,7 +27,26 @@ BASE: dict[str, Any] = {
 
 # Every field is set, and to something else than its default.
 RECORDS: dict[str, r.Record] = {
-    "session.created": r.SessionCreated(session="s", config=RAW, **BASE),
+    "session.created": r.SessionCreated(
+        session="s",
+        config=RAW,
+        labels={"user": "7"},
+        seed=r.Seed("we met", "other"),
+        source=r.Source(
+            format="f",
+            id="i",
+            title="t",
+            summary="s",
+            extra={"x": RAW},
+            records=(RAW,),
+            repairs=("line 3",),
+        ),
+        **BASE,
+    ),
+    "session.forked": r.SessionForked(
+        session="s", parent="p", turn_kept=3, config=RAW, labels={"user": "7"}, **BASE
+    ),
+    "session.labelled": r.SessionLabelled(labels={"user": "7"}, **BASE),
     "session.configured": r.SessionConfigured(config=RAW, voids_thinking=True, **BASE),
     "turn.accepted": r.TurnAccepted(turn=3, body=RAW, started=True, receipt="note", **BASE),
     "turn.started": r.TurnStarted(turn=3, receipt="note", **BASE),
@@ -49,6 +69,10 @@ RECORDS: dict[str, r.Record] = {
     "turn.failed": r.TurnFailed(
         turn=3, cause="fatal", error="401", usage=USAGE, calls=RECEIPTS, **BASE
     ),
+    "turn.resumed": r.TurnResumed(turn=3, step=2, **BASE),
+    "turn.imported": r.TurnImported(
+        turn=3, messages=(Message(id="m", session="s", turn=3, role="user", body=RAW),), **BASE
+    ),
     "summaries.stored": r.SummariesStored(summaries={"c1": "short"}, **BASE),
     "compaction.applied": r.CompactionApplied(
         policy="swap",
@@ -63,7 +87,10 @@ RECORDS: dict[str, r.Record] = {
         voids_thinking=False,
         **BASE,
     ),
-    "conversation.cleared": r.ConversationCleared(generation=2, **BASE),
+    "conversation.cleared": r.ConversationCleared(generation=2, purge=True, **BASE),
+    "conversation.rewound": r.ConversationRewound(to=2, generation=2, **BASE),
+    "conversation.forgotten": r.ConversationForgotten(before=2, generation=2, **BASE),
+    "records.redacted": r.RecordsRedacted(**BASE),
     "command.answered": r.CommandAnswered(**BASE),
 }
 KINDS = list(RECORDS)
@@ -138,6 +165,6 @@ def test_only_the_three_ends_of_a_turn_are_terminal(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_names_its_turn_or_none(kind: str) -> None:
     is_about_the_session = kind.startswith(
-        ("session.", "summaries.", "compaction.", "conversation.", "command.")
+        ("session.", "summaries.", "compaction.", "conversation.", "command.", "records.")
     )
     assert r.turn_of(RECORDS[kind]) == (None if is_about_the_session else 3)

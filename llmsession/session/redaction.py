@@ -1,0 +1,140 @@
+"""Taking what was said out of a log: the same records, in the same places, without the words.
+
+A redacted log folds to the same state as the log that it was made of. So every record keeps its
+kind, and every message stays a message; what was in it is an empty text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from llmsession.turns import records as r
+
+__all__ = ["Redaction", "redact", "redact_answer"]
+
+_NOTHING_SAID = msgspec.Raw(b'[{"type":"text","text":""}]')
+
+
+class Redaction(msgspec.Struct, frozen=True):
+    """What has to go from the records before *seq*: all of *turns*, which made *calls*, and
+    what an imported session's file held beside them; with *seed* also what it began with."""
+
+    turns: frozenset[int]
+    calls: frozenset[str]
+    seq: int
+    seed: bool
+
+    def joined(self, other: Redaction | None) -> Redaction:
+        """This and *other*, which was asked for earlier."""
+        if other is None:
+            return self
+        turns, calls = self.turns | other.turns, self.calls | other.calls
+        return Redaction(turns, calls, self.seq, self.seed or other.seed)
+
+    def apply(self, record: r.Record) -> r.Record:
+        """*record* as it may stay: itself, where it says nothing that has to go."""
+        if record.seq >= self.seq:
+            return record
+        if isinstance(record, r.SessionCreated):
+            return _origin(record, seed=self.seed)
+        return redact(record, self.turns, self.calls)
+
+
+def redact(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r.Record:
+    """*record* without anything that *turns* said or that came of *calls*; itself if there is
+    nothing of that in it."""
+    return _commands(_said(record, turns, calls), turns)
+
+
+def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r.Record:
+    match record:
+        case r.SummariesStored():
+            left = {call: text for call, text in record.summaries.items() if call not in calls}
+            return record if left == record.summaries else replace(record, summaries=left)
+        case r.CompactionApplied():
+            kept = {call: text for call, text in record.frozen.items() if call not in calls}
+            return record if kept == record.frozen else replace(record, frozen=kept)
+    if r.turn_of(record) not in turns:
+        return record
+    match record:
+        case r.TurnAccepted():
+            return replace(record, body=_NOTHING_SAID, receipt=_empty(record.receipt))
+        case r.TurnStarted():
+            return replace(record, receipt=_empty(record.receipt))
+        case r.SteerAccepted():
+            return replace(record, body=_NOTHING_SAID)
+        case r.ToolsRequested():
+            return replace(record, spoken=_silent(record.spoken), calls=_offers(record))
+        case r.ToolsAnswered():
+            return replace(record, answers=())
+        case r.StepCompleted():
+            return replace(record, spoken=_silent(record.spoken) if record.spoken else None)
+        case r.TurnCommitted():
+            silent = _silent(record.spoken) if record.spoken else None
+            return replace(record, spoken=silent, error=_empty(record.error))
+        case r.TurnAborted():
+            return replace(record, calls=())
+        case r.TurnFailed():
+            return replace(record, calls=(), error="")
+        case r.TurnImported():
+            silenced = tuple(
+                replace(message, id="", body=_NOTHING_SAID, synthetic=(), error=None, extra=None)
+                for message in record.messages
+            )
+            return replace(record, messages=silenced)
+    return record
+
+
+def _origin(record: r.SessionCreated, *, seed: bool) -> r.SessionCreated:
+    source = record.source
+    if source is not None:
+        source = r.Source(format=source.format, id=source.id)
+    begun = r.Seed("") if seed and record.seed else record.seed
+    if (begun, source) == (record.seed, record.source):
+        return record
+    return replace(record, seed=begun, source=source)
+
+
+def _empty(text: str | None) -> str | None:
+    return None if text is None else ""
+
+
+def _silent(spoken: r.Spoken) -> r.Spoken:
+    return replace(spoken, body=_NOTHING_SAID)
+
+
+def _offers(record: r.ToolsRequested) -> tuple[r.CallOffer, ...]:
+    # As many as there were, under names that no provider gives: a message answers each.
+    return tuple(
+        r.CallOffer(f"#{record.turn}.{record.step}.{at}", "", offer.runner)
+        for at, offer in enumerate(record.calls)
+    )
+
+
+def _commands(record: r.Record, turns: Collection[int]) -> r.Record:
+    answers = tuple(redact_answer(command, turns) for command in record.commands)
+    return record if answers == record.commands else replace(record, commands=answers)
+
+
+def redact_answer(command: r.CommandAnswer, turns: Collection[int]) -> r.CommandAnswer:
+    """*command* without what its answer says of *turns*: an interrupt's holds whole outcomes."""
+    answer = msgspec.json.decode(command.answer)
+    outcomes = answer.get("turns") if isinstance(answer, dict) else None
+    if not outcomes:
+        return command
+    silenced = [_silent_outcome(outcome, turns) for outcome in outcomes]
+    if silenced == outcomes:
+        return command
+    return replace(command, answer=msgspec.Raw(msgspec.json.encode({**answer, "turns": silenced})))
+
+
+def _silent_outcome(outcome: dict[str, Any], turns: Collection[int]) -> dict[str, Any]:
+    if outcome["turn"]["number"] not in turns:
+        return outcome
+    said: dict[str, Any] = {"messages": [], "user_body": [], "unread_steers": [], "calls": []}
+    said["error"] = None
+    return {**outcome, **{name: value for name, value in said.items() if name in outcome}}

@@ -1,0 +1,57 @@
+"""Is the process that held a session still there? Asked of the system, where it can tell.
+
+A pid alone is not enough: it is given again, after a while or after a restart, and in another
+container it means another process. So a process is named by where its pid counts (the boot of
+the machine and the pid namespace) and by when it started, in ticks since that boot, which no
+change of the clock moves. On Linux /proc tells all three. Elsewhere nothing is known here, and
+a store goes by its lease.
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["is_dead", "start_of", "this_host"]
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_START_FIELD = 22  # proc_pid_stat(5): starttime, in clock ticks since boot
+_STATE_FIELD = 3
+
+
+def this_host() -> str:
+    """Where this process's pid counts: equal for two processes that see each other's pids under
+    the same numbers; "" if the system does not say."""
+    try:
+        boot = _read(_BOOT_ID).decode().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def start_of(pid: int) -> str | None:
+    """When process *pid* started; None if it is not there, or dead and not waited for yet, or if
+    the system does not say."""
+    try:
+        stat = _read(f"/proc/{pid}/stat")
+    except OSError:
+        return None
+    # The name of the program is in parentheses and may hold anything, also ")".
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    if fields[_STATE_FIELD - 3] in (b"Z", b"X"):
+        return None
+    return fields[_START_FIELD - 3].decode()
+
+
+def is_dead(pid: int, started: str, host: str) -> bool | None:
+    """Has the process ended? None if that cannot be told from here."""
+    if not started or not host or host != this_host():
+        return None
+    return start_of(pid) != started
+
+
+def _read(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 4096)
+    finally:
+        os.close(file)
