@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["is_dead", "start_of", "this_host"]
+__all__ = ["is_dead", "our_start", "start_of", "this_host"]
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _START_FIELD = 22  # proc_pid_stat(5): starttime, in clock ticks since boot
@@ -21,6 +21,27 @@ _STATE_FIELD = 3
 def this_host() -> str:
     """Where this process's pid counts: equal for two processes that see each other's pids under
     the same numbers; "" if the system does not say."""
+    return _us.host
+
+
+def our_start() -> str:
+    """When this process started; "" if the system does not say."""
+    return _us.started
+
+
+class _Us:
+    """This process, looked up once: at import, when no event loop waits for it, and in the child
+    after a fork."""
+
+    def __init__(self) -> None:
+        self.look()
+
+    def look(self) -> None:
+        self.host = _host()
+        self.started = start_of(os.getpid()) or ""
+
+
+def _host() -> str:
     try:
         boot = _read(_BOOT_ID).decode().strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
@@ -55,3 +76,8 @@ def _read(path: str) -> bytes:
         return os.read(file, 4096)
     finally:
         os.close(file)
+
+
+_us = _Us()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_us.look)

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from .liveness import start_of, this_host
+from .liveness import our_start, this_host
 
 __all__ = [
     "EVERYTHING",
@@ -47,8 +47,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 def this_process(name: str) -> Owner:
     """The owner *name* in this process."""
-    pid = os.getpid()
-    return Owner(name, pid, start_of(pid) or "", this_host())
+    return Owner(name, os.getpid(), our_start(), this_host())
 
 
 class Hold(msgspec.Struct, frozen=True):
