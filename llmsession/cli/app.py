@@ -14,8 +14,10 @@ from llmsession.errors import SessionError
 
 from .exit_codes import HUNG_UP, USAGE
 from .replay import replay
+from .sessions import delete, list_sessions, show
 from .story import story
 from .stress import stress
+from .upkeep import integrity, vacuum
 
 __all__ = ["main"]
 
@@ -29,6 +31,11 @@ app = typer.Typer(
 app.command()(replay)
 app.command()(stress)
 app.command()(story)
+app.command("list")(list_sessions)
+app.command()(show)
+app.command()(delete)
+app.command()(integrity)
+app.command()(vacuum)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,6 +4,7 @@ In: records as bytes, with the writer's epoch and the head it expects. Out: the 
 Absent: turns in flight, and any idea of what a record means.
 """
 
+from .address import open_store
 from .memory import MemoryStore
 from .protocol import (
     Appended,
@@ -33,5 +34,6 @@ __all__ = [
     "SessionRow",
     "Store",
     "StoredRecord",
+    "open_store",
     "this_process",
 ]

@@ -1,0 +1,108 @@
+"""The store that a command works on, and running its work to the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, TypeAlias, TypeVar
+
+import anyio
+import typer
+
+from llmsession.errors import InvalidInput
+from llmsession.store import Store, open_store
+
+__all__ = ["KeyFile", "StoreAddress", "parse_labels", "parse_span", "using_store"]
+
+T = TypeVar("T")
+
+KEY_VARIABLE = "LLMSESSION_STORE_KEY"
+STORE_VARIABLE = "LLMSESSION_STORE"
+
+StoreAddress: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        metavar="ADDRESS",
+        envvar=STORE_VARIABLE,
+        help="sqlite:PATH or postgresql://...",
+        show_default=True,
+    ),
+]
+KeyFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help=f"The key of an encrypted store; or give it in ${KEY_VARIABLE}.",
+    ),
+]
+
+
+def _key(file: Path | None) -> bytes | str | None:
+    # Never an option of its own: everybody on the machine may read a command's arguments.
+    if file is None:
+        return os.environ.get(KEY_VARIABLE) or None
+    key = file.read_bytes()
+    return key if len(key) == 32 else key.decode("utf-8", "strict").strip()
+
+
+def using_store(
+    address: str, key_file: Path | None, work: Callable[[Store], Awaitable[T]], *, new: bool = False
+) -> T:
+    """What *work* returns, done with the store at *address*, which is closed then.
+
+    A SQLite file that is not there is made only where *new* says so: a misspelt path is a
+    mistake, not an empty store. Raises InvalidInput, StoreError and what *work* raises.
+    """
+    scheme, _, path = address.partition(":")
+    if scheme == "sqlite" and path and not new and not Path(path).exists():
+        raise InvalidInput(f"there is no store at {path}")
+    try:
+        key = _key(key_file)
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{key_file} holds neither 32 bytes nor text") from error
+    return anyio.run(_use, lambda: open_store(address, key=key), work)
+
+
+async def _use(make: Callable[[], Store], work: Callable[[Store], Awaitable[T]]) -> T:
+    async with _opened(make()) as store:
+        return await work(store)
+
+
+@asynccontextmanager
+async def _opened(store: Store) -> AsyncGenerator[Store, None]:
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+def parse_labels(given: list[str] | None) -> dict[str, str]:
+    """``name=value`` arguments. Raises InvalidInput for anything else."""
+    labels: dict[str, str] = {}
+    for each in given or ():
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise InvalidInput(f"label {each!r} is not name=value")
+        labels[name] = value
+    return labels
+
+
+_SPANS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def parse_span(given: str) -> float:
+    """Seconds in a span of time such as ``90d``, ``12h`` or ``30`` (seconds).
+
+    Raises InvalidInput.
+    """
+    number, unit = (given[:-1], given[-1]) if given[-1:] in _SPANS_S else (given, "s")
+    try:
+        span_s = float(number) * _SPANS_S[unit]
+    except ValueError:
+        span_s = -1.0
+    if not 0 <= span_s < float("inf"):
+        raise InvalidInput(f"{given!r} is no span of time; write for example 90d, 12h or 30s")
+    return span_s
