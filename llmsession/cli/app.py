@@ -12,6 +12,7 @@ from typer.main import get_command
 
 from llmsession.errors import SessionError
 
+from .chat import chat
 from .exit_codes import HUNG_UP, USAGE
 from .replay import replay
 from .sessions import delete, list_sessions, show
@@ -28,6 +29,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(chat)
 app.command()(replay)
 app.command()(stress)
 app.command()(story)

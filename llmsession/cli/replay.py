@@ -70,7 +70,7 @@ def replay(
 
     Sends what the user said, streams the recorded replies, submits the recorded results; checks
     every request, and the history against the recording. Exit code 1: a promise was broken;
-    2: a file could not be read (the others are replayed).
+    2: a file could not be read, or nothing in it replayed (the others are replayed).
     """
     if format is not None and format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")

@@ -111,6 +111,8 @@ def _remarks(figures: Mapping[str, Any]) -> list[str]:
     odd = {name: count for name, count in figures["notes"].items() if name in _ODD}
     if odd:
         remarks.append(f"noted: {_counted(odd)}")
+    if figures["lacks"]:
+        remarks.append(f"lacks: {', '.join(figures['lacks'])}")
     if "history_equal" in figures:
         remarks.append(f"interrupts: {_counted(figures['interrupt_results'])}")
         remarks.append(f"turns sent again {figures['resent']}, kept short {figures['kept']}")

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from llmsession.errors import SessionError
 from llmsession.testing.drive import DriveOptions, DriveReport, replay_conversation
-from llmsession.transcripts import Conversation, detect, read
+from llmsession.transcripts import FORMATS, Conversation, detect, read
 
 __all__ = ["ReplayedFile", "drive_files"]
 
@@ -25,13 +25,16 @@ DEFAULT = DriveOptions()
 
 class ReplayedFile(msgspec.Struct, kw_only=True):
     """One file's replay. ``notes`` counts all that its reader noted, bookkeeping included.
-    ``error`` says why it could not be read; then nothing else counts."""
+    ``lacks`` names what the recording cannot give: its format never does, or this file does not.
+    ``error`` says why it could not be read, or that nothing in it could be replayed; then nothing
+    else counts."""
 
     file: str
     format: str | None = None
     conversations: int = 0
     report: DriveReport = msgspec.field(default_factory=DriveReport)
     notes: Counter[str] = msgspec.field(default_factory=Counter)
+    lacks: tuple[str, ...] = ()
     seconds: float = 0.0
     error: str | None = None
 
@@ -50,6 +53,7 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
             "skipped": report.skipped,
             **counted,
             "notes": dict(self.notes),
+            "lacks": list(self.lacks),
             "seconds": round(self.seconds, 3),
         }
         return found | ({"error": self.error} if self.error else {})
@@ -86,9 +90,27 @@ def _replay_file(
     found.conversations = len(conversations)
     for conversation in conversations:
         found.notes.update(note.what for note in conversation.notes)
+    found.lacks = _lacking(conversations, found.format)
     _drive_all(conversations, options, found)
     found.seconds = time.perf_counter() - started
+    if not found.report.requests and any(each.messages for each in conversations):
+        why = found.report.skipped_reasons
+        told = ", ".join(f"{reason} {count}" for reason, count in why.most_common())
+        found.error = f"nothing in it could be replayed: {told}"
     return found
+
+
+def _lacking(conversations: Sequence[Conversation], format: str | None) -> tuple[str, ...]:
+    """What the format never gives, then what no message of these has."""
+    messages = [message for each in conversations for message in each.messages]
+    replies = [message for message in messages if message.is_assistant]
+    missing = {
+        "usage": not any(reply.usage for reply in replies),
+        "times": not any(message.created_at for message in messages),
+        "models": not any(reply.model for reply in replies),
+    }
+    told = FORMATS[format].lacks if format in FORMATS else ()
+    return (*told, *(name for name, is_missing in missing.items() if messages and is_missing))
 
 
 def _told(error: Exception) -> str:

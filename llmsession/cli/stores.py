@@ -14,7 +14,7 @@ import typer
 from llmsession.errors import InvalidInput
 from llmsession.store import Store, open_store
 
-__all__ = ["KeyFile", "StoreAddress", "parse_labels", "parse_span", "using_store"]
+__all__ = ["KeyFile", "StoreAddress", "parse_labels", "parse_span", "store_key", "using_store"]
 
 T = TypeVar("T")
 
@@ -40,12 +40,19 @@ KeyFile: TypeAlias = Annotated[
 ]
 
 
-def _key(file: Path | None) -> bytes | str | None:
+def store_key(file: Path | None) -> bytes | str | None:
+    """The key in *file*: 32 bytes, or text; without a file that in the environment, if any.
+
+    Raises InvalidInput for a file that holds neither.
+    """
     # Never an option of its own: everybody on the machine may read a command's arguments.
     if file is None:
         return os.environ.get(KEY_VARIABLE) or None
     key = file.read_bytes()
-    return key if len(key) == 32 else key.decode("utf-8", "strict").strip()
+    try:
+        return key if len(key) == 32 else key.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{file} holds neither 32 bytes nor text") from error
 
 
 def using_store(
@@ -59,10 +66,7 @@ def using_store(
     scheme, _, path = address.partition(":")
     if scheme == "sqlite" and path and not new and not Path(path).exists():
         raise InvalidInput(f"there is no store at {path}")
-    try:
-        key = _key(key_file)
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{key_file} holds neither 32 bytes nor text") from error
+    key = store_key(key_file)
     return anyio.run(_use, lambda: open_store(address, key=key), work)
 
 

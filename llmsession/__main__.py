@@ -1,0 +1,5 @@
+"""``python -m llmsession``: the command line."""
+
+from llmsession.cli import main
+
+main()

@@ -1,0 +1,243 @@
+"""``llmsession chat``: a terminal to talk in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import AsyncExitStack, suppress
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import anyio.to_thread
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from llmsession.errors import InvalidInput, Refused, SessionError, SessionNotFound
+from llmsession.providers.protocol import Provider
+from llmsession.session.config import SessionConfig, ToolResult
+from llmsession.session.manager import SessionManager
+from llmsession.session.session import LLMSession
+from llmsession.store import Store, open_store
+from llmsession.turns.previews import ToolUse
+
+from .chat_commands import COMMANDS, Talk, obey
+from .chat_keys import stop_keys
+from .chat_recording import Recording
+from .chat_view import TurnView, context_line, print_conversation
+from .stores import KeyFile, store_key
+
+__all__ = ["chat"]
+
+NO_KEY = (
+    "no key for {provider}: set {variable}, or talk to a local server with"
+    " --provider openai --base-url http://localhost:11434/v1 --model NAME"
+)
+
+
+class ProviderName(StrEnum):
+    ANTHROPIC = "anthropic"
+    OPENAI = "openai"
+    REPLAY = "replay"
+
+
+_KEYS = {ProviderName.ANTHROPIC: "ANTHROPIC_API_KEY", ProviderName.OPENAI: "OPENAI_API_KEY"}
+_MODELS = {ProviderName.ANTHROPIC: "claude-sonnet-4-5", ProviderName.OPENAI: "gpt-4o"}
+
+
+def chat(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="With --provider replay: the recording."),
+    ] = None,
+    *,
+    provider: Annotated[ProviderName, typer.Option(help="Who answers.")] = ProviderName.ANTHROPIC,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Which model.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Another server of the same protocol.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None,
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS", envvar="LLMSESSION_STORE", help="Where the session is kept."
+        ),
+    ] = "memory:",
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="A session to go on with, or to begin.")
+    ] = None,
+    delay_ms: Annotated[
+        float, typer.Option(min=0, metavar="MS", help="With replay: the pause before each piece.")
+    ] = 20.0,
+    key_file: KeyFile = None,
+) -> None:
+    """Talk to a model in the terminal. Esc or Ctrl-C stops a reply; /help names the commands."""
+    recording = None
+    if provider is ProviderName.REPLAY:
+        if file is None:
+            raise InvalidInput("--provider replay needs the FILE of a recording")
+        recording = Recording(file, delay_s=delay_ms / 1000)
+        config = recording.config()
+    elif file is not None:
+        raise InvalidInput(f"{file}: a recording is played with --provider replay")
+    else:
+        config = SessionConfig(model=model or _MODELS[provider], system=system)
+    answers = recording.provider if recording else _provider(provider, base_url)
+    kept = open_store(store, key=store_key(key_file))
+    anyio.run(partial(_chat, answers, kept, config, session_id=session, recording=recording))
+
+
+def _provider(name: ProviderName, base_url: str | None) -> Provider:
+    variable = _KEYS[name]
+    if not os.environ.get(variable) and base_url is None:
+        raise InvalidInput(NO_KEY.format(provider=name.value, variable=variable))
+    if name is ProviderName.ANTHROPIC:
+        from llmsession.providers import AnthropicProvider
+
+        return AnthropicProvider(base_url=base_url)
+    from llmsession.providers import OpenAIProvider
+
+    return OpenAIProvider(base_url=base_url)
+
+
+async def _chat(
+    provider: Provider,
+    store: Store,
+    config: SessionConfig,
+    *,
+    session_id: str | None,
+    recording: Recording | None,
+) -> None:
+    console = Console(highlight=False)
+    async with AsyncExitStack() as stack:
+        aclose = getattr(provider, "aclose", None)
+        if aclose is not None:
+            stack.push_async_callback(aclose)
+        manager = await stack.enter_async_context(SessionManager(provider=provider, store=store))
+        session, is_new = await _session(manager, config, session_id)
+        talk = Talk(session, console)
+        _greet(talk, is_new, recording)
+        if recording is not None:
+            talk.rewound = recording.rewound
+        lines = _Lines()
+        while not talk.over:
+            line = await lines.read(talk, recording)
+            if line is None:
+                break
+            if line.startswith("/"):
+                await obey(talk, line)
+            elif line.strip():
+                talk.draft = await _turn(talk, line, recording)
+                talk.say(f"[dim]{context_line(await talk.session.read_status())}[/]")
+                if recording is not None and recording.is_over:
+                    talk.say("[dim]the recording is over; /rewind goes back, /quit leaves[/]")
+
+
+async def _session(
+    manager: SessionManager, config: SessionConfig, session_id: str | None
+) -> tuple[LLMSession, bool]:
+    """The session to talk to, and whether it is new."""
+    if session_id is None:
+        return await manager.create(config), True
+    try:
+        return await manager.open(session_id), False
+    except SessionNotFound:
+        return await manager.create(config, session_id=session_id), True
+
+
+def _greet(talk: Talk, is_new: bool, recording: Recording | None) -> None:
+    session = talk.session
+    talk.say(f"[dim]session {escape(session.id)} · model {escape(session.config.model)} · /help[/]")
+    if recording is not None:
+        talk.say("[dim]recorded replies, no model: each line of the recording is offered[/]")
+    if not is_new:
+        print_conversation(talk.console, session.conversation(), thinking=talk.thinking)
+
+
+class _Lines:
+    """The input lines: edited on a terminal, with a history; read as they come elsewhere."""
+
+    def __init__(self) -> None:
+        self._prompt: Any = None
+        if sys.stdin.isatty():
+            from prompt_toolkit import PromptSession
+            from prompt_toolkit.completion import WordCompleter
+            from prompt_toolkit.history import FileHistory
+
+            completer = WordCompleter([f"/{name}" for name in COMMANDS], sentence=True)
+            self._prompt = PromptSession(
+                history=FileHistory(str(_history_file())), completer=completer
+            )
+
+    async def read(self, talk: Talk, recording: Recording | None) -> str | None:
+        """The next line, None at the end of the input."""
+        draft, talk.draft = talk.draft, ""
+        if recording is not None and not draft:
+            draft = recording.line
+        if self._prompt is None:
+            line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+            return line.rstrip("\n") if line else None
+        while True:
+            try:
+                line = await self._prompt.prompt_async("> ", default=draft)
+            except KeyboardInterrupt:
+                draft = ""  # as in a shell: the line is given up, the program is not
+            except EOFError:
+                return None
+            else:
+                return str(line)
+
+
+def _history_file() -> Path:
+    """Where the lines of earlier talks are kept; only their user may read it."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    folder = Path(state) / "llmsession"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = folder / "chat-history"
+    file.touch(mode=0o600)
+    return file
+
+
+async def _turn(talk: Talk, line: str, recording: Recording | None) -> str:
+    """One turn, printed as it comes. Returns what the next input line begins with: the line
+    itself if the turn was dropped."""
+    session, view = talk.session, TurnView(talk.console, thinking=talk.thinking)
+    if recording is not None:
+        recording.begin()
+    try:
+        turn = await session.send(line)
+    except SessionError as error:
+        talk.say(f"[red]{escape(str(error))}[/]")
+        return line
+    stopping = anyio.Event()
+
+    async def stop() -> None:
+        await stopping.wait()
+        await session.interrupt(turn.id)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(stop)
+        with stop_keys(stopping.set):
+            async for event in turn:
+                view.show(event)
+                if isinstance(event, ToolUse) and event.runner == "caller":
+                    await _answer(session, event, recording)
+                elif recording is not None:
+                    recording.saw(event)
+        group.cancel_scope.cancel()
+    outcome = await turn.outcome()
+    view.end(outcome)
+    if recording is not None:
+        recording.end(kept=outcome.status == "committed")
+    return line if outcome.status != "committed" else ""
+
+
+async def _answer(session: LLMSession, call: ToolUse, recording: Recording | None) -> None:
+    result = ToolResult(call.id, "There are no tools here.", is_error=True)
+    if recording is not None:
+        result = recording.result(call)
+    with suppress(Refused):  # it was stopped meanwhile
+        await session.submit_tool_results([result])

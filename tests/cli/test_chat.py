@@ -1,0 +1,223 @@
+"""``llmsession chat`` in a terminal, as somebody who types there sees it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from llmsession.transcripts import write_own
+from tests.testing.conversations import recording, text, tool_loop
+
+ESC, CTRL_C, CTRL_D, ENTER = "\x1b", "\x03", "\x04", "\r"
+WAIT_S = 20
+
+
+class Terminal:
+    """A chat in a pseudo-terminal: what is typed, and what is seen without its control codes."""
+
+    def __init__(self, arguments: list[str], home: Path) -> None:
+        environment = {
+            name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")
+        }
+        environment |= {
+            "TERM": "xterm",
+            "NO_COLOR": "1",
+            # The tests' end of the terminal does not answer where the cursor is.
+            "PROMPT_TOOLKIT_NO_CPR": "1",
+            "XDG_STATE_HOME": str(home),
+        }
+        self._child: Any = pexpect.spawn(
+            sys.executable,
+            ["-m", "llmsession", "chat", *arguments],
+            encoding="utf-8",
+            timeout=WAIT_S,
+            dimensions=(50, 200),
+            env=environment,
+        )
+
+    def sees(self, expected: str) -> str:
+        """Wait for *expected*; returns what came before it."""
+        self._child.expect_exact(expected)
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._child.before)
+
+    def types(self, keys: str) -> None:
+        self._child.send(keys)
+
+    def accepts(self) -> None:
+        """Take the line that the next prompt offers."""
+        self.sees("> ")  # before it nobody reads keys
+        self.types(ENTER)
+
+    def says(self, line: str) -> None:
+        """Give the next prompt a line of our own instead of what it offers."""
+        self.empties()
+        self.types(line + ENTER)
+
+    def empties(self) -> None:
+        """Give up what the next prompt offers, which may be several lines."""
+        self.sees("> ")
+        self.types(CTRL_C)
+        self.sees("> ")
+
+    def hangs_up(self) -> int:
+        """The exit code after the end of the input at the next prompt."""
+        self.empties()
+        self.types(CTRL_D)
+        return self.leaves()
+
+    def leaves(self) -> int:
+        """The exit code, once it has ended."""
+        self._child.expect(pexpect.EOF)
+        self._child.close()
+        return int(self._child.exitstatus if self._child.exitstatus is not None else -1)
+
+    def close(self) -> None:
+        self._child.close(force=True)
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Iterator[Any]:
+    opened: list[Terminal] = []
+
+    def start(*arguments: object) -> Terminal:
+        terminal = Terminal([str(each) for each in arguments], tmp_path / "state")
+        opened.append(terminal)
+        return terminal
+
+    yield start
+    for terminal in opened:
+        terminal.close()
+
+
+@pytest.fixture
+def walk(tmp_path: Path) -> Path:
+    path = tmp_path / "walk.jsonl"
+    path.write_bytes(write_own(tool_loop()))
+    return path
+
+
+@pytest.fixture
+def long_answer(tmp_path: Path) -> Path:
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(write_own(recording([[text("tell me")], [text("word " * 2000)]])))
+    return path
+
+
+def test_a_recording_is_walked_line_by_line_with_its_tools_and_a_context_bar(
+    talk: Any, walk: Path
+) -> None:
+    terminal = talk("--provider", "replay", walk, "--delay-ms", "0")
+    terminal.sees("recorded replies, no model")
+    terminal.accepts()  # the recorded line stands in the input already
+    terminal.sees("→ ")
+    terminal.sees("← ")
+    terminal.sees("context ")
+    terminal.sees("1 turns")
+    terminal.says("/quit")
+    assert terminal.leaves() == 0
+
+
+@pytest.mark.parametrize("key", [ESC, CTRL_C], ids=["Esc", "Ctrl-C"])
+def test_a_key_stops_the_reply_and_the_dropped_line_is_in_the_input_again(
+    talk: Any, long_answer: Path, key: str
+) -> None:
+    terminal = talk("--provider", "replay", long_answer, "--delay-ms", "30")
+    terminal.says("tell me everything")
+    terminal.sees("word word")
+    terminal.types(key)
+    terminal.sees("interrupted; nothing of this turn is kept")
+    terminal.sees("0 turns")
+    terminal.sees("> ")
+    terminal.sees("tell me everything")
+    terminal.types(CTRL_C)
+    terminal.says("/quit")
+    assert terminal.leaves() == 0
+
+
+def test_commands_tell_and_change_the_session(talk: Any, walk: Path) -> None:
+    terminal = talk("--provider", "replay", walk, "--delay-ms", "0")
+    terminal.accepts()
+    terminal.sees("1 turns")
+    terminal.says("/context")
+    terminal.sees("the model is sent")
+    terminal.says("/usage")
+    terminal.sees("in all")
+    terminal.says("/compact")
+    terminal.sees("nothing was compacted")
+    terminal.says("/model other")
+    terminal.sees("model other")
+    terminal.says("/fork")
+    terminal.sees("this is a fork now")
+    terminal.says("/rewind")
+    terminal.sees("back to the beginning")
+    terminal.says("/clear")
+    terminal.sees("the conversation is empty")
+    terminal.says("/nonsense")
+    terminal.sees("no command /nonsense")
+    terminal.says("/help")
+    terminal.sees("Esc or Ctrl-C")
+    assert terminal.hangs_up() == 0
+
+
+def test_a_line_is_in_the_history_of_the_next_talk(talk: Any, walk: Path) -> None:
+    terminal = talk("--provider", "replay", walk, "--delay-ms", "0")
+    terminal.says("something of mine")
+    terminal.sees("1 turns")
+    assert terminal.hangs_up() == 0
+    again = talk("--provider", "replay", walk)
+    again.empties()
+    again.types("\x1b[A")
+    again.sees("something of mine")
+
+
+def test_a_kept_session_is_gone_on_with(talk: Any, walk: Path, tmp_path: Path) -> None:
+    store = ("--store", f"sqlite:{tmp_path / 's.db'}", "--session", "mine")
+    terminal = talk("--provider", "replay", walk, "--delay-ms", "0", *store)
+    terminal.accepts()
+    terminal.sees("1 turns")
+    terminal.says("/quit")
+    assert terminal.leaves() == 0
+    again = talk("--provider", "replay", walk, "--delay-ms", "0", *store)
+    again.sees("session mine")
+    again.sees("→ ")
+    again.says("/context")
+    again.sees("1 turns")
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai"])
+def test_without_a_key_the_two_ways_on_are_named_in_one_line(provider: str) -> None:
+    done = _run("--provider", provider)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"set {provider.upper()}_API_KEY" in line
+    assert "--provider openai --base-url" in line
+
+
+def test_replay_without_a_recording_and_a_recording_without_replay_are_refused() -> None:
+    assert "needs the FILE" in _run("--provider", "replay").stderr
+    assert "--provider replay" in _run("some.jsonl").stderr
+
+
+def test_without_a_terminal_lines_are_read_as_they_come(walk: Path) -> None:
+    done = _run("--provider", "replay", str(walk), "--delay-ms", "0", lines="go\n/context\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "→ " in done.stdout
+    assert "the model is sent" in done.stdout
+
+
+def _run(*arguments: str, lines: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "llmsession", "chat", *arguments],
+        capture_output=True, text=True, input=lines, env=environment, timeout=50, check=False,
+    )  # fmt: skip

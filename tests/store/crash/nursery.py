@@ -1,0 +1,103 @@
+"""Children that live and are killed, one a line of orders: everything is imported once, and each
+life is forked from there, in a few milliseconds instead of a second."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import TracebackType
+
+import anyio
+import msgspec
+
+from llmsession.store import open_store
+
+from .life import Teller, live
+from .write_points import How, WritePoints
+
+__all__ = ["Nursery", "Order"]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A life: on which store, told where, with which fault at which write point, and after how
+    many seconds it is killed (None: it ends by itself)."""
+
+    address: str
+    told: str
+    seed: int = 0
+    rounds: int = 4
+    at: int = 0
+    how: How = "count"
+    killed_after_s: float | None = None
+    forget: bool = True
+
+
+class Nursery:
+    """The parent's side: a process that forks lives. Use it as a context manager."""
+
+    def __enter__(self) -> Nursery:
+        self._nursery = subprocess.Popen(
+            [sys.executable, "-c", "from tests.store.crash.nursery import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._nursery.communicate(timeout=60)
+
+    def live(self, order: Order) -> int:
+        """Let a life run; returns the signal that ended it, 0 if it ended by itself."""
+        assert self._nursery.stdin is not None
+        assert self._nursery.stdout is not None
+        self._nursery.stdin.write(msgspec.json.encode(order) + b"\n")
+        self._nursery.stdin.flush()
+        status = int(self._nursery.stdout.readline())
+        assert status == 0 or os.WIFSIGNALED(status), f"the life ended with status {status}"
+        return os.WTERMSIG(status) if status else 0
+
+
+def serve() -> None:
+    """The nursery's side: read orders, fork lives, say how each ended."""
+    for line in sys.stdin.buffer:
+        order = msgspec.json.decode(line, type=Order)
+        child = os.fork()
+        if child == 0:
+            os.close(0)
+            os._exit(_live(order))
+        if order.killed_after_s is not None:
+            time.sleep(order.killed_after_s)
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        sys.stdout.buffer.write(b"%d\n" % status)
+        sys.stdout.buffer.flush()
+
+
+def _live(order: Order) -> int:
+    signal.alarm(50)
+    points = WritePoints(order.at, order.how)
+    if order.address.startswith("sqlite:"):
+        points.watch_sqlite()
+    else:
+        points.watch_sockets()
+    tell = Teller(order.told)
+
+    async def life() -> None:
+        store = open_store(order.address)
+        await live(store, tell, seed=order.seed, rounds=order.rounds, forget=order.forget)
+
+    try:
+        anyio.run(life)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 3
+    tell(what="points", count=points.count)
+    return 0
