@@ -8,6 +8,8 @@ names with errors: ``records.TurnAborted`` is the event, ``TurnAborted`` is what
 raises.
 """
 
+from typing import TYPE_CHECKING
+
 from llmsession.compaction import RECALL_TOOL_NAME, SwapToolResults
 from llmsession.errors import (
     ContextTooLarge,
@@ -36,7 +38,13 @@ from llmsession.errors import (
     TurnNotOpen,
     UnknownToolCall,
 )
-from llmsession.providers import Provider, ReplayProvider
+from llmsession.providers import (
+    AnthropicProvider,
+    ChatDialect,
+    OpenAIProvider,
+    Provider,
+    ReplayProvider,
+)
 from llmsession.session import (
     Closed,
     CompactionConfig,
@@ -46,6 +54,9 @@ from llmsession.session import (
     InterruptResult,
     Lagged,
     LLMSession,
+    Recovery,
+    Retention,
+    RetentionReport,
     SessionConfig,
     SessionManager,
     SessionPhase,
@@ -60,7 +71,7 @@ from llmsession.session import (
     TurnOutcome,
     WhenBusy,
 )
-from llmsession.store import MemoryStore, SessionRow, Store
+from llmsession.store import MemoryStore, Search, SessionRow, SqliteStore, Store
 from llmsession.turns import (
     Block,
     Content,
@@ -77,6 +88,7 @@ from llmsession.turns import (
     Request,
     RequestMessage,
     Role,
+    Seed,
     StepTag,
     TextBlock,
     TextDelta,
@@ -94,11 +106,26 @@ from llmsession.turns import (
     records,
 )
 
+if TYPE_CHECKING:
+    from llmsession.store import PostgresStore
+else:
+
+    def __getattr__(name: str) -> object:
+        # Its driver is imported by those who use it.
+        if name == "PostgresStore":
+            from llmsession.store import PostgresStore
+
+            return PostgresStore
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __version__ = "0.1.0"
 
 __all__ = [
     "RECALL_TOOL_NAME",
+    "AnthropicProvider",
     "Block",
+    "ChatDialect",
     "Closed",
     "CompactionConfig",
     "CompactionOutcome",
@@ -123,18 +150,25 @@ __all__ = [
     "Message",
     "OnFailure",
     "OpaqueBlock",
+    "OpenAIProvider",
     "Overloaded",
+    "PostgresStore",
     "Preview",
     "Profile",
     "Provider",
     "ProviderError",
     "Record",
+    "Recovery",
     "RedactedThinkingBlock",
     "Refused",
     "ReplayProvider",
     "Request",
     "RequestMessage",
+    "Retention",
+    "RetentionReport",
     "Role",
+    "Search",
+    "Seed",
     "SessionBusy",
     "SessionClosed",
     "SessionConfig",
@@ -148,6 +182,7 @@ __all__ = [
     "SessionRow",
     "SessionStatus",
     "SessionUsage",
+    "SqliteStore",
     "StepTag",
     "Store",
     "StoreError",

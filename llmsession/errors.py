@@ -208,7 +208,8 @@ class ProviderError(SessionError):
     """What a provider refused or broke, classified once, at its edge.
 
     ``retryable``: the same request may succeed, after ``delay_s`` if the server named one.
-    ``overflow``: the request is too large for the model. ``fatal``: anything else.
+    ``overflow``: the request is too large for the model. ``fatal``: anything else. With
+    ``retried`` the provider has tried again itself, as often as it may: the session does not.
     """
 
     def __init__(
@@ -219,12 +220,14 @@ class ProviderError(SessionError):
         delay_s: float = 0.0,
         status: int | None = None,
         request_id: str | None = None,
+        retried: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind: Literal["retryable", "overflow", "fatal"] = kind
         self.delay_s = delay_s
         self.status = status
         self.request_id = request_id
+        self.retried = retried
 
 
 class ContextTooLarge(SessionError):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from blockbuster import blockbuster_ctx
 
-from tests.virtual_time import virtual_backend
+from tests.virtual_time import SETTLE_S, virtual_backend
 
 pytest.register_assert_rewrite(
     "llmsession.testing.store_contract",
@@ -20,7 +20,10 @@ pytest.register_assert_rewrite(
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "real_time: runs with the real clock, because it uses threads or sockets"
+        "markers", "real_time: runs with the real clock, because it uses threads or processes"
+    )
+    config.addinivalue_line(
+        "markers", "sockets: uses sockets of its own loop, so virtual time waits for the kernel"
     )
 
 
@@ -29,7 +32,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Every async test runs on both, in virtual time unless it is marked ``real_time``."""
     if request.node.get_closest_marker("real_time"):
         return request.param, {}
-    return virtual_backend(request.param)
+    sockets = request.node.get_closest_marker("sockets") is not None
+    return virtual_backend(request.param, SETTLE_S if sockets else 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +42,10 @@ def nothing_of_ours_blocks_the_event_loop(request: pytest.FixtureRequest) -> Ite
     if "anyio_backend" not in request.fixturenames:
         yield
         return
-    with blockbuster_ctx("llmsession"):
+    with blockbuster_ctx("llmsession") as blocked:
+        for function in blocked.functions.values():
+            # The loop of a store's own thread holds nobody up.
+            function.can_block_in("llmsession/store/postgres_thread.py", "_run")
         yield
 
 

@@ -39,8 +39,9 @@ PURE_ROOMS = {"turns", "compaction", "transcripts"}
 PURE_IMPORTS = {
     "__future__", "abc", "base64", "bisect", "collections", "dataclasses", "datetime", "enum",
     "fractions", "functools", "hashlib", "itertools", "json", "llmsession", "math", "msgspec",
-    "operator", "re", "string", "textwrap", "types", "typing", "unicodedata",
+    "operator", "re", "sqlite3", "string", "textwrap", "types", "typing", "unicodedata", "yaml",
 }
+# Two of them parse bytes, which is pure: yaml, and sqlite3 on a database that is held in memory.
 # fmt: on
 # Spelled as calls: `datetime` is there to parse times, not to tell them.
 IMPURE_CALLS = {"open", "input", "now", "utcnow", "today"}
@@ -50,13 +51,17 @@ HOMES = {
     "anthropic": {"providers"},
     "openai": {"providers"},
     "httpx": {"providers"},
+    "httpx2": {"providers"},
     "tiktoken": {"providers"},
     "apsw": {"store"},
     "asyncpg": {"store"},
-    "sqlite3": {"store"},
+    "sqlite3": {"store", "transcripts"},  # transcripts: a file's bytes, in memory, nothing opened
+    "yaml": {"transcripts"},
     "grpc": {"transport"},
-    "socket": {"transport"},
-    "asyncio": {"transport"},
+    "socket": {"transport", "testing"},  # testing: the strict server resets connections
+    "h11": {"testing"},
+    # The driver of PostgreSQL speaks asyncio: its store runs a loop of its own beside the sessions'.
+    "asyncio": {"transport", "store"},
     "trio": {"testing"},
     "rich": {"cli"},
     "typer": {"cli"},

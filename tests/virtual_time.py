@@ -7,6 +7,11 @@ ever; so after 1,000 turns without a rest each further turn takes 20 µs, about 
 A thread is not seen: while one works and a deadline is set, time jumps to that deadline, and
 ``fail_after`` fails at once. Tests that use threads (``to_thread``, stores with a writer thread)
 are marked ``real_time`` and get a backend with the real clock.
+
+Bytes between two sockets of one loop are seen, but the kernel may need a moment for them: with
+none of them ready the clock could jump over an answer that is on its way (seen with bodies larger
+than a socket's buffer). Tests that use sockets are marked ``sockets``: the clock then jumps only
+when nothing has come for ``SETTLE_S`` of real time.
 """
 
 from __future__ import annotations
@@ -16,24 +21,27 @@ import math
 import selectors
 from collections.abc import Callable
 from contextvars import Context
+from functools import partial
 from typing import Any, TypeVarTuple
 
 import trio
 import trio.testing
 
-__all__ = ["VirtualTimeLoop", "loop_turns", "virtual_backend"]
+__all__ = ["SETTLE_S", "VirtualTimeLoop", "loop_turns", "virtual_backend"]
 
 Ts = TypeVarTuple("Ts")
 
 BUSY_TURNS = 1000
 TURN_S = 20e-6
+SETTLE_S = 2e-3
 
 
 class _JumpingSelector(selectors.DefaultSelector):
     """Where an event loop waits; here it does not wait, the clock moves instead."""
 
-    def __init__(self) -> None:
+    def __init__(self, settle_s: float) -> None:
         super().__init__()
+        self._settle_s = settle_s
         self.now = 0.0
         self.turns = 0
         self._busy = 0
@@ -48,6 +56,8 @@ class _JumpingSelector(selectors.DefaultSelector):
             return super().select(None)
         if timeout > 0:
             self._busy = 0
+            if self._settle_s and (ready := super().select(self._settle_s)):
+                return ready
             self.now += timeout
         else:
             self._busy += 1
@@ -59,8 +69,8 @@ class _JumpingSelector(selectors.DefaultSelector):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An asyncio event loop in virtual time. It starts at 0."""
 
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
+    def __init__(self, settle_s: float = 0.0) -> None:
+        self._jumping = _JumpingSelector(settle_s)
         super().__init__(self._jumping)
 
     @property
@@ -102,11 +112,12 @@ class _BusyTime(trio.abc.Instrument):
         self._seen = self._clock.current_time()
 
 
-def virtual_backend(name: str) -> tuple[str, dict[str, Any]]:
-    """What anyio's pytest plugin takes as ``anyio_backend``. Good for one test."""
+def virtual_backend(name: str, settle_s: float = 0.0) -> tuple[str, dict[str, Any]]:
+    """What anyio's pytest plugin takes as ``anyio_backend``. Good for one test. Before each jump
+    *settle_s* pass for real."""
     if name == "asyncio":
-        return name, {"loop_factory": VirtualTimeLoop}
-    clock = trio.testing.MockClock(autojump_threshold=0)
+        return name, {"loop_factory": partial(VirtualTimeLoop, settle_s)}
+    clock = trio.testing.MockClock(autojump_threshold=settle_s)
     return name, {"clock": clock, "instruments": [_BusyTime(clock)]}
 
 

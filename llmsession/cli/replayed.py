@@ -93,9 +93,10 @@ def _replay_file(
     found.lacks = _lacking(conversations, found.format)
     _drive_all(conversations, options, found)
     found.seconds = time.perf_counter() - started
-    if not found.report.requests and any(each.messages for each in conversations):
-        why = found.report.skipped_reasons
-        told = ", ".join(f"{reason} {count}" for reason, count in why.most_common())
+    refused = found.report.skipped_reasons
+    asked = found.report.requests or found.report.is_broken
+    if refused and not asked and any(each.messages for each in conversations):
+        told = ", ".join(f"{reason} {count}" for reason, count in refused.most_common())
         found.error = f"nothing in it could be replayed: {told}"
     return found
 

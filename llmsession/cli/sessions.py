@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmsession.errors import Refused
-from llmsession.session.loading import read_state
+from llmsession.session.loading import begun_rows, read_state
 from llmsession.session.state import SessionState
 from llmsession.store import Search, SessionRow, Store
 from llmsession.store.liveness import is_dead
@@ -60,8 +60,8 @@ def list_sessions(
 
 async def _rows(store: Store, search: Search) -> list[SessionRow]:
     found: list[SessionRow] = []
-    while page := await store.rows(
-        after=found[-1].session if found else "", limit=PAGE, search=search
+    while page := await begun_rows(
+        store, after=found[-1].session if found else "", limit=PAGE, search=search
     ):
         found += page
     return found

@@ -1,10 +1,14 @@
 """Where replies come from.
 
 In: a Request and the tag of the step that it is for. Out: a stream of events.
-Absent: history; a provider sees what it is sent.
+Absent: history; a provider sees what it is sent. The SDKs are imported where a provider that
+uses one is made.
 """
 
+from .anthropic import AnthropicProvider
+from .openai import OpenAIProvider
+from .openai_requests import ChatDialect
 from .protocol import Provider
 from .replay import ReplayProvider
 
-__all__ = ["Provider", "ReplayProvider"]
+__all__ = ["AnthropicProvider", "ChatDialect", "OpenAIProvider", "Provider", "ReplayProvider"]

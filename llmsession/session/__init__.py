@@ -7,6 +7,7 @@ subscribers, answers to callers. Absent: sockets, SQL and provider SDKs.
 from .compactor import CompactionOutcome
 from .config import (
     CompactionConfig,
+    Recovery,
     SessionConfig,
     Tool,
     ToolCallable,
@@ -25,6 +26,7 @@ from .outcome import (
     SessionUsage,
     TurnOutcome,
 )
+from .retention import Retention, RetentionReport
 from .session import LLMSession, Turn
 
 __all__ = [
@@ -36,6 +38,9 @@ __all__ = [
     "InterruptResult",
     "LLMSession",
     "Lagged",
+    "Recovery",
+    "Retention",
+    "RetentionReport",
     "SessionConfig",
     "SessionManager",
     "SessionPhase",

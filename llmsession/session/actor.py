@@ -22,7 +22,6 @@ from llmsession.errors import (
     DuplicateToolResult,
     InvalidInput,
     Overloaded,
-    SessionBusy,
     SessionClosed,
     SessionError,
     SessionMoved,
@@ -34,13 +33,16 @@ from llmsession.errors import (
 from llmsession.store.protocol import Appended, Conflict, Hold, Lost, Store
 from llmsession.turns import records as r
 from llmsession.turns.machine import Phase
+from llmsession.turns.previews import ToolUse
 
 from . import commands as c
+from .changes import Changes
 from .commandbook import CommandBook
 from .config import SessionConfig
 from .core import Core, Report, Surroundings
 from .journal import Journal, Written
 from .mailbox import Mailbox
+from .offers import unanswered_uses
 from .outcome import Closed, InterruptOutcome, outcome_of
 from .promise import Promise
 from .readback import is_in_log
@@ -84,6 +86,14 @@ class Actor:
         self.book = CommandBook(state)
         self.settings = Settings(self.core, self.book)
         self.turns = TurnQueue(self.core, self.book.forget, self.settings.apply_waiting)
+        self.changes = Changes(
+            self.core,
+            self.book,
+            self.turns,
+            mailbox=self.mailbox,
+            store=store,
+            lost=self._cannot_go_on,
+        )
         self.standing: Standing = "live"
         self.pins = 0
         """How many handles hold this session; it is not evicted while there are any."""
@@ -111,8 +121,17 @@ class Actor:
             not self.turns.runs
             and self.mailbox.is_empty
             and self.core.journal.is_idle
+            and self.changes.is_idle
             and self.turns.runner.compactor.is_idle
         )
+
+    @property
+    def open_calls(self) -> tuple[ToolUse, ...]:
+        """The running turn's calls that wait for their results, as far as is durable."""
+        run = self.turns.current
+        if run is not None and run.turn.phase not in (Phase.ACCEPTED, Phase.TOOLS):
+            return ()
+        return unanswered_uses(self.state)
 
     # Called by handles and works, in the event loop's thread. Nothing here waits.
 
@@ -233,6 +252,7 @@ class Actor:
             self._command(item)
         else:
             item()
+        self.changes.go_on()
         runner = self.turns.runner
         if runner.may_compact():
             runner.compactor.apply_if_ready()
@@ -262,8 +282,12 @@ class Actor:
                 builder, state = self.core.builder, self.state
                 request = builder.project(state.context_messages(), state.view)
                 self.turns.runner.compactor.request(command.promise, builder.tokens(request))
-            case c.Clear():
-                self._clear(command)
+            case c.Clear() | c.Rewind() | c.Forget() | c.Fork():
+                self.changes.begin(command)
+            case c.Label():
+                noted = c.remembered(command.command_id, command.digest, None)
+                labelled = r.SessionLabelled(labels=command.labels, commands=noted)
+                self.core.journal.write(labelled, self.book.answer(command))
             case c.Configure():
                 self.settings.configure(command, now=self.turns.current is None)
             case c.StoreSummaries():
@@ -272,7 +296,7 @@ class Actor:
     def _submit(self, command: c.Submit) -> None:
         run = self._answerable(command)
         noted = c.remembered(command.command_id, command.digest, None)
-        self.turns.runner.answer(run, tuple(command.answers))
+        self.turns.runner.toolbox.answer(run, tuple(command.answers))
         if noted:
             self.core.journal.write(r.CommandAnswered(commands=noted))
         # The results were queued before this, so they are durable when it is called.
@@ -308,25 +332,6 @@ class Actor:
         noted = c.remembered(command.command_id, command.digest, None)
         record = r.SummariesStored(summaries=command.summaries, commands=noted)
         self.core.journal.write(record, self.book.answer(command))
-
-    def _clear(self, command: c.Clear) -> None:
-        if self.turns.runs:
-            raise SessionBusy(
-                f"session {self.session!r} has a turn open; interrupt it before you clear"
-            )
-        self.turns.runner.compactor.cancel()
-        self.core.context_tokens = 0
-        noted = c.remembered(command.command_id, command.digest, None)
-        self.core.clears += 1
-        generation = self.state.generation + self.core.clears
-        record = r.ConversationCleared(generation=generation, commands=noted)
-        answer = self.book.answer(command)
-
-        def cleared() -> None:
-            self.core.clears -= 1
-            answer()
-
-        self.core.journal.write(record, cleared)
 
     def _interrupt(self, command: c.Interrupt) -> None:
         if command.turn is not None:
@@ -405,6 +410,7 @@ class Actor:
             return
         closed = SessionClosed(f"session {self.session!r} was closed")
         self.settings.refuse_waiting(closed)
+        self.changes.refuse_waiting(closed)
         for command in self.mailbox.take_work(lambda command: True):
             command.promise.fail(closed)
         self.turns.runner.compactor.cancel()
@@ -433,6 +439,10 @@ class Actor:
         self.standing = standing
         self.core.journal.stop()
         self._gone(self)
+
+    def _cannot_go_on(self, error: SessionError) -> None:
+        if self.standing in ("live", "closing"):
+            self._give_up(error, "moved" if isinstance(error, SessionMoved) else "cold")
 
     def _give_up(self, error: SessionError, standing: Standing) -> None:
         """Answer everybody with *error*: this actor cannot go on."""

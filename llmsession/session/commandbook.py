@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from llmsession.errors import KeyReused, SessionError
 
 from . import commands as c
-from .outcome import InterruptOutcome
 from .promise import Promise
 from .state import SessionState
 
 __all__ = ["CommandBook"]
+
+T = TypeVar("T")
 
 
 class CommandBook:
@@ -52,9 +53,7 @@ class CommandBook:
         if first != asked.digest:
             asked.promise.fail(KeyReused(command_id))
         elif known is not None:
-            interrupt = isinstance(asked, c.InterruptCaller)
-            kind: Any = InterruptOutcome if interrupt else int | None
-            asked.promise.set(msgspec.json.decode(known.answer, type=kind))
+            asked.promise.set(msgspec.json.decode(known.answer, type=asked.answer_type))
         elif in_flight is not None:
             in_flight[1].follow(asked.promise)
         return True
@@ -71,10 +70,14 @@ class CommandBook:
 
     def answer(self, command: c.Command[None]) -> Callable[[], None]:
         """What to do when the command's record is durable."""
+        return self.answer_with(command, None)
+
+    def answer_with(self, command: c.Command[T], answer: T) -> Callable[[], None]:
+        """As ``answer``, for a command that is answered with a value."""
 
         def durable() -> None:
             self.forget(command)
-            command.promise.set(None)
+            command.promise.set(answer)
 
         return durable
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -24,8 +24,15 @@ __all__ = [
     "Compact",
     "Configure",
     "ControlCommand",
+    "Forget",
+    "Fork",
+    "ForkPoint",
+    "HistoryCommand",
+    "IfBusy",
     "Interrupt",
     "InterruptCaller",
+    "Label",
+    "Rewind",
     "Send",
     "StoreSummaries",
     "Submit",
@@ -35,6 +42,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+IfBusy: TypeAlias = Literal["reject", "interrupt"]
+"""What a command on the whole history does while a turn is open: refuse, or end it first."""
 
 
 def digest(command_id: str | None, *parts: bytes | str | None) -> str:
@@ -66,9 +75,11 @@ def _checked_id(command_id: str | None) -> str | None:
 
 
 class Command(Generic[T]):
-    """``ingress`` is the command's number, taken when it was enqueued."""
+    """``ingress`` is the command's number, taken when it was enqueued. ``answer_type`` is the type
+    of its answer in the log."""
 
     __slots__ = ("command_id", "digest", "ingress", "promise")
+    answer_type: ClassVar[Any] = int | None
 
     def __init__(self, ingress: int, command_id: str | None, of: str) -> None:
         self.ingress = ingress
@@ -119,9 +130,89 @@ class Compact(Command[CompactionOutcome]):
 
 
 class Clear(Command[None]):
-    """Begin the next generation. Answered once that is durable."""
+    """Begin the next generation. Answered once that is durable; with ``purge`` once what was said
+    is out of the log."""
 
-    __slots__ = ()
+    __slots__ = ("purge", "when_busy")
+
+    def __init__(
+        self, ingress: int, command_id: str | None, *, purge: bool, when_busy: IfBusy
+    ) -> None:
+        of = digest(command_id, "clear", "purge" if purge else "", when_busy)
+        super().__init__(ingress, command_id, of)
+        self.purge = purge
+        self.when_busy: IfBusy = when_busy
+
+
+class Rewind(Command[None]):
+    """Let the history end with turn ``to``, 0 for none. Answered once that is durable."""
+
+    __slots__ = ("to", "when_busy")
+
+    def __init__(self, ingress: int, command_id: str | None, *, to: int, when_busy: IfBusy) -> None:
+        super().__init__(ingress, command_id, digest(command_id, "rewind", str(to), when_busy))
+        self.to = to
+        self.when_busy: IfBusy = when_busy
+
+
+class Forget(Command[None]):
+    """Forget what was said before a turn (a number), or before a moment in seconds since the
+    epoch. Answered once it is out of the log."""
+
+    __slots__ = ("before", "when_busy")
+
+    def __init__(
+        self, ingress: int, command_id: str | None, *, before: int | float, when_busy: IfBusy
+    ) -> None:
+        # repr: turn 3 and the moment 3.0 are not the same.
+        super().__init__(ingress, command_id, digest(command_id, "forget", repr(before), when_busy))
+        self.before = before
+        self.when_busy: IfBusy = when_busy
+
+
+class ForkPoint(msgspec.Struct, frozen=True):
+    """A fork that may be made: the id of the new session, and how many records it shares."""
+
+    session: str
+    upto: int
+
+
+class Fork(Command[ForkPoint]):
+    """Find where a session ``session`` forks off: behind the commit of turn ``at``, or at the
+    head. Answered once the way there is durable. *given* is the id that was asked for."""
+
+    __slots__ = ("at", "session", "when_busy")
+    answer_type = ForkPoint
+
+    def __init__(
+        self,
+        ingress: int,
+        command_id: str | None,
+        *,
+        at: int | None,
+        session: str,
+        given: str | None,
+        labels: dict[str, str] | None,
+        when_busy: IfBusy,
+    ) -> None:
+        place = "" if at is None else str(at)
+        asked = b"" if command_id is None else msgspec.json.encode((given, labels))
+        super().__init__(ingress, command_id, digest(command_id, "fork", place, asked, when_busy))
+        self.at = at
+        self.session = session
+        self.when_busy: IfBusy = when_busy
+
+
+class Label(Command[None]):
+    """Give the session these labels in place of its own. Answered once that is durable."""
+
+    __slots__ = ("labels",)
+
+    def __init__(self, ingress: int, command_id: str | None, labels: dict[str, str]) -> None:
+        super().__init__(
+            ingress, command_id, digest(command_id, "label", msgspec.json.encode(labels))
+        )
+        self.labels = labels
 
 
 class Configure(Command[None]):
@@ -153,6 +244,7 @@ class InterruptCaller:
     """One of the callers that a folded interrupt answers."""
 
     __slots__ = ("command_id", "digest", "promise")
+    answer_type: ClassVar[Any] = InterruptOutcome
 
     def __init__(self, command_id: str | None, of: str) -> None:
         self.command_id = _checked_id(command_id)
@@ -191,5 +283,8 @@ class Close:
         self.promise: Promise[Closed] = Promise()
 
 
-WorkCommand: TypeAlias = Send | Submit | Compact | Clear | Configure | StoreSummaries
+HistoryCommand: TypeAlias = Clear | Rewind | Forget | Fork
+WorkCommand: TypeAlias = (
+    Send | Submit | Compact | Configure | StoreSummaries | Label | HistoryCommand
+)
 ControlCommand: TypeAlias = Interrupt | Close

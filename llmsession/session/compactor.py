@@ -81,7 +81,7 @@ class Compactor:
             return
         if self._is_stalled(tokens):
             return
-        if compaction.policy().due(tokens, self._core.config.budget_tokens):
+        if compaction.policy().due(tokens, self._core.budget_tokens):
             self._start(tokens)
 
     def _is_stalled(self, tokens: int) -> bool:
@@ -147,7 +147,7 @@ class Compactor:
         state = self._core.state
         return Budget(
             used_tokens=tokens,
-            limit_tokens=self._core.config.budget_tokens,
+            limit_tokens=self._core.budget_tokens,
             summaries=dict(state.summaries),
             profile=self._core.builder.profile,
             committed=len(state.history),
@@ -183,8 +183,6 @@ class Compactor:
 
     def _still_stands(self, snapshot: _Snapshot) -> bool:
         state = self._core.state
-        if self._core.clears:
-            return False
         if (state.generation, state.view.version) != (snapshot.generation, snapshot.version):
             return False
         messages = state.context_messages()

@@ -16,9 +16,11 @@ from llmsession.turns.blocks import Content, encode_json
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.naming import OnFailure
 from llmsession.turns.records import InterruptPolicy
+from llmsession.turns.request import Profile, Sizes, sizes_for
 
 __all__ = [
     "CompactionConfig",
+    "Recovery",
     "SessionConfig",
     "Tool",
     "ToolCallable",
@@ -32,6 +34,8 @@ __all__ = [
 
 WhenBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
 """What a send does while a turn is open: see ``LLMSession.send``."""
+Recovery: TypeAlias = Literal["drop", "resume"]
+"""What becomes of a turn that was running when its owner died: see ``SessionConfig``."""
 ToolCallable: TypeAlias = Callable[..., Any]
 """Called with the call's input as keyword arguments; async, or run in a thread."""
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
@@ -110,24 +114,37 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+PLAIN = Profile()
+"""What a frame is sized by where no model is asked."""
+
+
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One session's configuration. Changing it between turns is ``session.configure(...)``.
 
-    ``window_tokens`` is the model's limit, of which ``max_tokens`` is left for the reply.
+    ``window_tokens`` is the model's limit, of which ``max_tokens`` is left for the reply; None
+    takes what the provider knows of the model, so that they follow a change of model.
     ``options`` go to the provider as they are (temperature, thinking, ...).
     ``tool_deadline_s`` is how long a call may stay without its result; None is for ever.
     ``queue_limit`` bounds the commands that wait unread, and the turns that wait their turn.
+
+    ``recovery`` is what opening the session does with a turn that was running when its owner
+    died, or lost its store. ``drop`` ends it as an interrupt would, reason ``crash``. ``resume``
+    goes on after what the log has of it: the caller's open calls are offered again under their
+    ids, and callables that may have started are not run again but answered as unknown. The
+    turn's steps and tokens count on; its seconds, its calls' deadlines and the retries of the
+    step begin anew, and tokens of replies that never became durable are not counted.
     """
 
     model: str
     system: str | None = None
     tools: Sequence[Tool | Mapping[str, Any]] = ()
-    max_tokens: int = 8192
-    window_tokens: int = 200_000
+    max_tokens: int | None = None
+    window_tokens: int | None = None
     options: dict[str, Any] = {}  # copied by msgspec
     limits: TurnLimits = TurnLimits()
     interrupt_policy: InterruptPolicy = "drop_turn"
     on_failure: OnFailure = "keep_steps"
+    recovery: Recovery = "drop"
     tool_deadline_s: float | None = 600.0
     grace_s: float = 0.1
     queue_limit: int = 256
@@ -163,11 +180,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidConfig("model is empty")
         if config.grace_s < 0:
             raise InvalidConfig(f"grace_s is {config.grace_s}; it cannot be negative")
-        if config.max_tokens >= config.window_tokens:
-            raise InvalidConfig(
-                f"max_tokens {config.max_tokens} leaves nothing of a window of"
-                f" {config.window_tokens}"
-            )
+        if config.max_tokens is not None and config.window_tokens is not None:
+            config.check_sizes(PLAIN)
         config.compaction.policy()
         return config
 
@@ -176,20 +190,27 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The tools by name, as checked."""
         return {tool.name: tool for tool in self.tools if isinstance(tool, Tool)}
 
-    @property
-    def budget_tokens(self) -> int:
-        """What a request may hold: the window less the room for the reply."""
-        return self.window_tokens - self.max_tokens
+    def sizes(self, profile: Profile) -> Sizes:
+        """The window and the room for the reply, as given or as *profile* has them."""
+        return sizes_for(self.window_tokens, self.max_tokens, profile)
 
-    def frame(self) -> Frame:
+    def check_sizes(self, profile: Profile) -> None:
+        """Raises InvalidConfig where the reply's room leaves nothing for a request."""
+        sizes = self.sizes(profile)
+        if sizes.max_tokens >= sizes.window_tokens:
+            raise InvalidConfig(
+                f"max_tokens {sizes.max_tokens} leaves nothing of a window of {sizes.window_tokens}"
+            )
+
+    def frame(self, profile: Profile = PLAIN) -> Frame:
         """The parts of a request that are not messages. ``recall`` is there from the first
-        request on: adding it later would break the prompt cache."""
+        request on: adding it later would break the prompt cache. *profile* is the model's."""
         tools = [tool.definition() for tool in self.bound_tools.values()]
         if self.compaction.enabled and tools:
             tools.append(RECALL_TOOL)
         return Frame(
             model=self.model,
-            max_tokens=self.max_tokens,
+            max_tokens=self.sizes(profile).max_tokens,
             system=self.system,
             tools=tuple(tools),
             options=self.options,

@@ -58,7 +58,7 @@ class Surroundings:
         # Not the backend's own threads: tools that hang must not keep compaction from running.
         self.tool_threads = anyio.CapacityLimiter(TOOL_THREADS)
         self._shared: tuple[SessionConfig, msgspec.Raw] | None = None
-        self._frame: tuple[SessionConfig, Frame] | None = None
+        self._frame: tuple[SessionConfig, Profile, Frame] | None = None
 
     def shared(self, config: SessionConfig) -> tuple[SessionConfig, msgspec.Raw]:
         """*config*, checked before, and its logged form; those of the session before this one
@@ -69,11 +69,12 @@ class Surroundings:
             self._shared = (config, stored)
         return self._shared
 
-    def frame(self, config: SessionConfig) -> Frame:
-        """What surrounds the messages of a session with *config*."""
-        if self._frame is None or self._frame[0] is not config:
-            self._frame = (config, config.frame())
-        return self._frame[1]
+    def frame(self, config: SessionConfig, profile: Profile) -> Frame:
+        """What surrounds the messages of a session with *config*, whose model has *profile*."""
+        known = self._frame
+        if known is None or known[0] is not config or known[1] != profile:
+            known = self._frame = (config, profile, config.frame(profile))
+        return known[2]
 
 
 def profile_of(provider: Provider, config: SessionConfig) -> Profile:
@@ -93,8 +94,8 @@ class Core:
     """
 
     __slots__ = (
+        "budget_tokens",
         "builder",
-        "clears",
         "config",
         "context_tokens",
         "hub",
@@ -131,21 +132,30 @@ class Core:
         self.timers = world.timers
         self.hub = world.hub
         self.log = SessionLog(world.logger, state.session, content=config.log_content)
-        self.builder = ContextBuilder(profile_of(world.provider, config), world.frame(config))
+        profile = profile_of(world.provider, config)
+        self.builder = ContextBuilder(profile, world.frame(config, profile))
+        self.budget_tokens = config.sizes(profile).budget_tokens
+        """What a request may hold."""
         self.context_tokens = 0
         """The size of the last request that was built."""
-        self.clears = 0
-        """Clears on their way into the store: what comes behind one finds an empty history."""
         self.late_reports = 0
         """Reports of work that its turn was no longer doing."""
         self.lingering: set[str] = set()
         """Works of ended turns that still run, by name."""
 
+    def renew_builder(self) -> None:
+        """Forget what the builder remembers of the requests so far."""
+        profile = self.builder.profile
+        self.builder = ContextBuilder(profile, self.world.frame(self.config, profile))
+
     def configure(self, config: SessionConfig) -> None:
         """Run with *config* from now on. What the builder remembers was for the old one.
 
-        Raises InvalidConfig, as ``profile_of`` does, and changes nothing.
+        Raises InvalidConfig, as ``profile_of`` does or for its sizes, and changes nothing.
         """
-        self.builder = ContextBuilder(profile_of(self.provider, config), self.world.frame(config))
+        profile = profile_of(self.provider, config)
+        config.check_sizes(profile)
+        self.builder = ContextBuilder(profile, self.world.frame(config, profile))
+        self.budget_tokens = config.sizes(profile).budget_tokens
         self.config = config
         self.log = SessionLog(self.world.logger, self.session, content=config.log_content)

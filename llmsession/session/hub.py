@@ -13,9 +13,17 @@ from typing import TypeAlias
 import anyio
 import msgspec
 
-from llmsession.turns.blocks import ToolUseBlock, parse_blocks
 from llmsession.turns.previews import Preview, ToolUse
-from llmsession.turns.records import Record, ToolsRequested, is_terminal, turn_of
+from llmsession.turns.records import (
+    Record,
+    ToolsRequested,
+    TurnImported,
+    TurnResumed,
+    is_terminal,
+    turn_of,
+)
+
+from .offers import tool_uses
 
 __all__ = ["Event", "Hub", "Lagged", "Subscription"]
 
@@ -70,7 +78,8 @@ class Subscription:
     """One subscriber's place in a session's events. Iterate it; close it when done.
 
     Durable records come in order, each once, from the cursor on. Previews come between them.
-    ``ToolUse`` events follow the ``tools.requested`` that they are read out of. It ends when the
+    ``ToolUse`` events follow the ``tools.requested`` that they are read out of; calls from before
+    the cursor that a resumed turn still has open follow its ``turn.resumed``. It ends when the
     session is closed or moved, after ``Lagged``, or, for one turn, after its terminal event.
     """
 
@@ -83,13 +92,15 @@ class Subscription:
         head: int,
         turn: int | None = None,
         replay: Replay | None = None,
+        open_calls: Callable[[], Sequence[ToolUse]] = tuple,
     ) -> None:
         self._hub = hub
         self._session = session
         self._turn = turn
-        self._cursor = after
+        self._cursor = self._begun_after = after
         self._live_from = head
         self._replay = replay if after < head else None
+        self._open_calls = open_calls
         # Lists, as in the mailbox: mostly empty, and bounded.
         self._backlog: list[Record] = []
         self._expanded: list[ToolUse] = []
@@ -215,31 +226,19 @@ class Subscription:
         if self._turn is not None:
             if turn_of(record) != self._turn:
                 return None
-            if is_terminal(record):
+            if is_terminal(record) or isinstance(record, TurnImported):
                 self._hub.remove(self._session, self)
                 self._buffer.clear()
                 self._backlog.clear()
                 self._replay, self._ended = None, True
         if isinstance(record, ToolsRequested):
-            self._expanded.extend(_tool_uses(record))
+            self._expanded.extend(tool_uses(record))
+        elif isinstance(record, TurnResumed):
+            # Those of a record that is not read here: each call is told once.
+            offered = [use for use in self._open_calls() if use.turn == record.turn]
+            self._expanded.extend(use for use in offered if use.seq <= self._begun_after)
+            self._begun_after = 0
         return record
-
-
-def _tool_uses(record: ToolsRequested) -> list[ToolUse]:
-    runners = {call.id: call.runner for call in record.calls}
-    return [
-        ToolUse(
-            seq=record.seq,
-            turn=record.turn,
-            step=record.step,
-            id=block.id,
-            name=block.name,
-            input=block.input,
-            runner=runners[block.id],
-        )
-        for block in parse_blocks(record.spoken.body)
-        if isinstance(block, ToolUseBlock) and block.id in runners
-    ]
 
 
 class Hub:

@@ -9,7 +9,7 @@ import msgspec
 from llmsession.errors import RecordDamaged, SessionNotFound
 from llmsession.store.protocol import SessionRow, Store
 
-from .loading import read_state
+from .loading import begun_rows, read_state
 
 __all__ = ["Examined", "examine"]
 
@@ -40,7 +40,7 @@ async def examine(store: Store, *, after: str = "") -> AsyncGenerator[Examined, 
     Each log is read and folded whole. A session that is deleted meanwhile is left out, and what
     is appended meanwhile does no harm. Raises StoreError if the store itself cannot be read.
     """
-    while rows := await store.rows(after=after, limit=PAGE):
+    while rows := await begun_rows(store, after=after, limit=PAGE):
         for row in rows:
             try:
                 yield await _examine(store, row)

@@ -58,6 +58,11 @@ class Journal:
         return self._hold
 
     @property
+    def seq(self) -> int:
+        """The seq of the last record that was queued, written or not yet."""
+        return self._seq
+
+    @property
     def is_idle(self) -> bool:
         """Nothing is queued and nothing is on its way, or nothing is written any more."""
         return self._stopped or (not self._queue and not self._in_flight)

@@ -43,6 +43,7 @@ class Mailbox(Generic[C, W, R]):
         self._work_limit = work_limit
         self._control_limit = control_limit
         self._wake: anyio.Event | None = None
+        self._held = False
         self._ingress = 0
         self._refused = 0
 
@@ -84,6 +85,15 @@ class Mailbox(Generic[C, W, R]):
             self._work = [command for command in self._work if not wanted(command)]
         return taken
 
+    def hold_work(self) -> None:
+        """Keep the work lane unread until ``release_work``; it still takes commands."""
+        self._held = True
+
+    def release_work(self) -> None:
+        """Read the work lane again."""
+        self._held = False
+        self._notify()
+
     def drain(self) -> None:
         """Forget everything unread: there is nobody to read it any more."""
         self._control.clear()
@@ -92,14 +102,14 @@ class Mailbox(Generic[C, W, R]):
 
     def next_nowait(self) -> C | W | R | None:
         """The next thing to read, or None."""
-        for lane in (self._reports, self._control, self._work):
+        for lane in (self._reports, self._control):
             if lane:
                 return lane.pop(0)
-        return None
+        return self._work.pop(0) if self._work and not self._held else None
 
     async def wait(self) -> None:
         """Until there is something to read. Cancellable; loses nothing."""
-        if not (self._reports or self._control or self._work):
+        if self.is_empty:
             self._wake = anyio.Event()
             await self._wake.wait()
 
@@ -110,8 +120,8 @@ class Mailbox(Generic[C, W, R]):
 
     @property
     def is_empty(self) -> bool:
-        """Is there nothing to read?"""
-        return not (self._reports or self._control or self._work)
+        """Is there nothing to read? Work that is held back is not read."""
+        return not (self._reports or self._control or (self._work and not self._held))
 
     def statistics(self) -> MailboxStatistics:
         """How full it is now."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import msgspec
@@ -18,39 +16,41 @@ from anyio.abc import TaskGroup
 from llmsession.errors import (
     InvalidConfig,
     InvalidInput,
-    RecordDamaged,
     SessionClosed,
     SessionError,
-    StoreError,
     error_text,
 )
 from llmsession.providers.protocol import Provider
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import (
     EVERYTHING,
-    Appended,
-    Conflict,
     Hold,
-    Lost,
     Owner,
     Search,
     SessionRow,
     Store,
     this_process,
 )
+from llmsession.transcripts import Conversation
 from llmsession.turns import records as r
+from llmsession.turns.previews import ToolUse
 
 from .actor import Actor
-from .config import SessionConfig, Tool, bind_tools, load_config
+from .checked import checked_labels, checked_seed, checked_session_id
+from .config import Recovery, SessionConfig, Tool, bind_tools, load_config
 from .core import Surroundings, profile_of
+from .exporting import conversation_of
+from .house import House
 from .hub import Hub
-from .journal import Journal, Written
+from .intake import ConfigFor, take_in, take_in_all
+from .loading import Loader, begun_rows
 from .outcome import Closed
 from .promise import Promise
-from .readback import is_in_log, read_record
 from .recovery import recovery_records
+from .retention import Retention, RetentionReport, apply_retention
 from .session import LLMSession
 from .state import SessionState
+from .sweeper import Sweeper
 from .timers import Timers
 from .works import Works
 
@@ -58,8 +58,7 @@ __all__ = ["SessionManager"]
 
 GRACE_S = 0.1
 """How long the manager's own works may take to stop when it is left."""
-PAGE = 1000
-"""Records read at a time when a session is loaded."""
+_RECOVERIES: tuple[str | None, ...] = (None, *get_args(Recovery))
 
 
 class SessionManager:
@@ -86,17 +85,16 @@ class SessionManager:
         self.provider = provider
         self.store: Store = store if store is not None else MemoryStore()
         self._tools = tuple(tools)
-        self._idle_s = idle_s
         self._clock = clock
         self._logger = logger
-        self._owner: Owner = this_process(uuid.uuid4().hex)
+        self.owner: Owner = this_process(uuid.uuid4().hex)
+        """Who this manager is to its store."""
         self._hub = Hub()
+        self.loader = Loader(self.store, self.owner, clock, self._hub)
         self._live: dict[str, Actor] = {}
         self._busy: dict[str, Promise[None]] = {}
         """Sessions that are being made, loaded or released; the next one to touch them waits."""
-        self._sweeping = False
-        self._unheld = False
-        """A handle was collected in another thread: who comes next sets the timer."""
+        self.sweeper = Sweeper(self._live, idle_s, self.evict_idle)
         self._close_error: Exception | None = None
         self._entered = False
         self._accepting = False
@@ -105,20 +103,8 @@ class SessionManager:
         if self._entered:
             raise InvalidInput("a SessionManager can be entered once")
         self._entered = self._accepting = True
-        self._leave, self._left = anyio.Event(), anyio.Event()
-        self._thread = threading.get_ident()
-        self._host = anyio.create_task_group()
-        await self._host.__aenter__()
-        try:
-            ready = anyio.Event()
-            self._host.start_soon(self._home, ready)
-            # It takes no time, and ``__aexit__`` would not be called.
-            with anyio.CancelScope(shield=True):
-                await ready.wait()
-        except BaseException:  # the task itself was cancelled, which asyncio lets pass a shield
-            self._leave.set()
-            await self._host.__aexit__(*sys.exc_info())
-            raise
+        self._house = House(self._furnish, self._close_all, self._close_store)
+        await self._house.enter()
         return self
 
     async def __aexit__(
@@ -127,36 +113,19 @@ class SessionManager:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._leave.set()
-        try:
-            with anyio.CancelScope(shield=True):
-                await self._left.wait()
-        finally:
-            # Nothing runs in it any more; what the body raised goes on as it is, not in a group.
-            # Where asyncio cancelled the task in its wait, the waiting is done here.
-            await self._host.__aexit__(None, None, None)
+        await self._house.leave()
         if self._close_error is not None:
             raise self._close_error
 
-    async def _home(self, ready: anyio.Event) -> None:
-        """Where everything runs that is not the caller's, and where it is ended. Shielded: a
-        cancellation from outside reaches the body of the ``async with``, and the sessions are
-        then ended in order instead of being torn."""
-        with anyio.CancelScope(shield=True):
-            try:
-                async with anyio.create_task_group() as self._group:
-                    self._furnish(self._group)
-                    ready.set()
-                    await self._leave.wait()
-                    await self.close()
-                    await self._works.stop_all(GRACE_S)
-            finally:
-                await self._close_store()
-                self._left.set()
+    async def _close_all(self) -> None:
+        await self.close()
+        await self._works.stop_all(GRACE_S)
 
     def _furnish(self, group: TaskGroup) -> None:
+        self._group = group
         self._timers = Timers(group)
         self._works = Works(group)
+        self.sweeper.begin(self._timers, self._works)
         self._world = Surroundings(
             provider=self.provider,
             works=self._works,
@@ -178,59 +147,118 @@ class SessionManager:
 
     # Sessions.
 
-    async def create(self, config: SessionConfig, *, session_id: str | None = None) -> LLMSession:
+    async def create(
+        self,
+        config: SessionConfig,
+        *,
+        session_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        seed: r.Seed | str | None = None,
+    ) -> LLMSession:
         """A new session, durable when it is returned; without *session_id* it gets a random one.
 
-        Raises InvalidConfig, InvalidInput (the id), SessionExists, StoreError, and SessionClosed
-        once the manager is closing.
+        *labels* are what ``list`` finds it by: see ``LLMSession.label``. *seed* is a summary that
+        it begins with, of an earlier conversation for example (``LLMSession.summary``): the first
+        message of its history begins with it, in a block of the session's own, until the
+        conversation is cleared or that message forgotten.
+
+        Raises InvalidConfig, InvalidInput, SessionExists, StoreError, and SessionClosed once the
+        manager is closing.
         """
         self._check_accepting()
+        session = uuid.uuid4().hex if session_id is None else checked_session_id(session_id)
+        config, stored = self.checked(config)
+        created = r.SessionCreated(
+            session=session,
+            config=stored,
+            labels=checked_labels(labels or {}),
+            seed=checked_seed(seed),
+        )
+        return LLMSession(self, await self.make(config, session, [created]))
+
+    def checked(self, config: Any) -> tuple[SessionConfig, msgspec.Raw]:
+        """*config* as a session can run with it, and its logged form. Raises InvalidConfig."""
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
-        if session_id is not None and not isinstance(session_id, str):
-            raise InvalidInput(f"session id {session_id!r} is no text")
         config, stored = self._world.shared(config.checked())
-        session = session_id if session_id is not None else uuid.uuid4().hex
-        if not session or len(session) > 200 or not session.isprintable():
-            raise InvalidInput(f"session id {session!r} is not 1 to 200 printable characters")
-        profile_of(self.provider, config)
-        await self._not_busy(session)
-        self._check_accepting()
-        made = await self._bring(session, lambda: self._create(session, config, stored))
-        return LLMSession(self, made)
+        config.check_sizes(profile_of(self.provider, config))
+        return config, stored
 
-    async def _create(self, session: str, config: SessionConfig, stored: msgspec.Raw) -> Actor:
-        hold = await self.store.create(session, self._owner)
-        state = SessionState(session)
-        created = r.SessionCreated(session=session, config=stored)
-        try:
-            await self._write(state, hold, [created])
-        except StoreError as error:
-            await self._undo_create(hold, error)
-            raise
-        return self._add(state, config, msgspec.structs.replace(hold, head=state.head))
+    async def make(self, config: SessionConfig, session: str, records: Sequence[r.Record]) -> Actor:
+        """A new session whose log is *records*; *config* was checked. Raises as ``create``."""
 
-    async def _undo_create(self, hold: Hold, error: StoreError) -> None:
-        """A session without its first record cannot be opened, so it goes, if it surely has none.
-        If that is not known it is released: ``open`` or ``delete`` finds out."""
-        try:
-            if error.committed is False:
-                await self.store.delete(hold.session)
-            else:
-                await self.store.release(hold)
-        except SessionError:
-            pass  # the caller gets the first error
+        async def make() -> Actor:
+            state, hold = await self.loader.create(session, records)
+            return self.add(state, config, hold)
 
-    async def open(
-        self, session_id: str, *, tools: Sequence[Tool] = (), takeover: bool = False
+        return await self.bring(session, make)
+
+    async def import_conversation(
+        self,
+        conversation: Conversation,
+        config: SessionConfig,
+        *,
+        session_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> LLMSession:
-        """A session that exists, live or cold; *tools* binds its callables again.
+        """*conversation*, read from a file for example, as a new session that goes on from it.
 
-        Open turns that an earlier owner left behind are ended first, as a crash. Raises
-        SessionNotFound, SessionInUse (another live owner, unless *takeover*), StoreError.
+        Without *session_id* it gets the conversation's own id, so that nothing is imported twice,
+        and without *labels* those of the conversation. Messages keep their ids, turns their
+        numbers, where none is there twice. What a provider would refuse is put right: calls and
+        results are paired, turns that begin with the assistant get a neutral message in front.
+        Each such repair and each note of the reader is a line of the log's ``source``, which has
+        what else the conversation holds. Signed thinking is kept and not sent again.
+
+        Raises InvalidInput (also for what no repair makes valid, naming the rule), InvalidConfig
+        (also without tools, if it holds calls), SessionExists, StoreError.
         """
         self._check_accepting()
-        actor = await self.activate(session_id, takeover=takeover)
+        return LLMSession(
+            self,
+            await take_in(self, conversation, config, session_id=session_id, labels=labels),
+        )
+
+    async def import_conversations(
+        self, conversations: Sequence[Conversation], config_for: ConfigFor
+    ) -> tuple[str, ...]:
+        """Each of *conversations* as a session, cold; their ids, in the same order.
+
+        *config_for* is the configuration of all, or is called with each. A conversation whose
+        ``parent`` is among them, with the same first turns, becomes a fork of that one's session.
+        Raises as ``import_conversation``; then none of them is left.
+        """
+        self._check_accepting()
+        return await take_in_all(self, conversations, config_for)
+
+    async def export_conversation(self, session_id: str) -> Conversation:
+        """A session's history, live or cold, as a conversation: see ``conversation_of``."""
+        return await conversation_of(self.store, session_id)
+
+    async def open(
+        self,
+        session_id: str,
+        *,
+        tools: Sequence[Tool] = (),
+        takeover: bool = False,
+        recovery: Recovery | None = None,
+    ) -> LLMSession:
+        """A session that exists, live or cold; *tools* binds its callables again, by name.
+
+        Of the turns that an earlier owner left open, those that waited in the queue end aborted,
+        as a crash. The one that was running ends so too, or goes on, as ``SessionConfig.recovery``
+        says, or *recovery* this once: see there. One that goes on is ``status().turn``, its calls
+        to answer are ``open_calls()``, and ``turn(...)`` is its handle. Where the session is live
+        in this manager nothing is recovered, and *tools* are bound for the calls to come.
+
+        Raises SessionNotFound, SessionInUse (another live owner, unless *takeover*), InvalidInput,
+        StoreError.
+        """
+        self._check_accepting()
+        if recovery not in _RECOVERIES:
+            told = ", ".join(get_args(Recovery))
+            raise InvalidInput(f"recovery is {recovery!r}; it is one of {told}")
+        actor = await self.activate(session_id, takeover=takeover, tools=tools, recovery=recovery)
         if tools:
             actor.settings.bind(tools)
         return LLMSession(self, actor)
@@ -241,7 +269,7 @@ class SessionManager:
         """The sessions of the store that are looked for, by id, those greater than *after*, at
         most *limit*. Acquires nothing. Raises StoreError.
         """
-        return await self.store.rows(after=after, limit=limit, search=search)
+        return await begun_rows(self.store, after=after, limit=limit, search=search)
 
     async def delete(self, session_id: str) -> None:
         """Close the session if it is live here, and delete it for good.
@@ -252,6 +280,21 @@ class SessionManager:
         if actor is not None:
             await actor.put_close().wait()
         await self.store.delete(session_id)
+
+    async def apply_retention(
+        self, rules: Sequence[Retention], *, now: float | None = None, dry_run: bool = False
+    ) -> RetentionReport:
+        """Delete the sessions, and forget what was said in them, that *rules* say; with *dry_run*
+        only tell what would be done. *now* is in seconds since the epoch, by default the clock's.
+
+        A session that is held, here by a handle or a turn or elsewhere, is left as it is, and so
+        is one that cannot be read; the report names them. Every log that a rule to forget is
+        about and that is old enough is read. Raises InvalidInput, and StoreError where the store
+        cannot be listed.
+        """
+        self._check_accepting()
+        moment = self._clock() if now is None else now
+        return await apply_retention(self, rules, now=moment, dry_run=dry_run)
 
     async def drain(self, timeout_s: float | None = None) -> tuple[str, ...]:
         """Take no new sessions and wait until every open turn has ended, at most *timeout_s*.
@@ -275,6 +318,7 @@ class SessionManager:
         Returns within the grace period plus the store's writes, whatever tools do.
         """
         self._accepting = False
+        self.sweeper.stop()
         closed: list[Closed] = []
         while self._live or self._busy:
             promises = [actor.put_close() for actor in self._live.values()]
@@ -293,8 +337,16 @@ class SessionManager:
 
     # Bringing sessions in.
 
-    async def activate(self, session: str, *, takeover: bool) -> Actor:
-        """The live actor of *session*, loaded from the store if it is cold.
+    async def activate(
+        self,
+        session: str,
+        *,
+        takeover: bool = False,
+        tools: Sequence[Tool] = (),
+        recovery: Recovery | None = None,
+    ) -> Actor:
+        """The live actor of *session*, loaded from the store if it is cold: only then are *tools*
+        bound, and open turns recovered.
 
         Cancelling the wait does not stop the loading. Raises as ``open``.
         """
@@ -307,13 +359,19 @@ class SessionManager:
                 return actor  # with takeover, too: there is nobody to take it from
             await actor.put_close().wait()  # taken now, its last records would be fenced
         self._check_accepting()
-        return await self._bring(session, lambda: self._load(session, takeover))
+        return await self._brought(session, lambda: self._load(session, takeover, tools, recovery))
 
     async def _not_busy(self, session: str) -> None:
         while session in self._busy:
             await self._busy[session].wait()
 
-    async def _bring(self, session: str, bring: Callable[[], Awaitable[Actor]]) -> Actor:
+    async def bring(self, session: str, make: Callable[[], Awaitable[Actor]]) -> Actor:
+        """The actor of a new session, which *make* makes, as ``_brought`` does."""
+        await self._not_busy(session)
+        self._check_accepting()
+        return await self._brought(session, make)
+
+    async def _brought(self, session: str, bring: Callable[[], Awaitable[Actor]]) -> Actor:
         """The actor that *bring* makes, in a task of our own: a caller that is cancelled must not
         leave it half done."""
         busy = self._busy[session] = Promise()
@@ -334,88 +392,47 @@ class SessionManager:
         try:
             return await brought.wait()
         except BaseException:
-            self._sweep_later()  # perhaps it comes, and nobody holds it
+            self.sweeper.later()  # perhaps it comes, and nobody holds it
             raise
 
-    async def _load(self, session: str, takeover: bool) -> Actor:
-        hold = await self.store.acquire(session, self._owner, takeover=takeover)
-        try:
-            state = await self.read_state(session)
-            loaded = bind_tools(load_config(state.config).checked(), self._tools)
-            config, _ = self._world.shared(loaded)
-            if state.head != hold.head:
-                told = f"session {session!r} has {state.head} of {hold.head} records"
-                raise StoreError(told, committed=False)
-            await self._write(state, hold, recovery_records(state))
-            return self._add(state, config, msgspec.structs.replace(hold, head=state.head))
-        except BaseException:
-            with anyio.CancelScope(shield=True), suppress(Exception):
-                await self.store.release(hold)
-            raise
+    async def _load(
+        self, session: str, takeover: bool, tools: Sequence[Tool], recovery: Recovery | None
+    ) -> Actor:
+        async with self.loader.taken(session, takeover=takeover) as (state, hold):
+            config = self.bound(state, tools)
+            records = recovery_records(state, recovery or config.recovery)
+            await self.loader.write(state, hold, records)
+            return self.add(state, config, hold)
 
-    async def read_state(self, session: str) -> SessionState:
-        """The fold of a session's log. Acquires nothing. Raises StoreError at the first record
-        that cannot be read, naming it; nothing is changed."""
-        state = SessionState(session)
-        while True:
-            page = await self.store.read(session, after=state.head, limit=PAGE)
-            for stored in page:
-                record = read_record(session, stored)
-                try:
-                    state.apply(record)
-                except (msgspec.MsgspecError, KeyError, ValueError) as error:
-                    raise RecordDamaged(session, stored.seq, error_text(error)) from error
-            if len(page) < PAGE:
-                return state
+    def bound(self, state: SessionState, tools: Sequence[Tool] = ()) -> SessionConfig:
+        """The configuration in the log, with the manager's callables and those of *tools*."""
+        config = bind_tools(load_config(state.config).checked(), (*self._tools, *tools))
+        return self._world.shared(config)[0]
 
-    async def _write(self, state: SessionState, hold: Hold, records: Sequence[r.Record]) -> None:
-        """Append *records* and fold them, before the session is live."""
-        if not records:
-            return
-        promise: Promise[Written] = Promise()
-        journal = Journal(self.store, hold, self._clock, promise.set)
-        for record in records:
-            journal.write(record)
-        journal.flush()
-        written = await promise.wait()
-        if not await self._is_ours(written):
-            self._check_written(written, state.session)
-        for stamped, _ in written.entries:
-            if stamped is not None:
-                state.apply(stamped)
-                self._hub.publish(state.session, stamped)
-
-    async def _is_ours(self, written: Written) -> bool:
-        """Was a batch that met a conflict in our own epoch written all the same?"""
-        batch, result = written.batch, written.result
-        if not isinstance(result, Conflict) or not result.row or result.row.epoch != batch.epoch:
-            return False
-        return await is_in_log(self.store, batch)
-
-    @staticmethod
-    def _check_written(written: Written, session: str) -> None:
-        if isinstance(written.result, Lost):
-            told = f"the store failed under session {session!r}: {written.result.error}"
-            raise StoreError(told, committed=written.result.committed)
-        if not isinstance(written.result, Appended):
-            raise StoreError(
-                f"session {session!r} changed hands while it was loaded", committed=False
-            )
-
-    def _add(self, state: SessionState, config: SessionConfig, hold: Hold) -> Actor:
+    def add(self, state: SessionState, config: SessionConfig, hold: Hold) -> Actor:
+        """The live actor of a session that was made or taken."""
         actor = Actor(
             state=state,
             config=config,
             store=self.store,
-            hold=hold,
+            hold=msgspec.structs.replace(hold, head=state.head),
             world=self._world,
             spawn=self._serve,
             gone=self._forget,
         )
         self._live[state.session] = actor
-        if self._unheld:
-            self._sweep_later()
+        actor.turns.resume()
+        self.sweeper.came()
         return actor
+
+    def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run *work*, which reports its own errors, among the manager's works."""
+        self._works.start(name, work)
+
+    def open_calls(self, session: str) -> tuple[ToolUse, ...]:
+        """The calls that wait for their results in a session; () where it is not live here."""
+        actor = self._live.get(session)
+        return actor.open_calls if actor is not None else ()
 
     def _serve(self, actor: Actor) -> None:
         self._group.start_soon(actor.serve, name=f"llmsession {actor.session}")
@@ -427,50 +444,43 @@ class SessionManager:
     # Letting sessions go.
 
     def unpin(self, actor: Actor) -> None:
-        """A handle is gone. Called by the garbage collector: only counts, and sets a timer."""
-        actor.pins -= 1
-        if threading.get_ident() != self._thread:
-            self._unheld = True  # timers are the loop's; who comes next sets one
-        elif actor.pins == 0 and actor.standing == "live":
-            self._sweep_later()
-
-    def _sweep_later(self) -> None:
-        if self._accepting and not self._sweeping:
-            self._sweeping, self._unheld = True, False
-            self._timers.after(self._idle_s, self._sweep)
-
-    def _sweep(self) -> None:
-        self._sweeping = False
-        if self._accepting and any(actor.pins == 0 for actor in self._live.values()):
-            self._works.start("eviction", self._evict_reported)
-
-    async def _evict_reported(self) -> None:
-        await self.evict_idle()
-        if any(actor.pins == 0 for actor in self._live.values()):
-            self._sweep_later()
+        """A handle is gone. Called by the garbage collector."""
+        self.sweeper.unpin(actor)
 
     async def evict_idle(self) -> int:
         """Release every session that nobody holds and that has nothing open; returns how many.
         They come back when they are opened. Their subscribers stay."""
-        idle = [actor for actor in self._live.values() if actor.pins == 0 and actor.is_idle]
-        evicted = 0
-        for actor in idle:
-            if actor.pins or not actor.is_idle or actor.standing != "live":
-                continue
-            if actor.session in self._busy:  # somebody tries to make one of its name
-                continue
-            busy = self._busy[actor.session] = Promise()
+        return sum([await self.evict(actor) for actor in tuple(self._live.values())])
+
+    async def evict(self, actor: Actor) -> bool:
+        """Release a session, if nobody holds it and nothing is open; says whether it did."""
+        if actor.pins or not actor.is_idle or actor.standing != "live":
+            return False
+        if actor.session in self._busy:  # somebody tries to make one of its name
+            return False
+        async with self.reserved(actor.session):
             hold = actor.evict()
-            evicted += 1
             try:
                 with anyio.CancelScope(shield=True):
                     await self.store.release(hold)
             except Exception as error:  # it stays ours, and comes back all the same
                 actor.core.log.trouble("session.not_released", error=error_text(error))
-            finally:
-                del self._busy[actor.session]
-                busy.set(None)
-        return evicted
+        return True
+
+    @asynccontextmanager
+    async def reserved(self, session: str) -> AsyncIterator[None]:
+        """Whoever wants to make, open or release *session* here waits until the body is through."""
+        await self._not_busy(session)
+        busy = self._busy[session] = Promise()
+        try:
+            yield
+        finally:
+            del self._busy[session]
+            busy.set(None)
+
+    def find_live(self, session: str) -> Actor | None:
+        """The session's actor, if it is live here."""
+        return self._live.get(session)
 
     @property
     def live(self) -> tuple[str, ...]:

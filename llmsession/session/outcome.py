@@ -10,7 +10,7 @@ import msgspec
 from llmsession.turns.blocks import Block, parse_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message
-from llmsession.turns.records import CallReceipt, Terminal, TurnCommitted, TurnFailed
+from llmsession.turns.records import CallReceipt, Terminal, TurnCommitted, TurnFailed, TurnImported
 from llmsession.turns.usage import Usage
 
 from .state import OpenTurn
@@ -24,6 +24,7 @@ __all__ = [
     "SessionUsage",
     "TurnOutcome",
     "outcome_of",
+    "outcome_of_import",
 ]
 
 
@@ -31,9 +32,10 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a turn ended. Exactly one for each accepted turn.
 
     ``stop_reason`` is the provider's, or one of ours: cancelled, error, max_steps, max_seconds,
-    max_turn_tokens; for an aborted turn the reason: interrupt, replaced, crash, closed; for a
-    failed one its cause. ``messages`` are what was committed. For a dropped turn ``user_body``
-    is what the user said, as JSON blocks, and ``calls`` the tools that had started.
+    max_turn_tokens, imported (where the source gives none); for an aborted turn the reason:
+    interrupt, replaced, crash, closed; for a failed one its cause. ``messages`` are what was
+    committed. For a dropped turn ``user_body`` is what the user said, as JSON blocks, and
+    ``calls`` the tools that had started.
     ``unread_steers`` were accepted and never read by the model, as JSON blocks each.
     """
 
@@ -89,6 +91,19 @@ def outcome_of(
         calls=record.calls,
         still_running=still_running,
         error=record.error if isinstance(record, TurnFailed) else None,
+    )
+
+
+def outcome_of_import(record: TurnImported) -> TurnOutcome:
+    """The outcome of a turn that another system ran: what it left, committed."""
+    last = record.messages[-1]
+    return TurnOutcome(
+        turn=TurnId("u", record.turn),
+        status="committed",
+        stop_reason=last.stop_reason or "imported",
+        usage=Usage(),
+        messages=record.messages,
+        error=last.error,
     )
 
 
@@ -161,6 +176,9 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Reports of work that was over for the turn; they were dropped."""
     lingering: tuple[str, ...]
     """Works of ended turns that ignored their cancellation and still run, by name."""
+    open_calls: tuple[str, ...] = ()
+    """The running turn's calls that wait for their results, by id; ``LLMSession.open_calls`` has
+    them whole."""
 
     @property
     def utilisation(self) -> float:

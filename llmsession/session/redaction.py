@@ -1,7 +1,7 @@
 """Taking what was said out of a log: the same records, in the same places, without the words.
 
 A redacted log folds to the same state as the log that it was made of. So every record keeps its
-kind, and every message stays a message; what was in it is an empty text.
+kind, and every message stays a message; what was in it is no block at all, which nobody says.
 """
 
 from __future__ import annotations
@@ -13,18 +13,24 @@ import msgspec
 from msgspec.structs import replace
 
 from llmsession.turns import records as r
+from llmsession.turns.messages import Message
 
-__all__ = ["Redaction", "redact", "redact_answer"]
+__all__ = ["NOTHING_SAID", "Redaction", "redact_answer"]
 
-_NOTHING_SAID = msgspec.Raw(b'[{"type":"text","text":""}]')
+NOTHING_SAID = msgspec.Raw(b"[]")
+"""The content of a message that was taken out of the log."""
+_EMPTY_STEER = msgspec.Raw(b'[{"type":"text","text":""}]')
+"""A step that only steers answer is closed by their message: without a block there was none."""
 
 
 class Redaction(msgspec.Struct, frozen=True):
     """What has to go from the records before *seq*: all of *turns*, which made *calls*, and
-    what an imported session's file held beside them; with *seed* also what it began with."""
+    what an imported session's file held beside them; with *seed* also what it began with.
+    *receipts* are what is left of the notes that other turns carry on them, by turn."""
 
     turns: frozenset[int]
     calls: frozenset[str]
+    receipts: dict[int, str]
     seq: int
     seed: bool
 
@@ -32,22 +38,31 @@ class Redaction(msgspec.Struct, frozen=True):
         """This and *other*, which was asked for earlier."""
         if other is None:
             return self
-        turns, calls = self.turns | other.turns, self.calls | other.calls
-        return Redaction(turns, calls, self.seq, self.seed or other.seed)
+        return Redaction(
+            self.turns | other.turns,
+            self.calls | other.calls,
+            {**other.receipts, **self.receipts},
+            self.seq,
+            self.seed or other.seed,
+        )
 
     def apply(self, record: r.Record) -> r.Record:
         """*record* as it may stay: itself, where it says nothing that has to go."""
         if record.seq >= self.seq:
             return record
-        if isinstance(record, r.SessionCreated):
-            return _origin(record, seed=self.seed)
-        return redact(record, self.turns, self.calls)
+        match record:
+            case r.SessionCreated() | r.SessionForked():
+                record = _origin(record, seed=self.seed)
+            case r.TurnAccepted() | r.TurnStarted() if record.turn not in self.turns:
+                record = self._with_receipt(record)
+            case _:
+                record = _said(record, self.turns, self.calls)
+        return _commands(record, self.turns)
 
-
-def redact(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r.Record:
-    """*record* without anything that *turns* said or that came of *calls*; itself if there is
-    nothing of that in it."""
-    return _commands(_said(record, turns, calls), turns)
+    def _with_receipt(self, record: r.TurnAccepted | r.TurnStarted) -> r.Record:
+        if record.receipt is None or record.turn not in self.receipts:
+            return record
+        return replace(record, receipt=self.receipts[record.turn])
 
 
 def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r.Record:
@@ -62,11 +77,11 @@ def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r
         return record
     match record:
         case r.TurnAccepted():
-            return replace(record, body=_NOTHING_SAID, receipt=_empty(record.receipt))
+            return replace(record, body=NOTHING_SAID, receipt=_empty(record.receipt), seed=None)
         case r.TurnStarted():
-            return replace(record, receipt=_empty(record.receipt))
+            return replace(record, receipt=_empty(record.receipt), seed=None)
         case r.SteerAccepted():
-            return replace(record, body=_NOTHING_SAID)
+            return replace(record, body=_EMPTY_STEER)
         case r.ToolsRequested():
             return replace(record, spoken=_silent(record.spoken), calls=_offers(record))
         case r.ToolsAnswered():
@@ -81,22 +96,18 @@ def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r
         case r.TurnFailed():
             return replace(record, calls=(), error="")
         case r.TurnImported():
-            silenced = tuple(
-                replace(message, id="", body=_NOTHING_SAID, synthetic=(), error=None, extra=None)
-                for message in record.messages
-            )
+            silenced = tuple(_silent_message(message) for message in record.messages)
             return replace(record, messages=silenced)
     return record
 
 
-def _origin(record: r.SessionCreated, *, seed: bool) -> r.SessionCreated:
+def _origin(record: r.SessionCreated | r.SessionForked, *, seed: bool) -> r.Record:
     source = record.source
-    if source is not None:
-        source = r.Source(format=source.format, id=source.id)
-    begun = r.Seed("") if seed and record.seed else record.seed
-    if (begun, source) == (record.seed, record.source):
-        return record
-    return replace(record, seed=begun, source=source)
+    if source is not None and source != (bare := r.Source(format=source.format, id=source.id)):
+        record = replace(record, source=bare)
+    if isinstance(record, r.SessionCreated) and seed and record.seed not in (None, r.Seed("")):
+        record = replace(record, seed=r.Seed(""))
+    return record
 
 
 def _empty(text: str | None) -> str | None:
@@ -104,7 +115,11 @@ def _empty(text: str | None) -> str | None:
 
 
 def _silent(spoken: r.Spoken) -> r.Spoken:
-    return replace(spoken, body=_NOTHING_SAID)
+    return replace(spoken, body=NOTHING_SAID)
+
+
+def _silent_message(message: Message) -> Message:
+    return replace(message, id="", body=NOTHING_SAID, synthetic=(), error=None, extra=msgspec.UNSET)
 
 
 def _offers(record: r.ToolsRequested) -> tuple[r.CallOffer, ...]:

@@ -7,21 +7,19 @@ what takes time is a work in the manager's group, and its report comes back by t
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import anyio
 import msgspec
 
-from llmsession.compaction.recall import RECALL_TOOL_NAME, recall
 from llmsession.errors import ContextTooLarge, ProviderError, error_text
 from llmsession.turns import events as e
 from llmsession.turns import records as r
-from llmsession.turns.blocks import ToolUseBlock, join_blocks
+from llmsession.turns.blocks import join_blocks
 from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
 from llmsession.turns.naming import (
-    name_answers,
     name_interrupt,
     name_limit,
     name_reply,
@@ -30,18 +28,17 @@ from llmsession.turns.naming import (
     name_stream_failure,
 )
 from llmsession.turns.previews import Preview
-from llmsession.turns.receipts import brief_input
 from llmsession.turns.reply import Reply, ReplyBuilder, committed_blocks, rename_calls
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.stop import Follow, stop_rule
 
 from .compactor import Compactor
-from .config import Tool, ToolResult
 from .core import Core
+from .recovery import resume_event
 from .run import CallTrack, Run
+from .runworks import RunWorks
 from .streaming import read_reply
-from .tools import expired_answer, make_answer, make_error, prepare_answers, run_callable
-from .works import Work
+from .toolbox import Toolbox
 
 __all__ = ["TurnRunner"]
 
@@ -64,6 +61,8 @@ class TurnRunner:
         self._feeding = False
         self.current: Run | None = None
         """The run whose turn has started, or is next to start."""
+        self._works = RunWorks(core, self._stopped)
+        self.toolbox = Toolbox(core, self._works, self.feed)
         self.compactor = Compactor(core, self._resume_build)
         self._waiting_build: Callable[[], None] | None = None
 
@@ -105,10 +104,18 @@ class TurnRunner:
 
     def start(self, run: Run) -> None:
         """The run's user message is durable: its turn begins."""
+        self._start_clock(run)
+        self.feed(run, e.Started())
+
+    def resume(self, run: Run) -> None:
+        """Go on with a turn that an earlier owner started, where the log ends."""
+        self._start_clock(run)
+        self.feed(run, resume_event(self._core.state.open[run.number], self._core.config.limits))
+
+    def _start_clock(self, run: Run) -> None:
         seconds = self._core.config.limits.max_seconds
         if seconds is not None:
-            self._timer(run, "max_seconds", seconds, lambda: self._limit(run, "max_seconds"))
-        self.feed(run, e.Started())
+            self._works.after(run, "max_seconds", seconds, lambda: self._limit(run, "max_seconds"))
 
     def _limit(self, run: Run, stop_reason: str) -> None:
         if run.turn.phase not in ENDED:
@@ -120,9 +127,6 @@ class TurnRunner:
         has_text = builder is not None and builder.has_text()
         self.feed(run, name_interrupt(run.turn, policy, reason=reason, has_text=has_text))
 
-    def _timer(self, run: Run, name: str, delay_s: float, fire: Callable[[], None]) -> None:
-        run.timers[name] = self._core.timers.after(delay_s, partial(self._core.report, fire))
-
     # BUILDING
 
     def _build_context(self, run: Run, effect: e.BuildContext) -> None:
@@ -131,7 +135,7 @@ class TurnRunner:
         build = partial(self._build_if_wanted, run, effect, wanted)
         if effect.delay_s > 0:
             self._core.log.event("step.retried", run.turn, delay_s=effect.delay_s)
-            self._timer(run, "retry", effect.delay_s, build)
+            self._works.after(run, "retry", effect.delay_s, build)
         else:
             build()
 
@@ -152,7 +156,7 @@ class TurnRunner:
         core, state = self._core, self._core.state
         built = core.builder.build(state.context_messages(), state.view)
         core.context_tokens = built.tokens
-        budget = core.config.budget_tokens
+        budget = core.budget_tokens
         # A request that the provider found too large has to shrink, whatever we estimated.
         ceiling = min(budget, run.sent_tokens - 1) if effect.overflows else budget
         if built.tokens > ceiling:
@@ -206,7 +210,7 @@ class TurnRunner:
             else:
                 core.report(partial(self._replied, run, tag, reply))
 
-        self._start_work(run, f"stream of turn {run.number} in {core.session}", stream)
+        self._works.start(run, f"stream of turn {run.number} in {core.session}", stream)
 
     async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
         core = self._core
@@ -238,19 +242,13 @@ class TurnRunner:
         run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
         offers: tuple[r.CallOffer, ...] = ()
         if stop_rule(reply.stop_reason).follow not in (Follow.COMMIT_CUT, Follow.DROP):
-            offers = tuple(self._offer(call) for call in reply.calls)
+            offers = tuple(self.toolbox.offer(call) for call in reply.calls)
         if run.turn.phase is Phase.STREAMING:
             run.calls.update((offer.id, CallTrack(offer)) for offer in offers)
         limits = self._core.config.limits
         self.feed(
             run, name_reply(run.turn, reply, offers, steers=run.steers, limits=limits, tag=tag)
         )
-
-    def _offer(self, call: ToolUseBlock) -> r.CallOffer:
-        tool = self._core.config.bound_tools.get(call.name)
-        ours = call.name == RECALL_TOOL_NAME or (tool is not None and tool.run is not None)
-        brief = brief_input(msgspec.json.encode(call.input)) if call.input else ""
-        return r.CallOffer(call.id, call.name, "session" if ours else "caller", brief)
 
     # JOURNALING
 
@@ -306,134 +304,15 @@ class TurnRunner:
     # TOOLS
 
     def _start_tools(self, run: Run, effect: e.StartTools) -> None:
-        config = self._core.config
-        # Of this step alone: a turn may have made thousands of calls before.
-        step_calls = self._core.state.open[run.number].calls
-        offered = [run.calls[call.id] for call in step_calls if call.id in run.turn.open_calls]
-        inputs = self._inputs(run)
-        for track in offered:
-            offer = track.offer
-            track.status = "started"
-            if offer.name == RECALL_TOOL_NAME:
-                self._recall(run, effect.tag, offer, inputs.get(offer.id))
-                continue
-            tool = config.bound_tools.get(offer.name)
-            if offer.runner == "session" and tool is not None:
-                self._run_tool(run, effect.tag, tool, offer, inputs.get(offer.id))
-            deadline_s = config.tool_deadline_s
-            if tool is not None and tool.deadline_s is not None:
-                deadline_s = tool.deadline_s
-            if deadline_s is not None:
-                self._timer(run, offer.id, deadline_s, partial(self._expired, run, offer.id))
-        self._core.log.event("tools.started", run.turn, calls=len(offered))
+        self.toolbox.start(run, effect.tag)
 
-    def _inputs(self, run: Run) -> dict[str, Any]:
-        """The inputs of the calls of the step that was journaled last."""
-        staged = self._core.state.open[run.number].staged
-        return {call.id: call.input for call in staged[-1].tool_calls} if staged else {}
-
-    def _recall(self, run: Run, tag: StepTag, offer: r.CallOffer, arguments: Any) -> None:
-        text, is_error = recall(self._core.state.context_messages(), arguments)
-        result = ToolResult(offer.id, text, is_error=is_error)
-        answer = make_answer(result, compaction=self._core.config.compaction)
-        self._core.report(partial(self._tool_ended, run, tag, answer))
-
-    def _run_tool(
-        self, run: Run, tag: StepTag, tool: Tool, offer: r.CallOffer, call_input: Any
-    ) -> None:
-        core = self._core
-
-        async def work() -> None:
-            output = await run_callable(tool, call_input, threads=core.world.tool_threads)
-            result = ToolResult(offer.id, output.content, output.is_error, output.compact_summary)
-            try:
-                answers = await prepare_answers((result,), compaction=core.config.compaction)
-            except Exception as error:  # a callable may return anything; the model is told
-                answers = (make_error(offer.id, error_text(error)),)
-            core.report(partial(self._tool_ended, run, tag, answers[0]))
-
-        name = f"tool {tool.name} {offer.id} in {core.session}"
-        run.calls[offer.id].work = self._start_work(run, name, work)
-
-    def _tool_ended(self, run: Run, tag: StepTag, answer: r.Answer) -> None:
-        ended = run.turn.phase in ENDED or tag != tag_of(run.turn)
-        if ended or answer.call_id not in run.turn.open_calls:
-            self._core.late_reports += 1
-            return
-        self.answer(run, (answer,), tag)
-
-    def answer(self, run: Run, answers: tuple[r.Answer, ...], tag: StepTag | None = None) -> None:
-        """Take results of open calls, as they come. The caller has checked that they are open."""
-        for answer in answers:
-            run.calls[answer.call_id].status = "failed" if answer.is_error else "finished"
-            timer = run.timers.pop(answer.call_id, None)
-            if timer is not None:
-                timer.cancel()
-        run.answers.extend(answers)
-        self.feed(run, name_answers(run.turn, tuple(a.call_id for a in answers), tag))
-
-    def _expired(self, run: Run, call_id: str) -> None:
-        if run.turn.phase is not Phase.TOOLS or call_id not in run.turn.open_calls:
-            return
-        self._core.log.trouble("tool.expired", run.turn, call=call_id)
-        track = run.calls[call_id]
-        if track.work is not None and not track.work.is_done:
-            track.work.cancel()
-            self._abandon_later(run, track.work)
-        self.answer(run, (expired_answer(call_id),))
-        # Its result never came: for a receipt it is neither finished nor failed.
-        track.status = "started"
-
-    def _abandon_later(self, run: Run, work: Work) -> None:
-        def abandon() -> None:
-            if not work.is_done:
-                work.abandon()
-                run.works.pop(work.name, None)
-                self._core.lingering.add(work.name)
-
-        self._core.timers.after(self._core.config.grace_s, partial(self._core.report, abandon))
-
-    # Works and how they are stopped
-
-    def _start_work(self, run: Run, name: str, body: Callable[[], Awaitable[None]]) -> Work:
-        core = self._core
-        run.works[name] = work = core.works.start(
-            name, body, lambda work: core.report(partial(self._work_ended, run, work))
-        )
-        return work
-
-    def _work_ended(self, run: Run, work: Work) -> None:
-        self._core.lingering.discard(work.name)
-        if run.works.get(work.name) is work:
-            del run.works[work.name]
-        if run.turn.phase is Phase.STOPPING and not run.works:
-            self._stopped(run)
+    # STOPPING
 
     def _stop_work(self, run: Run, effect: e.StopWork) -> None:
-        for work in run.works.values():
-            work.cancel()
         run.builds += 1
-        if not run.works:
-            self._stopped(run)
-            return
-        grace_s = self._core.config.grace_s
-        over = partial(self._core.report, partial(self._grace_over, run))
-        run.grace = self._core.timers.after(grace_s, over)
-
-    def _grace_over(self, run: Run) -> None:
-        if run.turn.phase is not Phase.STOPPING:
-            return
-        for work in run.works.values():
-            work.abandon()
-        run.lingering = tuple(run.works)
-        self._core.lingering.update(run.works)
-        self._core.log.trouble("work.ignores_cancellation", run.turn, works=list(run.works))
-        self._stopped(run)
+        self._works.stop(run)
 
     def _stopped(self, run: Run) -> None:
-        if run.grace is not None:
-            run.grace.cancel()
-            run.grace = None
         self.feed(run, name_stopped(run.turn))
 
     # The end

@@ -1,43 +1,40 @@
-"""LLMSession: the handle that users hold, and Turn, the handle of one accepted turn."""
+"""LLMSession: the handle that users hold."""
 
 from __future__ import annotations
 
+import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from llmsession.errors import (
-    InvalidConfig,
-    InvalidInput,
-    InvalidMessage,
-    SessionClosed,
-    TurnAborted,
-    TurnFailed,
-)
+from llmsession.compaction.digest import DIGEST_CHARS, digest
+from llmsession.errors import InvalidConfig, InvalidInput
 from llmsession.turns import records as r
-from llmsession.turns.blocks import (
-    KNOWN_TYPES,
-    Content,
-    OpaqueBlock,
-    TextBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    encode_blocks,
-    parse_blocks,
-)
+from llmsession.turns.blocks import Content
 from llmsession.turns.ids import TurnId, turn_number
 from llmsession.turns.machine import tag_of
 from llmsession.turns.messages import Message, count_turns
+from llmsession.turns.previews import ToolUse
 from llmsession.turns.request import Request
 from llmsession.turns.usage import Usage
 
 from . import commands as c
 from .actor import Actor
+from .checked import (
+    checked_if_busy,
+    checked_labels,
+    checked_session_id,
+    checked_user_body,
+    turn_or_moment,
+    turn_or_none_before,
+)
 from .compactor import CompactionOutcome
 from .config import SessionConfig, ToolResult, WhenBusy
+from .forking import fork_of
 from .hub import Subscription
 from .outcome import (
     Closed,
@@ -46,78 +43,20 @@ from .outcome import (
     SessionStatus,
     SessionUsage,
     TurnOutcome,
-    outcome_of,
 )
-from .promise import Promise
-from .readback import read_record
+from .readback import read_outcome, read_page
 from .state import SessionState
 from .streaming import previews_so_far
 from .tools import prepare_answers
+from .turn import Turn
 
 if TYPE_CHECKING:
     from .manager import SessionManager
 
 __all__ = ["LLMSession", "Turn", "live_state"]
 
-PAGE = 256
-"""Records read at a time for a subscriber who starts behind: a few turns' worth."""
-
 _WHEN_BUSY: tuple[str, ...] = get_args(WhenBusy)
 _POLICIES: tuple[str, ...] = get_args(r.InterruptPolicy)
-
-
-class Turn:
-    """An accepted turn: its id, its events, its outcome. Holding it keeps the session live.
-
-    Iterating gives this turn's events from its acceptance on, previews included, and ends after
-    its terminal event. Several iterations at once are independent of each other. Dropping a Turn
-    interrupts nothing.
-    """
-
-    def __init__(self, session: LLMSession, number: int, promise: Promise[TurnOutcome] | None):
-        self._session = session
-        self._promise = promise
-        self.id = TurnId("u", number)
-
-    def __repr__(self) -> str:
-        return f"<Turn {self.id} of {self._session.id}>"
-
-    def _named(self) -> str:
-        return f"turn {self.id.number} of session {self._session.id!r}"
-
-    def __aiter__(self) -> Subscription:
-        return self._session.events_of(self.id.number)
-
-    async def outcome(self) -> TurnOutcome:
-        """How the turn ended, once it has, durably. Cancelling the wait changes nothing.
-
-        Raises SessionMoved, SessionClosed or StoreError if this owner lost the session first:
-        the turn's end is then in the log, written by whoever recovers it.
-        """
-        if self._promise is not None:
-            return await self._promise.wait()
-        return await self._session.outcome_from_log(self.id.number)
-
-    async def text(self) -> str:
-        """What the assistant said last in this turn.
-
-        Raises TurnAborted or TurnFailed, with the outcome, if the turn was not committed.
-        """
-        outcome = await self.outcome()
-        if outcome.status == "aborted":
-            raise TurnAborted(
-                f"{self._named()} was aborted ({outcome.stop_reason})",
-                turn=self.id.number,
-                outcome=outcome,
-            )
-        if outcome.status == "failed":
-            raise TurnFailed(
-                f"{self._named()} failed ({outcome.stop_reason}): {outcome.error}",
-                turn=self.id.number,
-                cause_kind=outcome.stop_reason,
-                outcome=outcome,
-            )
-        return outcome.text
 
 
 class LLMSession:
@@ -147,7 +86,9 @@ class LLMSession:
         """The actor; brought back first if the session went cold under this handle."""
         # Again, where it was evicted before this task came to run.
         while self._actor.standing == "cold":
-            actor = await self._manager.activate(self.id, takeover=False)
+            # Callables are not in the log: those that were bound here are bound again.
+            bound = [tool for tool in self.config.bound_tools.values() if tool.run is not None]
+            actor = await self._manager.activate(self.id, tools=bound)
             self._unpin()
             self._actor = actor
             actor.pins += 1
@@ -175,7 +116,7 @@ class LLMSession:
 
         Raises InvalidMessage, SessionBusy, HeadMoved, KeyReused, Overloaded.
         """
-        body = _user_body(content)
+        body = checked_user_body(content)
         if when_busy not in _WHEN_BUSY:
             raise InvalidInput(f"when_busy is {when_busy!r}; it is one of {', '.join(_WHEN_BUSY)}")
         head = None if expected_head is None else turn_number(expected_head)
@@ -235,15 +176,110 @@ class LLMSession:
             return
         self._actor.report(self._actor.turns.runner.compactor.cancel)
 
-    async def clear(self, *, command_id: str | None = None) -> None:
-        """Start the next generation with an empty history. The log keeps the old one.
+    async def clear(
+        self,
+        *,
+        purge: bool = False,
+        when_busy: c.IfBusy = "reject",
+        command_id: str | None = None,
+    ) -> None:
+        """Start the next generation with an empty history. The log keeps the old one, unless
+        *purge* takes it out: what was said until now, by whomever, is in no record of this
+        session's log when it returns; forks keep what they share.
 
-        Raises SessionBusy while a turn is open.
+        With a turn open, *when_busy* raises SessionBusy, or ends every open turn first. If the
+        store fails between the two steps, StoreError; the next ``open`` finishes it.
         """
+        busy = checked_if_busy(when_busy)
         actor = await self._live()
-        command = c.Clear(actor.mailbox.number(), command_id, c.digest(command_id, "clear"))
+        number = actor.mailbox.number()
+        await _done(actor, c.Clear(number, command_id, purge=bool(purge), when_busy=busy))
+
+    async def rewind(
+        self,
+        to: TurnId | str | int,
+        *,
+        when_busy: c.IfBusy = "reject",
+        command_id: str | None = None,
+    ) -> None:
+        """Let the history end with turn *to* again, 0 for none; the next generation starts.
+
+        The log keeps what was rewound, and ``fork`` still begins there. Receipts that its
+        messages carried come with the next message again. *when_busy* as for ``clear``. Raises
+        InvalidInput for a turn that is not in the history.
+        """
+        turn, busy = turn_or_none_before(to), checked_if_busy(when_busy)
+        actor = await self._live()
+        number = actor.mailbox.number()
+        await _done(actor, c.Rewind(number, command_id, to=turn, when_busy=busy))
+
+    async def forget(
+        self,
+        before: TurnId | str | int | float | datetime,
+        *,
+        when_busy: c.IfBusy = "reject",
+        command_id: str | None = None,
+    ) -> None:
+        """Take what was said before turn *before* out of the history and out of the log.
+
+        With a moment instead (a datetime with its zone, or a float in seconds since the epoch)
+        the turns go that were accepted before it; where a later one stands before them in the
+        history, they stay. Aborted and rewound turns from before go, too, and what an import
+        knew beside its messages. Numbers, costs and how turns ended stay, and what later
+        messages quote. Nothing to forget changes nothing; otherwise the next generation starts,
+        without its earlier thinking, whose signatures were bound to what is gone. *when_busy*,
+        what a fork keeps, and errors as for ``clear(purge=True)``, and InvalidInput for a turn
+        that is not in the history.
+        """
+        place, busy = turn_or_moment(before), checked_if_busy(when_busy)
+        actor = await self._live()
+        number = actor.mailbox.number()
+        await _done(actor, c.Forget(number, command_id, before=place, when_busy=busy))
+
+    async def fork(
+        self,
+        at: TurnId | str | int | None = None,
+        *,
+        session_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        when_busy: c.IfBusy = "reject",
+        command_id: str | None = None,
+    ) -> LLMSession:
+        """A new session that goes on from here, or from the commit of turn *at*, which may have
+        been rewound since. No message is copied, and neither session changes the other.
+
+        It has the history, the view, the receipts and the configuration as of then, the tools'
+        callables as they are bound here, and *labels*, without them those of this session; its
+        commands and its usage begin anew. *when_busy* as for ``clear``. A repeat of *command_id*
+        returns the same fork. Raises InvalidInput for a turn that was never committed or was
+        forgotten, SessionExists, StoreError.
+        """
+        turn = None if at is None else turn_number(at)
+        busy = checked_if_busy(when_busy)
+        given = None if session_id is None else checked_session_id(session_id)
+        wanted = None if labels is None else checked_labels(labels)
+        actor = await self._live()
+        command = c.Fork(
+            actor.mailbox.number(),
+            command_id,
+            at=turn,
+            session=given or uuid.uuid4().hex,
+            given=given,
+            labels=wanted,
+            when_busy=busy,
+        )
         actor.put(command)
-        await command.promise.wait()
+        return LLMSession(self._manager, await fork_of(self._manager, actor, command, wanted))
+
+    async def label(self, labels: Mapping[str, str], *, command_id: str | None = None) -> None:
+        """Give the session *labels*, in place of those that it has. Durable when it returns.
+
+        At most 64, with printable names of up to 64 characters and texts of up to 256. Raises
+        InvalidInput.
+        """
+        wanted = checked_labels(labels)
+        actor = await self._live()
+        await _done(actor, c.Label(actor.mailbox.number(), command_id, wanted))
 
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
         """Change the configuration: ``configure(model=..., system=..., tools=...)``.
@@ -289,6 +325,18 @@ class LLMSession:
         """The configuration in force; a change that waits for the turn's end is not in it."""
         return self._actor.core.config
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """The session's labels: a copy."""
+        return dict(self._actor.state.labels)
+
+    def summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
+        """What this conversation was about, in at most *max_chars* characters: what was asked,
+        the tools and files that were used, the last answer. Picked from the history by rules,
+        without a model; "" for an empty one. Made to seed another session with."""
+        state = self._actor.state
+        return digest(state.history, state.seed.text if state.seed else "", max_chars=max_chars)
+
     def conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
         """The committed history, oldest first: a reference, valid for ever, in O(1).
 
@@ -323,12 +371,19 @@ class LLMSession:
             messages=len(state.history),
             turns=count_turns(state.history),
             context_tokens=core.builder.tokens(self.context()),
-            budget_tokens=core.config.budget_tokens,
+            budget_tokens=core.budget_tokens,
             frontier=state.view.frontier,
-            jobs=actor.turns.runner.compactor.jobs,
+            jobs=actor.turns.runner.compactor.jobs + actor.changes.jobs,
             late_reports=core.late_reports,
             lingering=tuple(sorted(core.lingering)),
+            open_calls=tuple(call.id for call in actor.open_calls),
         )
+
+    def open_calls(self) -> tuple[ToolUse, ...]:
+        """The calls of the running turn that wait for their results, in their order, as events
+        tell them. After ``open`` these are what a resumed turn waits for: answer the caller's
+        with ``submit_tool_results``, which takes them under these ids."""
+        return self._actor.open_calls
 
     def usage(self) -> SessionUsage:
         """Tokens spent by ended turns, interrupted ones included, and by the open one so far."""
@@ -352,6 +407,10 @@ class LLMSession:
     async def read_status(self) -> SessionStatus:
         """As ``status``."""
         return self.status()
+
+    async def read_open_calls(self) -> tuple[ToolUse, ...]:
+        """As ``open_calls``."""
+        return self.open_calls()
 
     async def read_usage(self) -> SessionUsage:
         """As ``usage``."""
@@ -379,7 +438,8 @@ class LLMSession:
             after=head if after is None else after,
             head=head,
             turn=turn,
-            replay=partial(_replayed, self._manager, self.id),  # not ours: it would pin us
+            replay=partial(read_page, self._manager.store, self.id),  # not ours: it would pin us
+            open_calls=partial(self._manager.open_calls, self.id),
         )
         if actor.standing in ("closed", "moved"):
             subscription.end()  # what is in the log comes, and nothing after it
@@ -388,9 +448,6 @@ class LLMSession:
             for preview in previews_so_far(run.builder, tag_of(run.turn)):
                 subscription.offer_preview(preview)
         return subscription
-
-    async def _replay(self, after: int, up_to: int) -> list[r.Record]:
-        return await _replayed(self._manager, self.id, after, up_to)
 
     def events_of(self, number: int) -> Subscription:
         """The events of turn *number*, from its acceptance to its terminal one."""
@@ -412,49 +469,20 @@ class LLMSession:
 
         Raises SessionClosed if its end is not in the log yet, StoreError, SessionNotFound.
         """
-        state = SessionState(self.id)
-        after, head = self._actor.state.accepted_at[number] - 1, self._actor.state.head
-        while after < head:
-            for record in await self._replay(after, head):
-                after = record.seq
-                if r.turn_of(record) != number:
-                    continue
-                # A fold of this turn's records alone: the others do not touch it.
-                turn = state.open.get(number)
-                state.head = record.seq - 1
-                state.apply(record)
-                if turn is not None and number in state.ended:
-                    assert r.is_terminal(record)  # nothing else ends a turn
-                    return outcome_of(record, turn)
-        raise SessionClosed(f"turn {number} of session {self.id!r} has not ended")
+        state = self._actor.state
+        return await read_outcome(
+            self._manager.store,
+            self.id,
+            number,
+            after=state.accepted_at[number] - 1,
+            head=state.head,
+            born_in=state.born_in(number),
+        )
 
 
-def _user_body(content: Content) -> msgspec.Raw:
-    """The JSON blocks of a user's message. Raises InvalidMessage for what a user cannot say."""
-    body = encode_blocks(content)
-    blocks = parse_blocks(body)
-    if not any(not isinstance(block, TextBlock) or block.text.strip() for block in blocks):
-        raise InvalidMessage("the message is empty")
-    for at, block in enumerate(blocks):
-        if isinstance(block, TextBlock) and not block.text.strip():
-            raise InvalidMessage(f"block {at} is an empty text")
-        if isinstance(block, OpaqueBlock) and block.type in KNOWN_TYPES:
-            raise InvalidMessage(f"block {at} is not as a {block.type} block has to be")
-        if isinstance(block, ToolResultBlock):
-            raise InvalidMessage(f"block {at} is a tool result; use submit_tool_results")
-        if isinstance(block, ToolUseBlock) or block.__struct_config__.tag in (
-            "thinking",
-            "redacted_thinking",
-        ):
-            raise InvalidMessage(f"block {at} is the assistant's to say, not the user's")
-    return body
-
-
-async def _replayed(
-    manager: SessionManager, session: str, after: int, up_to: int
-) -> list[r.Record]:
-    page = await manager.store.read(session, after=after, limit=min(PAGE, up_to - after))
-    return [read_record(session, stored) for stored in page]
+async def _done(actor: Actor, command: c.Clear | c.Rewind | c.Forget | c.Label) -> None:
+    actor.put(command)
+    await command.promise.wait()
 
 
 def live_state(session: LLMSession) -> SessionState:

@@ -13,9 +13,10 @@ from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
 from llmsession.turns.ids import TurnCounter, TurnId
 from llmsession.turns.messages import Message, Role, message_id
-from llmsession.turns.receipts import PendingReceipt, seed_text, settled_text
+from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, settled_answer
 from llmsession.turns.usage import Usage
 
+from .cuts import forgotten_turns, messages_before, messages_through
 from .redaction import Redaction, redact_answer
 
 __all__ = ["OpenTurn", "SessionState", "fold"]
@@ -25,8 +26,8 @@ class OpenTurn:
     """A turn that was accepted and has not ended: its staged messages, and what waits."""
 
     __slots__ = (
-        "all_calls", "answers", "body", "calls", "carried", "number", "staged", "started",
-        "steers", "step", "told", "usage",
+        "all_calls", "answers", "asked_at", "body", "calls", "carried", "number", "staged",
+        "started", "steers", "step", "told", "usage",
     )  # fmt: skip
 
     def __init__(self, number: int, body: msgspec.Raw) -> None:
@@ -42,6 +43,8 @@ class OpenTurn:
         self.step = 0
         self.calls: tuple[r.CallOffer, ...] = ()
         """The calls of the step that is not complete yet."""
+        self.asked_at = 0
+        """The seq of the record that they are in."""
         self.answers: dict[str, r.Answer] = {}
         self.all_calls: list[r.CallOffer] = []
         self.usage = Usage()
@@ -63,9 +66,11 @@ class SessionState:
         self.session = session
         """Whose messages are made now: before its own first record, a fork's parent's."""
         self.parent: str | None = None
+        self.births: tuple[tuple[int, str], ...] = ()
+        """From which record on whose messages are made; more than one entry in a fork."""
         self.labels: dict[str, str] = {}
         self.seed: r.Seed | None = None
-        """What the first message of the history says of an earlier conversation."""
+        """What the next first message of a history says of an earlier conversation."""
         self.source: r.Source | None = None
         self.head = 0
         self.epoch = 0
@@ -84,10 +89,13 @@ class SessionState:
         """How each turn ended: committed, aborted or failed."""
         self.accepted_at: dict[int, int] = {}
         """The seq of each turn's acceptance, where its events start."""
+        self.said_at: dict[int, float] = {}
+        """When each turn was accepted that was not forgotten, in seconds since the epoch; an
+        imported one when its first message was said, where its source knows that."""
         self.committed_at: dict[int, int] = {}
         """The seq of each turn's commit: up to there the log is a fork at that turn."""
         self.noted: dict[int, tuple[PendingReceipt, ...]] = {}
-        """The receipts that a committed turn's message carries: pending again if it is rewound."""
+        """The receipts that a turn's message carries: pending again if it is rewound."""
         self.owed: Redaction | None = None
         """What has to be taken out of the log and is still in it."""
         self.commands: dict[str, r.CommandAnswer] = {}
@@ -120,6 +128,7 @@ class SessionState:
 
     def _created(self, record: r.SessionCreated) -> None:
         self.session = record.session
+        self.births = ((record.seq, record.session),)
         self.config = record.config
         self.labels = record.labels
         self.seed = record.seed
@@ -128,11 +137,13 @@ class SessionState:
     def _forked(self, record: r.SessionForked) -> None:
         """What the parent said is kept. What it was asked, has open and has spent is its own."""
         self.session, self.parent = record.session, record.parent
+        self.births = (*self.births, (record.seq, record.session))
         self.config = record.config
         self.labels = record.labels
+        self.source = record.source or self.source
         for turn in tuple(self.open.values()):
             self._drop(turn)
-        self.commands, self.owed = {}, None
+        self.commands = {}
         self.turn_usage, self.usage = {}, Usage()
 
     def _labelled(self, record: r.SessionLabelled) -> None:
@@ -146,26 +157,30 @@ class SessionState:
     def _accepted(self, record: r.TurnAccepted) -> None:
         self.counter.saw(record.turn)
         self.accepted_at[record.turn] = record.seq
+        self.said_at[record.turn] = record.at
         self.open[record.turn] = turn = OpenTurn(record.turn, record.body)
         if record.started:
-            self._start(turn, record.receipt, record.at)
+            self._start(turn, record)
 
     def _started(self, record: r.TurnStarted) -> None:
-        self._start(self.open[record.turn], record.receipt, record.at)
+        self._start(self.open[record.turn], record)
 
-    def _start(self, turn: OpenTurn, receipt: str | None, at: float) -> None:
+    def _start(self, turn: OpenTurn, record: r.TurnAccepted | r.TurnStarted) -> None:
         turn.started = True
         body, synthetic = turn.body, tuple[int, ...]()
         blocks: list[bytes | msgspec.Raw] = [*split_blocks(body)]
-        if self.seed is not None and not self.history:
-            blocks.insert(0, text_block(seed_text(self.seed.text)))
+        if record.seed:
+            blocks.insert(0, text_block(seed_text(record.seed)))
             synthetic = (0,)
-        if receipt is not None:
+        if record.receipt is not None and self.receipts:
             turn.carried = len(self.receipts)
-            blocks.append(text_block(receipt))
+            self.noted[turn.number] = self.receipts
+        if record.receipt:
+            blocks.append(text_block(record.receipt))
             synthetic = (*synthetic, len(blocks) - 1)
         if synthetic:
             body = join_blocks(blocks)
+        at = record.at
         turn.staged = (self._message(turn, "user", body, at, at, synthetic=synthetic),)
 
     def _steered(self, record: r.SteerAccepted) -> None:
@@ -174,7 +189,7 @@ class SessionState:
     def _requested(self, record: r.ToolsRequested) -> None:
         turn = self.open[record.turn]
         turn.step = record.step
-        turn.calls = record.calls
+        turn.calls, turn.asked_at = record.calls, record.seq
         turn.answers = {}
         for call in record.calls:
             turn.all_calls.append(call)
@@ -206,15 +221,16 @@ class SessionState:
         self.history = self.history + turn.staged
         self.head_turn = record.turn
         self.committed_at[record.turn] = record.seq
-        if turn.carried:
-            self.noted[record.turn] = self.receipts[: turn.carried]
-            self.receipts = self.receipts[turn.carried :]
+        self.receipts = self.receipts[turn.carried :]
         self._end(record.turn, "committed", record.usage)
 
     def _imported(self, record: r.TurnImported) -> None:
         self.counter.saw(record.turn)
         self.accepted_at[record.turn] = self.committed_at[record.turn] = record.seq
+        self.said_at[record.turn] = record.messages[0].created_at or record.at
         self.history = self.history + record.messages
+        # It was made behind another system text, with other tools.
+        self.view = self.view.voided(len(self.history))
         self.head_turn = record.turn
         self.ended[record.turn] = "committed"
         for message in record.messages:
@@ -255,48 +271,48 @@ class SessionState:
         self.receipts = ()
         self.seed = None
         if record.purge:
-            self._forget(record.seq, frozenset(self.ended))
+            self._forget(record.seq, frozenset(self.accepted_at.keys() - self.open.keys()))
 
     def _rewound(self, record: r.ConversationRewound) -> None:
-        kept = self.messages_through(record.to)
+        kept = messages_through(self.history, record.to)
         gone = self.history[kept:]
         self.generation = record.generation
-        self.history = self.history[:kept]
-        self.head_turn = self.history[-1].turn if self.history else None
+        self._set_history(self.history[:kept])
         self.view = self.view.clamped(kept)
         for message in gone:
             for call in message.tool_calls:
                 self.summaries.pop(call.id, None)
-        noted = [self.noted.pop(turn, ()) for turn in dict.fromkeys(m.turn for m in gone)]
+        noted = [self.noted.get(turn, ()) for turn in dict.fromkeys(m.turn for m in gone)]
         self.receipts = tuple(receipt for each in noted for receipt in each) + self.receipts
 
     def _forgotten(self, record: r.ConversationForgotten) -> None:
-        turns = self.turns_before(record.before)
-        count = self.messages_before(record.before)
+        count = messages_before(self.history, record.before)
+        turns = forgotten_turns(
+            self.history, self.accepted_at, self.open, record.before, record.edge
+        )
         calls = {call for call, turn in self.call_turns.items() if turn in turns}
         self.generation = record.generation
-        self.history = self.history[count:]
-        self.head_turn = self.history[-1].turn if self.history else None
+        self._set_history(self.history[count:])
         self.view = self.view.without_head(count, len(self.history), calls)
         for call in calls:
             self.summaries.pop(call, None)
-        self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
-        if count:
+        if count or not record.before:
             self.seed = None
         self._forget(record.seq, turns)
+
+    def _set_history(self, history: tuple[Message, ...]) -> None:
+        self.history = history
+        self.head_turn = history[-1].turn if history else None
 
     def _forget(self, seq: int, turns: frozenset[int]) -> None:
         """Nothing of *turns* is known any more but their numbers, how they ended and their cost."""
         calls = frozenset(call for call, turn in self.call_turns.items() if turn in turns)
         self.call_turns = {call: t for call, t in self.call_turns.items() if call not in calls}
-        for turn, receipts in tuple(self.noted.items()):
-            left = tuple(receipt for receipt in receipts if receipt.turn not in turns)
-            if turn in turns or not left:
-                del self.noted[turn]
-            else:
-                self.noted[turn] = left
+        self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
+        receipts = self._forget_receipts(turns)
         for turn in turns:
             self.committed_at.pop(turn, None)
+            self.said_at.pop(turn, None)
         self.commands = {
             name: redact_answer(command, turns) for name, command in self.commands.items()
         }
@@ -304,7 +320,26 @@ class SessionState:
             self.source = r.Source(format=self.source.format, id=self.source.id)
         # A log without what was forgotten has to fold to the same version.
         self.view = msgspec.structs.replace(self.view, version=seq)
-        self.owed = Redaction(turns, calls, seq, self.seed is None).joined(self.owed)
+        redaction = Redaction(turns, calls, receipts, seq, self.seed is None)
+        self.owed = redaction.joined(self.owed)
+
+    def _forget_receipts(self, turns: frozenset[int]) -> dict[int, str]:
+        """Take *turns* out of what other turns' messages carry; returns what they say now."""
+        changed: dict[int, str] = {}
+        for turn, noted in tuple(self.noted.items()):
+            left = tuple(receipt for receipt in noted if receipt.turn not in turns)
+            if turn in turns or not left:
+                del self.noted[turn]
+            else:
+                self.noted[turn] = left
+            if turn not in turns and left != noted:
+                changed[turn] = receipt_text(left) or ""
+        history = list(self.history)
+        for turn in changed.keys() & {message.turn for message in history}:
+            at = messages_before(history, turn)
+            history[at] = _with_receipt(history[at], changed[turn])
+        self.history = tuple(history)
+        return changed
 
     def _redacted(self, record: r.RecordsRedacted) -> None:
         self.owed = None
@@ -312,43 +347,10 @@ class SessionState:
     def _nothing(self, record: r.CommandAnswered | r.TurnResumed) -> None:
         pass
 
-    # What a rewind, a fork or a forgetting is about.
-
-    def messages_through(self, turn: int) -> int:
-        """How many messages the history has up to the last one of *turn*; 0 for turn 0.
-
-        Raises ValueError if the turn is not in the history.
-        """
-        if turn == 0:
-            return 0
-        for position in range(len(self.history), 0, -1):
-            if self.history[position - 1].turn == turn:
-                return position
-        raise ValueError(f"turn {turn} is not in the history")
-
-    def messages_before(self, turn: int) -> int:
-        """How many messages the history has before the first one of *turn*; all for turn 0.
-
-        Raises ValueError if the turn is not in the history.
-        """
-        if turn == 0:
-            return len(self.history)
-        for position, message in enumerate(self.history):
-            if message.turn == turn:
-                return position
-        raise ValueError(f"turn {turn} is not in the history")
-
-    def turns_before(self, turn: int) -> frozenset[int]:
-        """The ended turns that are forgotten when the history is to begin with *turn*: those
-        before it there, and those that were accepted earlier and are in no history."""
-        count = self.messages_before(turn)
-        if turn == 0:
-            return frozenset(self.ended)
-        kept = {message.turn for message in self.history[count:]}
-        edge = self.accepted_at[turn]
-        gone = {message.turn for message in self.history[:count]}
-        old = {ended for ended in self.ended if self.accepted_at[ended] < edge}
-        return frozenset((gone | old) - kept)
+    def born_in(self, turn: int) -> str:
+        """The session that made the messages of *turn*: this one, or one that it is a fork of."""
+        seq = self.accepted_at[turn]
+        return next(session for first, session in reversed(self.births) if first < seq)
 
     # Messages are made here and nowhere else, so that a replayed log makes the same ones.
 
@@ -372,7 +374,7 @@ class SessionState:
         blocks: list[bytes] = []
         synthetic: list[int] = []
         for call in turn.calls:
-            answer = turn.answers.get(call.id) or _settled(call.id, settle or "error")
+            answer = turn.answers.get(call.id) or settled_answer(call.id, settle or "error")
             if answer.settled is not None:
                 synthetic.append(len(blocks))
             blocks.append(_result_block(answer))
@@ -408,9 +410,14 @@ class SessionState:
         )
 
 
-def _settled(call_id: str, reason: r.SettleReason) -> r.Answer:
-    content = msgspec.Raw(encode_json(settled_text(reason)))
-    return r.Answer(call_id=call_id, content=content, is_error=True, settled=reason)
+def _with_receipt(message: Message, receipt: str) -> Message:
+    """*message*, a turn's first, with *receipt* in place of its own; without one if it is ""."""
+    blocks: list[bytes | msgspec.Raw] = [*split_blocks(message.body)[:-1]]
+    synthetic = message.synthetic[:-1]
+    if receipt:
+        synthetic = (*synthetic, len(blocks))
+        blocks.append(text_block(receipt))
+    return msgspec.structs.replace(message, body=join_blocks(blocks), synthetic=synthetic)
 
 
 def _result_block(answer: r.Answer) -> bytes:

@@ -22,12 +22,11 @@ from llmsession.turns.blocks import (
     encode_blocks,
     encode_json,
 )
-from llmsession.turns.receipts import settled_text
 from llmsession.turns.records import Answer
 
 from .config import CompactionConfig, Tool, ToolCallable, ToolOutput, ToolResult
 
-__all__ = ["expired_answer", "make_answer", "make_error", "prepare_answers", "run_callable"]
+__all__ = ["make_answer", "make_error", "prepare_answers", "run_callable"]
 
 
 async def run_callable(
@@ -171,13 +170,3 @@ def _encoded(content: Content) -> bytes:
 def make_error(call_id: str, text: str) -> Answer:
     """The durable answer to a call whose own result could not be used; *text* says why."""
     return Answer(call_id=call_id, content=msgspec.Raw(encode_json(text)), is_error=True)
-
-
-def expired_answer(call_id: str) -> Answer:
-    """What stands for a result that did not come before its deadline."""
-    return Answer(
-        call_id=call_id,
-        content=msgspec.Raw(encode_json(settled_text("deadline"))),
-        is_error=True,
-        settled="deadline",
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from llmsession.errors import HeadMoved, Overloaded, SessionBusy, SessionError
 from llmsession.turns import events as e
@@ -16,6 +17,7 @@ from . import commands as c
 from .core import Core
 from .interrupts import PendingInterrupt
 from .outcome import InterruptOutcome, InterruptResult, TurnOutcome
+from .recovery import resumed_run
 from .run import Run
 from .runner import TurnRunner
 
@@ -54,6 +56,13 @@ class TurnQueue:
         """How many accepted turns wait for their turn."""
         return len(self._waiting)
 
+    def resume(self) -> None:
+        """Go on with the turn that the log has running, if any: its next event is a report."""
+        turn = self._core.state.running()
+        if turn is not None:
+            run = self.runs[turn.number] = self.runner.current = resumed_run(turn)
+            self._core.report(partial(self.runner.resume, run))
+
     # Sends.
 
     def send(self, command: c.Send) -> None:
@@ -77,7 +86,7 @@ class TurnQueue:
                 self.runner.interrupt(current, policy, "replaced")
 
     def _check_head(self, expected: int) -> None:
-        actual = None if self._core.clears else self._core.state.head_turn
+        actual = self._core.state.head_turn
         if self.runs:
             raise HeadMoved(f"a{expected}", None, "other sends are open")
         if expected != actual:
@@ -94,7 +103,8 @@ class TurnQueue:
             turn=number,
             body=command.body,
             started=starts,
-            receipt=self._receipt() if starts else None,
+            receipt=receipt_text(state.receipts) if starts else None,
+            seed=self._seed() if starts else None,
             commands=c.remembered(command.command_id, command.digest, number),
         )
         if starts:
@@ -111,9 +121,10 @@ class TurnQueue:
         self._core.journal.write(record, accepted)
         return run
 
-    def _receipt(self) -> str | None:
-        """The note that a turn which starts now carries."""
-        return None if self._core.clears else receipt_text(self._core.state.receipts)
+    def _seed(self) -> str | None:
+        """The summary that the message of a turn which starts now begins with."""
+        state = self._core.state
+        return state.seed.text if state.seed is not None and not state.history else None
 
     def _answer_send(self, command: c.Send, number: int) -> None:
         self._answered(command)
@@ -242,7 +253,9 @@ class TurnQueue:
         if not self._waiting:
             return
         run = self.runner.current = self._waiting.pop(0)
-        record = r.TurnStarted(turn=run.number, receipt=self._receipt())
+        record = r.TurnStarted(
+            turn=run.number, receipt=receipt_text(self._core.state.receipts), seed=self._seed()
+        )
         self._core.journal.write(record, lambda: self.runner.start(run))
 
     def abandon(self, error: SessionError, *, fenced: bool) -> None:

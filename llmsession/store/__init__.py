@@ -4,6 +4,8 @@ In: records as bytes, with the writer's epoch and the head it expects. Out: the 
 Absent: turns in flight, and any idea of what a record means.
 """
 
+from typing import TYPE_CHECKING
+
 from .address import open_store
 from .memory import MemoryStore
 from .protocol import (
@@ -20,6 +22,20 @@ from .protocol import (
     StoredRecord,
     this_process,
 )
+from .sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from .postgres import PostgresStore
+else:
+
+    def __getattr__(name: str) -> object:
+        # Its driver is imported by those who use it.
+        if name == "PostgresStore":
+            from .postgres import PostgresStore
+
+            return PostgresStore
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AppendResult",
@@ -30,8 +46,10 @@ __all__ = [
     "Lost",
     "MemoryStore",
     "Owner",
+    "PostgresStore",
     "Search",
     "SessionRow",
+    "SqliteStore",
     "Store",
     "StoredRecord",
     "open_store",

@@ -165,9 +165,9 @@ class Store(Protocol):
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
         """Take the session: its epoch grows by one, and every earlier holder is fenced.
 
-        An owner that surely is dead (its process has ended, or its lease has run out) holds
-        nothing. Raises SessionNotFound, and SessionInUse while another live owner holds it,
-        unless *takeover*.
+        An owner that surely is dead holds nothing: its process has ended, or, where that cannot
+        be seen from here, its lease has run out. Raises SessionNotFound, and SessionInUse while
+        another live owner holds it, unless *takeover*.
         """
         ...
 

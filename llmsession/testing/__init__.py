@@ -21,6 +21,10 @@ from .record import Recording, decode_lines, encode_lines
 from .scripted import ScriptedProvider, ScriptedReply, block, call, never, say, think
 from .store_contract import StoreContract
 from .stress import StressPlan, StressReport, run_stress
+from .strict_faultbook import RandomFaults
+from .strict_faults import WireFault
+from .strict_http import StrictServer
+from .strict_models import ModelRules
 
 __all__ = [
     "INVARIANTS",
@@ -29,12 +33,16 @@ __all__ = [
     "DriveReport",
     "Driven",
     "FaultyStore",
+    "ModelRules",
+    "RandomFaults",
     "Recording",
     "ScriptedProvider",
     "ScriptedReply",
     "StoreContract",
     "StressPlan",
     "StressReport",
+    "StrictServer",
+    "WireFault",
     "block",
     "call",
     "check",

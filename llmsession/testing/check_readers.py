@@ -102,6 +102,7 @@ def check_subscribers(
         for record in records
         if r.is_terminal(record) and (turn := r.turn_of(record)) is not None
     }
+    resumed = {record.seq: record.turn for record in records if isinstance(record, r.TurnResumed)}
     for watched in session.watched:
         durable = [sighting for sighting in watched.seen if sighting.seq]
         for sighting in durable:
@@ -121,7 +122,7 @@ def check_subscribers(
         if watched.ending == "stuck":
             told = "the session was closed, and a subscriber was never told"
             findings.add(13, told, _around(watched, None))
-        _check_previews(watched, ends, findings)
+        _check_previews(watched, ends, resumed, findings)
 
 
 def _expected(watched: Watched, records: Sequence[r.Record]) -> Iterator[int]:
@@ -132,13 +133,17 @@ def _expected(watched: Watched, records: Sequence[r.Record]) -> Iterator[int]:
                 return
 
 
-def _check_previews(watched: Watched, ends: Mapping[int, int], findings: Findings) -> None:
+def _check_previews(
+    watched: Watched, ends: Mapping[int, int], resumed: Mapping[int, int], findings: Findings
+) -> None:
     ended: dict[int, int] = {}
     newest: dict[int, Sighting] = {}
     for sighting in watched.seen:
         if sighting.seq:
             if sighting.seq in ends:
                 ended[ends[sighting.seq]] = sighting.seq
+            # A new owner counts the attempts from 1 again.
+            newest.pop(resumed.get(sighting.seq, 0), None)
             continue
         turn = sighting.turn
         if turn in ended:

@@ -14,7 +14,7 @@ from llmsession.compaction.validity import Checker
 from llmsession.session.state import SessionState
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json, split_blocks
-from llmsession.turns.request import Profile, Request, RequestMessage
+from llmsession.turns.request import Profile, Request, RequestMessage, sizes_for
 
 from .breach import Findings
 from .fingerprints import digest
@@ -36,13 +36,14 @@ class _Config(msgspec.Struct):
     """The parts of a logged configuration that are in every request."""
 
     model: str
-    max_tokens: int
     system: str | None
     tools: tuple[dict[str, Any], ...]
     options: dict[str, Any]
     compaction: _Compaction
+    max_tokens: int | None = None
+    window_tokens: int | None = None
 
-    def frame(self) -> Frame:
+    def frame(self, profile: Profile) -> Frame:
         tools = [
             msgspec.Raw(
                 encode_json({name: tool[name] for name in ("name", "description", "input_schema")})
@@ -53,7 +54,7 @@ class _Config(msgspec.Struct):
             tools.append(RECALL_TOOL)
         return Frame(
             model=self.model,
-            max_tokens=self.max_tokens,
+            max_tokens=sizes_for(self.window_tokens, self.max_tokens, profile).max_tokens,
             system=self.system,
             tools=tuple(tools),
             options=self.options,
@@ -69,7 +70,7 @@ class RequestRules:
         self._findings = findings
         self._profile = profile
         self._by_step: dict[tuple[int, int], deque[Requested]] = {}
-        for request in sorted(requests, key=lambda sent: (sent.turn, sent.step, sent.attempt)):
+        for request in sorted(requests, key=_place):
             key = (request.turn, request.step)
             self._by_step.setdefault(key, deque()).append(request)
             self._check_told(request)
@@ -128,7 +129,7 @@ class RequestRules:
         config = bytes(state.config)
         if config != self._config:
             self._config = config
-            self._frame = msgspec.json.decode(config, type=_Config).frame()
+            self._frame = msgspec.json.decode(config, type=_Config).frame(self._profile)
             self._checker = Checker(self._profile)
         messages = state.context_messages()
         return self._projector.project(messages, state.view, self._profile, self._frame)
@@ -159,6 +160,11 @@ class RequestRules:
             for sent in requests:
                 told = f"a request of turn {sent.turn}, step {sent.step}, which the log has not"
                 self._findings.add(10, told, sent)
+
+
+def _place(sent: Requested) -> tuple[int, int, int, int]:
+    # By order: the attempts of a step that is resumed are counted from 1 again.
+    return sent.turn, sent.step, sent.order, sent.attempt
 
 
 def _extends(earlier: Request, later: Request) -> bool:

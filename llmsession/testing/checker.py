@@ -17,6 +17,7 @@ from .breach import INVARIANTS, Breach, Findings
 from .check_callers import check_callers
 from .check_interrupts import check_interrupts
 from .check_log import CompactionRules, IdRules, Rules, TurnRules
+from .check_owners import OwnerRules
 from .check_readers import StateRules, check_histories, check_outcomes, check_subscribers
 from .check_requests import RequestRules
 from .record import Recording, SessionRecording
@@ -57,6 +58,7 @@ def _check_session(
     rules: tuple[Rules, ...] = (
         IdRules(findings),
         TurnRules(findings),
+        OwnerRules(findings),
         CompactionRules(findings, profile),
         RequestRules(findings, session.requests, profile),
         StateRules(findings, session.states),

@@ -42,9 +42,12 @@ class SharedRecordsContract(StoreStage):
         async with self.store() as store:
             parent = await self._parent(store)
             before = await store.row("p")
-            await store.fork("p", 4, "f", self.bob)
+            fork = await store.fork("p", 4, "f", self.bob)
             assert await store.row("p") == before
             await written(store, parent, b"5")
+            assert await bodies_of(store, "f") == [b"1", LARGE, b"3", b"4"]
+            await written(store, fork, b"mine")
+            assert await bodies_of(store, "p") == [b"1", LARGE, b"3", b"4", b"5"]
 
     async def test_a_fork_at_nothing_is_empty(self) -> None:
         async with self.store() as store:
@@ -185,6 +188,8 @@ class SharedRecordsContract(StoreStage):
             await self._labelled(store, "b", 200.0, {"user": "8", "team": "x"})
             await self._labelled(store, "c", 300.0, None)
             await store.create("d", self.ann)
+            old = await self._labelled(store, "e", 50.0, None)
+            await self._append(store, Batch("e", old.epoch, old.head, (b"2",), 350.0))
 
             async def found(**wanted: object) -> str:
                 search = Search(**wanted)  # type: ignore[arg-type]  # what each caller gives
@@ -197,7 +202,7 @@ class SharedRecordsContract(StoreStage):
                 assert paged == names
                 return "".join(names)
 
-            assert await found() == "abcd"
+            assert await found() == "abcde"
             assert await found(labels={"user": "7"}) == "a"
             assert await found(labels={"team": "x"}) == "ab"
             assert await found(labels={"team": None}) == "ab"
@@ -205,8 +210,9 @@ class SharedRecordsContract(StoreStage):
             assert await found(labels={"team": "y"}) == ""
             assert await found(labels={"nobody": None}) == ""
             assert await found(touched_before=200.0) == "ad"
-            assert await found(touched_after=200.0) == "bc"
+            assert await found(touched_after=200.0) == "bce"
             assert await found(created_after=100.0, created_before=300.0) == "ab"
+            assert await found(created_before=100.0, touched_after=300.0) == "e"
             assert await found(labels={"team": "x"}, touched_after=150.0) == "b"
 
     async def test_a_store_that_is_whole_has_nothing_to_complain_of(self) -> None:

@@ -145,8 +145,11 @@ def _count_record(counted: Counter[str], record: r.Record, modes: dict[str, str 
             counted["tool calls"] += len(calls)
         case r.ToolsAnswered(answers=answers):
             counted["expired calls"] += sum(a.settled == "deadline" for a in answers)
+            counted["calls lost in crashes"] += sum(a.settled == "crash" for a in answers)
             counted["failed calls"] += sum(a.is_error for a in answers)
             counted["capped results"] += sum(a.capped is not None for a in answers)
+        case r.TurnResumed():
+            counted["turns resumed"] += 1
         case r.CompactionApplied():
             counted["compactions"] += 1
         case r.SteerAccepted():

@@ -6,6 +6,7 @@ Absent: files, and decisions about what to do with a recording.
 
 from __future__ import annotations
 
+from .agents.cassettes import RecordedExchange, read_exchanges
 from .claude_code import read_claude_code
 from .conversation import Conversation, Note
 from .detect import FORMATS, detect, read, write
@@ -18,9 +19,11 @@ __all__ = [
     "Files",
     "Format",
     "Note",
+    "RecordedExchange",
     "detect",
     "read",
     "read_claude_code",
+    "read_exchanges",
     "read_own",
     "write",
     "write_own",

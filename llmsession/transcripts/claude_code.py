@@ -26,18 +26,15 @@ from llmsession.turns.blocks import encode_json, text_block
 
 from .builder import Reply, TurnBuilder
 from .claude_lines import ClaudeLine, active_path, decode_line, split_sessions
+from .claude_written import FORMAT, INTERRUPTED, is_written, read_written, write_claude_code
 from .conversation import Conversation, Note
 from .jsonl import JsonLine, clip, read_lines
 
-__all__ = ["FORMAT", "looks_claude_code", "read_claude_code"]
-
-FORMAT = "claude-code"
+__all__ = ["FORMAT", "looks_claude_code", "read_claude_code", "write_claude_code"]
 
 _T = TypeVar("_T")
 
-_INTERRUPT_MARKERS = frozenset(
-    {"[Request interrupted by user]", "[Request interrupted by user for tool use]"}
-)
+_INTERRUPT_MARKERS = frozenset({INTERRUPTED, "[Request interrupted by user for tool use]"})
 _BOOKKEEPING = {
     "progress": "progress",
     "file-history-snapshot": "snapshot",
@@ -87,7 +84,10 @@ def read_claude_code(raw: bytes, *, strict: bool = False) -> tuple[Conversation,
         raise TranscriptError(f"not a Claude Code session file: {what}")
     sessions = split_sessions(lines)
     shares = _share_notes(broken, sessions)
-    return tuple(_Recording(*pair).read() for pair in zip(sessions, shares, strict=True))
+    return tuple(
+        read_written(each, share) if is_written(each) else _Recording(each, share).read()
+        for each, share in zip(sessions, shares, strict=True)
+    )
 
 
 def _typed(row: JsonLine, notes: list[Note], strict: bool) -> ClaudeLine | None:

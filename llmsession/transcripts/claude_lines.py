@@ -61,6 +61,8 @@ class _Record(msgspec.Struct, rename="camel"):
     content: Any = None
     attachment: Any = None
     message: msgspec.Raw = msgspec.Raw(b"null")
+    written: msgspec.Raw = msgspec.Raw(b"null")
+    """In a file of ours: what a line has no place for."""
 
 
 class ClaudeLine(msgspec.Struct, frozen=True):

@@ -15,7 +15,8 @@ __all__ = ["Conversation", "Note"]
 class Note(msgspec.Struct, frozen=True, gc=False):
     """Something in the file that did not become part of a message, or not as it stood.
 
-    ``line`` counts from 1. ``visible`` says that the model of this conversation was sent it,
+    ``line`` counts from 1; in a file that is one JSON document it is the number of the message
+    in its conversation. ``visible`` says that the model of this conversation was sent it,
     or wrote it, and that the messages do not hold it: content was lost. Notes on bookkeeping,
     on other models' work and on content that was only moved are not visible.
     """
@@ -30,7 +31,9 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """What a file holds. Message ``turn`` numbers count the recorded turns, from 1.
 
     A turn is one user message, then assistant messages, each followed by one user message if
-    it had tool results; text that came with results stands after them. ``interrupted`` names
+    it had tool results; text that came with results stands after them. Where a file gives texts
+    or results in a row ids of their own, or records them one by one, each stays a message:
+    neighbours of one side are one message to a provider. ``interrupted`` names
     the turns that were cut short while they were recorded. ``source`` says where the
     conversation comes from. ``extra`` holds unknown fields of the file's header and
     ``records`` unknown records, both as JSON.
@@ -39,7 +42,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     one more: ``parent`` is the id of the path that it leaves, and its first ``shared_turns``
     turns are that path's, the same message objects. ``summary`` is what the file keeps as the
     summary of the conversation so far; the messages it stands for are in ``messages`` all the
-    same.
+    same. ``system`` is the system prompt, which is no message.
     """
 
     id: str
@@ -53,6 +56,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     parent: str = ""
     shared_turns: int = 0
     summary: str = ""
+    system: str = ""
     extra: dict[str, msgspec.Raw] = {}
     records: tuple[msgspec.Raw, ...] = ()
 

@@ -7,20 +7,21 @@ from collections.abc import Callable, Sequence
 from llmsession.errors import InvalidInput, TranscriptError
 
 from . import claude_code, own
+from .agents.known import AGENTS, MESSAGE_LISTS
 from .conversation import Conversation
-from .formats import Files, Format, Peek, as_files, only_file
+from .formats import Files, Format, Peek, as_files
+from .webchats.known import WEBCHATS
 
 __all__ = ["FORMATS", "detect", "read", "write"]
 
 
-def _of_one_file(
-    name: str, read: Callable[[bytes, bool], tuple[Conversation, ...]]
+def _each_file(
+    read: Callable[[bytes, bool], tuple[Conversation, ...]],
 ) -> Callable[[Files, bool], tuple[Conversation, ...]]:
+    """Reads what is a file of its own; several files one by one, in the order of their names."""
+
     def read_files(files: Files, strict: bool) -> tuple[Conversation, ...]:
-        raw = only_file(files)
-        if raw is None:
-            raise TranscriptError(f"{name} is a format of one file, not of {len(files)}")
-        return read(raw, strict)
+        return tuple(one for name in sorted(files) for one in read(files[name], strict))
 
     return read_files
 
@@ -29,16 +30,20 @@ FORMATS: dict[str, Format] = {
     own.FORMAT: Format(
         title="llmsession's own: a header line, then a message a line",
         looks_like=lambda peek: any(map(own.looks_own, peek.lines)),
-        read=_of_one_file(own.FORMAT, lambda raw, strict: (own.read_own(raw, strict=strict),)),
+        read=_each_file(lambda raw, strict: (own.read_own(raw, strict=strict),)),
         write=own.write_own_files,
     ),
     claude_code.FORMAT: Format(
         title="Claude Code session file",
         looks_like=lambda peek: any(map(claude_code.looks_claude_code, peek.lines)),
-        read=_of_one_file(
-            claude_code.FORMAT, lambda raw, strict: claude_code.read_claude_code(raw, strict=strict)
+        read=_each_file(
+            lambda raw, strict: claude_code.read_claude_code(raw, strict=strict),
         ),
+        write=claude_code.write_claude_code,
     ),
+    **AGENTS,
+    **WEBCHATS,
+    **MESSAGE_LISTS,
 }
 """By name, the most telling first: the first that says yes is what files are taken for."""
 

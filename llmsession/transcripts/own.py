@@ -34,6 +34,7 @@ class _Header(msgspec.Struct, omit_defaults=True):
     parent: str = ""
     shared_turns: int = 0
     summary: str = ""
+    system: str = ""
 
 
 _header_decoder = msgspec.json.Decoder(_Header)
@@ -61,6 +62,7 @@ def write_own(conversation: Conversation) -> bytes:
         conversation.parent,
         conversation.shared_turns,
         conversation.summary,
+        conversation.system,
     )
     fields = _fields_decoder.decode(encode_json(header)) | conversation.extra
     lines = [_encoder.encode(fields)]
@@ -90,7 +92,7 @@ def read_own(raw: bytes, *, strict: bool = False) -> Conversation:
     """The conversation in *raw*, a file's bytes.
 
     Of two messages with one id the later one counts, at the place of the first. Unknown
-    records and unknown header fields are kept. A torn last line is noted, never raised.
+    records, header fields and message fields are kept. A torn last line is noted, never raised.
 
     Raises TranscriptError: no header, made by a newer version, a second conversation in the
     file; and for any line that is no message or out of order, if *strict*.
@@ -128,6 +130,7 @@ def read_own(raw: bytes, *, strict: bool = False) -> Conversation:
         parent=header.parent,
         shared_turns=header.shared_turns,
         summary=header.summary,
+        system=header.system,
         extra=extra,
         records=tuple(records),
     )
@@ -136,16 +139,19 @@ def read_own(raw: bytes, *, strict: bool = False) -> Conversation:
 def _in_order(
     placed: Iterable[tuple[int, Message]], notes: list[Note], strict: bool
 ) -> tuple[Message, ...]:
-    """The messages without those of a turn that comes after a later one: they have no place."""
+    """The messages without those that come back to a turn which another one has followed: they
+    have no place. The numbers need not grow: a turn that jumped the queue stands earlier."""
     kept: list[Message] = []
+    seen: set[int] = set()
     for line, message in placed:
-        if kept and message.turn < kept[-1].turn:
+        if kept and message.turn != kept[-1].turn and message.turn in seen:
             detail = f"a message of turn {message.turn} after turn {kept[-1].turn}"
             if strict:
                 raise TranscriptError(detail, line)
             notes.append(Note(line, "bad_line", detail, visible=True))
         else:
             kept.append(message)
+            seen.add(message.turn)
     return tuple(kept)
 
 
@@ -177,13 +183,19 @@ def _read_message(
         message = _message_decoder.decode(line.raw)
         if message.turn < 1:
             raise msgspec.ValidationError(f"turn numbers start at 1, got {message.turn}")
+        if message.extra and bytes(message.extra) == b"null":
+            message = msgspec.structs.replace(message, extra=msgspec.UNSET)
+        if message.extra:
+            _fields_decoder.decode(message.extra)
         split_blocks(message.body)
     except msgspec.ValidationError as error:
         if strict:
             raise TranscriptError(f"not a message: {error}", line.line) from error
         notes.append(Note(line.line, "bad_line", f"not a message: {error}", visible=True))
         return None
-    unknown = sorted(set(fields) - _MESSAGE_FIELDS)
-    if unknown:
-        notes.append(Note(line.line, "unknown_fields", f"left out: {', '.join(unknown)}"))
-    return message
+    unknown = {name: raw for name, raw in fields.items() if name not in _MESSAGE_FIELDS}
+    if not unknown:
+        return message
+    notes.append(Note(line.line, "unknown_fields", f"kept in extra: {', '.join(sorted(unknown))}"))
+    extra = _fields_decoder.decode(message.extra) if message.extra else {}
+    return msgspec.structs.replace(message, extra=msgspec.Raw(_encoder.encode(extra | unknown)))

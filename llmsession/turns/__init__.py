@@ -25,7 +25,7 @@ from .machine import TurnLimits
 from .messages import Message, Role, count_turns
 from .naming import OnFailure
 from .previews import Preview, TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
-from .records import InterruptPolicy, Record
+from .records import InterruptPolicy, Record, Seed
 from .request import Profile, Request, RequestMessage, StepTag
 from .stream import (
     BlockDelta,
@@ -59,6 +59,7 @@ __all__ = [
     "Request",
     "RequestMessage",
     "Role",
+    "Seed",
     "StepTag",
     "StreamEvent",
     "TextBlock",

@@ -43,6 +43,10 @@ __all__ = [
     "ReplyFinished",
     "ReplyRefused",
     "ReplyRequestedTools",
+    "ResumedToCalls",
+    "ResumedToLimit",
+    "ResumedToRequest",
+    "ResumedToStep",
     "StartTools",
     "Started",
     "StepJournaled",
@@ -65,6 +69,37 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 class Started(Event, frozen=True):
     """The turn is next in line and its user message is durable."""
+
+
+class ResumedToRequest(Event, frozen=True):
+    """A new owner goes on with the request of *step*: nothing of that step is in the log.
+    *pauses* were counted from the log, as in the three that follow."""
+
+    step: int
+    pauses: int = 0
+
+
+class ResumedToCalls(Event, frozen=True):
+    """A new owner goes on with the calls of *step*; these have no result in the log."""
+
+    step: int
+    calls: tuple[str, ...]
+    pauses: int = 0
+
+
+class ResumedToStep(Event, frozen=True):
+    """A new owner goes on with *step*: all its results are in the log, its end is not."""
+
+    step: int
+    pauses: int = 0
+
+
+class ResumedToLimit(Event, frozen=True):
+    """A new owner finds *step* complete, and with it a limit of the turn reached."""
+
+    step: int
+    stop_reason: str
+    pauses: int = 0
 
 
 class ContextBuilt(Event, frozen=True):

@@ -17,7 +17,8 @@ returns the next turn and the effects to perform. Rules of this file:
 5. The decision point is the step into COMMITTING, ABORTING or FAILING. Before it an interrupt
    wins; after it, it changes nothing and is answered TOO_LATE. There is no third outcome.
 
-A turn holds no messages: those are in the log and its fold. So an abort has nothing to undo.
+A turn holds no messages: those are in the log and its fold. So an abort has nothing to undo, and
+a turn that is resumed starts as ACCEPTED: one event takes it to where the log ends.
 """
 
 from __future__ import annotations
@@ -130,6 +131,11 @@ def _stay(phase: Phase, *types: type[e.Event]) -> dict[type[e.Event], Phase]:
 TRANSITIONS: Table = {
     P.ACCEPTED: {
         e.Started: P.BUILDING,
+        # An earlier owner started it: this one goes on where the log ends.
+        e.ResumedToRequest: P.BUILDING,
+        e.ResumedToCalls: P.TOOLS,
+        e.ResumedToStep: P.JOURNALING,
+        e.ResumedToLimit: P.STOPPING,
         # Nothing has started, so there is nothing to stop and nothing to keep.
         e.DropRequested: P.ABORTING,
         **_LOSABLE,
@@ -242,6 +248,9 @@ def _next(turn: Turn, phase: Phase, **changes: Any) -> Turn:
 def _to_building(turn: Turn, event: e.Event) -> Moved:
     """A new step, or a new attempt at the same one."""
     delay_s = 0.0
+    if isinstance(event, e.ResumedToRequest):
+        turn = _resumed(turn, event)
+        return _next(turn, P.BUILDING), (e.BuildContext(tag=tag_of(turn)),)
     if isinstance(event, e.StreamBroke):
         delay_s = event.delay_s
         turn = _next(turn, P.BUILDING, attempt=turn.attempt + 1, retries=turn.retries + 1)
@@ -256,12 +265,25 @@ def _to_building(turn: Turn, event: e.Event) -> Moved:
     return turn, (build,)
 
 
+def _resumed(
+    turn: Turn, event: e.ResumedToRequest | e.ResumedToCalls | e.ResumedToStep | e.ResumedToLimit
+) -> Turn:
+    """The turn as the log has it. What was being tried is not in it: that begins anew."""
+    complete = event.step - 1 if isinstance(event, e.ResumedToRequest) else event.step
+    return msgspec.structs.replace(
+        turn, step=event.step, attempt=1, pauses=event.pauses, keepable=complete > 0
+    )
+
+
 def _to_streaming(turn: Turn, event: e.Event) -> Moved:
     turn = _next(turn, P.STREAMING)
     return turn, (e.OpenStream(tag=tag_of(turn)),)
 
 
 def _to_journaling(turn: Turn, event: e.Event) -> Moved:
+    if isinstance(event, e.ResumedToStep):
+        turn = _resumed(turn, event)
+        return _next(turn, P.JOURNALING), (e.JournalStep(tag=tag_of(turn)),)
     tag = tag_of(turn)
     if isinstance(event, e.ReplyRequestedTools):
         calls = frozenset(call.id for call in event.calls)
@@ -277,6 +299,8 @@ def _to_journaling(turn: Turn, event: e.Event) -> Moved:
 
 
 def _to_tools(turn: Turn, event: e.Event) -> Moved:
+    if isinstance(event, e.ResumedToCalls):
+        turn = msgspec.structs.replace(_resumed(turn, event), open_calls=frozenset(event.calls))
     tag = tag_of(turn)
     if isinstance(event, e.CallsAnswered):
         turn = _next(turn, P.TOOLS, open_calls=turn.open_calls - set(event.calls))
@@ -285,6 +309,8 @@ def _to_tools(turn: Turn, event: e.Event) -> Moved:
 
 
 def _to_stopping(turn: Turn, event: e.Event) -> Moved:
+    if isinstance(event, e.ResumedToLimit):
+        turn = _resumed(turn, event)
     tag = tag_of(turn)
     if isinstance(event, e.CallsAnswered | e.AllCallsAnswered):
         turn = _next(turn, P.STOPPING, open_calls=turn.open_calls - set(event.calls))
@@ -304,7 +330,7 @@ def _ending(turn: Turn, event: e.Event) -> Ending | None:
         return Ending("drop", event.reason)
     if isinstance(event, e.KeepRequested):
         return Ending("keep_text" if event.text else "keep_steps", event.reason)
-    if isinstance(event, e.LimitReached) and turn.ending is None:
+    if isinstance(event, e.LimitReached | e.ResumedToLimit) and turn.ending is None:
         return Ending("keep_steps" if turn.keepable else "fail", event.stop_reason)
     return turn.ending
 

@@ -26,7 +26,7 @@ class Message(
     Times are seconds since the epoch. ``synthetic`` holds the indexes of the blocks that the
     session wrote itself: receipts, and results that settle a call. ``model``, ``provider``,
     ``usage``, ``stop_reason`` and ``error`` are an assistant's. ``extra`` is a JSON object with
-    the fields that an imported message had beside these.
+    the fields that an imported message had beside these; UNSET, which is false, without any.
     """
 
     id: str
@@ -42,7 +42,8 @@ class Message(
     usage: Usage | None = None
     stop_reason: str | None = None
     error: str | None = None
-    extra: msgspec.Raw | None = None
+    # Not None: msgspec reads "Raw or null" as null alone.
+    extra: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     def __hash__(self) -> int:
         return hash(self.id)

@@ -19,6 +19,7 @@ __all__ = [
     "name_interrupt",
     "name_limit",
     "name_reply",
+    "name_resume",
     "name_step",
     "name_stopped",
     "name_stream_failure",
@@ -82,7 +83,7 @@ def name_stream_failure(
     turn: Turn, error: ProviderError, *, limits: TurnLimits, on_failure: OnFailure, tag: StepTag
 ) -> e.Event:
     """Again, smaller, or given up: by the provider's own classification, bounded."""
-    if error.kind == "retryable" and turn.retries < limits.max_retries:
+    if error.kind == "retryable" and not error.retried and turn.retries < limits.max_retries:
         delay_s = error.delay_s or _backoff_s(turn.retries)
         return e.StreamBroke(tag=tag, delay_s=delay_s)
     if error.kind == "overflow" and turn.overflows < limits.max_overflows:
@@ -106,11 +107,42 @@ def name_answers(turn: Turn, calls: tuple[str, ...], tag: StepTag | None = None)
 
 def name_step(turn: Turn, *, tokens: int, limits: TurnLimits, tag: StepTag) -> e.Event:
     """A step is durable: the next one, or a limit."""
-    if limits.max_steps is not None and turn.step >= limits.max_steps:
-        return e.LimitReached(tag=tag, stop_reason="max_steps")
-    if limits.max_tokens is not None and tokens >= limits.max_tokens:
-        return e.LimitReached(tag=tag, stop_reason="max_turn_tokens")
+    stop_reason = _limit_after(turn.step, tokens, limits)
+    if stop_reason is not None:
+        return e.LimitReached(tag=tag, stop_reason=stop_reason)
     return e.StepJournaled(tag=tag)
+
+
+def _limit_after(step: int, tokens: int, limits: TurnLimits) -> str | None:
+    """The limit that a turn of *step* complete steps and so many tokens has reached."""
+    if limits.max_steps is not None and step >= limits.max_steps:
+        return "max_steps"
+    if limits.max_tokens is not None and tokens >= limits.max_tokens:
+        return "max_turn_tokens"
+    return None
+
+
+def name_resume(
+    step: int,
+    offers: tuple[CallOffer, ...],
+    unanswered: tuple[CallOffer, ...],
+    *,
+    pauses: int,
+    tokens: int,
+    limits: TurnLimits,
+) -> e.Event:
+    """Where a new owner goes on with a turn. *step* is the last one that the log has of it, 0
+    for none; *offers* are that step's calls if it is not complete, *unanswered* those of them
+    without a result."""
+    if unanswered:
+        calls = tuple(call.id for call in unanswered)
+        return e.ResumedToCalls(step=step, calls=calls, pauses=pauses)
+    if offers:
+        return e.ResumedToStep(step=step, pauses=pauses)
+    stop_reason = _limit_after(step, tokens, limits) if step else None
+    if stop_reason is not None:
+        return e.ResumedToLimit(step=step, stop_reason=stop_reason, pauses=pauses)
+    return e.ResumedToRequest(step=step + 1, pauses=pauses)
 
 
 def name_stopped(turn: Turn) -> e.Event:

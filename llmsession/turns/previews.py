@@ -50,7 +50,8 @@ Preview: TypeAlias = TextDelta | ThinkingDelta | ToolInputDelta
 class ToolUse(msgspec.Struct, frozen=True, tag="tool_use", tag_field="kind"):
     """A call to run, read out of a durable ``tools.requested`` (whose seq it carries), so it is
     never lost. ``runner`` says who runs it: answer those of the caller with
-    ``submit_tool_results``."""
+    ``submit_tool_results``. A log that is read again tells old calls again: those that still wait
+    are ``LLMSession.open_calls``."""
 
     seq: int
     turn: int

@@ -10,9 +10,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from .records import CallReceipt
+from .blocks import encode_json
+from .records import Answer, CallReceipt, SettleReason
 
-__all__ = ["PendingReceipt", "brief_input", "receipt_text", "seed_text", "settled_text"]
+__all__ = [
+    "PendingReceipt",
+    "brief_input",
+    "receipt_text",
+    "seed_text",
+    "settled_answer",
+    "settled_text",
+]
 
 _STATUS = {
     "finished": "finished; its effects stand",
@@ -70,6 +78,12 @@ def _ids(ids: Sequence[str]) -> str:
 def settled_text(reason: str) -> str:
     """The neutral result of a call whose own result never came."""
     return _SETTLED[reason]
+
+
+def settled_answer(call_id: str, reason: SettleReason) -> Answer:
+    """What stands for a result that never came; the same one for the same call and reason."""
+    content = msgspec.Raw(encode_json(settled_text(reason)))
+    return Answer(call_id=call_id, content=content, is_error=True, settled=reason)
 
 
 def brief_input(raw: bytes, limit_chars: int = 120) -> str:

@@ -124,13 +124,20 @@ class Seed(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where an imported session comes from. ``extra`` and ``records`` are what its file held
-    beside messages, as JSON; ``repairs`` says what was not taken as it stood, a line each."""
+    """Where an imported session comes from: what its file said of the conversation beside its
+    messages, in the words of ``transcripts.Conversation``, whose ``source`` is ``origin`` here.
+    ``interrupted`` are turn numbers of this session. ``extra`` and ``records`` are JSON;
+    ``repairs`` says what was not taken as it stood, a line each."""
 
     format: str
     id: str = ""
     title: str = ""
     summary: str = ""
+    system: str = ""
+    origin: str = ""
+    parent: str = ""
+    shared_turns: int = 0
+    interrupted: tuple[int, ...] = ()
     extra: dict[str, msgspec.Raw] = {}
     records: tuple[msgspec.Raw, ...] = ()
     repairs: tuple[str, ...] = ()
@@ -161,13 +168,15 @@ class SessionCreated(RecordBase, frozen=True, tag="session.created"):
 
 class SessionForked(RecordBase, frozen=True, tag="session.forked"):
     """The first record of a fork's own: those before it are its parent's, up to the commit of
-    turn ``turn_kept`` (0: before any). Turns that were open there are not the fork's."""
+    turn ``turn_kept`` (0: before any). Turns that were open there are not the fork's. ``source``
+    is of an imported branch; without one it is the parent's."""
 
     session: str
     parent: str
     turn_kept: int
     config: msgspec.Raw
     labels: dict[str, str] = {}
+    source: Source | None = None
 
 
 class SessionLabelled(RecordBase, frozen=True, tag="session.labelled"):
@@ -185,19 +194,22 @@ class SessionConfigured(RecordBase, frozen=True, tag="session.configured"):
 
 class TurnAccepted(RecordBase, frozen=True, tag="turn.accepted"):
     """A send was accepted. ``started`` if its turn began at once, else ``turn.started`` follows.
-    ``receipt`` is the note on dropped turns that its message carries."""
+    ``receipt`` is the note on dropped turns that its message carries, ``seed`` the summary of an
+    earlier conversation that it begins with."""
 
     turn: int
     body: msgspec.Raw
     started: bool = False
     receipt: str | None = None
+    seed: str | None = None
 
 
 class TurnStarted(RecordBase, frozen=True, tag="turn.started"):
-    """A turn that waited in the queue begins. ``receipt`` as in ``turn.accepted``."""
+    """A turn that waited in the queue begins. ``receipt`` and ``seed`` as in ``turn.accepted``."""
 
     turn: int
     receipt: str | None = None
+    seed: str | None = None
 
 
 class SteerAccepted(RecordBase, frozen=True, tag="steer.accepted"):
@@ -270,7 +282,8 @@ class TurnFailed(RecordBase, frozen=True, tag="turn.failed"):
 
 class TurnResumed(RecordBase, frozen=True, tag="turn.resumed"):
     """A new owner goes on with a turn that was open when its owner died: with ``step``, from its
-    calls if they were journaled, else from its request."""
+    calls if they were journaled, else from its request. What previews showed of that step before
+    is void."""
 
     turn: int
     step: int
@@ -322,10 +335,12 @@ class ConversationRewound(RecordBase, frozen=True, tag="conversation.rewound"):
 
 class ConversationForgotten(RecordBase, frozen=True, tag="conversation.forgotten"):
     """The history begins with turn ``before`` (0: it is empty). What was said before it is to
-    be taken out of the log: ``records.redacted`` follows."""
+    be taken out of the log, and so are the turns in no history that were accepted before the
+    record ``edge``: ``records.redacted`` follows."""
 
     before: int
     generation: int
+    edge: int
 
 
 class RecordsRedacted(RecordBase, frozen=True, tag="records.redacted"):

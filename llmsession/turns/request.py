@@ -8,7 +8,11 @@ import msgspec
 
 from .messages import Role
 
-__all__ = ["Profile", "Request", "RequestMessage", "StepTag"]
+__all__ = ["Profile", "Request", "RequestMessage", "Sizes", "StepTag", "sizes_for"]
+
+REPLY_TOKENS = 32_000
+"""The room for a reply where nobody says how much, at most: models that may say four times that
+rarely do, and what is kept for the reply is lost to the context."""
 
 
 class RequestMessage(msgspec.Struct, frozen=True, rename={"body": "content"}):
@@ -56,6 +60,30 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """The character estimate. 2.7 is the median on recorded Claude coding sessions, where
     the folklore of 4 is a third too low."""
     image_tokens: int = 1600
+    window_tokens: int = 200_000
+    """The model's limit for a request and its reply together."""
+    max_output_tokens: int = 8_192
+    """The longest reply that may be asked for."""
+
+
+class Sizes(msgspec.Struct, frozen=True, gc=False):
+    """In tokens: the window, and what of it is left for the reply."""
+
+    window_tokens: int
+    max_tokens: int
+
+    @property
+    def budget_tokens(self) -> int:
+        """What a request may hold: the window less the room for the reply, at least one."""
+        return max(1, self.window_tokens - self.max_tokens)
+
+
+def sizes_for(window_tokens: int | None, max_tokens: int | None, profile: Profile) -> Sizes:
+    """What is given, and for the rest what *profile* has: a reply gets what the model may say,
+    at most 32,000 tokens and at most a quarter of the window."""
+    window = profile.window_tokens if window_tokens is None else window_tokens
+    room = min(profile.max_output_tokens, REPLY_TOKENS, max(1, window // 4))
+    return Sizes(window, room if max_tokens is None else max_tokens)
 
 
 class StepTag(msgspec.Struct, frozen=True, order=True, gc=False):

@@ -13,6 +13,7 @@ import pytest
 from llmsession.cli import main, replayed
 from llmsession.testing.drive import DriveOptions, DriveReport
 from llmsession.transcripts import Conversation, Note, write_own
+from llmsession.turns.usage import Usage
 from tests.testing.conversations import recording, text, tool_loop
 
 FIGURES = {
@@ -92,7 +93,7 @@ def test_a_terminal_too_narrow_for_the_table_gets_every_figure_as_a_list(
 def test_a_line_of_an_unknown_kind_is_noted(run: Run, loop: Path) -> None:
     with loop.open("ab") as file:
         file.write(b'{"kind":"never seen"}\n')
-    assert "a-recorded-tool-loop.jsonl: noted: unknown_type 1\n" in run(loop).out
+    assert "a-recorded-tool-loop.jsonl: noted: unknown_type 1; lacks: times\n" in run(loop).out
     (figures,) = run("--json", loop).figures
     assert (figures["notes"], figures["skipped"]) == ({"unknown_type": 1}, 0)
 
@@ -264,9 +265,98 @@ def test_visible_notes_of_the_reader_are_skipped_content(
     assert (figures["conversations"], figures["turns"], figures["skipped"]) == (2, 6, 2)
 
 
+def test_what_the_recording_cannot_give_is_said_in_its_row(run: Run, tmp_path: Path) -> None:
+    chat = tmp_path / "chat.json"
+    chat.write_bytes(
+        b'[{"role":"user","content":"a"},{"role":"assistant","content":"b"},'
+        b'{"role":"system","content":"c"}]'
+    )
+    (figures,) = run("--json", chat).figures
+    assert (figures["format"], figures["turns"], figures["skipped"]) == ("openai-chat", 1, 0)
+    assert figures["lacks"] == ["thinking that can be sent", "usage", "times", "models"]
+    out = run(chat).out
+    assert "chat.json: lacks: thinking that can be sent, usage, times, models\n" in out
+
+
+def test_a_recording_that_lacks_nothing_says_nothing_of_it(run: Run, tmp_path: Path) -> None:
+    timed = tuple(
+        msgspec.structs.replace(
+            message, created_at=1.0, model="m", usage=Usage(1, 1) if message.is_assistant else None
+        )
+        for message in tool_loop().messages
+    )
+    path = written(tmp_path / "own.jsonl", msgspec.structs.replace(tool_loop(), messages=timed))
+    assert run("--json", path).figures[0]["lacks"] == []
+    assert "lacks" not in run(path).out
+
+
+def test_a_file_in_which_nothing_could_be_replayed_is_bad_input(
+    run: Run, loop: Path, tmp_path: Path
+) -> None:
+    said = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    path = written(tmp_path / "odd.jsonl", recording([[said], [text("b")]]))
+    ran = run(path)
+    assert (ran.code, ran.out) == (2, "")
+    why = "nothing in it could be replayed: refused_message 1"
+    assert ran.err == f"llmsession: {path}: {why}\n"
+    ran = run("--json", path, loop)
+    assert ran.code == 2
+    assert [figures.get("error") for figures in ran.figures] == [why, None]
+    assert ran.figures[1]["turns"] == 3
+
+
+def test_a_file_without_a_single_turn_has_nothing_to_replay_and_is_no_error(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.write_bytes(b'{"llmsession":1,"session":"s"}\n')
+    ran = run("--json", path)
+    assert (ran.code, ran.figures[0]["turns"]) == (0, 0)
+
+
 def test_a_real_recording_replays(run: Run, shared_data: Path) -> None:
     path = shared_data / "claude-code-entireio-cli" / "30e81e82f6ba-0.jsonl"
     (figures,) = run("--json", "--interrupt-every", 4, path).figures
     assert (figures["format"], figures["turns"]) == ("claude-code", 5)
     assert (figures["invalid_requests"], figures["orphans"], figures["differences"]) == (0, 0, 0)
     assert figures["history_equal"] is True
+
+
+RECORDED = {
+    "codex-entireio-git-sync/*.jsonl": ("codex", 3),
+    "pi-mono/*.jsonl": ("pi", 2),
+    "gemini-cli-entireio-cli/ab*.json": ("gemini-cli", 1),
+    "tau-bench-gpt4o-airline/gpt*.json": ("openai-chat", 200),
+    "cassettes-pydantic-ai/*/*.yaml": ("cassette", 215),
+}
+"""The Claude Code sessions, eight conversations, have their own tests: together 214, and 165
+cassettes with 215 requests that are conversations."""
+
+
+@pytest.mark.parametrize("pattern", RECORDED)
+def test_all_recordings_of_other_systems_replay_and_nothing_is_skipped_in_silence(
+    run: Run, shared_data: Path, pattern: str
+) -> None:
+    format, conversations = RECORDED[pattern]
+    files = sorted(shared_data.glob(pattern))
+    ran = run("--json", *files)
+    assert (ran.code, ran.err) == (0, "")
+    assert len(ran.figures) == len(files) == (165 if format == "cassette" else len(files))
+    assert {figures["format"] for figures in ran.figures} == {format}
+    assert sum(figures["conversations"] for figures in ran.figures) == conversations
+    for figures in ran.figures:
+        wrong = (figures["invalid_requests"], figures["orphans"], figures["differences"])
+        assert wrong == (0, 0, 0)
+        assert figures["requests"] > 0 or figures["skipped_reasons"]
+        assert figures["skipped"] == sum(figures["skipped_reasons"].values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pattern", [*RECORDED, "claude-code-entireio-cli/*.jsonl"])
+def test_interrupted_replays_of_all_recordings_end_in_the_same_history(
+    run: Run, shared_data: Path, pattern: str
+) -> None:
+    files = sorted(shared_data.glob(pattern))
+    ran = run("--json", "--interrupt-every", 5, "--seed", 1, *files)
+    assert ran.code == 0
+    assert all(figures["history_equal"] for figures in ran.figures if figures["turns"])

@@ -81,17 +81,22 @@ def check_log(log: Sequence[r.Record]) -> None:
     accepted: list[int] = []
     ended: set[int] = set()
     for record in log:
+        if isinstance(record, r.SessionForked):
+            ended.update(accepted)  # what was open there is not the fork's
         number = r.turn_of(record)
         if number is None:
             continue
         assert number not in ended
-        if isinstance(record, r.TurnAccepted):
+        if isinstance(record, r.TurnAccepted | r.TurnImported):
             assert number not in accepted
             accepted.append(number)
         assert number in accepted
-        if r.is_terminal(record):
+        if r.is_terminal(record) or isinstance(record, r.TurnImported):
             ended.add(number)
-    assert accepted == sorted(accepted)
+    imported = {record.turn for record in log if isinstance(record, r.TurnImported)}
+    numbered = [number for number in accepted if number not in imported]
+    assert numbered == sorted(numbered)
+    assert not imported or not numbered or max(imported) < min(numbered)
 
 
 @asynccontextmanager
@@ -107,7 +112,7 @@ async def stage(
     **config: Any,
 ) -> AsyncIterator[Stage]:
     """A manager, and the session ``s`` of a model ``m``; both are closed at the end. With
-    *reopen* it is the session that *store* has."""
+    *reopen* it is the session that *store* has, and of *config* only ``recovery`` is used."""
     provider = ScriptedProvider(script, profile=profile)
     kept: Store = store if store is not None else MemoryStore()
     with anyio.fail_after(PATIENCE_S):
@@ -117,7 +122,8 @@ async def stage(
             config.setdefault("model", "m")
             set_up = Stage(manager, provider, kept)
             if reopen:
-                set_up.session = await manager.open("s", tools=tools)
+                recovery = config.get("recovery")
+                set_up.session = await manager.open("s", tools=tools, recovery=recovery)
             else:
                 set_up.session = await manager.create(
                     SessionConfig(tools=tuple(tools), **config), session_id="s"

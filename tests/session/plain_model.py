@@ -8,6 +8,7 @@ Messages are (role, blocks); a block is a tuple: ("text", words), ("use", id),
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from typing import Any
@@ -22,12 +23,14 @@ RETRY_S = 0.5
 NO_RESULT = "No result"
 
 Block = tuple[Any, ...]
+Receipt = tuple[int, list[tuple[str, str]]]
+"""A dropped turn, and its calls with how they ended."""
 
 
 class OpenModel:
     """The running turn. ``waits`` is "model", "tools" or "retry"."""
 
-    def __init__(self, number: int, text: str, receipts: list[Any], note: Block, now: float):
+    def __init__(self, number: int, text: str, receipts: list[Receipt], note: Block, now: float):
         self.number = number
         self.text = text
         self.carried = len(receipts)
@@ -55,6 +58,14 @@ class Model:
     def __init__(self, *, on_failure: str) -> None:
         self.on_failure = on_failure
         self.committed: list[tuple[str, list[Block]]] = []
+        self.turns: list[int] = []
+        """The turn of each committed message."""
+        self.generation = 1
+        self.carried: dict[int, list[Receipt]] = {}
+        """The receipts that the message of a turn carries."""
+        self.forgotten: set[int] = set()
+        self.at_commit: dict[int, Model] = {}
+        """What all was when a turn was committed: what a fork there begins with."""
         self.running: OpenModel | None = None
         self.queue: list[tuple[int, str]] = []
         self.last = 0
@@ -62,9 +73,10 @@ class Model:
         self.ended: dict[int, tuple[str, str]] = {}
         self.returned: dict[int, list[str]] = {}
         """The steers that came back unread, by turn."""
-        self.receipts: list[list[tuple[str, str]]] = []
+        self.receipts: list[Receipt] = []
         self.used: dict[str, str] = {}
         """Every call id there was, and its tool."""
+        self.used_in: dict[str, int] = {}
         self.requests = 0
         self.system = "s0"
         self.systems: list[str] = []
@@ -97,15 +109,17 @@ class Model:
         return number
 
     def _start(self, number: int, text: str) -> None:
-        self.running = OpenModel(number, text, self.receipts, self._note(), self.now)
+        note = self._note(self.receipts)
+        self.running = OpenModel(number, text, self.receipts, note, self.now)
+        self.carried[number] = list(self.receipts)
         if self.running.carried:
             self.deep["receipt carried"] += 1
         self.requests += 1
 
-    def _note(self) -> Block:
+    def _note(self, receipts: list[Receipt]) -> Block:
         """Calls that read alike share a line, which names the first eight."""
         lines: dict[tuple[str, str], list[str]] = {}
-        for call, status in (pair for calls in self.receipts for pair in calls):
+        for call, status in (pair for _, calls in receipts for pair in calls):
             lines.setdefault((self.used[call], status), []).append(call)
         return (
             "receipt",
@@ -142,6 +156,7 @@ class Model:
             while unique in self.used:
                 unique, suffix = f"{wanted}_{suffix}", suffix + 1
             self.used[unique] = tool
+            self.used_in[unique] = turn.number
             blocks.append(("use", unique))
             due = self.now + (SLOW_S if tool == "slow" else MINE_DEADLINE_S)
             turn.calls[unique] = (tool, due)
@@ -263,14 +278,23 @@ class Model:
     def _commit(self, stop_reason: str) -> None:
         turn = self._turn()
         self.committed = self.committed + turn.staged
+        self.turns = self.turns + [turn.number] * len(turn.staged)
         self.head = turn.number
         self.receipts = self.receipts[turn.carried :]
+        self.running, waiting = None, self.queue
+        self.queue = []
+        self.ended[turn.number] = ("committed", stop_reason)
+        self.returned[turn.number] = turn.steers
+        kept = {**self.at_commit}
+        self.at_commit = {}
+        kept[turn.number] = copy.deepcopy(self)
+        self.at_commit, self.queue, self.running = kept, waiting, turn
         self._end("committed", stop_reason)
 
     def _drop(self, how: str, why: str) -> None:
         turn = self._turn()
         if turn.statuses:
-            self.receipts = [*self.receipts, list(turn.statuses.items())]
+            self.receipts = [*self.receipts, (turn.number, list(turn.statuses.items()))]
         self._end(how, why)
 
     def _end(self, how: str, why: str) -> None:
@@ -286,8 +310,72 @@ class Model:
     def clear(self) -> bool:
         if self.running is not None:
             return False
-        self.committed, self.receipts, self.head = [], [], None
+        self.committed, self.turns, self.receipts, self.head = [], [], [], None
+        self.generation += 1
         return True
+
+    def rewind(self, to: int) -> None:
+        keep = len(self.turns) - self.turns[::-1].index(to) if to else 0
+        gone = list(dict.fromkeys(self.turns[keep:]))
+        again = [receipt for turn in gone for receipt in self.carried[turn]]
+        if again:
+            self.deep["receipts again"] += 1
+        self.receipts = again + self.receipts
+        self._cut(slice(None, keep))
+        self.generation += 1
+
+    def _cut(self, kept: slice) -> None:
+        self.committed, self.turns = self.committed[kept], self.turns[kept]
+        self.head = self.turns[-1] if self.turns else None
+
+    def forget(self, before: int) -> None:
+        """*before* 0 is everything."""
+        keep = self.turns.index(before) if before else len(self.turns)
+        kept = set(self.turns[keep:])
+        known = set(range(1, self.last + 1)) - self.forgotten
+        gone = {n for n in known if n in self.turns[:keep] or not before or n < before} - kept
+        if not gone:
+            return
+        self.generation += 1
+        self._cut(slice(keep, None))
+        self._forget(gone)
+
+    def purge(self) -> None:
+        self.clear()
+        self._forget(set(range(1, self.last + 1)) - self.forgotten)
+
+    def _forget(self, gone: set[int]) -> None:
+        self.forgotten |= gone
+        self.used = {call: tool for call, tool in self.used.items() if self.used_in[call] not in gone}
+        self.receipts = [receipt for receipt in self.receipts if receipt[0] not in gone]
+        for turn, carried in self.carried.items():
+            left = [receipt for receipt in carried if receipt[0] not in gone]
+            if left != carried and turn in self.turns:
+                self.deep["receipt rewritten"] += 1
+                role, blocks = self.committed[self.turns.index(turn)]
+                blocks = blocks[:-1] + ([self._note(left)] if left else [])
+                self.committed[self.turns.index(turn)] = (role, blocks)
+            self.carried[turn] = left
+        self.at_commit = {n: then for n, then in self.at_commit.items() if n not in gone}
+
+    def fork(self, at: int | None) -> Model:
+        """The model of a fork at turn *at*, which takes this one's place."""
+        if at is None:
+            return self
+        fork = copy.deepcopy(self.at_commit[at])
+        earlier = list(self.at_commit)
+        for turn in earlier[: earlier.index(at) + 1]:
+            fork.at_commit[turn] = self.at_commit[turn]
+        fork.requests, fork.now, fork.deep = self.requests, self.now, self.deep
+        silent = [n for n in fork.turns if n in self.forgotten]
+        if silent:
+            self.deep["fork of what was forgotten"] += 1
+            left = fork.turns[len(fork.turns) - fork.turns[::-1].index(silent[-1]) :]
+            fork.forgotten |= self.forgotten & set(range(1, fork.last + 1))
+            forgotten, fork.forgotten = fork.forgotten, set()
+            fork.forget(left[0] if left else 0)
+            fork._forget(forgotten - fork.forgotten)
+        return fork
 
     def configure(self, system: str) -> None:
         if self.running is None:

@@ -14,7 +14,8 @@ from trio._core import _run as trio_run
 from llmsession.compaction.validity import check_request
 from llmsession.session.session import live_state
 from llmsession.session.state import OpenTurn, SessionState
-from llmsession.store.protocol import Store
+from llmsession.store.memory import MemoryStore
+from llmsession.store.protocol import Appended, AppendResult, Batch, Owner, Store
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Record, decode_record
 from llmsession.turns.request import Profile, Request, StepTag
@@ -23,6 +24,7 @@ from tests.virtual_time import virtual_backend
 
 __all__ = [
     "GatedProvider",
+    "after_a_crash",
     "differences",
     "live_state",
     "log_of",
@@ -121,6 +123,26 @@ def assert_request_is_sound(request: Request, profile: Profile) -> None:
 
 async def log_of(store: Store, session: str) -> list[Record]:
     return [decode_record(stored.body) for stored in await store.read(session)]
+
+
+async def after_a_crash(
+    store: Store, up_to: int | None = None, *, session: str = "s"
+) -> MemoryStore:
+    """What a machine has whose process died when the log had *up_to* records, or as it is now: a
+    store of its own with so much of the log, held by nobody who lives."""
+    copy = MemoryStore()
+    hold = await copy.create(session, Owner("the dead"))
+    log = await store.read(session, limit=up_to)
+    results: list[AppendResult] = []
+    # In the epochs that they were written in.
+    for stored in log:
+        record = decode_record(stored.body)
+        while hold.epoch < record.epoch:
+            hold = await copy.acquire(session, Owner("the dead"), takeover=True)
+        copy.append(Batch(session, hold.epoch, record.seq - 1, (stored.body,)), results.append)
+    assert results == [Appended(seq) for seq in range(1, len(log) + 1)]
+    await copy.release(hold)
+    return copy
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from llmsession.errors import (
@@ -17,7 +18,7 @@ from llmsession.errors import (
     StoreError,
     TurnNotOpen,
 )
-from llmsession.session.config import SessionConfig, Tool, ToolResult
+from llmsession.session.config import Recovery, SessionConfig, Tool, ToolResult
 from llmsession.session.hub import Lagged
 from llmsession.session.manager import SessionManager
 from llmsession.session.session import LLMSession
@@ -112,8 +113,9 @@ CONFIG = SessionConfig(model="m", tools=[Tool(name="mine"), Tool(name="quick", r
 class Scene:
     """Many callers at once, a subscriber, and one append that fails under them."""
 
-    def __init__(self, store: FaultAt) -> None:
+    def __init__(self, store: FaultAt, recovery: Recovery = "drop") -> None:
         self.store = store
+        self.config = msgspec.structs.replace(CONFIG, recovery=recovery)
         self.provider = ScriptedProvider(_reply)
         self.errors: list[SessionError] = []
         self.published: dict[int, r.Record] = {}
@@ -121,8 +123,8 @@ class Scene:
 
     async def __call__(self) -> None:
         async with SessionManager(provider=self.provider, store=self.store) as manager:
-            self.session: LLMSession = await manager.create(CONFIG, session_id="s")
-            with anyio.fail_after(100):
+            self.session: LLMSession = await manager.create(self.config, session_id="s")
+            with anyio.fail_after(1000):
                 await self._callers()
                 await settle()
                 self.hit = self.store.fired
@@ -255,6 +257,25 @@ def test_an_append_that_fails_gives_every_caller_its_error_and_the_session_comes
             assert getattr(raised, "committed", "-") == committed
     assert at > 10
     print(f"{kind}: {failed} of {at - 2} appends failed somebody")
+
+
+@pytest.mark.parametrize("kind", [*FAULTS[:3], "moved"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_under_resume_an_append_that_fails_leaves_a_turn_that_goes_on_in_the_next_owner(
+    backend: str, kind: str
+) -> None:
+    at, fired, resumed = 2, True, 0
+    while fired:
+        store = FaultAt(at, kind)
+        scene = Scene(store, "resume")
+        run_virtually(backend, scene)
+        fired = scene.hit
+        at += 1
+        resumed += sum(
+            isinstance(r.decode_record(body), r.TurnResumed) for body in store._logs["s"].bodies
+        )
+    assert resumed > 5
+    print(f"{kind}: {resumed} turns resumed after {at - 2} appends")
 
 
 @pytest.mark.parametrize("kind", FAULTS[:4])

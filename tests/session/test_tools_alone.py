@@ -15,13 +15,13 @@ from llmsession.errors import InvalidMessage
 from llmsession.session.config import CompactionConfig, Tool, ToolOutput, ToolResult
 from llmsession.session.tools import (
     INLINE_CHARS,
-    expired_answer,
     make_answer,
     make_error,
     prepare_answers,
     run_callable,
 )
 from llmsession.turns.blocks import Content
+from llmsession.turns.receipts import settled_answer
 
 ON = CompactionConfig()
 OFF = CompactionConfig(enabled=False)
@@ -334,10 +334,10 @@ def test_an_error_answer_says_what_it_is_told() -> None:
 
 
 def test_a_call_past_its_deadline_is_settled_neutrally_and_always_alike() -> None:
-    answer = expired_answer("c")
+    answer = settled_answer("c", "deadline")
     assert "outcome unknown" in decoded(answer.content)
     assert (answer.is_error, answer.settled) == (True, "deadline")
-    assert expired_answer("c") == answer
+    assert settled_answer("c", "deadline") == answer
 
 
 async def test_a_tool_that_lets_its_own_cancellation_out_is_an_error_and_not_ours() -> None:

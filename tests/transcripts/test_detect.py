@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from llmsession.errors import TranscriptError
-from llmsession.transcripts import FORMATS, detect, read, write_own
+from llmsession.transcripts import FORMATS, detect, read, write, write_own
 
 
 def test_claude_code_is_detected_behind_lines_that_tell_nothing(claude_file: Any) -> None:
@@ -30,8 +31,11 @@ def test_our_own_format_is_detected_by_its_header(claude_file: Any) -> None:
     [
         b"",
         b"plain text",
-        b'{"type":"session_meta","timestamp":"t","payload":{}}\n',
-        b'{"type":"session","id":"x","cwd":"/"}\n',
+        b'{"type":"session","id":"x"}\n',
+        b'{"type":"response_item"}\n',
+        b'[{"role":"narrator","content":"x"}]',
+        b"version: 1\nrecords: []\n",
+        b"SQLite format 3\x00 of somebody else",
         b'{"type":"user","content":"x"}\n',
         b'{"type":7}\n',
         b'{\n "sessionId": "x",\n "messages": []\n}',
@@ -44,8 +48,8 @@ def test_other_files_are_not_detected_and_refused_with_the_known_formats(data: b
 
 
 def test_an_unknown_format_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(TranscriptError, match="'codex'; known formats: own, claude-code"):
-        read(b"{}", "codex")
+    with pytest.raises(TranscriptError, match="'clode'; known formats: own, claude-code"):
+        read(b"{}", "clode")
 
 
 def test_a_named_format_is_not_guessed(claude_file: Any) -> None:
@@ -71,6 +75,17 @@ def test_each_format_reads_what_it_is_named_for(claude_file: Any) -> None:
     claude_file.user("go")
     (conversation,) = read(claude_file.bytes())
     files = {"own": write_own(conversation), "claude-code": claude_file.bytes()}
-    assert list(files) == list(FORMATS)
+    assert list(files) == list(FORMATS)[:2]
     for name, data in files.items():
         assert read(data, name)[0].format == name
+
+
+@pytest.mark.parametrize("format", ["own", "claude-code"])
+def test_several_files_are_read_one_by_one_in_the_order_of_their_names(
+    claude_file: Any, format: str
+) -> None:
+    claude_file.user("go")
+    (one,) = read(claude_file.bytes())
+    two = msgspec.structs.replace(one, id="s2")
+    again = read(write([two, one], format), format)
+    assert [conversation.id for conversation in again] == ["s2", "s1"]

@@ -87,9 +87,20 @@ def test_unknown_records_are_kept_and_noted() -> None:
     assert record in write_own(conversation)
 
 
-def test_unknown_fields_of_a_message_are_noted_by_name() -> None:
-    (note,) = read_own(HEADER + row(mood="good")).notes
-    assert (note.line, note.what, note.detail) == (2, "unknown_fields", "left out: mood")
+def test_unknown_fields_of_a_message_are_kept_in_extra_and_noted_by_name() -> None:
+    conversation = read_own(HEADER + row(mood="good", extra={"was": 1}))
+    (note,) = conversation.notes
+    assert (note.line, note.what, note.detail) == (2, "unknown_fields", "kept in extra: mood")
+    (message,) = conversation.messages
+    assert bytes(message.extra or b"") == b'{"was":1,"mood":"good"}'
+    again = read_own(write_own(conversation))
+    assert (again.messages, again.notes) == (conversation.messages, ())
+
+
+def test_the_extra_fields_of_a_message_come_back_byte_for_byte() -> None:
+    given = message(extra=msgspec.Raw(b'{"a":[1.50,"\\u00e9"]}'))
+    written = write_own(Conversation(id="s", format="own", messages=(given,)))
+    assert read_own(written, strict=True).messages == (given,)
 
 
 def test_of_two_messages_with_one_id_the_later_counts_at_the_place_of_the_first() -> None:
@@ -122,6 +133,7 @@ def test_a_bom_crlf_and_blank_lines_change_nothing() -> None:
         row(role="system"),
         row(content="text"),
         row(content=None),
+        row(extra=7),
         b'{"role":"user"}\n',
         b"{oops\n",
     ],
@@ -136,15 +148,22 @@ def test_a_bad_middle_line_is_noted_or_in_strict_mode_refused_by_its_number(bad:
         read_own(HEADER + bad + row("m2"), strict=True)
 
 
-def test_a_message_of_an_earlier_turn_than_the_one_before_it_is_noted_or_refused() -> None:
+def test_a_message_that_comes_back_to_a_turn_is_noted_or_refused() -> None:
     data = HEADER + row("m1", turn=2) + row("m2", turn=1) + row("m3", turn=2)
     conversation = read_own(data)
-    assert [message.id for message in conversation.messages] == ["m1", "m3"]
+    assert [message.id for message in conversation.messages] == ["m1", "m2"]
     assert [(note.line, note.what, note.visible) for note in conversation.notes] == [
-        (3, "bad_line", True)
+        (4, "bad_line", True)
     ]
-    with pytest.raises(TranscriptError, match=r"^line 3: .* turn 1 after turn 2"):
+    with pytest.raises(TranscriptError, match=r"^line 4: .* turn 2 after turn 1"):
         read_own(data, strict=True)
+
+
+def test_a_turn_that_jumped_the_queue_stands_where_it_was_committed() -> None:
+    data = HEADER + row("m1", turn=1) + row("m3", turn=3) + row("m2", turn=2)
+    conversation = read_own(data, strict=True)
+    assert [message.id for message in conversation.messages] == ["m1", "m3", "m2"]
+    assert conversation.notes == ()
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from llmsession.turns.naming import (
     name_interrupt,
     name_limit,
     name_reply,
+    name_resume,
     name_step,
     name_stopped,
     name_stream_failure,
@@ -41,7 +42,9 @@ STOP_REASONS = (
     "model_context_window_exceeded", "something_new", *["tool_use"] * 6,
 )  # fmt: skip
 UNTAGGED_EVENTS: tuple[e.Event, ...] = (
-    e.Started(), e.ContextBuilt(), e.ContextOverflowed(error=""), e.ReplyFinished(stop_reason="x"),
+    e.Started(), e.ResumedToRequest(step=1), e.ResumedToCalls(step=1, calls=()),
+    e.ResumedToStep(step=1), e.ResumedToLimit(step=1, stop_reason=""), e.ContextBuilt(),
+    e.ContextOverflowed(error=""), e.ReplyFinished(stop_reason="x"),
     e.ReplyRequestedTools(calls=()), e.ReplyContinued(paused=False), e.ReplyRefused(stop_reason=""),
     e.StreamBroke(), e.StreamOverflowed(), e.GaveUpKept(error=""),
     e.GaveUpDropped(cause="", error=""),
@@ -55,8 +58,11 @@ UNTAGGED_EVENTS: tuple[e.Event, ...] = (
 class Life:
     """One turn, from acceptance to its end. ``trace`` tells what happened and was ordered."""
 
-    def __init__(self, choose: Choose, on_failure: OnFailure = "keep_steps") -> None:
+    def __init__(
+        self, choose: Choose, on_failure: OnFailure = "keep_steps", *, crashes: bool = False
+    ) -> None:
         self.choose = choose
+        self.crashes = crashes
         self.on_failure: OnFailure = on_failure
         self.turn = Turn(number=7)
         self.oracle = Oracle(1, 1, 1, 4, on_failure)
@@ -142,6 +148,8 @@ class Life:
         found.append((6 if "StartTools" in self.work else 2, self.interrupt))
         if self.oracle.started:
             found.append((1, self.limit))
+            if self.crashes:
+                found.append((8, self.crash))
         if self.old_tags:
             found.append((3, self.late_report))
         return found
@@ -260,6 +268,25 @@ class Life:
         how: tuple[e.Event, str] = ((e.Fenced(), "fenced"), (e.StoreLost(), "lost"))[self.choose(2)]
         self.tell(how[0], self.oracle.taken_over(how[1]))
 
+    def crash(self) -> None:
+        """The owner dies; what it had ordered and not heard of never comes."""
+        facts = self.oracle
+        where = f"waiting for {facts.waits_for}"
+        where = "decided" if facts.decided else "stopping" if facts.stopping_for else where
+        self.seen.add(f"crashed, {where}")
+        self.turn = Turn(number=7)
+        self.work, self.old_tags = {}, []
+        event = name_resume(
+            facts.logged_steps + bool(facts.logged_calls),
+            _offers(facts.logged_calls),
+            _offers(facts.logged_open),
+            pauses=facts.logged_pauses,
+            tokens=10,
+            limits=LIMITS,
+        )
+        self.seen.add(type(event).__name__)
+        self.tell(event, facts.resumed())
+
     def late_report(self) -> None:
         event = UNTAGGED_EVENTS[self.choose(len(UNTAGGED_EVENTS))]
         tag = self.old_tags[self.choose(len(self.old_tags))]
@@ -268,6 +295,10 @@ class Life:
         assert is_late(before, late)
         assert step(before, late) == (before, ())
         self.seen.add("late report")
+
+
+def _offers(calls: set[str]) -> tuple[CallOffer, ...]:
+    return tuple(CallOffer(call, "bash", "caller") for call in sorted(calls))
 
 
 _ENDS: dict[str, e.Event] = {

@@ -31,6 +31,7 @@ REPORTS = {
     "journal": JOURNALED,
     "results": {"CallsAnswered", "AllCallsAnswered"},
 }
+RESUMED = {"ResumedToRequest", "ResumedToCalls", "ResumedToStep", "ResumedToLimit"}
 STOPPED = {"StoppedToDrop", "StoppedToKeep", "StoppedToFail"}
 ENDS = {"commit": "Committed", "abort": "Aborted", "fail": "Failed"}
 
@@ -56,6 +57,11 @@ class Oracle:
     reason: str = ""
     decided: str | None = None
     ended: str | None = None
+    # What is durable, for a new owner.
+    logged_steps: int = 0
+    logged_calls: set[str] = field(default_factory=set)
+    logged_open: set[str] = field(default_factory=set)
+    logged_pauses: int = 0
 
     # What may be said at all.
 
@@ -70,7 +76,7 @@ class Oracle:
             own = event == ENDS[self.decided]
             return own or event in INTERRUPTS | JOURNALED or before_its_start
         if not self.started:
-            return event in {"Started", "DropRequested"}
+            return event in {"Started", "DropRequested"} | RESUMED
         if event in INTERRUPTS:
             return True
         if self.stopping_for:
@@ -129,12 +135,15 @@ class Oracle:
         return self._fail(kind, error)
 
     def calls_durable(self) -> list[Order]:
+        self.logged_calls, self.logged_open = set(self.open_calls), set(self.open_calls)
         if self._is_closing():
             return []
         self.waits_for = "results"
         return [("StartTools",)]
 
     def step_durable(self) -> list[Order]:
+        self.logged_steps, self.logged_pauses = self.steps, self.pauses
+        self.logged_calls, self.logged_open = set(), set()
         if not self._is_closing() and self.steps >= self.max_steps:
             return self.limit_reached("max_steps")
         return [] if self._is_closing() else self._next_step()
@@ -143,6 +152,8 @@ class Oracle:
         if self.decided or self.ended:
             return []
         self.open_calls -= set(calls)
+        if self.stopping_for != "drop":
+            self.logged_open -= set(calls)
         if self.stopping_for:
             return [] if self.stopping_for == "drop" else [("JournalAnswers",)]
         if self.open_calls:
@@ -177,6 +188,22 @@ class Oracle:
         self.decided = "commit"
         keep = "text" if self.stopping_for == "keep_text" else "steps"
         return [("JournalCommit", self.reason, keep, None)]
+
+    def resumed(self) -> list[Order]:
+        """Its owner died. Another one goes on with what is durable, and knows nothing else."""
+        self.decided = self.stopping_for = None
+        self.retries = self.overflows = 0
+        self.pauses, self.open_calls = self.logged_pauses, set(self.logged_open)
+        self.has_something = bool(self.logged_steps or self.logged_calls)
+        self.steps = self.logged_steps + bool(self.logged_calls)
+        if self.logged_open:
+            self.waits_for = "results"
+            return [("StartTools",)]
+        if self.logged_calls:
+            return self._journal("JournalStep")
+        if self.logged_steps >= self.max_steps:
+            return self._stop("keep_steps", "max_steps")
+        return self._next_step()
 
     def end_durable(self) -> list[Order]:
         self.ended = {"commit": "committed", "abort": "aborted", "fail": "failed"}[

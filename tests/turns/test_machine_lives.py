@@ -46,11 +46,15 @@ class Chosen:
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)
-@given(st.lists(st.integers(0, 999), max_size=150), st.sampled_from(["keep_steps", "drop"]))
+@given(
+    st.lists(st.integers(0, 999), max_size=150),
+    st.sampled_from(["keep_steps", "drop"]),
+    st.booleans(),
+)
 def test_the_machine_does_what_the_oracle_expects(
-    choices: list[int], on_failure: OnFailure
+    choices: list[int], on_failure: OnFailure, crashes: bool
 ) -> None:
-    life = Life(Chosen(choices), on_failure)
+    life = Life(Chosen(choices), on_failure, crashes=crashes)
     life.play(MOST_MOVES)
     for state in sorted(life.seen):
         event(state)
@@ -85,6 +89,23 @@ def test_seeded_lives_end_and_reach_the_deep_states(lives: list[Life]) -> None:
         s: reached[s] for s, least in least_percent.items() if reached[s] * 100 < least * LIVES
     }
     assert short == {}
+
+
+def test_a_turn_that_crashes_and_is_resumed_wherever_it_is_goes_on_as_the_oracle_expects() -> None:
+    reached: Counter[str] = Counter()
+    for seed in range(LIVES):
+        life = Life(random.Random(seed).randrange, crashes=True)
+        life.play(3 * MOST_MOVES)
+        reached.update(life.seen)
+        reached["ended"] += life.oracle.ended is not None
+    deep = {state: count for state, count in reached.items() if "rash" in state or "Res" in state}
+    print(dict(sorted(deep.items())))
+    assert reached["ended"] > LIVES * 0.95
+    states = ("context", "reply", "journal", "results")
+    assert all(reached[f"crashed, waiting for {state}"] > 20 for state in states)
+    assert min(reached["crashed, decided"], reached["crashed, stopping"]) > 20
+    events = ("ResumedToRequest", "ResumedToCalls", "ResumedToStep", "ResumedToLimit")
+    assert all(reached[event] >= 10 for event in events)
 
 
 def test_exactly_one_end_is_ordered_and_nothing_after_it(lives: list[Life]) -> None:

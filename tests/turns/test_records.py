@@ -37,6 +37,11 @@ RECORDS: dict[str, r.Record] = {
             id="i",
             title="t",
             summary="s",
+            system="be brief",
+            origin="a file",
+            parent="p",
+            shared_turns=2,
+            interrupted=(1,),
             extra={"x": RAW},
             records=(RAW,),
             repairs=("line 3",),
@@ -44,12 +49,20 @@ RECORDS: dict[str, r.Record] = {
         **BASE,
     ),
     "session.forked": r.SessionForked(
-        session="s", parent="p", turn_kept=3, config=RAW, labels={"user": "7"}, **BASE
+        session="s",
+        parent="p",
+        turn_kept=3,
+        config=RAW,
+        labels={"user": "7"},
+        source=r.Source(format="f"),
+        **BASE,
     ),
     "session.labelled": r.SessionLabelled(labels={"user": "7"}, **BASE),
     "session.configured": r.SessionConfigured(config=RAW, voids_thinking=True, **BASE),
-    "turn.accepted": r.TurnAccepted(turn=3, body=RAW, started=True, receipt="note", **BASE),
-    "turn.started": r.TurnStarted(turn=3, receipt="note", **BASE),
+    "turn.accepted": r.TurnAccepted(
+        turn=3, body=RAW, started=True, receipt="note", seed="we met", **BASE
+    ),
+    "turn.started": r.TurnStarted(turn=3, receipt="note", seed="we met", **BASE),
     "steer.accepted": r.SteerAccepted(turn=3, body=RAW, **BASE),
     "tools.requested": r.ToolsRequested(
         turn=3, step=1, spoken=SPOKEN, calls=(r.CallOffer("c1", "bash", "caller", "ls"),), **BASE
@@ -89,7 +102,7 @@ RECORDS: dict[str, r.Record] = {
     ),
     "conversation.cleared": r.ConversationCleared(generation=2, purge=True, **BASE),
     "conversation.rewound": r.ConversationRewound(to=2, generation=2, **BASE),
-    "conversation.forgotten": r.ConversationForgotten(before=2, generation=2, **BASE),
+    "conversation.forgotten": r.ConversationForgotten(before=2, generation=2, edge=9, **BASE),
     "records.redacted": r.RecordsRedacted(**BASE),
     "command.answered": r.CommandAnswered(**BASE),
 }

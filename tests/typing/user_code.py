@@ -19,6 +19,7 @@ from llmsession import (
     Message,
     Profile,
     Provider,
+    Recovery,
     ReplayProvider,
     Request,
     SessionConfig,
@@ -112,6 +113,14 @@ async def say_and_stop(
 async def stressed() -> StressReport:
     ScriptedProvider([say("hello"), "in short"])
     return await run_stress(StressPlan(sessions=2, seconds=0.5, seed=1))
+
+
+async def resumed(manager: SessionManager, recovery: Recovery) -> None:
+    """After a crash: what waits is answered again."""
+    session = await manager.open("s", recovery=recovery)
+    assert_type(session.open_calls(), tuple[ToolUse, ...])
+    results = [ToolResult(use.id, "so be it") for use in session.open_calls()]
+    await session.submit_tool_results(results)
 
 
 async def agent(messages: tuple[Message, ...]) -> None:

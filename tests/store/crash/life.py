@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from random import Random
 
 import anyio
@@ -20,27 +20,31 @@ from llmsession import (
     Lagged,
     LLMSession,
     SessionConfig,
+    SessionExists,
     SessionManager,
     Store,
     Tool,
     ToolResult,
     ToolUse,
+    Turn,
 )
 from llmsession.errors import SessionError, StoreError
+from llmsession.store import PostgresStore, open_store
 from llmsession.testing import ScriptedProvider, call, say
 from llmsession.testing.scripted import Scripted
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
 
-__all__ = ["Told", "live", "read_told"]
+__all__ = ["SESSIONS", "Plan", "Teller", "Told", "live", "open_place", "read_told"]
 
 SESSIONS = ("s0", "s1", "s2")
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line. ``shown``: the record *seq* with the hash *body* was published. ``answered``: the
-    command *command* was, with turn *turn*. ``forgetting``: from here on old records may change.
-    ``failed``: the session met an error of the store. ``points``: so many write points, at the end.
+    session is there, or the command *command*, which said *body*, has turn *turn*. ``forgetting``:
+    from here on old records may change. ``failed``: the session met an error of the store.
+    ``points``: so many write points, at the end.
     """
 
     what: str
@@ -71,9 +75,9 @@ def read_told(path: str) -> list[Told]:
 
 def reply(request: Request, tag: StepTag) -> Scripted:
     """Two steps with tools, then an answer: alike for every run."""
-    if tag.step < 3 and b"work" in bytes(request.messages[-1].body) + bytes(
-        request.messages[0].body
-    ):
+    said = [bytes(message.body) for message in request.messages if message.role == "user"]
+    asked = [body for body in said if b'"tool_result"' not in body]
+    if tag.step < 3 and b"work on" in asked[-1]:
         tool = "ask" if tag.step == 1 else "run"
         return say("a moment") + call(tool, {"at": tag.step}, id=f"c{tag.turn}_{tag.step}")
     return say(f"done with turn {tag.turn}")
@@ -90,19 +94,8 @@ TOOLS = (
 )
 
 
-@asynccontextmanager
-async def _watched(session: LLMSession, tell: Callable[..., None]) -> AsyncIterator[None]:
-    """Tells what the session publishes, and answers the calls that it offers."""
-    async with anyio.create_task_group() as group:
-        group.start_soon(_watch, session, tell)
-        try:
-            yield
-        finally:
-            group.cancel_scope.cancel()
-
-
 async def _watch(session: LLMSession, tell: Callable[..., None]) -> None:
-    async with session.subscribe(after=0) as events:
+    with closing(session.subscribe(after=0)) as events:
         async for event in events:
             if isinstance(event, Lagged):
                 return
@@ -115,10 +108,23 @@ async def _watch(session: LLMSession, tell: Callable[..., None]) -> None:
                     await session.submit_tool_results([result])
 
 
-async def live(
-    store: Store, tell: Callable[..., None], *, seed: int, rounds: int, forget: bool = True
-) -> None:
-    """Live *rounds* of random commands in each of a few sessions, then leave in order.
+class Plan(msgspec.Struct, frozen=True):
+    """What a life does is a function of its *seed*; *rounds* commands in each session. *forget*:
+    also what rewrites logs."""
+
+    seed: str
+    rounds: int
+    forget: bool = True
+
+
+def open_place(place: str) -> Store:
+    """The store at *place*: an address; of PostgreSQL with "#" and the schema behind it."""
+    address, _, schema = place.partition("#")
+    return PostgresStore(address, schema=schema) if schema else open_store(address)
+
+
+async def live(store: Store, tell: Callable[..., None], plan: Plan) -> None:
+    """Do what *plan* says, in each of a few sessions that are made or go on; leave in order.
 
     A session whose store fails stops there; that is told.
     """
@@ -127,45 +133,63 @@ async def live(
         SessionManager(provider=provider, store=store, idle_s=0.0) as manager,
         anyio.create_task_group() as group,
     ):
-        for at, name in enumerate(SESSIONS):
-            act = _Acting(tell, Random(f"{seed}/{at}"), forget)
-            group.start_soon(act.live, manager, name, rounds)
+        for name in SESSIONS:
+            group.start_soon(_Acting(tell, name, plan).live, manager)
 
 
 class _Acting:
     """One session's life."""
 
-    def __init__(self, tell: Callable[..., None], random: Random, forget: bool) -> None:
+    def __init__(self, tell: Callable[..., None], name: str, plan: Plan) -> None:
         self._tell = tell
-        self._random = random
-        self._weights = (6, 4, 3, 1, 1, 1, 1, forget, forget * 0.5)
+        self._name = name
+        self._plan = plan
+        self._random = Random(f"{plan.seed}/{name}")
+        self._weights = (6, 4, 3, 1, 1, 1, 1, plan.forget, plan.forget * 0.5)
 
-    async def live(self, manager: SessionManager, name: str, rounds: int) -> None:
+    async def live(self, manager: SessionManager) -> None:
+        async with anyio.create_task_group() as group:
+            try:
+                session = await self._begin(manager)
+                self._tell(what="answered", session=self._name)
+                group.start_soon(_watch, session, self._tell)
+                for at in range(self._plan.rounds):
+                    await self._act(session, f"{self._plan.seed}/{at}")
+            except StoreError as error:
+                self._tell(what="failed", session=self._name, committed=error.committed)
+            group.cancel_scope.cancel()
+
+    async def _begin(self, manager: SessionManager) -> LLMSession:
         recovery = self._random.choice(("drop", "resume"))
         config = SessionConfig(model="m", tools=TOOLS, recovery=recovery)
         try:
-            session = await manager.create(config, session_id=name)
-            self._tell(what="answered", session=name)
-            async with _watched(session, self._tell):
-                for at in range(rounds):
-                    await self._act(session, f"{name}-{at}")
-        except StoreError as error:
-            self._tell(what="failed", session=name, committed=error.committed)
+            return await manager.create(config, session_id=self._name)
+        except SessionExists:
+            session = await manager.open(self._name, tools=TOOLS)
+        # A turn that goes on offers its calls again.
+        results = [ToolResult(use.id, "late") for use in session.open_calls()]
+        await session.submit_tool_results(results)
+        return session
+
+    async def _send(self, session: LLMSession, said: str, command: str) -> Turn:
+        turn = await session.send(said, command_id=command)
+        self._tell(
+            what="answered", session=session.id, command=command, turn=turn.id.number, body=said
+        )
+        return turn
 
     async def _act(self, session: LLMSession, command: str) -> None:
-        name, tell, random = session.id, self._tell, self._random
+        name, random = session.id, self._random
         wanted = random.choices(
             ("work", "talk", "interrupt", "rewind", "fork", "label", "compact", "forget", "purge"),
             self._weights,
         )[0]
         match wanted:
             case "work" | "talk":
-                turn = await session.send(f"{wanted} on {command}", command_id=command)
-                tell(what="answered", session=name, command=command, turn=turn.id.number)
+                turn = await self._send(session, f"{wanted} on {command}", command)
                 await turn.outcome()
             case "interrupt":
-                turn = await session.send("work on", command_id=command)
-                tell(what="answered", session=name, command=command, turn=turn.id.number)
+                await self._send(session, f"work on {command}", command)
                 for _ in range(random.randrange(30)):
                     await anyio.lowlevel.checkpoint()
                 await session.interrupt(policy=random.choice(("drop_turn", "keep_steps")))
@@ -173,17 +197,16 @@ class _Acting:
                 turns = sorted({message.turn for message in session.conversation()})
                 await session.rewind(random.choice([0, *turns]), when_busy="interrupt")
             case "fork":
-                fork = await session.fork(
-                    session_id=f"{name}-fork-{command}", when_busy="interrupt"
-                )
-                tell(what="answered", session=fork.id)
+                fork_id = f"{name}-fork-{command.replace('/', '-')}"
+                fork = await session.fork(session_id=fork_id, when_busy="interrupt")
+                self._tell(what="answered", session=fork.id)
                 await (await fork.send("talk apart")).outcome()
             case "label":
                 await session.label({"at": command})
             case "compact":
                 await session.compact()
             case "forget" | "purge":
-                tell(what="forgetting", session=name)
+                self._tell(what="forgetting", session=name)
                 turns = [message.turn for message in session.conversation()]
                 if wanted == "purge" or not turns:
                     await session.clear(purge=True, when_busy="interrupt")

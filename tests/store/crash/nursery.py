@@ -13,21 +13,20 @@ from types import TracebackType
 import anyio
 import msgspec
 
-from llmsession.store import open_store
-
-from .life import Teller, live
+from .life import Plan, Teller, live, open_place
 from .write_points import How, WritePoints
 
 __all__ = ["Nursery", "Order"]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """A life: on which store, told where, with which fault at which write point, and after how
-    many seconds it is killed (None: it ends by itself)."""
+    """A life: on which store (see ``open_place``), told where, which one there, with which fault
+    at which write point, and after how many seconds it is killed (None: it ends by itself)."""
 
-    address: str
+    place: str
     told: str
     seed: int = 0
+    number: int = 1
     rounds: int = 4
     at: int = 0
     how: How = "count"
@@ -84,15 +83,15 @@ def serve() -> None:
 def _live(order: Order) -> int:
     signal.alarm(50)
     points = WritePoints(order.at, order.how)
-    if order.address.startswith("sqlite:"):
+    if order.place.startswith("sqlite:"):
         points.watch_sqlite()
     else:
         points.watch_sockets()
     tell = Teller(order.told)
 
     async def life() -> None:
-        store = open_store(order.address)
-        await live(store, tell, seed=order.seed, rounds=order.rounds, forget=order.forget)
+        plan = Plan(f"{order.seed}/{order.number}", order.rounds, order.forget)
+        await live(open_place(order.place), tell, plan)
 
     try:
         anyio.run(life)

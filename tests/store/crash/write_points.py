@@ -19,8 +19,9 @@ import apsw
 
 __all__ = ["How", "WritePoints"]
 
-How: TypeAlias = Literal["count", "kill", "tear", "full", "broken"]
-"""At the point: nothing; SIGKILL before it; half of it and SIGKILL; ENOSPC; EIO, from it on."""
+How: TypeAlias = Literal["count", "kill", "tear", "full", "broken", "cut", "unanswered"]
+"""At the point: nothing; SIGKILL before it; half of it and SIGKILL; ENOSPC or EIO, from it on; for
+sockets: the connection is lost before it; or after it, before any answer."""
 
 _ERRNO = {"full": errno.ENOSPC, "broken": errno.EIO}
 
@@ -79,7 +80,11 @@ class WritePoints:
             half = bytes(sent)[: len(sent) // 2]
             socket = sender.get_extra_info("socket")
             self.reached(lambda: os.write(socket.fileno(), half) if half else None)
-            original(sender, sent)
+            lost = self.count == self.at
+            if not lost or self.how != "cut":
+                original(sender, sent)
+            if lost and self.how in ("cut", "unanswered"):
+                sender.abort()
 
         transport.write = watched
 
@@ -88,7 +93,7 @@ class WritePoints:
         self.count += 1
         if self.how in _ERRNO:
             return _ERRNO[self.how] if self.count >= self.at else None
-        if self.how == "count" or self.count != self.at:
+        if self.how not in ("kill", "tear") or self.count != self.at:
             return None
         if self.how == "tear" and tear is not None:
             tear()

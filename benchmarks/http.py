@@ -1,0 +1,200 @@
+"""CPU of a delta over HTTP, and interrupts of a thousand streams, beside the bare SDK.
+
+The server is another process. Bare: ``messages.create(stream=True)`` of the same SDK with the
+same aiohttp transport, iterated by a task that does nothing with the events. Ours: provider,
+session and one subscriber that reads the deltas. Both sides run once before they are measured.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import anthropic
+import anyio
+import anyio.lowlevel
+
+from benchmarks.delta_server import delta_server
+from benchmarks.report import Row, percentile
+from llmsession import AnthropicProvider, LLMSession, SessionConfig, SessionManager, TextDelta
+from llmsession.turns.records import TurnCommitted
+
+__all__ = ["run"]
+
+STREAMS = 200
+DELTAS = 120
+DELAY_S = 0.05
+ROUNDS = 5
+INTERRUPTED = 1000
+MODEL = "claude-opus-5-5"
+
+
+async def _spread(at: int) -> None:
+    """Streams that begin together say their deltas together, and share a turn of the loop."""
+    if at % 20 == 19:
+        await anyio.sleep(DELAY_S / 10)
+
+
+def _client(url: str) -> anthropic.AsyncAnthropic:
+    return anthropic.AsyncAnthropic(
+        api_key="unused", base_url=url, http_client=anthropic.DefaultAioHttpClient()
+    )
+
+
+async def _bare_stream(client: anthropic.AsyncAnthropic, ready: anyio.Event | None = None) -> int:
+    seen = 0
+    stream = await client.messages.create(
+        model=MODEL, max_tokens=1000, messages=[{"role": "user", "content": "go"}], stream=True
+    )
+    try:
+        async for event in stream:
+            if event.type == "content_block_delta":
+                seen += 1
+                if ready is not None:
+                    ready.set()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await stream.close()
+    return seen
+
+
+async def _bare(url: str) -> int:
+    total = 0
+
+    async def one(client: anthropic.AsyncAnthropic) -> None:
+        nonlocal total
+        seen = await _bare_stream(client)
+        total += seen
+
+    async with _client(url) as client, anyio.create_task_group() as group:
+        for at in range(STREAMS):
+            group.start_soon(one, client)
+            await _spread(at)
+    assert total == STREAMS * DELTAS, total
+    return total
+
+
+async def _ours(url: str) -> int:
+    total = 0
+
+    async def watch(session: LLMSession) -> None:
+        nonlocal total
+        async for event in session.subscribe():
+            if isinstance(event, TextDelta):
+                total += len(event.text) // 5
+            elif isinstance(event, TurnCommitted):
+                return
+
+    provider = AnthropicProvider(api_key="unused", base_url=url)
+    async with provider, SessionManager(provider=provider) as manager:
+        sessions = [await manager.create(SessionConfig(model=MODEL)) for _ in range(STREAMS)]
+        async with anyio.create_task_group() as group:
+            for session in sessions:
+                group.start_soon(watch, session)
+            await anyio.lowlevel.checkpoint()
+            for at, session in enumerate(sessions):
+                await session.send("go")
+                await _spread(at)
+    assert total == STREAMS * DELTAS, total
+    return total
+
+
+def _cpu_us(body: Callable[[], Awaitable[int]]) -> float:
+    started = time.process_time()
+    deltas = anyio.run(body)
+    return (time.process_time() - started) / deltas * 1e6
+
+
+async def _bare_interrupts(url: str, seed: int) -> list[float]:
+    """Seconds from a scope's cancellation to the end of its stream, connection closed."""
+    latencies: list[float] = []
+
+    class Task:
+        def __init__(self) -> None:
+            self.scope = anyio.CancelScope()
+            self.ready = anyio.Event()
+            self.ended = anyio.Event()
+
+        async def run(self, client: anthropic.AsyncAnthropic) -> None:
+            try:
+                with self.scope:
+                    await _bare_stream(client, self.ready)
+            finally:
+                self.ended.set()
+
+    async with _client(url) as client, anyio.create_task_group() as group:
+        tasks = [Task() for _ in range(INTERRUPTED)]
+        for at, task in enumerate(tasks):
+            group.start_soon(task.run, client)
+            if at % 20 == 19:
+                await anyio.sleep(DELAY_S)
+        for task in tasks:
+            await task.ready.wait()
+        for task in random.Random(seed).sample(tasks, len(tasks)):
+            started = time.perf_counter()
+            task.scope.cancel()
+            await task.ended.wait()
+            latencies.append(time.perf_counter() - started)
+    return latencies
+
+
+async def _our_interrupts(url: str, seed: int) -> list[float]:
+    """Seconds from ``interrupt()`` to its durable answer."""
+    latencies: list[float] = []
+    provider = AnthropicProvider(api_key="unused", base_url=url)
+    async with provider, SessionManager(provider=provider) as manager:
+        sessions: list[LLMSession] = []
+        for at in range(INTERRUPTED):
+            session = await manager.create(SessionConfig(model=MODEL))
+            sessions.append(session)
+            await session.send("go")
+            if at % 20 == 19:
+                await anyio.sleep(DELAY_S)
+        await anyio.sleep(10 * DELAY_S)
+        for session in random.Random(seed).sample(sessions, len(sessions)):
+            started = time.perf_counter()
+            await session.interrupt()
+            latencies.append(time.perf_counter() - started)
+    return latencies
+
+
+def run() -> list[Row]:
+    _room_for_sockets()
+    with delta_server(DELTAS, DELAY_S) as url:
+        bare, ours = partial(_bare, url), partial(_ours, url)
+        anyio.run(bare)
+        anyio.run(ours)
+        cpu = [(_cpu_us(ours), _cpu_us(bare)) for _ in range(ROUNDS)]
+    medians: list[tuple[float, float]] = []
+    tails: list[tuple[float, float]] = []
+    with delta_server(2000, DELAY_S) as url:
+        for seed in range(3):
+            theirs = anyio.run(_bare_interrupts, url, seed)
+            mine = anyio.run(_our_interrupts, url, seed)
+            medians.append((percentile(mine, 0.5), percentile(theirs, 0.5)))
+            tails.append((percentile(mine, 0.99), percentile(theirs, 0.99)))
+    return [
+        _row("delta over HTTP to one subscriber, CPU", cpu, "us", 1.0, 1.5),
+        _row("interrupt p50, 1,000 streams over HTTP", medians, "ms", 1000.0, None),
+        _row("interrupt p99, 1,000 streams over HTTP", tails, "ms", 1000.0, None),
+    ]
+
+
+def _room_for_sockets() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = INTERRUPTED * 2
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
+
+
+def _row(
+    name: str, pairs: list[tuple[float, float]], unit: str, scale: float, bound: float | None
+) -> Row:
+    ours, bare = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
+    ratios = tuple(a / b for a, b in pairs)
+    return Row(
+        name=name, ours=ours * scale, bare=bare * scale, unit=unit, ratios=ratios, bound=bound
+    )

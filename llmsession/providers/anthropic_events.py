@@ -1,0 +1,218 @@
+"""The events of an Anthropic stream, as JSON, into ours. Pure; one reader reads one reply.
+
+Nothing of a block is decoded that nobody needs: a delta costs one pass over its JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeAlias
+
+import msgspec
+
+from llmsession.errors import ProviderError
+from llmsession.turns.blocks import block_type, clean_text, encode_json
+from llmsession.turns.stream import (
+    BlockDelta,
+    BlockStarted,
+    BlockStopped,
+    ReplyEnded,
+    ReplyStarted,
+    StreamEvent,
+    UsageReported,
+)
+from llmsession.turns.usage import Usage
+
+__all__ = ["AnthropicEvents", "StreamFault", "read_json"]
+
+Events: TypeAlias = tuple[StreamEvent, ...]
+_NONE: Events = ()
+_ABSENT = msgspec.Raw()
+_NULL = msgspec.Raw(b"null")
+
+
+class StreamFault(Exception):
+    """The stream itself reported an error. ``body`` is what it said, as decoded JSON or text."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__("the provider reported an error in its stream")
+        self.body = body
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Message(msgspec.Struct):
+    model: str = ""
+    usage: _Usage | None = None
+
+
+class _Delta(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    partial_json: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    citation: msgspec.Raw = _ABSENT
+    stop_reason: str | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    index: int = 0
+    delta: _Delta | None = None
+    content_block: msgspec.Raw = _ABSENT
+    message: _Message | None = None
+    usage: _Usage | None = None
+
+
+class _RawDelta(msgspec.Struct):
+    delta: dict[str, Any] = {}
+
+
+_decoder = msgspec.json.Decoder(_Event)
+_raw_delta = msgspec.json.Decoder(_RawDelta)
+_STREAMED = frozenset({"text", "thinking", "tool_use", "server_tool_use", "mcp_tool_use"})
+"""Block types whose deltas we pass on. Others are held until they are whole."""
+
+
+def read_json(data: str, decoder: msgspec.json.Decoder[Any]) -> tuple[str, Any]:
+    """*data* and what *decoder* makes of it. Where only lone surrogates are in its way, they are
+    replaced. Raises ProviderError, retryable: a stream that is no JSON is broken."""
+    try:
+        return data, decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        first = error
+    try:
+        # JSON of Python's own making may hold half a surrogate pair.
+        cleaned = clean_text(json.dumps(json.loads(data), ensure_ascii=False))
+        return cleaned, decoder.decode(cleaned)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        what = "not JSON" if isinstance(first, UnicodeError) else type(first).__name__
+        raise ProviderError(
+            f"the provider's stream is broken: an event cannot be read ({what})", kind="retryable"
+        ) from None
+
+
+class AnthropicEvents:
+    """Reads the events of one reply in order. ``ended`` after ``message_stop``.
+
+    Usage is cumulative: what is reported later overwrites, what is not reported again stays.
+    """
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.usage: Usage | None = None
+        self._stop_reason: str | None = None
+        self._held: dict[int, tuple[bytes, dict[str, Any]]] = {}
+
+    def read(self, data: str) -> Events:
+        """What the event *data* means, often nothing.
+
+        Raises StreamFault for an error event, ProviderError for what cannot be read.
+        """
+        try:
+            event = _decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            data, event = read_json(data, _decoder)
+        kind = event.type
+        if kind == "content_block_delta":
+            return self._delta(event, data)
+        if kind == "content_block_start":
+            return self._started(event.index, event.content_block)
+        if kind == "content_block_stop":
+            return self._stopped(event.index)
+        if kind == "message_start":
+            message = event.message or _Message()
+            self._report(message.usage)
+            return (ReplyStarted(message.model, self.usage),)
+        if kind == "message_delta":
+            self._stop_reason = (event.delta and event.delta.stop_reason) or self._stop_reason
+            self._report(event.usage)
+            return (UsageReported(self.usage),) if self.usage and event.usage else _NONE
+        if kind == "message_stop":
+            self.ended = True
+            return (ReplyEnded(self._stop_reason, self.usage),)
+        if kind == "error":
+            raise StreamFault(msgspec.json.decode(data))
+        return _NONE  # ping, and what is not known yet
+
+    def finish(self) -> Events:
+        """The stream is over. Raises ProviderError, retryable, if the reply was not."""
+        if not self.ended:
+            raise ProviderError("the provider's stream stopped before its end", kind="retryable")
+        return _NONE
+
+    def _delta(self, event: _Event, data: str) -> Events:
+        delta, index = event.delta, event.index
+        if index in self._held:
+            _grow(self._held[index][1], _raw_delta.decode(data).delta)
+            return _NONE
+        if delta is None:
+            return _NONE
+        if delta.text is not None:
+            return (BlockDelta(index, "text", delta.text),)
+        if delta.partial_json is not None:
+            return (BlockDelta(index, "input", delta.partial_json),)
+        if delta.thinking is not None:
+            return (BlockDelta(index, "thinking", delta.thinking),)
+        if delta.signature is not None:
+            return (BlockDelta(index, "signature", delta.signature),)
+        if delta.citation not in (_ABSENT, _NULL):
+            return (BlockDelta(index, "citation", bytes(delta.citation).decode()),)
+        return _NONE
+
+    def _started(self, index: int, block: msgspec.Raw) -> Events:
+        block = msgspec.Raw(bytes(block) or b"null")  # not a view on the event's text
+        if block_type(block) in _STREAMED:
+            return (BlockStarted(index, block),)
+        self._held[index] = (bytes(block), {})
+        return _NONE
+
+    def _stopped(self, index: int) -> Events:
+        held = self._held.pop(index, None)
+        if held is None:
+            return (BlockStopped(index),)
+        opened, added = held
+        return BlockStarted(index, msgspec.Raw(_whole(opened, added))), BlockStopped(index)
+
+    def _report(self, reported: _Usage | None) -> None:
+        if reported is None:
+            return
+        old = self.usage or Usage()
+        self.usage = Usage(
+            _or(reported.input_tokens, old.input_tokens),
+            _or(reported.output_tokens, old.output_tokens),
+            _or(reported.cache_read_input_tokens, old.cache_read_tokens),
+            _or(reported.cache_creation_input_tokens, old.cache_write_tokens),
+        )
+
+
+def _or(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
+
+
+def _grow(held: dict[str, Any], delta: dict[str, Any]) -> None:
+    """A delta of a block that is not known: texts are appended, anything else replaces."""
+    for name, value in delta.items():
+        if name == "type" or value is None:
+            continue
+        before = held.get(name)
+        held[name] = before + value if isinstance(before, str) and isinstance(value, str) else value
+
+
+def _whole(opened: bytes, held: dict[str, Any]) -> bytes:
+    """The block as it was opened, with what its deltas added."""
+    if not held:
+        return opened
+    fields: dict[str, Any] = msgspec.json.decode(opened, type=dict[str, msgspec.Raw])
+    for name, value in held.items():
+        before = bytes(fields.get(name, b""))
+        if isinstance(value, str) and before.startswith(b'"'):
+            value = msgspec.json.decode(before, type=str) + value
+        fields[name] = value
+    return encode_json(fields)

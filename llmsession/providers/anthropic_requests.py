@@ -1,0 +1,123 @@
+"""Our requests as bodies of the Messages API, with cache breakpoints. Pure: equal requests give
+equal bytes, and a request gets its breakpoints by its own content alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from llmsession.errors import ProviderError
+from llmsession.turns.blocks import block_type, join_blocks, split_blocks
+from llmsession.turns.request import Request, RequestMessage
+
+__all__ = ["CacheTtl", "count_body", "messages_body"]
+
+CacheTtl: TypeAlias = Literal["5m", "1h"] | None
+
+_FIXED = ("model", "messages", "max_tokens", "system", "stream")
+_COUNTED = ("thinking", "tool_choice", "output_config", "context_management", "mcp_servers")
+_NOT_CACHED = frozenset({"thinking", "redacted_thinking"})
+_CONTROL = b'"cache_control"'
+_Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def messages_body(request: Request, *, cache: CacheTtl) -> tuple[bytes, tuple[str, ...]]:
+    """The JSON body of a streaming request, and the betas that it needs in its header.
+
+    With *cache* up to four breakpoints are placed: at the end of the tools, of the system prompt,
+    and of the last two messages of the user, so that a step reads what the step before it wrote,
+    however many blocks lie between. Where the request has a breakpoint of its own, or asks for
+    automatic caching, none is placed.
+
+    Raises ProviderError, fatal, where an option may not be set by the caller.
+    """
+    options = dict(request.options)
+    betas = _betas(options.pop("betas", ()))
+    for name in _FIXED:
+        if name in options:
+            raise ProviderError(f"option {name!r} is the session's to set", kind="fatal")
+    body = _framed(request, None if _has_own(request) else cache, options.pop("tools", ()))
+    body |= options
+    body["stream"] = True
+    return msgspec.json.encode(body), betas
+
+
+def count_body(request: Request) -> tuple[bytes, tuple[str, ...]]:
+    """The JSON body that has *request* counted, and the betas that it needs in its header."""
+    options = request.options
+    body = _framed(request, None, options.get("tools", ()))
+    del body["max_tokens"]
+    body |= {name: options[name] for name in _COUNTED if name in options}
+    return msgspec.json.encode(body), _betas(options.get("betas", ()))
+
+
+def _betas(given: Any) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(map(str, given))
+
+
+def _framed(request: Request, cache: CacheTtl, own_tools: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": request.model, "max_tokens": request.max_tokens}
+    control = {"type": "ephemeral"} | ({"ttl": cache} if cache == "1h" else {})
+    if request.system:
+        body["system"] = request.system
+        if cache:
+            body["system"] = [{"type": "text", "text": request.system, "cache_control": control}]
+    tools: list[Any] = [*request.tools, *own_tools]
+    if tools:
+        if cache and not own_tools:
+            tools[-1] = _with_control(request.tools[-1], control)
+        body["tools"] = tools
+    messages = list(request.messages)
+    if cache:
+        for at in _last_of_user(messages, 2):
+            messages[at] = _marked(messages[at], control)
+    body["messages"] = messages
+    return body
+
+
+def _has_own(request: Request) -> bool:
+    """Has the caller placed breakpoints already? The API takes four in all, the longest-lived
+    first, so ours and theirs cannot be mixed."""
+    if "cache_control" in request.options:
+        return True
+    if any(_CONTROL in bytes(tool) for tool in request.tools):
+        return True
+    return any(
+        _CONTROL in bytes(message.body) and _marks(message.body) for message in request.messages
+    )
+
+
+def _marks(body: msgspec.Raw) -> bool:
+    for raw in split_blocks(body):
+        if _CONTROL not in bytes(raw):
+            continue
+        fields = _Fields.decode(raw)
+        if "cache_control" in fields:
+            return True
+        content = bytes(fields.get("content", b""))
+        nested = block_type(raw) == "tool_result" and content.startswith(b"[")
+        if nested and _marks(msgspec.Raw(content)):
+            return True
+    return False
+
+
+def _last_of_user(messages: Sequence[RequestMessage], most: int) -> list[int]:
+    found = [at for at, message in enumerate(messages) if message.role == "user"]
+    return found[-most:]
+
+
+def _marked(message: RequestMessage, control: dict[str, str]) -> RequestMessage:
+    """*message* with a breakpoint on its last block that may carry one."""
+    raws = split_blocks(message.body)
+    for at in reversed(range(len(raws))):
+        if block_type(raws[at]) not in _NOT_CACHED:
+            raws[at] = _with_control(raws[at], control)
+            return RequestMessage(message.role, join_blocks(raws))
+    return message
+
+
+def _with_control(raw: msgspec.Raw, control: dict[str, str]) -> msgspec.Raw:
+    fields: dict[str, Any] = _Fields.decode(raw)
+    return msgspec.Raw(msgspec.json.encode({**fields, "cache_control": control}))

@@ -1,0 +1,422 @@
+"""What a provider's failure means: too large, worth another try, or final. Pure.
+
+The rule behind the order of the steps: losing history to a busy account is the worse error, so
+whatever speaks of rates, quotas, money or permissions is never an overflow.
+Source: the texts that providers answer with over their limits, collected by LibreChat's agents,
+Cline, Continue and Jan.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+__all__ = ["Failure", "FailureKind", "Overflow", "classify", "find_overflow", "retry_delay_s"]
+
+FailureKind: TypeAlias = Literal["retryable", "overflow", "fatal"]
+
+MAX_DEPTH = 4
+MAX_CHARS = 20_000
+"""Of the text of one failure; what matters stands at its front."""
+
+
+class Overflow(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that is too large for the model or the account.
+
+    ``limit_tokens`` and ``requested_tokens`` are as the provider named them;
+    ``prompt_tokens`` is the prompt alone, where it said so.
+    """
+
+    kind: Literal["context_window", "request_too_large"]
+    limit_tokens: int | None = None
+    requested_tokens: int | None = None
+    prompt_tokens: int | None = None
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """How a failure is treated. ``delay_s`` is what the server asked for, 0 if nothing."""
+
+    kind: FailureKind
+    delay_s: float = 0.0
+    overflow: Overflow | None = None
+
+
+# Flattening.
+
+_FIELDS = (
+    "message", "code", "type", "status", "reason", "error", "cause", "body", "data", "response",
+    "__cause__", "detail", "details", "errors",
+)  # fmt: skip
+
+
+def _texts(value: Any, depth: int, seen: set[int]) -> Iterator[str]:
+    """Every text in *value* that may say what went wrong, the outermost first."""
+    if isinstance(value, str):
+        yield value
+        if depth < MAX_DEPTH and value.lstrip()[:1] in ("{", "["):
+            with suppress(ValueError, RecursionError):
+                yield from _texts(json.loads(value), depth + 1, seen)
+        return
+    if isinstance(value, bytes):
+        yield from _texts(value[:MAX_CHARS].decode("utf-8", "replace"), depth, seen)
+        return
+    if isinstance(value, bool) or value is None or depth >= MAX_DEPTH or id(value) in seen:
+        return
+    if isinstance(value, int):
+        yield str(value)
+        return
+    seen.add(id(value))
+    if isinstance(value, Mapping):
+        yield from _of_fields(value.get, depth, seen)
+    elif isinstance(value, list | tuple):
+        for item in value[:20]:
+            yield from _texts(item, depth + 1, seen)
+    elif isinstance(value, BaseException):
+        yield _said(value)
+        yield from _of_fields(lambda name: _attribute(value, name), depth, seen)
+
+
+def _of_fields(get: Callable[[str], Any], depth: int, seen: set[int]) -> Iterator[str]:
+    for name in _FIELDS:
+        found = get(name)
+        if found is not None:
+            yield from _texts(found, depth + 1, seen)
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a foreign exception may not even be printable
+        return ""
+
+
+def _attribute(error: BaseException, name: str) -> Any:
+    try:
+        return getattr(error, name, None)
+    except Exception:  # a property of a foreign exception may raise
+        return None
+
+
+_URL = re.compile(r"https?://\S+")
+
+
+def _flatten(value: Any) -> str:
+    text = "\n".join(_texts(value, 0, set()))[:MAX_CHARS]
+    # The recoverable answer of OpenAI links to a page whose name speaks of rate limits.
+    return _URL.sub("", text)
+
+
+# Patterns.
+
+_OUTPUT_CAP = re.compile(
+    r"max(?:imum)?_?(?:completion_|output_|new_)?tokens['`\"]* is too large"
+    r"|max_tokens:? \d+ > \d+, which is the maximum allowed number of output tokens"
+    r"|maximum allowed number of output tokens"
+    r"|at most \d+ completion tokens",
+    re.I,
+)
+_NOT_RECOVERABLE = re.compile(
+    r"rate limit reached|requests per (?:min|day)|\brpm\b|too many requests|insufficient_quota"
+    r"|quota exceeded|exceeded your current quota|billing|payment required"
+    r"|(?:invalid|incorrect) (?:api|x-api)[ -]key|invalid_api_key|authentication|unauthorized"
+    r"|permission[ _]denied|forbidden",
+    re.I,
+)
+_Made: TypeAlias = Callable[[re.Match[str]], "Overflow | None"]
+
+
+def _number(text: str | None) -> int | None:
+    return int(re.sub(r"[^0-9]", "", text)) if text else None
+
+
+def _window(*, prompt_alone: bool) -> _Made:
+    """A pattern with the groups ``limit`` and ``asked``; *prompt_alone*: the provider counts no
+    output into what was asked for."""
+
+    def make(match: re.Match[str]) -> Overflow:
+        groups = match.groupdict()
+        asked = _number(groups.get("asked"))
+        prompt = _number(groups.get("prompt")) or (asked if prompt_alone else None)
+        return Overflow(
+            kind="context_window",
+            limit_tokens=_number(groups.get("limit")),
+            requested_tokens=asked,
+            prompt_tokens=prompt,
+        )
+
+    return make
+
+
+def _input_and_output(match: re.Match[str]) -> Overflow:
+    prompt, output = int(match["prompt"]), int(match["output"])
+    return Overflow(
+        kind="context_window",
+        limit_tokens=int(match["limit"]),
+        requested_tokens=prompt + output,
+        prompt_tokens=prompt,
+    )
+
+
+def _reply_room(match: re.Match[str]) -> Overflow | None:
+    """The room asked for the reply does not fit beside the prompt. Where it would not fit alone
+    either, the prompt is not to blame."""
+    output, limit = int(match["output"]), int(match["limit"])
+    return None if output >= limit else _input_and_output(match)
+
+
+def _rate_of_tokens(match: re.Match[str]) -> Overflow | None:
+    limit, asked = _number(match["limit"]) or 0, _number(match["asked"]) or 0
+    if asked <= limit:
+        return None  # another time it fits: the account is busy, the request is not too large
+    return Overflow(kind="request_too_large", limit_tokens=limit, requested_tokens=asked)
+
+
+def _too_many_bytes(_match: re.Match[str]) -> Overflow:
+    return Overflow(kind="request_too_large")
+
+
+_N = r"[\d,]+"
+_PARTS = rf"\((?P<prompt>{_N}) (?:of text input|in the messages)[^)]*\)"
+
+_BEFORE_THE_CAP: tuple[tuple[re.Pattern[str], _Made], ...] = (
+    # vLLM: a cap on the output by its words, but the prompt decides whether it fits.
+    (
+        re.compile(
+            r"tokens['`\"]* is too large: (?P<output>\d+)\. This model's maximum context length is"
+            r" (?P<limit>\d+) tokens and your request has (?P<prompt>\d+) input tokens",
+            re.I,
+        ),
+        _reply_room,
+    ),
+)
+
+_PATTERNS: tuple[tuple[re.Pattern[str], _Made], ...] = (
+    (
+        re.compile(
+            rf"request too large[\s\S]{{0,200}}?\(TPM\):? limit:? (?P<limit>{_N}),"
+            rf" requested:? (?P<asked>{_N})",
+            re.I,
+        ),
+        _rate_of_tokens,
+    ),
+    (
+        re.compile(rf"prompt is too long: (?P<asked>{_N}) tokens > (?P<limit>{_N}) maximum", re.I),
+        _window(prompt_alone=True),
+    ),
+    (
+        re.compile(
+            r"input length and `?max_tokens`? exceed context limit: (?P<prompt>\d+) \+"
+            r" (?P<output>\d+) > (?P<limit>\d+)",
+            re.I,
+        ),
+        _input_and_output,
+    ),
+    (
+        re.compile(
+            rf"maximum context length is (?P<limit>{_N}) tokens[\s\S]{{0,80}}?messages resulted in"
+            rf" (?P<asked>{_N}) tokens",
+            re.I,
+        ),
+        _window(prompt_alone=True),
+    ),
+    (
+        re.compile(
+            rf"maximum context length is (?P<limit>{_N}) tokens[\s\S]{{0,80}}?requested"
+            rf" (?:about )?(?P<asked>{_N}) tokens(?:\s*{_PARTS})?",
+            re.I,
+        ),
+        _window(prompt_alone=False),
+    ),
+    (
+        re.compile(
+            rf"maximum prompt length is (?P<limit>{_N}) but the request contains (?P<asked>{_N})"
+            r" tokens",
+            re.I,
+        ),
+        _window(prompt_alone=True),
+    ),
+    (
+        re.compile(
+            rf"prompt contains (?P<asked>{_N}) tokens[\s\S]{{0,40}}?too large for model with"
+            rf" (?P<limit>{_N}) maximum context length",
+            re.I,
+        ),
+        _window(prompt_alone=True),
+    ),
+    (
+        re.compile(
+            rf"input token count[^.]{{0,40}}?exceeds the maximum number of tokens allowed"
+            rf" \(?(?P<limit>{_N})\)?",
+            re.I,
+        ),
+        _window(prompt_alone=False),
+    ),
+    (
+        re.compile(
+            rf"(?P<asked>{_N}) tokens in the prompt exceeds|tokens in the prompt exceeds", re.I
+        ),
+        _window(prompt_alone=True),
+    ),
+    (
+        re.compile(
+            rf"(?:request )?\((?P<asked>{_N}) tokens\) exceeds the available context size"
+            rf" \((?P<limit>{_N}) tokens\)",
+            re.I,
+        ),
+        _window(prompt_alone=True),
+    ),
+    (
+        re.compile(rf"maximum context length is (?P<limit>{_N})(?: tokens)?", re.I),
+        _window(prompt_alone=False),
+    ),
+    (
+        re.compile(
+            r"input is too long for requested model"
+            r"|input tokens exceeded: number of input tokens exceeds maximum length"
+            r"|prompt is too long"
+            r"|please reduce the length of the (?:messages|prompt|input)"
+            r"|decrease input length or max_tokens"
+            r"|use a shorter prompt"
+            r"|exceeds the available context size"
+            r"|exceed_context_size_error"
+            r"|context_length_exceeded",
+            re.I,
+        ),
+        _window(prompt_alone=False),
+    ),
+    (
+        re.compile(r"\brequest_too_large\b|request exceeds the maximum (?:allowed )?size", re.I),
+        _too_many_bytes,
+    ),
+)
+"""In order; the first that matches decides, also where it decides against."""
+
+_VERTEX = re.compile(r"google request failed with status code 400", re.I)
+_VERTEX_SHARE = 0.8
+
+
+def find_overflow(
+    error: Any, *, estimated_prompt: int | None = None, max_ctx: int | None = None
+) -> Overflow | None:
+    """Does *error* say that the request was too large? None for anything else.
+
+    *error* is an exception, decoded or encoded JSON, or text; anything else is None, and nothing
+    is raised. *estimated_prompt* and *max_ctx*, in tokens, are needed for the one answer that
+    names no reason (Vertex).
+    """
+    text = _flatten(error)
+    for pattern, make in _BEFORE_THE_CAP:
+        if match := pattern.search(text):
+            return make(match)
+    if _OUTPUT_CAP.search(text) or _NOT_RECOVERABLE.search(text):
+        return None
+    for pattern, make in _PATTERNS:
+        if match := pattern.search(text):
+            return make(match)
+    share = (estimated_prompt or 0) / max_ctx if max_ctx else 0.0
+    if share >= _VERTEX_SHARE and _VERTEX.search(text):
+        return Overflow(kind="context_window")
+    return None
+
+
+# Everything else.
+
+_RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
+_SPENT = re.compile(
+    r"insufficient_quota|exceeded your current quota|billing|payment required|credit balance", re.I
+)
+_KINDS: dict[str, FailureKind] = {
+    # Anthropic's types, as in error events of a stream.
+    "overloaded_error": "retryable",
+    "rate_limit_error": "retryable",
+    "api_error": "retryable",
+    "timeout_error": "retryable",
+    "gateway_timeout_error": "retryable",
+    "invalid_request_error": "fatal",
+    "authentication_error": "fatal",
+    "permission_error": "fatal",
+    "billing_error": "fatal",
+    "not_found_error": "fatal",
+    # OpenAI's types and codes, and Bedrock's.
+    "server_error": "retryable",
+    "rate_limit_exceeded": "retryable",
+    "insufficient_quota": "fatal",
+    "invalid_api_key": "fatal",
+    "model_not_found": "fatal",
+    "throttlingException": "retryable",
+    "modelStreamErrorException": "retryable",
+    "internalServerException": "retryable",
+    "serviceUnavailableException": "retryable",
+    "validationException": "fatal",
+}
+
+
+def classify(
+    error: Any,
+    *,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    now: float = 0.0,
+    estimated_prompt: int | None = None,
+    max_ctx: int | None = None,
+) -> Failure:
+    """How to treat *error*, the body of an answer with *status*, or of an error in its stream.
+
+    *status* None or 200: in the middle of a stream, where the words alone count, and what is not
+    known is taken for the server's trouble, which passes. *now*, in seconds since the epoch, is
+    for a delay that is given as a date.
+    """
+    overflow = find_overflow(error, estimated_prompt=estimated_prompt, max_ctx=max_ctx)
+    if overflow is not None or status == 413:
+        return Failure("overflow", 0.0, overflow or Overflow(kind="request_too_large"))
+    delay_s = retry_delay_s(headers or {}, now=now)
+    asked = (headers or {}).get("x-should-retry")
+    if asked in ("true", "false"):
+        kind: FailureKind = "retryable" if asked == "true" else "fatal"
+    elif status is None or status < 400:
+        kind = _kind_by_words(error)
+    elif status == 429 and _SPENT.search(_flatten(error)):
+        kind = "fatal"  # what is used up does not come back by waiting
+    else:
+        kind = "retryable" if status in _RETRYABLE_STATUS or status >= 500 else "fatal"
+    return Failure(kind, delay_s if kind == "retryable" else 0.0)
+
+
+def _kind_by_words(error: Any) -> FailureKind:
+    inner = error.get("error", error) if isinstance(error, Mapping) else error
+    if not isinstance(inner, Mapping):
+        return "retryable"
+    for name in ("code", "type", "status"):
+        value = inner.get(name)
+        if isinstance(value, str) and value in _KINDS:
+            return _KINDS[value]
+        if isinstance(value, int) and value >= 400:  # compatible servers put the status there
+            return "retryable" if value in _RETRYABLE_STATUS or value >= 500 else "fatal"
+    return "fatal" if _NOT_RECOVERABLE.search(_flatten(inner)) else "retryable"
+
+
+def retry_delay_s(headers: Mapping[str, str], *, now: float) -> float:
+    """The seconds that the server asked to wait; 0 if it named none, or nothing that can be read.
+
+    ``retry-after-ms``, else ``retry-after`` in seconds or as a date (RFC 9110, 10.2.3), which is
+    read against the server's own ``date`` if it sent one, else against *now*.
+    """
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers[name]) / unit
+        except (KeyError, ValueError):
+            continue
+        return seconds if 0 < seconds < float("inf") else 0.0
+    try:
+        until = parsedate_to_datetime(headers["retry-after"]).timestamp()
+    except (KeyError, ValueError, TypeError):
+        return 0.0
+    with suppress(KeyError, ValueError, TypeError):
+        now = parsedate_to_datetime(headers["date"]).timestamp()
+    return max(0.0, until - now)

@@ -1,0 +1,131 @@
+"""SDK clients: one for each event loop that uses a provider, made on first use in it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import anyio
+from anyio.lowlevel import RunVar, current_token
+
+from llmsession.errors import InvalidConfig
+
+__all__ = ["ClientSettings", "Clients", "need_package", "pattern_options"]
+
+CLOSE_S = 2.0
+
+
+class ClientSettings:
+    """How clients reach their server. Times in seconds; ``read_timeout_s`` is the longest pause
+    between two pieces of a reply."""
+
+    def __init__(
+        self,
+        *,
+        max_retries: int,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+        max_connections: int,
+    ) -> None:
+        if max_retries < 0 or connect_timeout_s <= 0 or read_timeout_s <= 0 or max_connections < 1:
+            raise InvalidConfig(
+                "a provider needs max_retries >= 0, timeouts > 0 and max_connections >= 1, got"
+                f" {max_retries}, {connect_timeout_s}, {read_timeout_s}, {max_connections}"
+            )
+        self.max_retries = max_retries
+        self.connect_timeout_s = connect_timeout_s
+        self.read_timeout_s = read_timeout_s
+        self.max_connections = max_connections
+
+    def timeout(self) -> Any:
+        """The SDKs' form of the timeouts."""
+        import httpx2
+
+        return httpx2.Timeout(self.read_timeout_s, connect=self.connect_timeout_s)
+
+
+@cache
+def _certificates() -> Any:
+    """The system's certificates, read once: it takes some ten milliseconds."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+class Clients:
+    """The clients of one provider. *pattern* is a client that is copied for each event loop,
+    with the SDK's aiohttp transport on asyncio and its httpx transport elsewhere; *sdk* is the
+    SDK's module. With *given*, that client is used as it is, and it is not closed.
+    """
+
+    def __init__(self, sdk: Any, pattern: Any, settings: ClientSettings, *, given: bool) -> None:
+        import httpx2
+
+        self._sdk = sdk
+        self._pattern = pattern
+        self._given = given
+        # Made here, where it stops no event loop.
+        self._verify: Any = True if given else _certificates()
+        self._limits = httpx2.Limits(
+            max_connections=settings.max_connections, max_keepalive_connections=100
+        )
+        self._timeout = settings.timeout()
+        self._aiohttp = importlib.util.find_spec("aiohttp") is not None
+        self._made: RunVar[Any] = RunVar(f"llmsession client {id(self)}", None)
+        if self._aiohttp and not given:
+            self._http_client(sdk.DefaultAioHttpClient)  # imports what it needs; holds nothing yet
+
+    def current(self) -> Any:
+        """The client of the running event loop."""
+        if self._given:
+            return self._pattern
+        client = self._made.get()
+        if client is None:
+            token = current_token()
+            native = getattr(token, "native_token", token)
+            on_trio = type(native).__module__.startswith("trio")
+            use_aiohttp = self._aiohttp and not on_trio
+            sdk = self._sdk
+            kind = sdk.DefaultAioHttpClient if use_aiohttp else sdk.DefaultAsyncHttpxClient
+            client = self._pattern.copy(http_client=self._http_client(kind))
+            self._made.set(client)
+        return client
+
+    def _http_client(self, kind: Callable[..., Any]) -> Any:
+        return kind(timeout=self._timeout, limits=self._limits, verify=self._verify)
+
+    async def aclose(self) -> None:
+        """Close the running event loop's client, with its connections. The next use makes a new
+        one. Shielded; a server that does not let go is left after two seconds."""
+        client = self._made.get()
+        if client is None:
+            return
+        self._made.set(None)
+        with anyio.move_on_after(CLOSE_S, shield=True):
+            await client.close()
+
+
+def need_package(module: str, needed_for: str, extra: str) -> None:
+    """Raises InvalidConfig if *module* is not installed, naming what to install."""
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise InvalidConfig(f"{needed_for} needs a package that is not here: pip install '{extra}'")
+
+
+def pattern_options(settings: ClientSettings) -> dict[str, Any]:
+    """What a pattern is made with. Its HTTP client never sends anything; its copies have theirs."""
+    import httpx2
+
+    def refuse(_request: Any) -> Any:
+        raise RuntimeError("the pattern of a client sends nothing")
+
+    return {
+        "timeout": settings.timeout(),
+        "max_retries": settings.max_retries,
+        "http_client": httpx2.AsyncClient(transport=httpx2.MockTransport(refuse)),
+    }

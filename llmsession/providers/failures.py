@@ -1,0 +1,169 @@
+"""What an SDK raises, as ProviderError: translated once, without keys and without content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import ProviderError, error_text
+
+from .anthropic_events import StreamFault
+from .classify import Failure, classify
+
+__all__ = ["Failures", "secret_values"]
+
+MAX_CHARS = 500
+LEAST_SECRET = 6
+"""Shorter values are placeholders; replacing them everywhere would spoil the text."""
+HIDDEN = "[hidden]"
+
+_NETWORK = {"aiohttp", "httpcore", "httpcore2", "httpx", "httpx2"}
+_KEY_NAME = re.compile(r"key|token|secret|authorization|password", re.I)
+# What looks like a key, whosever it is: servers quote the key that they refuse.
+_LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|rk|pk)-[A-Za-z0-9_\-*.]{8,}|\bBearer [^\s'\",}]{8,}")
+# vLLM and others put the request into the answer that refuses it.
+_ECHO = re.compile(r"""(['"]input['"]\s*:).*""", re.S)
+
+
+def secret_values(*settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The values in *settings* that their names call secret, the longest first."""
+    found = {
+        value
+        for given in settings
+        for name, value in given.items()
+        if _KEY_NAME.search(name) and isinstance(value, str) and len(value) >= LEAST_SECRET
+    }
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+class Failures:
+    """The edge of one provider. ``retries`` says whether the SDK tries again before it raises."""
+
+    def __init__(self, provider: str, *, secrets: Iterable[str], retries: bool) -> None:
+        self._provider = provider
+        self._secrets = tuple(secrets)
+        self._retries = retries
+
+    def hide(self, text: str) -> str:
+        """*text* on one line, without keys, without what a server quoted of the request, and not
+        too long."""
+        text = " ".join(self._without_secrets(text).split())
+        return text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + " ..."
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        return _ECHO.sub(r"\1 " + HIDDEN, _LOOKS_LIKE_KEY.sub(HIDDEN, text))
+
+    def shown(self, error: BaseException) -> BaseException | None:
+        """*error* where it may be chained, None where its text says what has to be hidden."""
+        own = isinstance(error, ProviderError)  # it goes on as it is
+        text = error_text(error)
+        return None if own or self._without_secrets(text) != text else error
+
+    def refused(self, error: Exception, *, now: float) -> ProviderError:
+        """*error* came instead of a stream; the SDK has retried what it retries."""
+        if isinstance(error, ProviderError):
+            return error
+        status = getattr(error, "status_code", None)
+        if isinstance(status, int):
+            return self._answered(error, status, now=now)
+        if _is_network(error):
+            said = f"the connection to {self._provider} failed: {_network_text(error)}"
+            return self._made(said, Failure("retryable"), retried=self._retries)
+        return self._made(f"{self._provider}: {error_text(error)}", Failure("fatal"))
+
+    def broken(self, error: Exception, headers: Mapping[str, str], *, now: float) -> ProviderError:
+        """*error* came while the stream with *headers* was read."""
+        if isinstance(error, ProviderError):
+            if error.request_id is None:
+                error.request_id = _request_id(headers)
+            return error
+        request_id = _request_id(headers)
+        if isinstance(error, StreamFault):
+            said = f"{self._provider} reported in its stream: {_message(error.body)}"
+            failure = classify(error.body, headers=headers, now=now)
+            return self._made(said, failure, request_id=_request_id(error.body) or request_id)
+        if _is_network(error) or isinstance(error, UnicodeError):
+            said = f"the stream of {self._provider} broke: {_network_text(error)}"
+            return self._made(said, Failure("retryable"), request_id=request_id)
+        said = f"{self._provider}'s stream raised {error_text(error)}"
+        return self._made(said, Failure("fatal"), request_id=request_id)
+
+    def _answered(self, error: Exception, status: int, *, now: float) -> ProviderError:
+        headers = getattr(getattr(error, "response", None), "headers", {})
+        body = getattr(error, "body", None)
+        failure = classify(body or str(error), status=status, headers=headers, now=now)
+        return self._made(
+            f"{self._provider} answered {status}: {_message(body or str(error))}",
+            failure,
+            status=status,
+            request_id=_request_id(headers) or _request_id(body),
+            retried=self._retries and failure.kind == "retryable",
+        )
+
+    def _made(
+        self,
+        said: str,
+        failure: Failure,
+        *,
+        status: int | None = None,
+        request_id: str | None = None,
+        retried: bool = False,
+    ) -> ProviderError:
+        return ProviderError(
+            self.hide(said),
+            kind=failure.kind,
+            delay_s=failure.delay_s,
+            status=status,
+            request_id=request_id,
+            retried=retried,
+        )
+
+
+def _is_network(error: BaseException) -> bool:
+    if isinstance(error, OSError | EOFError):
+        return True
+    for kind in type(error).__mro__:
+        if kind.__module__.partition(".")[0] in _NETWORK or kind.__name__ == "APIConnectionError":
+            return True
+    return False
+
+
+def _network_text(error: BaseException) -> str:
+    """What went wrong below: an SDK only says that the connection failed."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        if type(found).__module__.partition(".")[0] in _NETWORK or isinstance(found, OSError):
+            error = found
+            break
+        seen.add(id(found))
+        found = found.__cause__
+    return error_text(error).rstrip(": ")
+
+
+def _message(body: Any) -> str:
+    """What an error body says, of which only the message and the type are shown."""
+    if isinstance(body, Mapping):
+        inner = body.get("error", body)
+        if isinstance(inner, Mapping):
+            said = inner.get("message") or inner.get("detail") or "no message"
+            kind = inner.get("type") or inner.get("code")
+            said = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+            return f"{said} ({kind})" if kind else said
+        return str(inner)
+    return str(body) or "no message"
+
+
+def _request_id(source: Any) -> str | None:
+    if not isinstance(source, Mapping):
+        return None
+    for name in ("request-id", "x-request-id", "apim-request-id", "request_id"):
+        value = source.get(name)
+        if isinstance(value, str) and value:
+            return value[:200]
+    return None

@@ -1,0 +1,166 @@
+"""The models by name: windows, output limits and needs. Every entry can be overridden; a model
+that is not here gets careful values.
+
+Source: the vendors' model pages, read in November 2026. Names are matched by their longest known
+beginning, so that dated versions need no entry of their own; other versions do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from llmsession.turns.request import Profile
+
+__all__ = ["ANTHROPIC", "CLAUDE", "COMPATIBLE", "OPENAI", "canonical_name", "find_profile"]
+
+ANTHROPIC = Profile(name="anthropic")
+"""A Claude model that we do not know: the smallest window and output of those in use, signed
+thinking bound to all that stands before it, no prefill."""
+
+COMPATIBLE = Profile(
+    name="openai",
+    binds_thinking=False,
+    window_tokens=32_768,
+    max_output_tokens=8_192,
+    chars_per_token=3.0,
+)
+"""An unknown model behind the chat completions API, local ones included. Their windows are set
+where they are served, so the careful one is small; say the real one in the configuration."""
+
+
+def _claude(window_tokens: int, max_output_tokens: int, **needs: bool) -> Profile:
+    fields = {"binds_thinking": False, **needs}
+    return msgspec.structs.replace(
+        ANTHROPIC, window_tokens=window_tokens, max_output_tokens=max_output_tokens, **fields
+    )
+
+
+_BOUND = _claude(1_000_000, 128_000, binds_thinking=True)
+_ADAPTIVE = _claude(1_000_000, 128_000)
+
+
+def _manual(max_output_tokens: int) -> Profile:
+    """Until 4.5: prefill is accepted, and with thinking on a tool loop has to start with it."""
+    return _claude(200_000, max_output_tokens, prefill=True, thinking_opens_tool_loop=True)
+
+
+CLAUDE: dict[str, Profile] = {
+    "claude-fable-5-1": _BOUND,
+    "claude-fable-5-2": _BOUND,
+    "claude-opus-5-5": _BOUND,
+    "claude-sonnet-5-5": _BOUND,
+    "claude-haiku-5-5": _BOUND,
+    "claude-fable-5": _ADAPTIVE,
+    "claude-opus-5": _ADAPTIVE,
+    "claude-sonnet-5": _ADAPTIVE,
+    "claude-opus-4-6": _ADAPTIVE,
+    "claude-opus-4-7": _ADAPTIVE,
+    "claude-opus-4-8": _ADAPTIVE,
+    "claude-sonnet-4-6": _ADAPTIVE,
+    "claude-opus-4-5": _manual(64_000),
+    "claude-sonnet-4-5": _manual(64_000),
+    "claude-haiku-4-5": _manual(64_000),
+    "claude-opus-4-1": _manual(32_000),
+    "claude-opus-4-0": _manual(32_000),
+    "claude-opus-4": _manual(32_000),
+    "claude-sonnet-4-0": _manual(64_000),
+    "claude-sonnet-4": _manual(64_000),
+    "claude-3-7-sonnet": _manual(64_000),
+    "claude-3-5": _claude(200_000, 8_192, prefill=True),
+    "claude-3": _claude(200_000, 4_096, prefill=True),
+}
+"""Mythos is not here: its limits are not published, and the careful values hold for it."""
+
+
+def _chat(window_tokens: int, max_output_tokens: int) -> Profile:
+    return msgspec.structs.replace(
+        COMPATIBLE, window_tokens=window_tokens, max_output_tokens=max_output_tokens
+    )
+
+
+# Where the vendor limits the prompt by itself (922,000 of 1,050,000; 272,000 of 400,000), that
+# is the window here: a request over it is refused, however short the reply is to be.
+_LONG = _chat(922_000, 128_000)
+_REASONING = _chat(272_000, 128_000)
+
+OPENAI: dict[str, Profile] = {
+    "gpt-6": _LONG,
+    "gpt-6.1": _LONG,
+    "gpt-6.2": _LONG,
+    "gpt-5.6": _LONG,
+    "gpt-5.6-luna": _REASONING,
+    "gpt-5.5": _LONG,
+    "gpt-5.4": _LONG,
+    "gpt-5.4-mini": _REASONING,
+    "gpt-5.4-nano": _REASONING,
+    "gpt-5": _REASONING,
+    "gpt-5.1": _REASONING,
+    "gpt-5.2": _REASONING,
+    "gpt-5-chat": _chat(128_000, 16_384),
+    "gpt-5.1-chat": _chat(128_000, 16_384),
+    "gpt-5.2-chat": _chat(128_000, 16_384),
+    "gpt-5.3-chat": _chat(128_000, 16_384),
+    "gpt-4.1": _chat(1_047_576, 32_768),
+    "gpt-4o": _chat(128_000, 16_384),
+    "chatgpt-4o": _chat(128_000, 16_384),
+    "gpt-4-turbo": _chat(128_000, 4_096),
+    "gpt-4-32k": _chat(32_768, 8_192),
+    "gpt-4": _chat(8_192, 4_096),
+    "gpt-3.5-turbo": _chat(16_385, 4_096),
+    "o1": _chat(200_000, 100_000),
+    "o1-mini": _chat(128_000, 65_536),
+    "o1-preview": _chat(128_000, 32_768),
+    "o3": _chat(200_000, 100_000),
+    "o4-mini": _chat(200_000, 100_000),
+    "gemini-2.5": _chat(1_048_576, 65_535),
+    "deepseek": _chat(128_000, 8_192),
+    "mistral-large": _chat(128_000, 16_384),
+    "grok-4": _chat(256_000, 32_768),
+}
+
+_REGION = re.compile(r"^(?:[a-z]{2,6}\.)?anthropic\.")
+_VERSION = re.compile(r"(?:-v\d+)?(?::\d+)?$")
+_DOTTED = re.compile(r"(?<=\d)\.(?=\d)")
+
+
+def canonical_name(model: str) -> str:
+    """*model* as its vendor names it: without the router's, region's or platform's additions.
+
+    ``us.anthropic.claude-opus-4-5-v1:0``, ``anthropic/claude-opus-4.5`` and
+    ``claude-opus-4-5@20251101`` are one model.
+    """
+    name = model.strip().lower().rpartition("/")[2].partition("@")[0]
+    name = _REGION.sub("", name)
+    if name.startswith("claude"):
+        name = _DOTTED.sub("-", _VERSION.sub("", name))
+    return name
+
+
+def find_profile(
+    model: str, known: Mapping[str, Profile], *, otherwise: Profile, own: Mapping[str, Profile]
+) -> Profile:
+    """The profile of *model*: *own* by its exact name, then *own* and *known* by the longest
+    beginning that ends where a part of the name ends, else *otherwise*."""
+    if model in own:
+        return own[model]
+    name = canonical_name(model)
+    best, found = "", otherwise
+    for table in (own, known):
+        for prefix, profile in table.items():
+            if len(prefix) >= len(best) and _begins(name, prefix) and prefix != best:
+                best, found = prefix, profile
+    return found
+
+
+_NEXT_VERSION = re.compile(r"[.-]\d{1,2}(?!\d)")
+
+
+def _begins(name: str, prefix: str) -> bool:
+    """A newer version is another model: 5.7 may need what 5 does not."""
+    if not name.startswith(prefix):
+        return False
+    rest = name[len(prefix) :]
+    return not rest or (not rest[0].isalnum() and _NEXT_VERSION.match(rest) is None)

@@ -1,0 +1,274 @@
+"""Our requests as chat completion requests. Pure: equal requests give equal bytes.
+
+Calls become ``tool_calls``, results become messages of the role ``tool`` in their order. What
+chat completions have no words for is left out (signed thinking, another provider's own tools) or
+said in text (that a result is an error; which result an image belongs to).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from llmsession.errors import ProviderError
+from llmsession.turns.blocks import block_type, split_blocks
+from llmsession.turns.request import Request
+
+__all__ = ["CallIds", "ChatDialect", "ToolNames", "chat_body", "chat_messages"]
+
+CallIds: TypeAlias = Literal["any", "short", "nine"]
+"""What a server takes as a call's id: anything; up to 40 characters (OpenAI); nine letters and
+digits (Mistral)."""
+
+MAX_NAME = 64
+MAX_ID = 40
+ERROR_MARK = "Error: "
+EMPTY_RESULT = "(no output)"
+EMPTY_MESSAGE = "(empty message)"
+_FIXED = ("model", "messages", "system", "stream")
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+_Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
+    """How one server wants to be spoken to.
+
+    ``system_role`` is "system" or "developer"; ``max_tokens_field`` is the name of the output
+    limit; ``usage`` asks for usage in the stream, which some servers refuse.
+    """
+
+    system_role: str = "system"
+    max_tokens_field: str = "max_tokens"
+    call_ids: CallIds = "any"
+    usage: bool = True
+    max_name: int = MAX_NAME
+
+
+class ToolNames:
+    """Tool names on their way out and back: ours may be longer than a server takes."""
+
+    def __init__(self, names: Sequence[str], longest: int) -> None:
+        self._out = {name: _short(name, longest) for name in names if len(name) > longest}
+        self._back = {short: name for name, short in self._out.items()}
+        self._longest = longest
+
+    def out(self, name: str) -> str:
+        """*name* as it is sent. Names of tools that are not offered any more are cut, too."""
+        return self._out.get(name) or _short(name, self._longest)
+
+    def back(self, name: str) -> str:
+        """The tool that the server means by *name*."""
+        return self._back.get(name, name)
+
+
+def _short(text: str, longest: int) -> str:
+    """*text*, its end replaced by a digest of it all if it is too long."""
+    if len(text) <= longest:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"{text[: longest - 13]}_{digest}"
+
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_NINE = re.compile(r"[a-zA-Z0-9]{9}")
+
+
+def _call_id(call_id: str, style: CallIds) -> str:
+    if style == "any":
+        return call_id
+    if style == "short":
+        return _short(call_id, MAX_ID)
+    if _NINE.fullmatch(call_id):
+        return call_id
+    number = int.from_bytes(hashlib.sha256(call_id.encode()).digest()[:8], "big")
+    digits = []
+    for _ in range(9):
+        number, digit = divmod(number, 62)
+        digits.append(_DIGITS[digit])
+    return "".join(digits)
+
+
+def chat_body(request: Request, dialect: ChatDialect) -> tuple[bytes, ToolNames]:
+    """The JSON of the chat completion request that *request* is, and the names to read its reply
+    with. Raises ProviderError, fatal, where an option may not be set by the caller."""
+    tools = [_Fields.decode(tool) for tool in request.tools]
+    names = ToolNames([_text(tool.get("name")) for tool in tools], dialect.max_name)
+    body: dict[str, Any] = {
+        "model": request.model,
+        "messages": list(chat_messages(request, dialect, names)),
+        dialect.max_tokens_field: request.max_tokens,
+    }
+    if tools:
+        body["tools"] = [_tool(tool, names) for tool in tools]
+    for name, value in request.options.items():
+        if name in _FIXED:
+            raise ProviderError(f"option {name!r} is the session's to set", kind="fatal")
+        _add_option(body, name, value, names)
+    body["stream"] = True
+    if dialect.usage:
+        body.setdefault("stream_options", {"include_usage": True})
+    return msgspec.json.encode(body), names
+
+
+def _text(raw: msgspec.Raw | None) -> str:
+    value = msgspec.json.decode(raw) if raw is not None else ""
+    return value if isinstance(value, str) else ""
+
+
+def _tool(tool: Mapping[str, msgspec.Raw], names: ToolNames) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": names.out(_text(tool.get("name")))}
+    if description := _text(tool.get("description")):
+        function["description"] = description
+    function["parameters"] = tool.get("input_schema", msgspec.Raw(b'{"type":"object"}'))
+    return {"type": "function", "function": function}
+
+
+def _add_option(body: dict[str, Any], name: str, value: Any, names: ToolNames) -> None:
+    """An option under the name and in the shape that chat completions give it."""
+    if name == "tool_choice" and isinstance(value, Mapping) and value.get("type") != "function":
+        if value.get("disable_parallel_tool_use"):
+            body["parallel_tool_calls"] = False
+        body["tool_choice"] = _tool_choice(value, names)
+    elif name == "stop_sequences":
+        body["stop"] = value
+    elif name == "tools" and isinstance(value, list | tuple):
+        body["tools"] = [*body.get("tools", ()), *value]
+    elif name not in ("cache_control", "betas"):
+        body[name] = value
+
+
+def _tool_choice(choice: Mapping[str, Any], names: ToolNames) -> Any:
+    match choice.get("type"):
+        case "any":
+            return "required"
+        case "tool":
+            name = names.out(str(choice.get("name", "")))
+            return {"type": "function", "function": {"name": name}}
+        case kind:
+            return kind
+
+
+def chat_messages(
+    request: Request, dialect: ChatDialect, names: ToolNames
+) -> Iterator[dict[str, Any]]:
+    """The messages of *request*, the system prompt first."""
+    if request.system:
+        yield {"role": dialect.system_role, "content": request.system}
+    for message in request.messages:
+        blocks = [_Fields.decode(raw) for raw in split_blocks(message.body)]
+        kinds = [block_type(raw) for raw in split_blocks(message.body)]
+        pairs = list(zip(kinds, blocks, strict=True))
+        if message.role == "assistant":
+            yield from _assistant(pairs, dialect, names)
+        else:
+            yield from _user(pairs, dialect)
+
+
+_Blocks: TypeAlias = Sequence[tuple[str, Mapping[str, msgspec.Raw]]]
+
+
+def _assistant(blocks: _Blocks, dialect: ChatDialect, names: ToolNames) -> Iterator[dict[str, Any]]:
+    said: list[str] = []
+    calls: list[dict[str, Any]] = []
+    reasoning: dict[str, str] = {}
+    for kind, block in blocks:
+        if kind == "text":
+            said.append(_text(block.get("text")))
+        elif kind == "tool_use":
+            calls.append(_tool_call(block, dialect, names))
+        elif kind == "thinking" and (field := _text(block.get("signature"))) in _REASONING_FIELDS:
+            reasoning[field] = reasoning.get(field, "") + _text(block.get("thinking"))
+    content = "\n\n".join(text for text in said if text.strip())
+    if not content and not calls:
+        return  # nothing of it can be said here, and an empty message is refused
+    message: dict[str, Any] = {"role": "assistant", "content": content or None, **reasoning}
+    if calls:
+        message["tool_calls"] = calls
+    yield message
+
+
+def _tool_call(
+    block: Mapping[str, msgspec.Raw], dialect: ChatDialect, names: ToolNames
+) -> dict[str, Any]:
+    arguments = bytes(block.get("input", b"{}")).decode()
+    return {
+        "id": _call_id(_text(block.get("id")), dialect.call_ids),
+        "type": "function",
+        "function": {"name": names.out(_text(block.get("name"))), "arguments": arguments},
+    }
+
+
+def _user(blocks: _Blocks, dialect: ChatDialect) -> Iterator[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    for kind, block in blocks:
+        if kind == "tool_result":
+            call_id = _call_id(_text(block.get("tool_use_id")), dialect.call_ids)
+            text, media = _result(block)
+            yield {"role": "tool", "tool_call_id": call_id, "content": text}
+            if media:
+                parts.append(_said(f"What call {call_id} returned besides text:"))
+                parts += media
+    for kind, block in blocks:
+        if kind != "tool_result":
+            part = _part(kind, block)
+            parts += [part] if part else []
+    if not parts:
+        if any(kind == "tool_result" for kind, _ in blocks):
+            return
+        parts = [_said(EMPTY_MESSAGE)]  # the roles have to take turns
+    if all(part["type"] == "text" for part in parts):
+        # A plain text is what every server reads.
+        yield {"role": "user", "content": "\n\n".join(part["text"] for part in parts)}
+    else:
+        yield {"role": "user", "content": parts}
+
+
+def _said(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _result(block: Mapping[str, msgspec.Raw]) -> tuple[str, list[dict[str, Any]]]:
+    """A result's text, and what else is in it."""
+    raw = bytes(block.get("content", b'""'))
+    texts: list[str] = []
+    media: list[dict[str, Any]] = []
+    if raw.startswith(b"["):
+        for part in split_blocks(raw):
+            kind, fields = block_type(part), _Fields.decode(part)
+            if kind == "text":
+                texts.append(_text(fields.get("text")))
+            elif found := _part(kind, fields):
+                media.append(found)
+    else:
+        texts.append(_text(msgspec.Raw(raw)))
+    text = "\n".join(texts) or EMPTY_RESULT
+    if bytes(block.get("is_error", b"")) == b"true" and not text.startswith(ERROR_MARK):
+        text = ERROR_MARK + text
+    return text, media
+
+
+def _part(kind: str, block: Mapping[str, msgspec.Raw]) -> dict[str, Any] | None:
+    """A block of a user's message as a content part; None for what cannot be said."""
+    if kind == "text":
+        text = _text(block.get("text"))
+        return _said(text) if text.strip() else None
+    if kind not in ("image", "document"):
+        return None
+    source = msgspec.json.decode(block.get("source", msgspec.Raw(b"null")))
+    if not isinstance(source, dict):
+        return None
+    media_type, data = source.get("media_type"), source.get("data")
+    url = f"data:{media_type};base64,{data}" if source.get("type") == "base64" else None
+    if kind == "image":
+        url = url or source.get("url")
+        return {"type": "image_url", "image_url": {"url": url}} if url else None
+    if source.get("type") == "text":
+        return _said(str(data))
+    if url is None:
+        return None
+    title = _text(block.get("title")) or "document"
+    return {"type": "file", "file": {"filename": title, "file_data": url}}

@@ -1,0 +1,81 @@
+"""Reading one reply from an SDK's stream: events out, errors translated, the connection closed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+import anyio
+
+from llmsession.turns.stream import StreamEvent
+
+from .failures import Failures
+
+__all__ = ["Reader", "read_reply_stream"]
+
+DRAIN_S = 0.1
+"""How long the end of a response may take after the reply's end. A response that is read to its
+end leaves its connection to the next request."""
+CLOSE_S = 0.5
+"""How long closing may take. The session gives a stream one second in all."""
+
+
+class Reader(Protocol):
+    """Makes our events of one reply's server-sent events."""
+
+    ended: bool
+
+    def read(self, data: str) -> tuple[StreamEvent, ...]:
+        """What one event means."""
+        ...
+
+    def finish(self) -> tuple[StreamEvent, ...]:
+        """What the stream's end means."""
+        ...
+
+
+async def read_reply_stream(
+    connect: Callable[[], Awaitable[Any]], reader: Reader, failures: Failures
+) -> AsyncGenerator[StreamEvent, None]:
+    """The events of the stream that *connect* opens. Raises ProviderError alone.
+
+    However it is left, the connection is free or closed afterwards.
+    """
+    try:
+        stream = await connect()
+    except Exception as error:
+        translated = failures.refused(error, now=time.time())
+        raise translated from failures.shown(error)
+    # The SDKs' own iteration makes models of the events, which costs more than all the rest.
+    # This is the step before it: decoded from the wire, but not yet from JSON.
+    events = stream._iter_events()
+    try:
+        async for sse in events:
+            if sse.data:
+                for event in reader.read(sse.data):
+                    yield event
+        for event in reader.finish():
+            yield event
+    except Exception as error:
+        translated = failures.broken(error, stream.response.headers, now=time.time())
+        if translated is error:
+            raise
+        raise translated from failures.shown(error)
+    finally:
+        await _close(stream, events, drain=reader.ended)
+
+
+async def _close(stream: Any, events: AsyncGenerator[Any, None], *, drain: bool) -> None:
+    """End the generators under *events* and close the response. Raises nothing."""
+    # A read that is cancelled at once ends every generator down to the socket; closing the
+    # outermost alone would leave the others to the garbage collector.
+    with (
+        suppress(Exception),
+        anyio.move_on_after(DRAIN_S if drain else 0, shield=True),
+    ):
+        async for _ in events:
+            pass
+    with suppress(Exception), anyio.move_on_after(CLOSE_S, shield=True):
+        await stream.close()

@@ -1,0 +1,143 @@
+"""What callers hand in, checked before it is enqueued."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, get_args
+
+import msgspec
+
+from llmsession.errors import InvalidInput, InvalidMessage
+from llmsession.turns.blocks import (
+    KNOWN_TYPES,
+    MAX_CONTENT_BYTES,
+    Content,
+    OpaqueBlock,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    clean_text,
+    encode_blocks,
+    parse_blocks,
+)
+from llmsession.turns.ids import TurnId, turn_number
+from llmsession.turns.records import Seed
+
+from .commands import IfBusy
+
+__all__ = [
+    "checked_if_busy",
+    "checked_labels",
+    "checked_seed",
+    "checked_session_id",
+    "checked_user_body",
+    "turn_or_moment",
+    "turn_or_none_before",
+]
+
+_IF_BUSY: tuple[str, ...] = get_args(IfBusy)
+
+MAX_LABELS = 64
+MAX_LABEL_NAME_CHARS = 64
+MAX_LABEL_CHARS = 256
+"""Labels are written with every row of a list: they name a session, they hold nothing."""
+MAX_ID_CHARS = 200
+
+
+def checked_user_body(content: Content) -> msgspec.Raw:
+    """The JSON blocks of a user's message. Raises InvalidMessage for what a user cannot say."""
+    body = encode_blocks(content)
+    blocks = parse_blocks(body)
+    if not any(not isinstance(block, TextBlock) or block.text.strip() for block in blocks):
+        raise InvalidMessage("the message is empty")
+    for at, block in enumerate(blocks):
+        if isinstance(block, TextBlock) and not block.text.strip():
+            raise InvalidMessage(f"block {at} is an empty text")
+        if isinstance(block, OpaqueBlock) and block.type in KNOWN_TYPES:
+            raise InvalidMessage(f"block {at} is not as a {block.type} block has to be")
+        if isinstance(block, ToolResultBlock):
+            raise InvalidMessage(f"block {at} is a tool result; use submit_tool_results")
+        if isinstance(block, ToolUseBlock) or block.__struct_config__.tag in (
+            "thinking",
+            "redacted_thinking",
+        ):
+            raise InvalidMessage(f"block {at} is the assistant's to say, not the user's")
+    return body
+
+
+def checked_session_id(session_id: Any) -> str:
+    """*session_id*. Raises InvalidInput for one that could not be logged or listed."""
+    if not isinstance(session_id, str):
+        raise InvalidInput(f"session id {session_id!r} is no text")
+    if not 0 < len(session_id) <= MAX_ID_CHARS or not session_id.isprintable():
+        told = f"is not 1 to {MAX_ID_CHARS} printable characters"
+        raise InvalidInput(f"session id {session_id!r} {told}")
+    return session_id
+
+
+def checked_labels(labels: Any) -> dict[str, str]:
+    """A copy of *labels*. Raises InvalidInput, naming the first that is no label."""
+    if not isinstance(labels, Mapping):
+        raise InvalidInput(f"labels are texts by name, not {type(labels).__name__}")
+    if len(labels) > MAX_LABELS:
+        raise InvalidInput(f"{len(labels)} labels; a session has at most {MAX_LABELS}")
+    for name, value in labels.items():
+        if not isinstance(name, str) or not name.isprintable():
+            raise InvalidInput(f"label name {name!r} is no printable text")
+        if not 0 < len(name) <= MAX_LABEL_NAME_CHARS:
+            told = f"has {len(name)} characters, not 1 to {MAX_LABEL_NAME_CHARS}"
+            raise InvalidInput(f"label name {name[:MAX_LABEL_NAME_CHARS]!r} {told}")
+        if not isinstance(value, str) or clean_text(value) != value:
+            raise InvalidInput(f"label {name!r} is no text")
+        if len(value) > MAX_LABEL_CHARS:
+            told = f"has {len(value)} characters, at most {MAX_LABEL_CHARS} are kept"
+            raise InvalidInput(f"label {name!r} {told}")
+    return dict(labels)
+
+
+def checked_seed(seed: Seed | str | None) -> Seed | None:
+    """*seed* as a Seed. Raises InvalidInput for one that says nothing, or too much."""
+    if seed is None:
+        return None
+    if isinstance(seed, str):
+        seed = Seed(seed)
+    if not isinstance(seed, Seed) or not isinstance(seed.text, str):
+        raise InvalidInput(f"a seed is a text or a Seed, not {type(seed).__name__}")
+    if not isinstance(seed.session, str):
+        raise InvalidInput(f"a seed's session is an id, not {seed.session!r}")
+    text = clean_text(seed.text)
+    if not text.strip():
+        raise InvalidInput("the seed is empty")
+    if len(text.encode()) > MAX_CONTENT_BYTES // 2:
+        raise InvalidInput(f"the seed is {len(text):,} characters, more than any request holds")
+    return Seed(text, clean_text(seed.session))
+
+
+def checked_if_busy(when_busy: Any) -> IfBusy:
+    """*when_busy* of a command on the whole history. Raises InvalidInput."""
+    if when_busy == "reject":
+        return "reject"
+    if when_busy == "interrupt":
+        return "interrupt"
+    raise InvalidInput(f"when_busy is {when_busy!r}; here it is one of {', '.join(_IF_BUSY)}")
+
+
+def turn_or_none_before(turn: TurnId | str | int) -> int:
+    """The number of *turn*; 0, which is before every turn, is 0. Raises InvalidInput."""
+    return 0 if turn == 0 else turn_number(turn)
+
+
+def turn_or_moment(before: TurnId | str | int | float | datetime) -> int | float:
+    """A turn's number, or a moment in seconds since the epoch, as a float. Raises InvalidInput
+    for what is neither, and for a datetime that does not say where its hour counts."""
+    if isinstance(before, datetime):
+        if before.tzinfo is None:
+            raise InvalidInput(f"{before} has no time zone; use datetime(..., tzinfo=UTC)")
+        return before.timestamp()
+    if isinstance(before, float):
+        if not math.isfinite(before):
+            raise InvalidInput(f"{before} is no moment in seconds since the epoch")
+        return before
+    return turn_number(before)

@@ -1,0 +1,79 @@
+"""Where a history is cut: by a rewind, by a forgetting, and by a fork of what was forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from llmsession.turns.messages import Message
+
+from .redaction import NOTHING_SAID
+
+__all__ = ["first_kept", "first_since", "forgotten_turns", "messages_before", "messages_through"]
+
+
+def messages_through(history: Sequence[Message], turn: int) -> int:
+    """How many messages *history* has up to the last one of *turn*; 0 for turn 0.
+
+    Raises ValueError if the turn is not in it.
+    """
+    if turn == 0:
+        return 0
+    for position in range(len(history), 0, -1):
+        if history[position - 1].turn == turn:
+            return position
+    raise ValueError(f"turn {turn} is not in the history")
+
+
+def messages_before(history: Sequence[Message], turn: int) -> int:
+    """How many messages *history* has before the first one of *turn*; all for turn 0.
+
+    Raises ValueError if the turn is not in it.
+    """
+    if turn == 0:
+        return len(history)
+    for position, message in enumerate(history):
+        if message.turn == turn:
+            return position
+    raise ValueError(f"turn {turn} is not in the history")
+
+
+def forgotten_turns(
+    history: Sequence[Message],
+    accepted_at: Mapping[int, int],
+    open_turns: Collection[int],
+    before: int,
+    edge: int,
+) -> frozenset[int]:
+    """The turns that go when *history* is to begin with turn *before*: those before it there,
+    and those that are in no history, have ended, and were accepted before the record *edge*."""
+    count = messages_before(history, before)
+    gone = {message.turn for message in history[:count]}
+    kept = {message.turn for message in history[count:]}
+    old = {turn for turn, seq in accepted_at.items() if seq < edge and turn not in open_turns}
+    return frozenset((gone | old) - kept)
+
+
+def first_since(
+    history: Sequence[Message],
+    accepted_at: Mapping[int, int],
+    said_at: Mapping[int, float],
+    moment: float,
+    head: int,
+) -> tuple[int, int]:
+    """The turn that *history* begins with, and the ``edge``, once all is gone that was said
+    before *moment*: nothing that was said then or later goes, whatever clocks showed."""
+    later = [turn for turn, at in said_at.items() if at >= moment]
+    edge = min((accepted_at[turn] for turn in later), default=head + 1)
+    in_order = dict.fromkeys(message.turn for message in history)
+    before = next((turn for turn in in_order if said_at[turn] >= moment), 0)
+    return before, edge
+
+
+def first_kept(history: Sequence[Message]) -> int | None:
+    """The turn that a *history* has to begin with because all before it was taken out of the
+    log; 0 if nothing is left, None if nothing was taken out."""
+    silent = [message.turn for message in history if message.body == NOTHING_SAID]
+    if not silent:
+        return None
+    after = history[messages_through(history, silent[-1]) :]
+    return after[0].turn if after else 0

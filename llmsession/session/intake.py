@@ -1,0 +1,199 @@
+"""How recorded conversations become sessions of a manager: one, or a tree with its branches."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import anyio
+import anyio.to_thread
+
+from llmsession.errors import InvalidInput, SessionError
+from llmsession.transcripts import Conversation
+from llmsession.turns import records as r
+from llmsession.turns.messages import Message
+
+from .actor import Actor
+from .checked import checked_labels, checked_session_id
+from .commands import ForkPoint
+from .config import SessionConfig
+from .core import profile_of
+from .cuts import messages_through
+from .importing import Imported, check_sendable, import_turns, source_of, usable_labels
+
+if TYPE_CHECKING:
+    from .manager import SessionManager
+
+__all__ = ["ConfigFor", "take_in", "take_in_all"]
+
+ConfigFor: TypeAlias = SessionConfig | Callable[[Conversation], SessionConfig]
+"""The configuration of what is imported: one for all, or chosen for each conversation."""
+
+INLINE_BYTES = 64 * 1024
+"""Up to here a conversation takes less to prepare than the hop to a thread."""
+
+
+class _Taken(NamedTuple):
+    """A conversation that is a session now. ``numbers`` are its turns' numbers there, by those
+    in the conversation; ``ends`` the seqs of their records, by number."""
+
+    conversation: Conversation
+    session: str
+    history: tuple[Message, ...]
+    numbers: Mapping[int, int]
+    ends: Mapping[int, int]
+
+
+class _Shared(NamedTuple):
+    """Where a branch leaves its parent's session: behind the record ``upto``, which ends what
+    they have in common: ``messages``, of the turns ``used``."""
+
+    parent: _Taken
+    upto: int
+    messages: tuple[Message, ...]
+    used: frozenset[int]
+
+
+async def take_in(
+    manager: SessionManager,
+    conversation: Conversation,
+    config: SessionConfig,
+    *,
+    session_id: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Actor:
+    """*conversation* as a new session. Raises as ``SessionManager.import_conversation``."""
+    _check_kind(conversation)
+    if session_id is None:
+        session_id = _own_id(conversation)
+    actor, _ = await _taken(manager, conversation, config, checked_session_id(session_id), labels)
+    return actor
+
+
+async def take_in_all(
+    manager: SessionManager, conversations: Sequence[Conversation], config_for: ConfigFor
+) -> tuple[str, ...]:
+    """Each of *conversations* as a new session, all or none; their ids, in the same order.
+
+    Raises as ``SessionManager.import_conversations``.
+    """
+    for conversation in conversations:
+        _check_kind(conversation)
+    taken: dict[int, _Taken] = {}
+    try:
+        for at in _parents_first(conversations):
+            conversation = conversations[at]
+            config = config_for(conversation) if callable(config_for) else config_for
+            shared = _shared(conversation, taken.values())
+            session = _own_id(conversation)
+            actor, imported = await _taken(
+                manager, conversation, config, session, None, shared=shared
+            )
+            numbers = {**(shared.parent.numbers if shared else {}), **imported.numbers}
+            ends = dict(actor.state.committed_at)
+            taken[at] = _Taken(conversation, session, actor.state.history, numbers, ends)
+            await manager.evict(actor)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            for each in reversed(taken.values()):
+                with suppress(SessionError):  # the first error is told
+                    await manager.delete(each.session)
+        raise
+    return tuple(taken[at].session for at in range(len(conversations)))
+
+
+def _check_kind(conversation: object) -> None:
+    if not isinstance(conversation, Conversation):
+        told = f"an import needs a Conversation, not {type(conversation).__name__}"
+        raise InvalidInput(told)
+
+
+def _own_id(conversation: Conversation) -> str:
+    """The conversation's own id, if a session can have it: so nothing is imported twice."""
+    try:
+        return checked_session_id(conversation.id)
+    except InvalidInput:
+        return uuid.uuid4().hex
+
+
+def _parents_first(conversations: Sequence[Conversation]) -> list[int]:
+    """The places of *conversations*, each behind that of its parent."""
+    places = {conversation.id: at for at, conversation in enumerate(conversations)}
+    order: dict[int, None] = {}
+    for start in range(len(conversations)):
+        way, at = list[int](), start
+        while at not in order and at not in way:
+            way.append(at)
+            at = places.get(conversations[at].parent, at)
+        order.update(dict.fromkeys(reversed(way)))
+    return list(order)
+
+
+def _shared(conversation: Conversation, taken: Iterable[_Taken]) -> _Shared | None:
+    """Where *conversation* leaves one of those that are *taken*; None if it stands alone, or if
+    its beginning is not what its parent's session has."""
+    count = conversation.shared_turns
+    parent = next((each for each in taken if each.conversation.id == conversation.parent), None)
+    if parent is None or not 0 < count <= len(conversation.turns):
+        return None
+    if conversation.turns[:count] != parent.conversation.turns[:count]:
+        return None
+    number = parent.numbers.get(conversation.turns[count - 1][0].turn)
+    if number is None:  # nothing was left of it
+        return None
+    messages = parent.history[: messages_through(parent.history, number)]
+    upto = parent.ends[number]
+    used = frozenset(turn for turn, end in parent.ends.items() if end <= upto)
+    return _Shared(parent, upto, messages, used)
+
+
+async def _taken(
+    manager: SessionManager,
+    conversation: Conversation,
+    config: SessionConfig,
+    session: str,
+    labels: Mapping[str, str] | None,
+    *,
+    shared: _Shared | None = None,
+) -> tuple[Actor, Imported]:
+    config, stored = manager.checked(config)
+    profile = profile_of(manager.provider, config)
+    before = shared.messages if shared else ()
+
+    def prepare() -> Imported:
+        imported = import_turns(
+            conversation,
+            session,
+            compaction=config.compaction,
+            before=before,
+            shared_turns=conversation.shared_turns if shared else 0,
+            used=shared.used if shared else (),
+        )
+        messages = (*before, *imported.messages)
+        check_sendable(conversation, messages, profile, config.frame(profile))
+        return imported
+
+    if sum(len(message.body) for message in conversation.messages) <= INLINE_BYTES:
+        imported = prepare()
+    else:
+        imported = await anyio.to_thread.run_sync(prepare, abandon_on_cancel=True)
+    own, left_out = usable_labels(conversation) if labels is None else (checked_labels(labels), ())
+    source = source_of(conversation, imported, *left_out)
+    if shared is None:
+        created = r.SessionCreated(session=session, config=stored, labels=own, source=source)
+        return await manager.make(config, session, [created, *imported.records]), imported
+
+    async def make() -> Actor:
+        point = ForkPoint(session, shared.upto)
+        async with manager.loader.forked(
+            shared.parent.session, point, own, shared.messages, source
+        ) as (state, hold):
+            records = list(imported.records)
+            if bytes(state.config) != bytes(stored):
+                records.insert(0, r.SessionConfigured(config=stored, voids_thinking=True))
+            await manager.loader.write(state, hold, records)
+            return manager.add(state, config, hold)
+
+    return await manager.bring(session, make), imported

@@ -1,0 +1,72 @@
+"""Turn: the handle of one accepted turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llmsession.errors import TurnAborted, TurnFailed
+from llmsession.turns.ids import TurnId
+
+from .hub import Subscription
+from .outcome import TurnOutcome
+from .promise import Promise
+
+if TYPE_CHECKING:
+    from .session import LLMSession
+
+__all__ = ["Turn"]
+
+
+class Turn:
+    """An accepted turn: its id, its events, its outcome. Holding it keeps the session live.
+
+    Iterating gives this turn's events from its acceptance on, previews included, and ends after
+    its terminal event. Several iterations at once are independent of each other. Dropping a Turn
+    interrupts nothing.
+    """
+
+    def __init__(self, session: LLMSession, number: int, promise: Promise[TurnOutcome] | None):
+        self._session = session
+        self._promise = promise
+        self.id = TurnId("u", number)
+
+    def __repr__(self) -> str:
+        return f"<Turn {self.id} of {self._session.id}>"
+
+    def _named(self) -> str:
+        return f"turn {self.id.number} of session {self._session.id!r}"
+
+    def __aiter__(self) -> Subscription:
+        return self._session.events_of(self.id.number)
+
+    async def outcome(self) -> TurnOutcome:
+        """How the turn ended, once it has, durably. Cancelling the wait changes nothing.
+
+        Raises SessionMoved, SessionClosed or StoreError if this owner lost the session first:
+        the turn's end is then in the log, written by whoever recovers it; where it was resumed,
+        ``LLMSession.turn`` gives a handle that waits for it.
+        """
+        if self._promise is not None:
+            return await self._promise.wait()
+        return await self._session.outcome_from_log(self.id.number)
+
+    async def text(self) -> str:
+        """What the assistant said last in this turn.
+
+        Raises TurnAborted or TurnFailed, with the outcome, if the turn was not committed.
+        """
+        outcome = await self.outcome()
+        if outcome.status == "aborted":
+            raise TurnAborted(
+                f"{self._named()} was aborted ({outcome.stop_reason})",
+                turn=self.id.number,
+                outcome=outcome,
+            )
+        if outcome.status == "failed":
+            raise TurnFailed(
+                f"{self._named()} failed ({outcome.stop_reason}): {outcome.error}",
+                turn=self.id.number,
+                cause_kind=outcome.stop_reason,
+                outcome=outcome,
+            )
+        return outcome.text

@@ -1,0 +1,222 @@
+"""What a store keeps of a body: the bytes themselves, or sealed with the user's key.
+
+AES-256-GCM with a random nonce for each body, by the library ``cryptography``. A sealed body is
+bound to its place, so that one cannot be put in another's place unseen. A key is 32 bytes of
+the user's own making, or a passphrase, from which scrypt makes them. The key itself is
+kept nowhere; a store keeps a *note*, which tells a right key from a wrong one.
+
+One key is good for 2**32 bodies: after so many, two random nonces of 96 bits are equal with a
+chance of 2**-32 (NIST SP 800-38D, 8.3).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from llmsession.errors import InvalidConfig, StoreError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+__all__ = [
+    "PLAIN",
+    "Cipher",
+    "Key",
+    "Unreadable",
+    "check_installed",
+    "check_key",
+    "lock",
+    "unlock",
+]
+
+Key = bytes | str
+"""32 bytes as they are, or a passphrase."""
+
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+_SALT_BYTES = 16
+# OWASP's Password Storage Cheat Sheet for scrypt: 128 MiB and some 0.4 s, once for each opening.
+_SCRYPT_N, _SCRYPT_R, _SCRYPT_P = 2**17, 8, 1
+_MOST_BYTES = 2**31 - 1  # of one body, by AESGCM
+_CHECK, _CHECK_PLACE = b"llmsession", b"key check"
+
+
+class Unreadable(Exception):
+    """These bytes were not sealed with this key for this place, or have been changed."""
+
+
+class Cipher(Protocol):
+    """Seals what a store keeps. May be used by several threads at once."""
+
+    def seal(self, body: bytes, place: bytes) -> bytes:
+        """*body* as it is kept at *place*."""
+        ...
+
+    def unseal(self, kept: bytes, place: bytes) -> bytes:
+        """The body that was sealed for *place*. Raises Unreadable."""
+        ...
+
+    def name(self, content: bytes) -> bytes:
+        """32 bytes that name *content*: equal for equal contents only."""
+        ...
+
+    def matches(self, content: bytes, name: bytes) -> bool:
+        """Is *content*, which was unsealed for the place *name*, the one that has that name?"""
+        ...
+
+
+class _Plain:
+    """Seals nothing; a content is named by its SHA-256."""
+
+    def seal(self, body: bytes, place: bytes) -> bytes:
+        return body
+
+    def unseal(self, kept: bytes, place: bytes) -> bytes:
+        return kept
+
+    def name(self, content: bytes) -> bytes:
+        return hashlib.sha256(content).digest()
+
+    def matches(self, content: bytes, name: bytes) -> bool:
+        return self.name(content) == name
+
+
+PLAIN: Cipher = _Plain()
+"""For a store without a key."""
+
+
+class _Sealing:
+    """Seals with keys made from one *key* of 32 bytes. A content is named by an HMAC: who has no
+    key cannot find out whether a store has a content that they know."""
+
+    def __init__(self, key: bytes) -> None:
+        self._aead = _aesgcm()(_subkey(key, b"seal"))
+        self._naming = _subkey(key, b"name")
+
+    def __repr__(self) -> str:
+        return "<a cipher>"
+
+    def seal(self, body: bytes, place: bytes) -> bytes:
+        if len(body) > _MOST_BYTES:
+            raise Unreadable(f"{len(body)} bytes are too many to be encrypted at once")
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._aead.encrypt(nonce, body, place)
+
+    def unseal(self, kept: bytes, place: bytes) -> bytes:
+        try:
+            return self._aead.decrypt(kept[:_NONCE_BYTES], kept[_NONCE_BYTES:], place)
+        except Exception as error:  # InvalidTag, or ValueError for a nonce that is cut short
+            raise Unreadable("it cannot be decrypted") from error
+
+    def name(self, content: bytes) -> bytes:
+        return hmac.digest(self._naming, content, "sha256")
+
+    def matches(self, content: bytes, name: bytes) -> bool:
+        return True  # the seal is bound to its name
+
+
+class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a store keeps in the open about its key. There is a ``salt``, and what scrypt cost,
+    for a passphrase alone."""
+
+    check: str
+    salt: str = ""
+    n: int = 0
+    r: int = 0
+    p: int = 0
+
+
+def check_key(key: Key | None) -> None:
+    """Raises InvalidConfig for what is no key. Nothing of the key is in the message."""
+    if key is None:
+        return
+    if isinstance(key, bytes):
+        if len(key) != KEY_BYTES:
+            raise InvalidConfig(f"a key of bytes has {KEY_BYTES} of them, this one {len(key)}")
+    elif not isinstance(key, str):
+        raise InvalidConfig(f"a key is bytes or text, not {type(key).__name__}")
+    elif not key:
+        raise InvalidConfig("a key that is a passphrase cannot be empty")
+
+
+def check_installed(key: Key | None) -> None:
+    """Raises InvalidConfig if there is a key, and ``cryptography``, which uses it, is not
+    installed. May read files: not for an event loop."""
+    if key is not None:
+        _aesgcm()
+
+
+def lock(key: Key) -> tuple[Cipher, str]:
+    """A cipher for a new store, and the note that the store is to keep. Takes some 0.4 s for a
+    passphrase. Raises InvalidConfig if ``cryptography`` is not installed."""
+    draft = _Note("")
+    if isinstance(key, str):
+        salt = base64.b64encode(os.urandom(_SALT_BYTES)).decode()
+        draft = _Note("", salt, _SCRYPT_N, _SCRYPT_R, _SCRYPT_P)
+    cipher = _Sealing(_key_bytes(key, draft))
+    check = base64.b64encode(cipher.seal(_CHECK, _CHECK_PLACE)).decode()
+    note = msgspec.structs.replace(draft, check=check)
+    return cipher, msgspec.json.encode(note).decode()
+
+
+def unlock(key: Key | None, note: str | None, where: str) -> Cipher:
+    """The cipher of the store *where* (as it is called in messages), which kept *note*.
+
+    Raises StoreError if a key is missing, wrong, or given for a store that is not encrypted, and
+    InvalidConfig if ``cryptography`` is not installed. Takes some 0.4 s for a passphrase.
+    """
+    if note is None:
+        if key is not None:
+            raise StoreError(f"{where} is not encrypted, and a key was given", committed=False)
+        return PLAIN
+    if key is None:
+        raise StoreError(f"{where} is encrypted, and no key was given", committed=False)
+    try:
+        kept = msgspec.json.decode(note, type=_Note)
+        check = base64.b64decode(kept.check)
+        wanted = str if kept.salt else bytes
+        if isinstance(key, wanted):
+            cipher = _Sealing(_key_bytes(key, kept))
+            if cipher.unseal(check, _CHECK_PLACE) == _CHECK:
+                return cipher
+    except Unreadable:
+        pass
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreError(f"{where} has a damaged note of its key", committed=False) from error
+    raise StoreError(f"the key is not that of {where}", committed=False)
+
+
+def _key_bytes(key: Key, note: _Note) -> bytes:
+    if isinstance(key, bytes):
+        return key
+    salt = base64.b64decode(note.salt)
+    return hashlib.scrypt(
+        key.encode("utf-8", "surrogatepass"),
+        salt=salt,
+        n=note.n,
+        r=note.r,
+        p=note.p,
+        maxmem=256 * note.n * note.r,  # twice what it needs
+        dklen=KEY_BYTES,
+    )
+
+
+def _subkey(key: bytes, use: bytes) -> bytes:
+    """A key for one use alone: HMAC as a key derivation (NIST SP 800-108)."""
+    return hmac.digest(key, b"llmsession " + use, "sha256")
+
+
+def _aesgcm() -> type[AESGCM]:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise InvalidConfig(
+            "a store with a key needs cryptography: install llmsession[encryption]"
+        ) from error
+    return AESGCM

@@ -1,0 +1,98 @@
+"""Large blocks, cut out of a record's body so that a store keeps each content once.
+
+A base64 image is a long string literal in the JSON of its record, and comes again in every session
+that it is sent to. Pure, and lossless for any bytes: what is cut out is put back at the same
+places, whether the body is JSON or not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+__all__ = [
+    "LARGE_BYTES",
+    "NAME_BYTES",
+    "Split",
+    "join_large",
+    "pack_places",
+    "split_large",
+    "unpack_places",
+]
+
+LARGE_BYTES = 16 * 1024
+"""From this length on a literal is cut out. Four pages of SQLite: below that, the row of its own
+costs more than a repeated block does."""
+NAME_BYTES = 32
+"""How long the name of a content is: SHA-256."""
+
+_PLACE_BYTES = 8
+# A literal, or what is left of one at the end. It never fails once it has begun, so that the
+# search is linear in any bytes: possessive, and the end will do for a closing quote.
+_LITERAL = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"|\\?\Z)', re.DOTALL)
+
+
+class Split(msgspec.Struct, frozen=True):
+    """A body without its large *parts*. Each belongs at its place in *rest*; places grow."""
+
+    rest: bytes
+    places: tuple[int, ...]
+    parts: tuple[bytes, ...]
+
+
+def split_large(body: bytes, *, large_bytes: int = LARGE_BYTES) -> Split | None:
+    """*body* and the string literals in it that have *large_bytes* or more, without their quotes
+    and with their escapes; None if there are none."""
+    if len(body) < large_bytes:
+        return None
+    kept: list[bytes] = []
+    places: list[int] = []
+    parts: list[bytes] = []
+    end = length = 0
+    for literal in _LITERAL.finditer(body):
+        start, stop = literal.span(1)
+        if stop - start < large_bytes:
+            continue
+        kept.append(body[end:start])
+        length += start - end
+        places.append(length)
+        parts.append(literal[1])
+        end = stop
+    if not parts:
+        return None
+    kept.append(body[end:])
+    return Split(b"".join(kept), tuple(places), tuple(parts))
+
+
+def join_large(rest: bytes, places: Sequence[int], parts: Sequence[bytes]) -> bytes:
+    """The body that was split, byte for byte. Raises ValueError for places that are not in
+    *rest*, or as many as there are parts."""
+    pieces: list[bytes] = []
+    end = 0
+    for place, part in zip(places, parts, strict=True):
+        if not end <= place <= len(rest):
+            raise ValueError(f"no place {place} in {len(rest)} bytes")
+        pieces += (rest[end:place], part)
+        end = place
+    pieces.append(rest[end:])
+    return b"".join(pieces)
+
+
+def pack_places(places: Sequence[int], names: Sequence[bytes]) -> bytes:
+    """Places, each with the name of its part, as a store keeps them beside the rest."""
+    return b"".join(
+        place.to_bytes(_PLACE_BYTES, "big") + name
+        for place, name in zip(places, names, strict=True)
+    )
+
+
+def unpack_places(packed: bytes) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+    """Places and names out of ``pack_places``. Raises ValueError for other bytes."""
+    step = _PLACE_BYTES + NAME_BYTES
+    if len(packed) % step:
+        raise ValueError(f"{len(packed)} bytes are no places of large blocks")
+    starts = range(0, len(packed), step)
+    places = tuple(int.from_bytes(packed[at : at + _PLACE_BYTES], "big") for at in starts)
+    return places, tuple(packed[at + _PLACE_BYTES : at + step] for at in starts)

@@ -1,0 +1,236 @@
+"""Connections to PostgreSQL: opened, lost, opened again; and its errors in our words.
+
+All of this runs in the store's own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
+
+from llmsession.errors import InvalidConfig, StoreError
+
+__all__ = [
+    "Connection",
+    "Connections",
+    "Patience",
+    "is_damage",
+    "is_lost",
+    "is_passing",
+]
+
+T = TypeVar("T")
+
+CONNECT_S = 10.0
+"""How long one attempt to connect may take."""
+BACKOFF_S, MOST_BACKOFF_S = 0.02, 1.0
+IDLE_S = 60.0
+"""After so long without use a connection for reading is closed."""
+
+# A role or a database may have other defaults. What a store promises must not depend on them:
+# an append is durable, a statement sees what was committed before it, and a vacuum takes its time.
+_SETTLE = """
+SELECT set_config('synchronous_commit', 'on', false)
+ WHERE current_setting('synchronous_commit') = 'off';
+SET default_transaction_isolation = 'read committed';
+SET default_transaction_read_only = off;
+SET statement_timeout = 0;
+SET lock_timeout = 0;
+SET idle_in_transaction_session_timeout = 0;
+SET jit = off
+"""
+
+
+class Connection(Protocol):
+    """What of asyncpg's connections is used."""
+
+    async def fetch(self, query: str, *args: object) -> Sequence[Any]: ...
+    async def fetchrow(self, query: str, *args: object) -> Any: ...
+    async def fetchval(self, query: str, *args: object) -> Any: ...
+    async def execute(self, query: str, *args: object) -> str: ...
+    def transaction(
+        self, *, isolation: str | None = None, readonly: bool = False
+    ) -> contextlib.AbstractAsyncContextManager[object]: ...
+    def is_closed(self) -> bool: ...
+    def terminate(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What asyncpg raises; a TimeoutError is an OSError."""
+
+_GONE = (
+    OSError,
+    asyncpg.PostgresConnectionError,  # class 08
+    asyncpg.OperatorInterventionError,  # class 57: it is being shut down, or starts
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,  # a standby: the address will lead to another one
+)
+_PASSING = (asyncpg.TransactionRollbackError,)  # class 40: a deadlock was broken, for example
+_DAMAGE = (
+    asyncpg.DataCorruptedError,
+    asyncpg.IndexCorruptedError,
+    asyncpg.InternalServerError,
+    asyncpg.PostgresIOError,
+)
+
+
+def is_lost(error: BaseException, connection: Connection | None) -> bool:
+    """Was it the connection, or the server, that failed, and may come back?"""
+    if isinstance(error, asyncpg.QueryCanceledError):
+        return False
+    return isinstance(error, _GONE) or (connection is not None and connection.is_closed())
+
+
+def is_passing(error: BaseException) -> bool:
+    """Was everything undone, and may the same thing succeed at once?"""
+    return isinstance(error, _PASSING)
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Did the server meet something of its own that it cannot read?"""
+    return isinstance(error, _DAMAGE)
+
+
+class Patience:
+    """How long a failure that may pass is waited out: *retry_s* from the first one on."""
+
+    def __init__(self, retry_s: float) -> None:
+        self._retry_s = retry_s
+        self._pause_s = BACKOFF_S
+        self._until: float | None = None
+
+    async def wait(self) -> bool:
+        """Wait for the next attempt, longer each time; False, at once, if there is to be none."""
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + self._retry_s
+        pause_s = min(self._pause_s, self._until - now)
+        if pause_s <= 0:
+            return False
+        await asyncio.sleep(pause_s)
+        self._pause_s = min(2 * self._pause_s, MOST_BACKOFF_S)
+        return True
+
+
+class Connections:
+    """Connections to the database at *dsn*: at most *most* that are shared, and own ones."""
+
+    def __init__(self, dsn: str, *, most: int, retry_s: float) -> None:
+        self._dsn = dsn
+        self.where, self._secret = _place(dsn)
+        self._most = most
+        self.retry_s = retry_s
+        self._pool: Any = None
+
+    async def open(self) -> Connection:
+        """A connection of one's own. Raises FAILURES."""
+        connection: Connection = await asyncpg.connect(
+            self._dsn, timeout=CONNECT_S, server_settings={"application_name": "llmsession"}
+        )
+        try:
+            await connection.execute(_SETTLE)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def run(self, act: Callable[[Connection], Awaitable[T]], *, changes: bool = False) -> T:
+        """What *act* returns, with a connection. What fails with the connection is done again
+        while there is patience; what *changes* something only if it had not begun.
+
+        Raises StoreError in place of asyncpg's errors.
+        """
+        patience = Patience(self.retry_s)
+        while True:
+            begun = False
+            connection: Connection | None = None
+            try:
+                async with self._pool.acquire() as connection:
+                    begun = True
+                    return await act(connection)
+            except FAILURES as error:
+                lost = is_lost(error, connection)
+                again = is_passing(error) or (lost and not (changes and begun))
+                if not again or not await patience.wait():
+                    unknown = lost and changes and begun
+                    raise self.failed(error, None if unknown else False) from error
+
+    async def execute(self, statement: str, *values: object) -> None:
+        """Run *statement*, which does no harm when it is run twice. Raises as ``run``."""
+        await self.run(lambda connection: connection.execute(statement, *values))
+
+    async def fetchrow(self, statement: str, *values: object) -> Any:
+        """The first row of *statement*, which does no harm when it is run twice. Raises as
+        ``run``."""
+        return await self.run(lambda connection: connection.fetchrow(statement, *values))
+
+    async def begin(self) -> None:
+        """Make what ``run`` needs; connects to nothing yet. Raises StoreError for an address that
+        cannot be used."""
+        if self._pool is not None:
+            return
+        try:
+            self._pool = await asyncpg.create_pool(
+                self._dsn,
+                min_size=0,
+                max_size=self._most,
+                max_inactive_connection_lifetime=IDLE_S,
+                timeout=CONNECT_S,
+                init=_settle,
+                reset=_leave,
+                server_settings={"application_name": "llmsession"},
+            )
+        except FAILURES as error:
+            raise self.failed(error, False) from error
+
+    async def close(self) -> None:
+        """Close the shared connections. Nothing may be running on them."""
+        if self._pool is not None:
+            with contextlib.suppress(*FAILURES):
+                await asyncio.wait_for(self._pool.close(), CONNECT_S)
+            self._pool.terminate()
+
+    def failed(self, error: BaseException, committed: Literal[False] | None) -> StoreError:
+        """*error* in our words: where, and what the server said in its first line."""
+        return StoreError(f"{self.where}: {self.told(error)}", committed=committed)
+
+    def told(self, error: BaseException) -> str:
+        """What *error* says; never the password, nor details, which quote what was stored."""
+        text = (str(error).strip() or "no answer").splitlines()[0]
+        if self._secret:
+            text = text.replace(self._secret, "***")
+        return f"{type(error).__name__}: {text}"
+
+
+async def _settle(connection: Connection) -> None:
+    await connection.execute(_SETTLE)
+
+
+async def _leave(connection: Connection) -> None:
+    """Nothing is to be reset: what we set holds for all, and asyncpg ends open transactions."""
+
+
+def _place(dsn: str) -> tuple[str, str]:
+    """How the database at *dsn* is called in messages, and the password that must not be.
+
+    Raises InvalidConfig for what is no address of PostgreSQL; the password is not in it.
+    """
+    try:
+        parts = urlsplit(dsn)
+        host, port, secret = parts.hostname or "", parts.port, parts.password or ""
+        query = parse_qs(parts.query)
+    except (ValueError, AttributeError, TypeError):
+        parts = None
+    if parts is None or parts.scheme not in ("postgresql", "postgres"):
+        raise InvalidConfig("a PostgreSQL store needs an address like postgresql://user@host/name")
+    secret = unquote(secret) or query.get("password", [""])[0]
+    host = host or query.get("host", [""])[0] or "localhost"
+    place = f"{host}:{port}" if port else host
+    return f"PostgreSQL at {place}, database {parts.path.lstrip('/') or 'by default'}", secret

@@ -1,0 +1,95 @@
+"""Where a session's records lie, when it shares some with others.
+
+A session appends to a log of its own. A fork's first records lie in its parent's, under the same
+seqs, so a session's records are a row of segments: the ranges of seqs that lie in other logs,
+and at the end whatever follows in its own. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+__all__ = ["LAST_SEQ", "Segment", "cut", "layout", "moved", "stored", "unused", "within"]
+
+LAST_SEQ = 2**32 - 1
+"""The greatest seq that a log can hold."""
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """The records *first* to *upto*, both included, lie in the log *source*."""
+
+    first: int
+    upto: int
+    source: int
+
+
+def layout(segments: Sequence[Segment], own: int, head: int) -> list[Segment]:
+    """All segments of the records 1 to *head*: those that were *stored*, then the log *own*."""
+    last = segments[-1].upto if segments else 0
+    if last >= head:
+        return list(segments)
+    return [*segments, Segment(last + 1, head, own)]
+
+
+def stored(segments: Iterable[Segment], own: int) -> list[Segment]:
+    """What is to be stored of *segments*: all but the range in *own* that they end with."""
+    kept = _joined(segments)
+    if kept and kept[-1].source == own:
+        kept.pop()
+    return kept
+
+
+def within(segments: Iterable[Segment], first: int, upto: int) -> list[Segment]:
+    """The part of *segments* that holds the records *first* to *upto*."""
+    return [
+        Segment(max(part.first, first), min(part.upto, upto), part.source)
+        for part in segments
+        if part.first <= upto and part.upto >= first
+    ]
+
+
+def cut(segments: Iterable[Segment], upto: int) -> list[Segment]:
+    """The part of *segments* that holds the records 1 to *upto*."""
+    return within(segments, 1, upto)
+
+
+def moved(segments: Iterable[Segment], seqs: Iterable[int], source: int) -> list[Segment]:
+    """*segments* with the records *seqs* lying in the log *source* instead."""
+    wanted = sorted(seqs)
+    parts: list[Segment] = []
+    at = 0
+    for part in segments:
+        first = part.first
+        while at < len(wanted) and wanted[at] <= part.upto:
+            seq = wanted[at]
+            if first < seq:
+                parts.append(Segment(first, seq - 1, part.source))
+            parts.append(Segment(seq, seq, source))
+            first, at = seq + 1, at + 1
+        if first <= part.upto:
+            parts.append(Segment(first, part.upto, part.source))
+    return _joined(parts)
+
+
+def unused(used: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The ranges of seqs that are in none of *used*; each range with both its ends."""
+    first = 1
+    for start, end in sorted(used):
+        if first < start:
+            yield first, start - 1
+        first = max(first, end + 1)
+    if first <= LAST_SEQ:
+        yield first, LAST_SEQ
+
+
+def _joined(segments: Iterable[Segment]) -> list[Segment]:
+    """*segments* with neighbours in one log joined."""
+    joined: list[Segment] = []
+    for part in segments:
+        if joined and joined[-1].source == part.source and joined[-1].upto + 1 == part.first:
+            joined[-1] = Segment(joined[-1].first, part.upto, part.source)
+        else:
+            joined.append(part)
+    return joined

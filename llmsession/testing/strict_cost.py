@@ -1,0 +1,96 @@
+"""What an answer costs, and how each API says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from llmsession.turns.usage import Usage
+
+from .strict_tokens import block_tokens
+
+__all__ = ["Cost", "PromptCost", "completion_usage", "cost_of_reply", "message_usage"]
+
+THINKING = ("thinking", "redacted_thinking")
+
+
+class PromptCost(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of one prompt: new, read from the cache, and written to it for five minutes or
+    for an hour. Together they are the whole prompt."""
+
+    new: int = 0
+    read: int = 0
+    written_5m: int = 0
+    written_1h: int = 0
+
+    @property
+    def whole(self) -> int:
+        """All tokens of the prompt."""
+        return self.new + self.read + self.written_5m + self.written_1h
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """The tokens of one prompt and of its reply; ``thinking`` is a part of ``output``."""
+
+    prompt: PromptCost
+    output: int = 0
+    thinking: int = 0
+
+    @classmethod
+    def told(cls, usage: Usage) -> Cost:
+        """What a script says that a reply costs."""
+        prompt = PromptCost(
+            new=usage.input_tokens,
+            read=usage.cache_read_tokens,
+            written_5m=usage.cache_write_tokens,
+        )
+        return cls(prompt, usage.output_tokens)
+
+    @property
+    def usage(self) -> Usage:
+        """The same in the words of the rest of this library."""
+        prompt = self.prompt
+        written = prompt.written_5m + prompt.written_1h
+        return Usage(prompt.new, self.output, prompt.read, written)
+
+
+def cost_of_reply(prompt: PromptCost, blocks: Iterable[dict[str, Any]]) -> Cost:
+    """The cost of a prompt and the blocks that answer it; at least one token of output."""
+    counted = [(str(block.get("type")), block_tokens(block)) for block in blocks]
+    thinking = sum(tokens for kind, tokens in counted if kind in THINKING)
+    return Cost(prompt, max(1, sum(tokens for _, tokens in counted)), thinking)
+
+
+def message_usage(cost: Cost, *, output: int | None = None) -> dict[str, Any]:
+    """``usage`` of the Messages API. *output* is what there is so far, in a stream."""
+    prompt = cost.prompt
+    return {
+        "input_tokens": prompt.new,
+        "cache_creation_input_tokens": prompt.written_5m + prompt.written_1h,
+        "cache_read_input_tokens": prompt.read,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": prompt.written_5m,
+            "ephemeral_1h_input_tokens": prompt.written_1h,
+        },
+        "output_tokens": cost.output if output is None else output,
+        "service_tier": "standard",
+    }
+
+
+def completion_usage(cost: Cost) -> dict[str, Any]:
+    """``usage`` of chat completions; cached tokens are a part of ``prompt_tokens``."""
+    prompt = cost.prompt
+    return {
+        "prompt_tokens": prompt.whole,
+        "completion_tokens": cost.output,
+        "total_tokens": prompt.whole + cost.output,
+        "prompt_tokens_details": {"cached_tokens": prompt.read, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": cost.thinking,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }

@@ -1,0 +1,232 @@
+"""Cline's classic task folders: the full history, and beside it what is hidden from the model.
+
+The range that was cut out stands in the list of tasks, replaced texts in ``context_history.json``.
+Whoever forgets them sends a prompt that is too long. Both are applied here: the conversation is
+what the model would be sent, the full history is a branch of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_block
+
+from ..conversation import Conversation, Note
+from ..formats import Files, Peek
+from .document import read_document
+from .record import Record
+from .said import Said
+from .task_folder import (
+    HISTORY,
+    Folder,
+    find_folders,
+    pairs_of,
+    read_kept,
+    said_of,
+    two_views,
+    written_messages,
+)
+from .times import milliseconds
+from .written import safe_name
+
+__all__ = ["FORMAT", "looks_cline_classic", "read_cline_classic", "write_cline_classic"]
+
+FORMAT = "cline-classic"
+
+_OVERRIDES = "context_history.json"
+_TASKS = "state/taskHistory.json"
+_TELLING = {"modelInfo", "metrics"}
+_INTERRUPTED = ("\n\n[Response interrupted by user]", "\n\n[Response interrupted by API Error]")
+
+
+def looks_cline_classic(peek: Peek) -> bool:
+    """Are the files a task of Cline, or the history of one?"""
+    if any(path.rpartition("/")[2] == HISTORY for path in peek.files):
+        return True
+    return any(
+        isinstance(each, dict) and "role" in each and "ts" in each and _TELLING & each.keys()
+        for each in peek.items
+    )
+
+
+def read_cline_classic(files: Files, strict: bool = False) -> tuple[Conversation, ...]:
+    """The conversations in *files*: for each task what the model would be sent, then the full
+    history, if that is another.
+
+    Raises TranscriptError: no task in them, a history that cannot be read; and, if *strict*, a
+    message of it that cannot be.
+    """
+    folders = find_folders(files, HISTORY)
+    if not folders:
+        raise TranscriptError(f"not a Cline task: no {HISTORY} in it")
+    return tuple(found for folder in folders for found in _read_task(folder, strict))
+
+
+def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
+    notes: list[Note] = []
+    document = read_document(folder.files[HISTORY], notes, strict=strict)
+    if not document.startswith(b"["):
+        raise TranscriptError(f"{HISTORY}: not a list of messages")
+    item = _history_item(folder, notes)
+    id = folder.id or item.text("id") or FORMAT
+    said: list[Said | None] = []
+    for number, raw in enumerate(split_blocks(document), 1):
+        record = Record.of(raw, number)
+        if record.text("role") in ("user", "assistant"):
+            each = said_of(record, f"{id}#{number - 1}", notes)
+            each.interrupted = _is_cut(each)
+            said.append(each)
+        elif strict:
+            raise TranscriptError(f"message {number}: no role of a message")
+        else:
+            said.append(None)
+            notes.append(Note(number, "bad_message", "no role of a message", visible=True))
+    overrides = read_kept(folder.files.get(_OVERRIDES), _OVERRIDES, notes)
+    cut = _deleted_range(item, len(said))
+    shown = _shown(said, cut, _new_texts(overrides), notes)
+    extra: dict[str, Any] = {"source_messages": len(said)}
+    if overrides is not None:
+        extra["context_history"] = msgspec.Raw(overrides)
+    if item.fields:
+        extra["history_item"] = msgspec.Raw(encode_json(item.fields))
+    for name in folder.files.keys() - {HISTORY, _OVERRIDES, "history_item.json"}:
+        notes.append(Note(1, "other_file", name))
+    return two_views(
+        shown,
+        [each for each in said if each is not None],
+        id,
+        FORMAT,
+        notes=notes,
+        title=item.text("task") or "",
+        extra={name: msgspec.Raw(encode_json(value)) for name, value in extra.items()},
+    )
+
+
+def _is_cut(said: Said) -> bool:
+    last = Record.of(said.blocks[-1] if said.blocks else None).text("text") or ""
+    return said.role == "assistant" and last.endswith(_INTERRUPTED)
+
+
+def _history_item(folder: Folder, notes: list[Note]) -> Record:
+    own = read_kept(folder.files.get("history_item.json"), "history_item.json", notes)
+    if own is not None:
+        return Record.of(own)
+    for path, raw in folder.above.items():
+        if path.rpartition("/")[2] == "taskHistory.json":
+            held = read_kept(raw, path, notes) or b"[]"
+            items = [Record.of(item) for item in split_blocks(held)] if held[:1] == b"[" else []
+            named = [item for item in items if item.text("id") == folder.id]
+            return next(iter(named or (items if len(items) == 1 else [])), Record(0, {}))
+    return Record(0, {})
+
+
+def _deleted_range(item: Record, messages: int) -> range:
+    """The places of the messages that were cut out."""
+    match item.value("conversationHistoryDeletedRange"):
+        case [int(first), int(last)] if 0 <= first <= last:
+            return range(first, min(last, messages - 1) + 1)
+    return range(0)
+
+
+def _new_texts(overrides: bytes | None) -> dict[int, dict[int, str]]:
+    """The text that stands in place of each block's, by message and block: the latest counts."""
+    found: dict[int, dict[int, str]] = {}
+    for place, edits in _pairs(msgspec.json.decode(overrides) if overrides else []):
+        match edits:
+            case [_, list(blocks)]:
+                for block, updates in _pairs(blocks):
+                    match updates[-1] if isinstance(updates, list) and updates else None:
+                        case [_, _, [str(text), *_], *_]:
+                            found.setdefault(place, {})[block] = text
+    return found
+
+
+def _pairs(rows: Any) -> list[tuple[int, Any]]:
+    kept = rows if isinstance(rows, list) else []
+    return [
+        (row[0], row[1])
+        for row in kept
+        if isinstance(row, list) and len(row) > 1 and isinstance(row[0], int)
+    ]
+
+
+def _shown(
+    said: Sequence[Said | None],
+    cut: range,
+    texts: dict[int, dict[int, str]],
+    notes: list[Note],
+) -> list[Said]:
+    shown: list[Said] = []
+    for at, each in enumerate(said):
+        if each is None or at in cut:
+            continue
+        if cut and at == cut.stop:
+            kept = [raw for raw in each.blocks if block_type(raw) != "tool_result"]
+            if len(kept) < len(each.blocks):
+                notes.append(Note(at + 1, "truncated_result", "its call is in the hidden part"))
+                each = msgspec.structs.replace(each, blocks=kept)
+            if not kept:
+                continue
+        if at in texts:
+            blocks = [_with_text(raw, texts[at].get(n)) for n, raw in enumerate(each.blocks)]
+            if blocks != each.blocks:
+                notes.append(Note(at + 1, "replaced_text", "as the model would be sent it"))
+                each = msgspec.structs.replace(each, blocks=blocks)
+        shown.append(each)
+    if cut:
+        detail = f"messages {cut.start + 1} to {cut.stop} are only in the full history"
+        notes.append(Note(cut.start + 1, "truncated", detail))
+    return shown
+
+
+def _with_text(raw: bytes, text: str | None) -> bytes:
+    if text is None:
+        return raw
+    if block_type(raw) == "tool_result":
+        return encode_json({**Record.of(raw).fields, "content": text})
+    return text_block(text) if block_type(raw) == "text" else raw
+
+
+# Writing.
+
+
+def write_cline_classic(conversations: Sequence[Conversation]) -> Files:
+    """A task folder for each conversation, and the list of tasks. A conversation that is here
+    with its full history is one task."""
+    files: dict[str, bytes] = {}
+    items: list[dict[str, Any]] = []
+    for main, full in _writable(conversations):
+        own = main.format in (FORMAT, "own")
+        whole = full or main
+        folder = f"tasks/{safe_name(main.id)}"
+        default = main.id if whole is main or full else ""
+        rows = written_messages(whole.messages, own=own, default=default)
+        files[f"{folder}/{HISTORY}"] = encode_json(rows)
+        item: dict[str, Any] = dict(Record.of(main.extra.get("history_item")).fields) if own else {}
+        if full is None:
+            item.pop("conversationHistoryDeletedRange", None)
+        elif "context_history" in main.extra:
+            files[f"{folder}/{_OVERRIDES}"] = bytes(main.extra["context_history"])
+        at = main.messages[0].created_at if main.messages else 0.0
+        named = {"id": main.id, "task": main.title}
+        items.append({"ts": milliseconds(at), "tokensIn": 0, "tokensOut": 0, "totalCost": 0,
+                      **item, **named})  # fmt: skip
+    return files | {_TASKS: encode_json(items)}
+
+
+def _writable(
+    conversations: Sequence[Conversation],
+) -> list[tuple[Conversation, Conversation | None]]:
+    """Pairs whose places the range and the new texts still fit; the others one by one."""
+    found: list[tuple[Conversation, Conversation | None]] = []
+    for main, full in pairs_of(conversations):
+        count = msgspec.json.decode(main.extra.get("source_messages", msgspec.Raw(b"-1")))
+        if full is None or len(full.messages) == count:
+            found.append((main, full))
+        else:
+            found += [(main, None), (full, None)]
+    return found

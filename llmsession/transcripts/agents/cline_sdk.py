@@ -1,0 +1,251 @@
+"""Cline's current sessions: a transcript that is never compacted, and beside it a sidecar with
+what the model is sent in its place.
+
+The sidecar stands for the first messages of the transcript, and counts only if a hash says that
+these are still the same. Ids and times are not part of the hash. The conversation is what the
+model would be sent, the full transcript a branch of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import encode_json
+
+from ..conversation import Conversation, Note
+from ..formats import Files, Peek
+from .document import read_document
+from .record import Record
+from .said import Said
+from .task_folder import pairs_of, read_kept, said_of, two_views, written_messages
+from .times import iso_time
+from .written import safe_name
+
+__all__ = ["FORMAT", "looks_cline_sdk", "prefix_hash", "read_cline_sdk", "write_cline_sdk"]
+
+FORMAT = "cline-sdk"
+
+_ENDING = ".messages.json"
+_KNOWN = {"messages", "sessionId", "system_prompt"}
+
+
+def looks_cline_sdk(peek: Peek) -> bool:
+    """Are the files a session of Cline, or the transcript of one?"""
+    if any(path.endswith(_ENDING) for path in peek.files):
+        return True
+    fields = peek.fields
+    telling = {"agent", "updated_at", "origin", "system_prompt"} & fields.keys()
+    messages = fields.get("messages")
+    return (
+        bool(telling)
+        and "version" in fields
+        and "sessionId" in fields
+        and (
+            isinstance(messages, list)
+            and all(isinstance(each, dict) and "role" in each for each in messages)
+        )
+    )
+
+
+def read_cline_sdk(files: Files, strict: bool = False) -> tuple[Conversation, ...]:
+    """The conversations in *files*: for each session what the model would be sent, then the full
+    transcript, if that is another.
+
+    Raises TranscriptError: no transcript, or one that cannot be read; and, if *strict*, a
+    message of it that cannot be.
+    """
+    paths = [path for path in sorted(files) if path.endswith(_ENDING)]
+    if not paths and len(files) == 1:
+        paths = list(files)
+    if not paths:
+        raise TranscriptError(f"not a Cline session: no *{_ENDING} in it")
+    return tuple(found for path in paths for found in _read_session(files, path, strict))
+
+
+def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, ...]:
+    notes: list[Note] = []
+    whole = Record.of(read_document(files[path], notes, strict=strict), 1)
+    if "messages" not in whole.fields:
+        raise TranscriptError("not a Cline session: no messages in it")
+    base = path.removesuffix(_ENDING)
+    id = whole.text("sessionId") or base.rpartition("/")[2] or FORMAT
+    records = whole.records("messages")
+    full = _said(records, id, notes, strict)
+    sidecar = Record.of(read_kept(files.get(f"{base}.compaction.json"), "compaction.json", notes))
+    manifest = read_kept(files.get(f"{base}.json"), "manifest", notes)
+    extra = whole.rest(_KNOWN)
+    if manifest is not None:
+        extra["manifest"] = msgspec.Raw(manifest)
+    shown: list[Said | None] = list(full)
+    summary = ""
+    if sidecar.fields:
+        extra["compaction"] = msgspec.Raw(encode_json(sidecar.fields))
+        if _fits(sidecar, records):
+            compacted = sidecar.records("messages")
+            count = sidecar.count("source_message_count")
+            shown = [*_said(compacted, f"{id}/compaction", notes, strict), *full[count:]]
+            summary = _summary(compacted)
+            detail = f"stands for the first {count} messages"
+            notes.append(Note(1, "compaction", detail))
+        else:
+            detail = "the sidecar is of other messages and does not count"
+            notes.append(Note(1, "stale_sidecar", detail))
+    return two_views(
+        [each for each in shown if each is not None],
+        [each for each in full if each is not None],
+        id,
+        FORMAT,
+        notes=notes,
+        system=whole.text("system_prompt") or "",
+        summary=summary,
+        title=Record.of(manifest).record("metadata").text("title") or "",
+        extra=extra,
+    )
+
+
+def _said(records: Sequence[Record], id: str, notes: list[Note], strict: bool) -> list[Said | None]:
+    said: list[Said | None] = []
+    for record in records:
+        if record.text("role") in ("user", "assistant"):
+            said.append(said_of(record, f"{id}#{record.number - 1}", notes))
+        elif strict:
+            raise TranscriptError(f"message {record.number}: no role of a message")
+        else:
+            said.append(None)
+            notes.append(Note(record.number, "bad_message", "no role of a message", visible=True))
+    return said
+
+
+def _summary(messages: Sequence[Record]) -> str:
+    found = (message.record("metadata").text("summary") for message in messages)
+    return next((text for text in found if text), "")
+
+
+# The sidecar.
+
+
+def _fits(sidecar: Record, records: Sequence[Record]) -> bool:
+    count, told = sidecar.count("source_message_count"), sidecar.text("source_prefix_hash")
+    if count > len(records) or sidecar.number_of("version") != 1:
+        return False
+    if told:
+        return told == prefix_hash(records[:count])
+    key = sidecar.text("source_last_message_key")
+    return bool(key) and count > 0 and key == _last_key(records[count - 1])
+
+
+def prefix_hash(records: Sequence[Record]) -> str:
+    """What Cline keeps of the messages that a sidecar stands for, to know them again."""
+    digest = hashlib.sha256(f"cline-session-compaction-source-v2\n{len(records)}\n".encode())
+    for record in records:
+        role = record.text("role")
+        rows = [["role", role], ["content", _hashed_content(record)]]
+        rows += [
+            [name, record.value(name)]
+            for name in ("agent", "sessionId", "metadata", "modelInfo", "metrics")
+        ]
+        digest.update(_js_json(rows).encode("utf-8", "replace") + b"\n")
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _last_key(record: Record) -> str:
+    id, at, role = (record.text("id") or "").strip(), record.number_of("ts"), record.text("role")
+    if id:
+        return f"id:{id}"
+    if at is not None:
+        return f"ts:{role}:{_js_json(at)}"
+    return f"content:{role}:{_js_json(_hashed_content(record))}"
+
+
+def _hashed_content(record: Record) -> Any:
+    content = record.value("content")
+    if record.text("role") != "user":
+        return content
+    if isinstance(content, str):
+        return _typed(content)
+    return [
+        {**part, "text": _typed(str(part.get("text") or ""))}
+        if isinstance(part, dict) and part.get("type") == "text"
+        else part
+        for part in content or []
+    ]
+
+
+_NOTICE = re.compile(r"<mode_notice>.*?</mode_notice>", re.DOTALL)
+_SLASH = re.compile(r"<user_command\b([^>]*)>.*</user_command>", re.DOTALL | re.IGNORECASE)
+_SLASH_NAME = re.compile(r'slash="([^"]+)"', re.IGNORECASE)
+_TEAM = "spawn a team of agents for the following task:"
+
+
+def _typed(text: str) -> str:
+    """What the user typed, without what Cline wraps around it."""
+    shown = text.strip()
+    for tag in ("user_input", "user_command"):
+        inner = re.sub(rf"<{tag}\b[^>]*>(.*?)</{tag}>", r"\1", shown, flags=re.DOTALL)
+        shown = (inner if inner != shown else re.sub(rf"<{tag}[^>]*>", "", shown)).strip()
+    shown = _NOTICE.sub("", shown).strip()
+    envelope = _SLASH.fullmatch(text.strip())
+    name = _SLASH_NAME.search(envelope[1]) if envelope else None
+    if name is None or not name[1].strip():
+        return shown
+    slash = name[1].strip()
+    if slash.lower() == "team":
+        slash = "team"
+        if shown.lower().startswith(_TEAM):
+            shown = shown[len(_TEAM) :].strip()
+    return f"/{slash} {shown}" if shown else f"/{slash}"
+
+
+def _js_json(value: Any) -> str:
+    """*value* as JavaScript writes it."""
+    return json.dumps(_js_numbers(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _js_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _js_numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_js_numbers(item) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e21:
+        return int(value)
+    return value
+
+
+# Writing.
+
+
+def write_cline_sdk(conversations: Sequence[Conversation]) -> Files:
+    """A folder for each conversation: its transcript, and its sidecar, if the full transcript is
+    here, too."""
+    files: dict[str, bytes] = {}
+    for main, full in pairs_of(conversations):
+        own = main.format in (FORMAT, "own")
+        whole = full or main
+        name = safe_name(main.id)
+        kept = dict(main.extra) if own else {}
+        manifest, sidecar = kept.pop("manifest", None), Record.of(kept.pop("compaction", None))
+        rows = written_messages(whole.messages, own=own, default=main.id)
+        at = whole.messages[-1].completed_at if whole.messages else 0.0
+        document: dict[str, Any] = {"version": 1, "updated_at": iso_time(at), "agent": "lead"}
+        document |= {k: raw for k, raw in kept.items() if k not in ("unplaced", "system_messages")}
+        document["sessionId"] = main.id
+        if main.system:
+            document["system_prompt"] = main.system
+        files[f"{name}/{name}{_ENDING}"] = encode_json({**document, "messages": rows})
+        if manifest is not None:
+            files[f"{name}/{name}.json"] = bytes(manifest)
+        if full is not None and sidecar.fields:
+            records = Record.of(encode_json({"messages": rows})).records("messages")
+            count = min(sidecar.count("source_message_count"), len(records))
+            again = {"source_message_count": count}
+            told = {"source_prefix_hash": prefix_hash(records[:count])}
+            written = encode_json({**sidecar.fields, **again, **told})
+            files[f"{name}/{name}.compaction.json"] = written
+    return files

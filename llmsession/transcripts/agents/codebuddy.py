@@ -1,0 +1,273 @@
+"""CodeBuddy's SQLite file: a row a message, of all agents and sessions in one table.
+
+The role stands in ``message_type``, the order is by time and, within one, by id. Times are ISO
+or milliseconds. The database is loaded into memory; the file itself is never opened.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import block_type, clean_text, encode_json, split_blocks, text_block
+from llmsession.turns.messages import Message
+
+from ..conversation import Conversation, Note
+from ..formats import Files, Peek, only_file
+from ..jsonl import clip
+from .fold import fold
+from .record import Record
+from .said import Said
+from .system import SystemTexts
+from .times import iso_time, seconds_of
+
+__all__ = ["FORMAT", "looks_codebuddy", "read_codebuddy", "write_codebuddy"]
+
+FORMAT = "codebuddy"
+
+_MAGIC = b"SQLite format 3\x00"
+_ROLES = {"user": "user", "human": "user", "assistant": "assistant", "bot": "assistant",
+          "model": "assistant", "ai": "assistant"}  # fmt: skip
+_MOST_ROWS = 1_000_000
+_COLUMNS = ("id", "agent_id", "message_content", "message_type", "timestamp", "session_id",
+            "metadata")  # fmt: skip
+_KIND = "llmsession"
+"""In ``metadata``: what a row cannot say about a message of ours."""
+
+
+def looks_codebuddy(peek: Peek) -> bool:
+    """Is the file a database with CodeBuddy's table in it?"""
+    raw = only_file(peek.files)
+    return raw is not None and raw.startswith(_MAGIC) and b"chat_history" in raw
+
+
+def read_codebuddy(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
+    """The conversations in *raw*, a database's bytes: one for each agent and session.
+
+    Raises TranscriptError: no database, a corrupt one, one without the table; and, if *strict*,
+    for a row that cannot be read.
+    """
+    if not raw.startswith(_MAGIC):
+        raise TranscriptError("not a SQLite database")
+    try:
+        with _InMemory(raw) as held:
+            return tuple(_read_all(held.database, strict))
+    except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError) as error:
+        raise TranscriptError(f"a database that cannot be read: {clip(str(error))}") from error
+
+
+class _InMemory:
+    def __init__(self, raw: bytes) -> None:
+        self.database = sqlite3.connect(":memory:")
+        # A journal mode of WAL cannot be read from memory; the header says which it is.
+        self.database.deserialize(raw[:18] + b"\x01\x01" + raw[20:])
+        self.database.text_factory = lambda held: held.decode("utf-8", "replace")
+
+    def __enter__(self) -> _InMemory:
+        self.database.execute("PRAGMA trusted_schema=OFF")
+        self.database.execute("PRAGMA query_only=ON")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.database.close()
+
+
+def _read_all(database: sqlite3.Connection, strict: bool) -> Iterator[Conversation]:
+    tables = _tables(database)
+    if "chat_history" not in tables:
+        raise TranscriptError("not CodeBuddy's: there is no table chat_history")
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in _rows(database, tables["chat_history"]):
+        agent, session = _text(row.get("agent_id")), _text(row.get("session_id"))
+        groups.setdefault((agent, session), []).append(row)
+    if not groups:
+        raise TranscriptError("the table chat_history is empty")
+    titles, summaries = _titles(database, tables), _summaries(database, tables)
+    named: set[str] = set()
+    for (agent, session), rows in groups.items():
+        conversation = _read_one(agent, session, rows, strict)
+        id = conversation.id
+        while conversation.id in named:
+            id = f"{agent}/{id}"
+            conversation = msgspec.structs.replace(conversation, id=id)
+        named.add(id)
+        yield msgspec.structs.replace(
+            conversation,
+            title=titles.get(session, ""),
+            summary=summaries.get(agent, ""),
+            labels={"agent": agent} if agent else {},
+        )
+
+
+def _tables(database: sqlite3.Connection) -> dict[str, list[str]]:
+    """The columns of each table; a view is none, and of generated columns none is computed."""
+    found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    names = [_text(row[0]) for row in found]
+    known = {"chat_history", "chat_sessions", "chat_summaries"}
+    return {
+        name: [_text(row[1]) for row in database.execute(f"PRAGMA table_info({name})")]
+        for name in names
+        if name in known
+    }
+
+
+def _rows(database: sqlite3.Connection, columns: Sequence[str]) -> list[dict[str, Any]]:
+    missing = {"message_content", "message_type"} - set(columns)
+    if missing:
+        raise TranscriptError(f"chat_history has no column {min(missing)}")
+    quoted = ", ".join(f'"{name}"' for name in columns if '"' not in name)
+    names = [name for name in columns if '"' not in name]
+    found = database.execute(f"SELECT {quoted} FROM chat_history").fetchmany(_MOST_ROWS)
+    rows = [dict(zip(names, row, strict=True)) for row in found]
+    # Not SQL's order: one table can hold times of both kinds, and many of one second.
+    return sorted(rows, key=lambda row: (seconds_of(row.get("timestamp")), _number(row.get("id"))))
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, int | float) else 0.0
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return "" if value is None else str(value)
+
+
+def _titles(database: sqlite3.Connection, tables: dict[str, list[str]]) -> dict[str, str]:
+    if not {"session_id", "title"} <= set(tables.get("chat_sessions", ())):
+        return {}
+    rows = database.execute("SELECT session_id, title FROM chat_sessions").fetchmany(_MOST_ROWS)
+    return {_text(session): _text(title) for session, title in rows}
+
+
+def _summaries(database: sqlite3.Connection, tables: dict[str, list[str]]) -> dict[str, str]:
+    """The latest summary of each agent."""
+    if not {"agent_id", "summary", "timestamp"} <= set(tables.get("chat_summaries", ())):
+        return {}
+    rows = database.execute("SELECT agent_id, summary, timestamp FROM chat_summaries")
+    found = sorted(rows.fetchmany(_MOST_ROWS), key=lambda row: seconds_of(row[2]))
+    return {_text(agent): _text(summary) for agent, summary, _ in found}
+
+
+def _read_one(
+    agent: str, session: str, rows: Sequence[dict[str, Any]], strict: bool
+) -> Conversation:
+    notes: list[Note] = []
+    said: list[Said] = []
+    system = SystemTexts()
+    id = session or agent or FORMAT
+    for number, row in enumerate(rows, 1):
+        kind = _text(row.get("message_type")).lower()
+        text = clean_text(_text(row.get("message_content")))
+        role = _ROLES.get(kind)
+        if kind == "system":
+            system.add(len(said), encode_json({"role": "system", "content": text}))
+            notes.append(Note(number, "system", "kept beside the messages"))
+        elif role is not None:
+            said.append(_said(row, number, id, text, is_reply=role == "assistant"))
+        elif strict:
+            raise TranscriptError(f"row {number}: of an unknown type {clip(kind)!r}")
+        else:
+            detail = f"of an unknown type {clip(kind)!r}"
+            notes.append(Note(number, "bad_message", detail, visible=True))
+    return fold(said).conversation(
+        id, FORMAT, notes=notes, system=system.text, extra=system.extra()
+    )
+
+
+def _said(row: dict[str, Any], number: int, session: str, text: str, *, is_reply: bool) -> Said:
+    metadata = _text(row.get("metadata"))
+    held = Record.of(metadata.encode("utf-8", "replace") if metadata.startswith("{") else None)
+    ours = held.record(_KIND)
+    extra: dict[str, Any] = {
+        name: _kept(value)
+        for name, value in row.items()
+        if name not in _COLUMNS and value is not None
+    }
+    if metadata and not ours.fields:
+        extra["metadata"] = clean_text(metadata)
+    blocks = [bytes(raw) for raw in ours.items("blocks") if block_type(raw)]
+    rowid = _text(row.get("id"))
+    return Said(
+        place=number,
+        role="assistant" if is_reply else "user",
+        blocks=blocks or ([text_block(text)] if text else []),
+        id=ours.text("id") or (f"{session}#{rowid}" if rowid else ""),
+        at=seconds_of(row.get("timestamp")),
+        extra=extra | ours.record("extra").fields,
+    )
+
+
+def _kept(value: Any) -> Any:
+    return value if isinstance(value, int | float) else clean_text(_text(value))
+
+
+# Writing.
+
+
+_SCHEMA = """
+CREATE TABLE chat_history (id INTEGER PRIMARY KEY AUTOINCREMENT, agent_id TEXT NOT NULL,
+  message_content TEXT NOT NULL, message_type TEXT NOT NULL,
+  timestamp DATETIME DEFAULT CURRENT_TIMESTAMP, session_id TEXT, metadata TEXT);
+CREATE TABLE chat_summaries (id INTEGER PRIMARY KEY AUTOINCREMENT, agent_id TEXT NOT NULL,
+  summary TEXT NOT NULL, timestamp DATETIME DEFAULT CURRENT_TIMESTAMP);
+CREATE TABLE chat_sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT UNIQUE,
+  agent_id TEXT NOT NULL, title TEXT DEFAULT 'New Chat', is_active INTEGER DEFAULT 0,
+  created_at DATETIME DEFAULT CURRENT_TIMESTAMP);
+CREATE TABLE schema_version (version INTEGER PRIMARY KEY);
+"""
+
+
+def write_codebuddy(conversations: Sequence[Conversation]) -> Files:
+    """One database with all conversations."""
+    database = sqlite3.connect(":memory:")
+    try:
+        database.executescript(_SCHEMA)
+        for conversation in conversations:
+            _insert(database, conversation)
+        database.commit()
+        return {"codebuddy.db": database.serialize()}
+    finally:
+        database.close()
+
+
+def _insert(database: sqlite3.Connection, conversation: Conversation) -> None:
+    agent, session = conversation.labels.get("agent", "agentId"), conversation.id
+    first = conversation.messages[0].created_at if conversation.messages else 0.0
+    database.execute(
+        "INSERT OR REPLACE INTO chat_sessions (session_id, agent_id, title) VALUES (?, ?, ?)",
+        (session, agent, conversation.title),
+    )
+    if conversation.summary:
+        database.execute(
+            "INSERT INTO chat_summaries (agent_id, summary, timestamp) VALUES (?, ?, ?)",
+            (agent, conversation.summary, iso_time(first)),
+        )
+    rows: list[tuple[str, str, str, str | None]] = []
+    if conversation.system:
+        rows.append((conversation.system, "system", iso_time(first), None))
+    latest = first
+    for message in conversation.messages:
+        # The order is by time, so that no message may seem older than the one before.
+        latest = max(latest, message.created_at)
+        metadata = encode_json({_KIND: _beside(message)}).decode()
+        rows.append((clean_text(message.text), message.role, iso_time(latest), metadata))
+    database.executemany(
+        "INSERT INTO chat_history (agent_id, message_content, message_type, timestamp, session_id,"
+        " metadata) VALUES (?, ?, ?, ?, ?, ?)",
+        [(agent, text, role, at, session, held) for text, role, at, held in rows],
+    )
+
+
+def _beside(message: Message) -> dict[str, Any]:
+    blocks = split_blocks(message.body)
+    fields: dict[str, Any] = {"id": message.id}
+    if message.extra:
+        fields["extra"] = message.extra
+    if [bytes(raw) for raw in blocks] != [text_block(message.text)]:
+        fields["blocks"] = [msgspec.Raw(bytes(raw)) for raw in blocks]
+    return fields

@@ -1,0 +1,269 @@
+"""Codex's rollout files: one JSON line an event, the items of the Responses interface among them.
+
+What the recordings that this was written against taught, and what is done about it:
+
+- A request's usage stands behind the last item of its reply, before or behind the outputs of
+  its calls, depending on the version, and comes again and again: it counts when the sum of the
+  session's tokens has changed, for the newest reply that has none.
+- Input tokens include the cached ones, output tokens the reasoning.
+- Reasoning is encrypted or empty. It is kept in ``extra`` and can be sent to nobody else.
+- What runs beside (a sub-agent's notice) becomes user text in the middle of a tool loop: the
+  next reply answers it.
+- ``compacted`` replaced the context. The history goes on across it; the replacement is kept
+  among the records, with a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import encode_json
+from llmsession.turns.usage import Usage
+
+from ..conversation import Conversation, Note
+from ..formats import Files
+from ..jsonl import JsonLine, read_lines
+from .fold import fold
+from .openai_chat import chat_usage
+from .openai_items import ItemReader, write_items
+from .record import Record
+from .said import Said
+from .system import with_system
+from .times import iso_time, seconds_of
+from .written import BESIDE, joined, path_of
+
+__all__ = ["FORMAT", "looks_codex", "read_codex", "write_codex"]
+
+FORMAT = "codex"
+
+_LINES = {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
+
+
+def looks_codex(fields: dict[str, msgspec.Raw]) -> bool:
+    """Do these fields of one line tell that the file is a rollout?"""
+    return Record(0, fields).text("type") in _LINES and "payload" in fields
+
+
+def read_codex(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
+    """The one conversation in *raw*, a file's bytes.
+
+    Raises TranscriptError: nothing in it is a line of this format; and, if *strict*, for the
+    first line that cannot be read, a torn last one excepted.
+    """
+    lines, notes = read_lines(raw, strict=strict)
+    if not any(looks_codex(Record.of(line.raw).fields) for line in lines):
+        what = "no line of it is one" if raw.strip() else "it is empty"
+        raise TranscriptError(f"not a Codex rollout: {what}")
+    rollout = _Rollout(notes, strict)
+    for line in lines:
+        rollout.take(line)
+    return (rollout.conversation(),)
+
+
+class _Rollout:
+    def __init__(self, notes: list[Note], strict: bool) -> None:
+        self.notes = notes
+        self.strict = strict
+        self.items = ItemReader(notes)
+        self.session = ""
+        self.title = ""
+        self.meta: bytes | None = None
+        self.records: list[msgspec.Raw] = []
+        self.summary = ""
+        self.total: bytes | None = None
+        self.answered: Said | None = None
+
+    def note(self, number: int, what: str, detail: str = "", *, visible: bool = False) -> None:
+        self.notes.append(Note(number, what, detail, visible))
+
+    def take(self, line: JsonLine) -> None:
+        record = Record.of(line.raw, line.line)
+        payload, kind = record.record("payload"), record.text("type")
+        at = seconds_of(record.value("timestamp"))
+        match kind:
+            case "response_item":
+                if not self.items.add(record.raw("payload") or b"{}", line.line, at):
+                    self._refuse(line.line, "an item without a type")
+            case "event_msg":
+                self._event(payload)
+            case "session_meta":
+                self._begin(payload, record.raw("payload"))
+            case "turn_context":
+                self.items.model = payload.text("model") or self.items.model
+                self.note(line.line, "turn_context", payload.text("model") or "")
+            case "compacted":
+                self.items.end_reply()
+                self.summary = payload.text("message") or self.summary
+                self.records.append(msgspec.Raw(line.raw))
+                detail = f"{len(payload.items('replacement_history'))} items took its place"
+                self.note(line.line, "compacted", detail, visible=True)
+            case _:
+                self._keep_unknown(record, line)
+
+    def _refuse(self, number: int, why: str) -> None:
+        if self.strict:
+            raise TranscriptError(why, number)
+        self.note(number, "bad_line", why, visible=True)
+
+    def _keep_unknown(self, record: Record, line: JsonLine) -> None:
+        if "role" in record.fields or "llmsession" in record.fields:
+            self._refuse(line.line, "not a line of this format")
+            return
+        self.records.append(msgspec.Raw(line.raw))
+        self.note(line.line, "unknown_type", record.text("type") or "")
+
+    def _begin(self, payload: Record, raw: bytes | None) -> None:
+        if self.meta is not None:
+            self.note(payload.number, "session_meta", "the session was resumed")
+            return
+        self.meta = raw
+        self.session = payload.text("id") or self.session
+
+    def _event(self, payload: Record) -> None:
+        kind = payload.text("type") or ""
+        match kind:
+            case "token_count":
+                self._count(payload)
+            case "turn_aborted":
+                self.items.end_reply()
+                if self.items.said:
+                    self.items.said[-1].interrupted = True
+            case "task_started":
+                self.items.end_reply()
+                self.items.starts = True
+            case "thread_name_updated":
+                self.title = payload.text("thread_name") or self.title
+        self.note(payload.number, "event", kind)
+
+    def _count(self, payload: Record) -> None:
+        reply = self.items.end_reply()
+        info = payload.record("info")
+        total = info.raw("total_token_usage")
+        if total is None or total == self.total:
+            return
+        self.total = total
+        if reply is None:
+            reply = next((s for s in reversed(self.items.said) if s.role == "assistant"), None)
+        if reply is None or reply.usage is not None:
+            self.note(payload.number, "usage", "of no reply in the recording")
+            return
+        reply.usage = chat_usage(_as_chat(info.record("last_token_usage")))
+
+    def conversation(self) -> Conversation:
+        self.items.end_reply()
+        extra: dict[str, Any] = dict(self.items.system.extra())
+        system = self.items.system.text
+        if self.meta is not None:
+            extra["session_meta"] = msgspec.Raw(self.meta)
+            told = Record.of(self.meta).record("base_instructions").text("text")
+            system = "\n\n".join(filter(None, (told, system)))
+        return fold(joined(self.items.said)).conversation(
+            self.session or FORMAT,
+            FORMAT,
+            notes=self.notes,
+            title=self.title,
+            summary=self.summary,
+            system=system,
+            extra=extra,
+            records=tuple(self.records),
+        )
+
+
+def _as_chat(usage: Record) -> Record:
+    cached = {"cached_tokens": msgspec.Raw(b"%d" % usage.count("cached_input_tokens"))}
+    return Record(0, {**usage.fields, "input_tokens_details": msgspec.Raw(encode_json(cached))})
+
+
+# Writing.
+
+
+def write_codex(conversations: Sequence[Conversation]) -> Files:
+    """A rollout for each conversation."""
+    return {
+        path_of(at, conversation, ".jsonl"): b"".join(
+            encode_json(line) + b"\n" for line in _lines(conversation)
+        )
+        for at, conversation in enumerate(conversations)
+    }
+
+
+def _line(at: float, kind: str, payload: Any) -> dict[str, Any]:
+    return {"timestamp": iso_time(at), "type": kind, "payload": payload}
+
+
+def _event(at: float, kind: str, **fields: Any) -> dict[str, Any]:
+    return _line(at, "event_msg", {"type": kind, **fields})
+
+
+def _lines(conversation: Conversation) -> Iterator[Any]:
+    own = conversation.format in (FORMAT, "own")
+    first = conversation.messages[0].created_at if conversation.messages else 0.0
+    yield _line(first, "session_meta", _meta(conversation, own))
+    if conversation.title:
+        yield _event(first, "thread_name_updated", thread_name=conversation.title)
+    groups = list(_groups(conversation, own))
+    system = {
+        "type": "message",
+        "role": "developer",
+        "content": [{"type": "input_text", "text": conversation.system}],
+    }
+    told = own and "session_meta" in conversation.extra
+    rows = with_system(conversation, groups, None if told else system, own=own)
+    for row in rows:
+        # System messages are items; everything else is a whole line.
+        yield (
+            row
+            if isinstance(row, dict) and "payload" in row
+            else _line(first, "response_item", row)
+        )
+    yield from conversation.records if own else ()
+
+
+def _meta(conversation: Conversation, own: bool) -> dict[str, Any]:
+    held = Record.of(conversation.extra.get("session_meta") if own else None).fields
+    kept = {name: raw for name, raw in conversation.extra.items() if name not in BESIDE}
+    beside = {} if held or not own else kept
+    return {**beside, **held, "id": conversation.id}
+
+
+def _groups(conversation: Conversation, own: bool) -> Iterator[list[dict[str, Any]]]:
+    """What each message is written as: its items, with the events that stand around them."""
+    custom: set[str] = set()
+    model: str | None = None
+    total = Usage()
+    turns = [message.turn for message in conversation.messages]
+    for at, message in enumerate(conversation.messages):
+        began, ended = message.created_at, message.completed_at
+        lines: list[dict[str, Any]] = []
+        if not at or turns[at - 1] != message.turn:
+            lines.append(_event(began, "task_started", turn_id=str(message.turn)))
+        if message.model and message.model != model:
+            model = message.model
+            lines.append(_line(began, "turn_context", {"model": model}))
+        items = list(write_items(message, custom, own=own))
+        lines += [
+            _line(ended if place else began, "response_item", item)
+            for place, item in enumerate(items)
+        ]
+        if message.is_assistant:
+            usage = message.usage
+            total = total + (usage or Usage())
+            told = usage and {"total_token_usage": _told(total), "last_token_usage": _told(usage)}
+            lines.append(_event(ended, "token_count", info=told))
+        is_last = at + 1 == len(turns) or turns[at + 1] != message.turn
+        if is_last and message.turn in conversation.interrupted:
+            lines.append(_event(ended, "turn_aborted", reason="interrupted"))
+        yield lines
+
+
+def _told(usage: Usage) -> dict[str, int]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "cached_input_tokens": usage.cache_read_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+    }

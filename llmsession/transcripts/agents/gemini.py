@@ -1,0 +1,337 @@
+"""Gemini CLI's session files: one JSON document; calls and their results stand in one message.
+
+A message with calls becomes the reply and a message with their results. Where a notice came
+between a reply's text and its calls, these stand in a message of their own that cost nothing: it
+is put to the reply, its other fields to the reply's ``extra``. Thoughts are summaries that nobody
+signed: they are kept in ``extra`` and never sent. Input tokens include cached ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_block
+from llmsession.turns.messages import Message
+from llmsession.turns.usage import Usage
+
+from ..conversation import Conversation, Note
+from ..formats import Files, Peek
+from ..jsonl import clip
+from .attached import Attached, attached_results, plain_text, results_id
+from .document import read_document
+from .fold import fold
+from .record import Record
+from .said import Said, call_block, result_block
+from .times import iso_time
+from .written import BESIDE, joined, path_of
+
+__all__ = ["FORMAT", "looks_gemini", "read_gemini", "write_gemini"]
+
+FORMAT = "gemini-cli"
+
+_KNOWN = {"id", "timestamp", "type", "content", "toolCalls", "model"}
+_KNOWN_CALL = {"id", "name", "args", "result", "resultId", "blocks"}
+_TOLD = {"info", "error", "warning"}
+_FAILED = ("error", "cancelled")
+
+
+def looks_gemini(peek: Peek) -> bool:
+    """Is the file a session of Gemini CLI?"""
+    messages = peek.fields.get("messages")
+    if "sessionId" not in peek.fields or not isinstance(messages, list):
+        return False
+    kinds = {"user", "gemini", *_TOLD}
+    return "projectHash" in peek.fields or any(
+        isinstance(each, dict) and each.get("type") in kinds and "role" not in each
+        for each in messages
+    )
+
+
+def read_gemini(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
+    """The one conversation in *raw*, a file's bytes.
+
+    Raises TranscriptError: no session; and, if *strict*, for a message that cannot be read.
+    """
+    notes: list[Note] = []
+    whole = Record.of(read_document(raw, notes, strict=strict), 1)
+    if "sessionId" not in whole.fields or "messages" not in whole.fields:
+        raise TranscriptError("not a Gemini CLI session: no sessionId with messages in it")
+    said: list[Said] = []
+    records: list[msgspec.Raw] = []
+    for message, item in zip(whole.records("messages"), whole.items("messages"), strict=True):
+        kind = message.text("type")
+        if kind == "user":
+            said.append(_user(message, notes))
+        elif kind == "gemini" and said and _goes_on(message, said[-1]):
+            reply, *answers = _reply(message, notes)
+            said[-1] = _with_calls(said[-1], reply, message)
+            said += answers
+            notes.append(Note(message.number, "continued", f"{reply.id} is a part of the reply"))
+        elif kind == "gemini":
+            said += _reply(message, notes)
+        elif kind in _TOLD:
+            records.append(msgspec.Raw(bytes(item)))
+            notes.append(Note(message.number, kind, clip(message.text("content") or "")))
+        elif strict:
+            raise TranscriptError(f"message {message.number}: of an unknown type")
+        else:
+            detail = f"of an unknown type {clip(str(kind))!r}"
+            notes.append(Note(message.number, "bad_message", detail, visible=True))
+    conversation = fold(joined(said)).conversation(
+        whole.text("sessionId") or FORMAT,
+        FORMAT,
+        notes=notes,
+        summary=whole.text("summary") or "",
+        extra=whole.rest({"sessionId", "messages", "summary"}),
+        records=tuple(records),
+    )
+    return (conversation,)
+
+
+def _blocks(message: Record) -> list[bytes]:
+    content = message.raw("content")
+    text = plain_text(content)
+    if text is not None:
+        return [text_block(text)] if text else []
+    blocks = []
+    for part, raw in zip(message.records("content"), message.items("content"), strict=True):
+        said = part.text("text")
+        held = part.record("inlineData")
+        if said is not None and block_type(raw) in ("", "text"):
+            blocks.append(text_block(said))
+        elif held.text("data") is not None and (held.text("mimeType") or "").startswith("image/"):
+            source = {"type": "base64", "media_type": held.text("mimeType")}
+            source["data"] = held.text("data")
+            blocks.append(encode_json({"type": "image", "source": source}))
+        elif block_type(raw):
+            blocks.append(bytes(raw))
+        else:
+            blocks.append(encode_json({"type": "gemini_part", "part": msgspec.Raw(bytes(raw))}))
+    return blocks
+
+
+def _user(message: Record, notes: list[Note]) -> Said:
+    return Said(
+        place=message.number,
+        role="user",
+        blocks=_blocks(message),
+        id=message.text("id") or "",
+        at=message.at("timestamp"),
+        extra=message.rest(_KNOWN),
+    )
+
+
+def _reply(message: Record, notes: list[Note]) -> list[Said]:
+    number, id, at = message.number, message.text("id") or "", message.at("timestamp")
+    blocks = _blocks(message)
+    extra = message.rest(_KNOWN)
+    if message.items("thoughts"):
+        notes.append(Note(number, "reasoning", "unsigned thoughts: kept in extra, never sent"))
+    answers: list[Said] = []
+    rests: dict[str, Any] = {}
+    for call in message.records("toolCalls"):
+        given = call.text("id") or f"call_{number}_{call.number}"
+        blocks.append(call_block(given, call.text("name") or "", call.raw("args")))
+        rest = call.rest(_KNOWN_CALL)
+        content, is_plain = _result(call, given)
+        if not is_plain:
+            rest["result"] = msgspec.Raw(call.raw("result") or b"null")
+        rests |= {given: rest} if rest else {}
+        if content is None:
+            continue
+        failed = True if call.text("status") in _FAILED else None
+        answers.append(
+            Said(
+                place=number,
+                role="user",
+                blocks=[result_block(given, content, is_error=failed)],
+                id=call.text("resultId") or results_id(id),
+                at=call.at("timestamp") or at,
+            )
+        )
+    if rests:
+        extra["calls"] = rests
+    reply = Said(
+        place=number,
+        role="assistant",
+        blocks=blocks,
+        id=id,
+        at=at,
+        model=message.text("model"),
+        provider="google",
+        usage=_usage(message.record("tokens")),
+        extra=extra,
+    )
+    return [reply, *answers]
+
+
+def _goes_on(message: Record, last: Said) -> bool:
+    """Does *message* only hold the calls of *last*, a reply? Then it cost nothing."""
+    is_open = last.role == "assistant" and "calls" not in last.extra
+    return (
+        is_open
+        and bool(message.items("toolCalls"))
+        and not message.text("content")
+        and _usage(message.record("tokens")) is None
+    )
+
+
+def _with_calls(reply: Said, calls: Said, message: Record) -> Said:
+    kept = message.rest(_KNOWN - {"id", "timestamp"})
+    extra = reply.extra | {name: calls.extra[name] for name in ("calls",) if name in calls.extra}
+    return msgspec.structs.replace(
+        reply,
+        blocks=reply.blocks + calls.blocks,
+        until=max(reply.at, calls.at),
+        extra=extra | {"continued": msgspec.Raw(encode_json(kept))},
+    )
+
+
+def _result(call: Record, id: str) -> tuple[str | list[bytes] | None, bool]:
+    """What a call was answered with; and whether its plain form says all."""
+    blocks = call.items("blocks")
+    if blocks:
+        return [bytes(raw) for raw in blocks], True
+    result = call.items("result")
+    if not result:
+        return None, call.raw("result") is None
+    response = Record.of(result[0]).record("functionResponse")
+    told = response.record("response")
+    output = told.text("output")
+    if len(result) == 1 and output is not None:
+        plain = _function_response(id, call.text("name") or "", output)
+        return output, encode_json(plain) == bytes(call.raw("result") or b"")
+    texts = [_response_text(Record.of(item).record("functionResponse")) for item in result]
+    return "\n".join(texts) if all(texts) else (call.raw("result") or b"").decode(), False
+
+
+def _response_text(response: Record) -> str:
+    told = response.record("response")
+    return told.text("output") or told.text("error") or (response.raw("response") or b"").decode()
+
+
+def _function_response(id: str, name: str, output: str) -> list[dict[str, Any]]:
+    return [{"functionResponse": {"id": id, "name": name, "response": {"output": output}}}]
+
+
+def _usage(tokens: Record) -> Usage | None:
+    if not tokens.count("total") and not tokens.count("input"):
+        return None
+    prompt, cached = tokens.count("input"), tokens.count("cached")
+    cached = min(prompt, cached)
+    return Usage(
+        input_tokens=prompt - cached,
+        output_tokens=tokens.count("output") + tokens.count("thoughts"),
+        cache_read_tokens=cached,
+    )
+
+
+# Writing.
+
+
+def write_gemini(conversations: Sequence[Conversation]) -> Files:
+    """A session file for each conversation."""
+    return {
+        path_of(at, conversation, ".json"): encode_json(_document(conversation)) + b"\n"
+        for at, conversation in enumerate(conversations)
+    }
+
+
+def _document(conversation: Conversation) -> dict[str, Any]:
+    own = conversation.format in (FORMAT, "own")
+    extra = {k: raw for k, raw in conversation.extra.items() if k not in BESIDE} if own else {}
+    results = attached_results(conversation.messages)
+    rows = [row for each in conversation.messages for row in _written(each, results, own)]
+    times = [each.created_at for each in conversation.messages] or [0.0]
+    fields: dict[str, Any] = {
+        "startTime": iso_time(min(times)),
+        "lastUpdated": iso_time(max(times)),
+        **extra,
+        "sessionId": conversation.id,
+    }
+    if conversation.summary:
+        fields["summary"] = conversation.summary
+    return fields | {"messages": [*rows, *(conversation.records if own else ())]}
+
+
+def _written(message: Message, results: dict[str, Attached], own: bool) -> list[dict[str, Any]]:
+    extra: dict[str, Any] = dict(Record.of(message.extra).fields) if own else {}
+    raws = [bytes(raw) for raw in split_blocks(message.body)]
+    rests = Record.of(extra.pop("calls", None))
+    said = [raw for raw in raws if block_type(raw) not in ("tool_use", "tool_result")]
+    if message.is_user and not said:
+        return []
+    continued = extra.pop("continued", None)
+    fields: dict[str, Any] = {
+        "id": message.id,
+        "timestamp": iso_time(message.created_at),
+        "type": "user" if message.is_user else "gemini",
+        "content": _content(said),
+    }
+    if message.is_assistant:
+        if message.model:
+            fields["model"] = message.model
+        if message.usage and "tokens" not in extra:
+            fields["tokens"] = _tokens(message.usage)
+        calls = [Record.of(raw) for raw in raws if block_type(raw) == "tool_use"]
+        written = [_call(message, call, rests, results) for call in calls]
+        if written and continued is not None:
+            rest = {"type": "gemini", "content": "", "toolCalls": written}
+            return [{**extra, **fields}, {**Record.of(continued).fields, **rest}]
+        if written:
+            fields["toolCalls"] = written
+    return [{**extra, **fields}]
+
+
+def _content(said: Sequence[bytes]) -> Any:
+    texts = [Record.of(raw).text("text") for raw in said if block_type(raw) == "text"]
+    if not said or (len(said) == len(texts) == 1):
+        return texts[0] if texts else ""
+    return [_part(raw) for raw in said]
+
+
+def _part(raw: bytes) -> Any:
+    block = Record.of(raw)
+    match block_type(raw):
+        case "text":
+            return {"text": block.text("text")}
+        case "gemini_part" if block.raw("part"):
+            return msgspec.Raw(block.raw("part") or b"{}")
+    return msgspec.Raw(raw)
+
+
+def _tokens(usage: Usage) -> dict[str, int]:
+    return {
+        "input": usage.prompt_tokens,
+        "output": usage.output_tokens,
+        "cached": usage.cache_read_tokens,
+        "thoughts": 0,
+        "tool": 0,
+        "total": usage.prompt_tokens + usage.output_tokens,
+    }
+
+
+def _call(
+    message: Message, call: Record, rests: Record, results: dict[str, Attached]
+) -> dict[str, Any]:
+    id, name = call.text("id") or "", call.text("name") or ""
+    rest: dict[str, Any] = dict(rests.record(id).fields)
+    fields = {"id": id, "name": name, "args": msgspec.Raw(call.raw("input") or b"{}")}
+    answer = results.get(id)
+    if answer is None:
+        return {"status": "cancelled", **rest, **fields}
+    content = Record.of(answer.block).raw("content")
+    text = plain_text(content)
+    if text is None:
+        fields["blocks"] = msgspec.Raw(content or b"[]")
+    if "result" not in rest:
+        rest["result"] = _function_response(id, name, text or "")
+    if answer.message != results_id(message.id):
+        rest["resultId"] = answer.message
+    if answer.at != message.completed_at and "timestamp" not in rest:
+        rest["timestamp"] = iso_time(answer.at)
+    return {"status": "error" if answer.is_error else "success", **rest, **fields}

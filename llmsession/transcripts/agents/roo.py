@@ -1,0 +1,212 @@
+"""Roo Code's task folders: one list of messages, in which tags say what is hidden.
+
+A summary hides all that carries its id (``condenseParent``), a marker what it cut off
+(``truncationParent``). The conversation is what the model would be sent: everything from the
+last summary on. The tags stay in ``extra``, and the full history is a branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import block_type, encode_json, split_blocks
+
+from ..conversation import Conversation, Note
+from ..formats import Files, Peek
+from .document import read_document
+from .record import Record
+from .said import Said
+from .task_folder import (
+    FULL,
+    HISTORY,
+    Folder,
+    find_folders,
+    pairs_of,
+    read_kept,
+    said_of,
+    two_views,
+    written_messages,
+)
+from .times import milliseconds
+from .written import safe_name
+
+__all__ = ["FORMAT", "looks_roo", "read_roo", "write_roo"]
+
+FORMAT = "roo-code"
+
+_LEGACY = "claude_messages.json"
+_ITEM = "history_item.json"
+_TAGS = {
+    "condenseId", "condenseParent", "truncationId", "truncationParent", "isSummary",
+    "isTruncationMarker", "reasoning_details",
+}  # fmt: skip
+
+
+def looks_roo(peek: Peek) -> bool:
+    """Are the files a task of Roo Code, or the history of one?"""
+    names = {path.rpartition("/")[2] for path in peek.files}
+    if _LEGACY in names or (HISTORY in names and _ITEM in names):
+        return True
+    histories = [raw for path, raw in peek.files.items() if path.rpartition("/")[2] == HISTORY]
+    if histories and len(peek.files) > 1:
+        return any(_is_tagged(Peek({"": raw}).items) for raw in histories)
+    return _is_tagged(peek.items)
+
+
+def _is_tagged(items: Sequence[Any]) -> bool:
+    return any(isinstance(each, dict) and "role" in each and _TAGS & each.keys() for each in items)
+
+
+def read_roo(files: Files, strict: bool = False) -> tuple[Conversation, ...]:
+    """The conversations in *files*: for each task what the model would be sent, then the full
+    history, if that is another.
+
+    Raises TranscriptError: no task in them, a history that cannot be read; and, if *strict*, a
+    message of it that cannot be.
+    """
+    folders = find_folders(files, HISTORY, _LEGACY)
+    if not folders:
+        raise TranscriptError(f"not a Roo Code task: no {HISTORY} in it")
+    return tuple(found for folder in folders for found in _read_task(folder, strict))
+
+
+class _Tagged(msgspec.Struct):
+    said: Said
+    record: Record
+
+
+def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
+    notes: list[Note] = []
+    name = HISTORY if HISTORY in folder.files else _LEGACY
+    document = read_document(folder.files[name], notes, strict=strict)
+    if not document.startswith(b"["):
+        raise TranscriptError(f"{name}: not a list of messages")
+    item = Record.of(read_kept(folder.files.get(_ITEM), _ITEM, notes))
+    id = folder.id or item.text("id") or FORMAT
+    tagged = _read_messages(split_blocks(document), id, notes, strict)
+    shown = _effective(tagged, notes)
+    summaries = [each for each in tagged if each.record.flag("isSummary")]
+    extra: dict[str, Any] = {}
+    if item.fields:
+        extra["history_item"] = msgspec.Raw(encode_json(item.fields))
+    for other in folder.files.keys() - {name, _ITEM}:
+        notes.append(Note(1, "other_file", other))
+    return two_views(
+        shown,
+        [each.said for each in tagged],
+        id,
+        FORMAT,
+        notes=notes,
+        title=item.text("task") or "",
+        summary=_text(summaries[-1].said) if summaries else "",
+        extra=extra,
+    )
+
+
+def _read_messages(
+    items: Sequence[msgspec.Raw], id: str, notes: list[Note], strict: bool
+) -> list[_Tagged]:
+    tagged: list[_Tagged] = []
+    reasoning: list[msgspec.Raw] = []
+    for number, raw in enumerate(items, 1):
+        record = Record.of(raw, number)
+        if record.text("type") == "reasoning":
+            reasoning.append(msgspec.Raw(bytes(raw)))
+            notes.append(Note(number, "reasoning", "kept in extra, never sent"))
+        elif record.text("role") in ("user", "assistant"):
+            said = said_of(record, f"{id}#{number - 1}", notes)
+            if reasoning and said.role == "assistant":
+                said.extra["reasoning_items"] = reasoning
+                reasoning = []
+            tagged.append(_Tagged(said, record))
+        elif strict:
+            raise TranscriptError(f"message {number}: no role of a message")
+        else:
+            notes.append(Note(number, "bad_message", "no role of a message", visible=True))
+    return tagged
+
+
+def _text(said: Said) -> str:
+    texts = (Record.of(raw).text("text") for raw in said.blocks if block_type(raw) == "text")
+    return "\n\n".join(text for text in texts if text)
+
+
+def _effective(tagged: Sequence[_Tagged], notes: list[Note]) -> list[Said]:
+    summaries = [at for at, each in enumerate(tagged) if each.record.flag("isSummary")]
+    if not summaries:
+        return [each.said for each in tagged if not _is_hidden(each.record, tagged)]
+    since = tagged[summaries[-1] :]
+    notes.append(
+        Note(since[0].record.number, "condensed", "what is before it is only in the full history")
+    )
+    calls = {
+        Record.of(raw).text("id")
+        for each in since
+        for raw in each.said.blocks
+        if block_type(raw) == "tool_use"
+    }
+    shown = []
+    for each in since:
+        if _is_parted(each.record, since):
+            continue
+        kept = [
+            raw
+            for raw in each.said.blocks
+            if block_type(raw) != "tool_result" or Record.of(raw).text("tool_use_id") in calls
+        ]
+        if len(kept) == len(each.said.blocks):
+            shown.append(each.said)
+            continue
+        notes.append(Note(each.record.number, "truncated_result", "its call is before the summary"))
+        if kept:
+            shown.append(msgspec.structs.replace(each.said, blocks=kept))
+    return shown
+
+
+def _is_hidden(record: Record, tagged: Sequence[_Tagged]) -> bool:
+    """Is there something in the list that hides it? A parent that is gone hides nothing."""
+    parent = record.text("condenseParent")
+    condensed = parent and any(each.record.text("condenseId") == parent for each in tagged)
+    return bool(condensed) or _is_parted(record, tagged)
+
+
+def _is_parted(record: Record, tagged: Sequence[_Tagged]) -> bool:
+    parent = record.text("truncationParent")
+    return bool(parent) and any(each.record.text("truncationId") == parent for each in tagged)
+
+
+# Writing.
+
+
+def write_roo(conversations: Sequence[Conversation]) -> Files:
+    """A task folder for each conversation. One that is here with its full history is one task;
+    of one alone only what is in it is written, without tags that would hide it."""
+    files: dict[str, bytes] = {}
+    for main, full in pairs_of(conversations):
+        own = main.format in (FORMAT, "own")
+        whole = full or main
+        folder = f"tasks/{safe_name(main.id)}"
+        rows = written_messages(whole.messages, own=own, default=main.id)
+        hides = full is not None or not main.id.endswith(FULL)
+        files[f"{folder}/{HISTORY}"] = encode_json(list(_with_reasoning(rows, hides)))
+        item: dict[str, Any] = dict(Record.of(main.extra.get("history_item")).fields) if own else {}
+        at = main.messages[0].created_at if main.messages else 0.0
+        named = {"id": main.id, "task": main.title}
+        written = {"number": 1, "ts": milliseconds(at), **item, **named}
+        files[f"{folder}/{_ITEM}"] = encode_json(written)
+    return files
+
+
+def _with_reasoning(rows: Sequence[dict[str, Any]], hides: bool) -> list[Any]:
+    written: list[Any] = []
+    for row in rows:
+        held = Record.of(encode_json({"items": row.pop("reasoning_items", [])}))
+        written += [msgspec.Raw(bytes(raw)) for raw in held.items("items")]
+        if not hides:
+            row = {name: value for name, value in row.items() if name not in _TAGS}
+        written.append(row)
+    return written

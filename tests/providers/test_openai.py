@@ -1,0 +1,185 @@
+"""OpenAIProvider: how it is made, how it speaks to which server, and where its requests go."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import msgspec
+import openai
+import pytest
+
+from llmsession import (
+    ChatDialect,
+    InvalidConfig,
+    OpenAIProvider,
+    Profile,
+    ProviderError,
+    Request,
+    StepTag,
+)
+from llmsession.providers.models import COMPATIBLE
+from llmsession.testing import StrictServer
+from llmsession.turns.blocks import encode_blocks
+from llmsession.turns.request import RequestMessage
+from llmsession.turns.stream import ReplyEnded, StreamEvent
+from tests.providers.over_http import MODELS, make_provider
+
+KEY = "sk-not-a-real-key"
+TAG = StepTag(7, 2, 1)
+REQUEST = Request(
+    model=MODELS["openai"],
+    max_tokens=100,
+    system="be kind",
+    messages=(RequestMessage("user", encode_blocks("hi")),),
+)
+
+
+@pytest.fixture(autouse=True)
+def no_keys_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_BASE_URL", "AZURE_OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+async def read(provider: OpenAIProvider, request: Request = REQUEST) -> list[StreamEvent]:
+    return [event async for event in provider.stream(request, TAG)]
+
+
+def test_a_missing_key_is_one_error_that_names_both_ways_on() -> None:
+    with pytest.raises(InvalidConfig, match=r"api_key=.*OPENAI_API_KEY.*base_url="):
+        OpenAIProvider()
+
+
+def test_a_local_server_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    OpenAIProvider(base_url="http://127.0.0.1:1/v1")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    OpenAIProvider()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_retries": -1},
+        {"read_timeout_s": 0},
+        {"platform": "moon"},
+        {"client_options": {"nonsense": 1}},
+        {"platform": "azure"},  # without its endpoint
+    ],
+)
+def test_settings_that_cannot_work_are_refused_without_showing_the_key(
+    options: dict[str, Any],
+) -> None:
+    with pytest.raises(InvalidConfig) as raised:
+        OpenAIProvider(api_key=KEY, **options)
+    assert KEY not in str(raised.value)
+    assert KEY not in repr(OpenAIProvider(api_key=KEY))
+
+
+def test_profiles_are_the_model_table_s_also_those_of_claude_without_its_thinking() -> None:
+    provider = OpenAIProvider(api_key=KEY, profiles={"mine": Profile(window_tokens=5)})
+    assert provider.profile("mine").window_tokens == 5
+    assert provider.profile("gpt-4o").window_tokens == 128_000
+    assert provider.profile("qwen3:8b") == COMPATIBLE
+    claude = provider.profile("anthropic/claude-opus-5.5")
+    assert claude.window_tokens == 1_000_000
+    assert not claude.binds_thinking
+
+
+STREAM = "".join(
+    f"data: {json.dumps(each)}\n\n"
+    for each in (
+        {"model": "m", "choices": [{"delta": {"content": "hello"}}]},
+        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+    )
+)
+
+
+def _handler(seen: list[httpx2.Request], answer: str = STREAM + "data: [DONE]\n\n") -> Any:
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request)
+        return httpx2.Response(200, text=answer, headers={"content-type": "text/event-stream"})
+
+    return httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("url", "limit", "usage"),
+    [
+        ("https://api.openai.com/v1", "max_completion_tokens", True),
+        ("https://api.mistral.ai/v1", "max_tokens", False),
+        ("http://127.0.0.1:11434/v1", "max_tokens", True),
+    ],
+)
+async def test_the_dialect_is_the_host_s(url: str, limit: str, usage: bool) -> None:
+    seen: list[httpx2.Request] = []
+    client = openai.AsyncOpenAI(api_key=KEY, base_url=url, http_client=_handler(seen))
+    async with client:
+        assert await read(OpenAIProvider(client=client))
+        assert await read(OpenAIProvider(client=client, dialect=ChatDialect(usage=False)))
+    first, second = (json.loads(each.content) for each in seen)
+    assert first[limit] == 100
+    assert ("stream_options" in first) is usage
+    assert (second["max_tokens"], "stream_options" in second) == (100, False)
+
+
+@pytest.mark.real_time
+async def test_azure_is_reached_by_its_deployment() -> None:
+    seen: list[httpx2.Request] = []
+    client = openai.AsyncAzureOpenAI(
+        api_key=KEY,
+        api_version="2026-01-01",
+        azure_endpoint="https://mine.openai.azure.com",
+        http_client=_handler(seen),
+    )
+    async with client:
+        events = await read(OpenAIProvider(client=client))
+    assert isinstance(events[-1], ReplyEnded)
+    assert seen[0].url.path == "/openai/deployments/gpt-4o/chat/completions"
+    assert json.loads(seen[0].content)["max_completion_tokens"] == 100
+
+
+@pytest.mark.real_time
+async def test_a_server_that_never_says_done_is_understood() -> None:
+    client = openai.AsyncOpenAI(api_key=KEY, http_client=_handler([], STREAM))
+    async with client:
+        events = await read(OpenAIProvider(client=client))
+    assert events[-1] == ReplyEnded("end_turn")
+
+
+@pytest.mark.real_time
+async def test_a_request_carries_its_work_in_a_header_and_its_tools_come_back_by_their_names() -> (
+    None
+):
+    name = "t" * 100
+    call = {"id": "a", "type": "function", "index": 0, "function": {"name": "", "arguments": "{}"}}
+    seen: list[httpx2.Request] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request)
+        call["function"]["name"] = json.loads(request.content)["tools"][0]["function"]["name"]  # type: ignore[index]  # a dict of mixed values
+        chunk = {"choices": [{"delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+        return httpx2.Response(200, text=f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n")
+
+    http_client = httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
+    tool = json.dumps({"name": name, "description": "", "input_schema": {}}).encode()
+    request = Request(
+        model="m", max_tokens=5, tools=(msgspec.Raw(tool),), messages=REQUEST.messages
+    )
+    async with openai.AsyncOpenAI(api_key=KEY, http_client=http_client) as client:
+        events = await read(OpenAIProvider(client=client), request)
+    assert name in str([bytes(each.block) for each in events if hasattr(each, "block")])
+    assert seen[0].headers["x-client-request-id"].endswith("-7.2.1")
+
+
+@pytest.mark.real_time
+async def test_a_wrong_key_is_a_final_failure() -> None:
+    async with (
+        StrictServer(["x"], api_keys=["sk-right"]) as server,
+        make_provider("openai", server, api_key="sk-wrong-key-1") as provider,
+    ):
+        with pytest.raises(ProviderError) as raised:
+            await read(provider)
+    assert (raised.value.kind, raised.value.status) == ("fatal", 401)
+    assert "wrong-key" not in str(raised.value)

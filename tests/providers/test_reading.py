@@ -1,0 +1,163 @@
+"""Reading a stream: however it is left, it is closed, and ProviderError is all that comes out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import pytest
+
+from llmsession import ProviderError
+from llmsession.providers.failures import Failures
+from llmsession.providers.reading import CLOSE_S, DRAIN_S, read_reply_stream
+from llmsession.turns.stream import BlockStopped, ReplyEnded, StreamEvent
+
+FAILURES = Failures("test", secrets=(), retries=False)
+
+
+class Sent:
+    """A server-sent event."""
+
+    def __init__(self, data: str) -> None:
+        self.data = data
+
+
+class Numbers:
+    """A reader: a number is an event, and "end" ends the reply."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.finished = 0
+
+    def read(self, data: str) -> tuple[StreamEvent, ...]:
+        if data == "end":
+            self.ended = True
+            return (ReplyEnded("end_turn"),)
+        return (BlockStopped(int(data)),)
+
+    def finish(self) -> tuple[StreamEvent, ...]:
+        self.finished += 1
+        return ()
+
+
+class Response:
+    headers = {"request-id": "r1"}  # noqa: RUF012  # never changed
+
+
+class Stream:
+    """An SDK's stream of *data*; an exception in it is raised, a number of seconds is waited."""
+
+    response = Response()
+
+    def __init__(self, *data: Any, close_s: float = 0.0) -> None:
+        self._data = data
+        self._close_s = close_s
+        self.read = 0
+        self.unwound = False
+        self.closed = 0
+
+    async def _iter_events(self) -> AsyncGenerator[Sent, None]:
+        try:
+            for each in self._data:
+                await anyio.lowlevel.checkpoint()
+                if isinstance(each, Exception):
+                    raise each
+                if isinstance(each, float):
+                    await anyio.sleep(each)
+                    continue
+                self.read += 1
+                yield Sent(each)
+        finally:
+            self.unwound = True
+
+    async def close(self) -> None:
+        self.closed += 1
+        await anyio.sleep(self._close_s)
+
+
+def reading(stream: Stream | Exception, reader: Numbers | None = None) -> Any:
+    async def connect() -> Any:
+        if isinstance(stream, Exception):
+            raise stream
+        return stream
+
+    return read_reply_stream(connect, reader or Numbers(), FAILURES)
+
+
+async def test_a_stream_is_read_to_its_end_and_closed() -> None:
+    stream, reader = Stream("1", "", "2", "end"), Numbers()
+    events = [event async for event in reading(stream, reader)]
+    assert events == [BlockStopped(1), BlockStopped(2), ReplyEnded("end_turn")]
+    assert (reader.finished, stream.closed, stream.unwound) == (1, 1, True)
+
+
+async def test_what_follows_the_end_is_read_so_that_the_connection_can_be_used_again() -> None:
+    stream = Stream("end", "1", "2")
+    async with aclosing(reading(stream)) as events:
+        assert await anext(events) == ReplyEnded("end_turn")
+    assert (stream.read, stream.closed) == (3, 1)
+
+
+async def test_what_follows_the_end_is_not_waited_for_long() -> None:
+    stream = Stream("end", 1000.0)
+    started = anyio.current_time()
+    async with aclosing(reading(stream)) as events:
+        await anext(events)
+    assert anyio.current_time() - started <= DRAIN_S * 1.5
+    assert (stream.closed, stream.unwound) == (1, True)
+
+
+async def test_leaving_early_ends_every_generator_below_and_closes() -> None:
+    stream = Stream("1", "2", 1000.0)
+    async with aclosing(reading(stream)) as events:
+        await anext(events)
+    assert (stream.closed, stream.unwound) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("gone"), TypeError("odd"), ProviderError("x", kind="fatal")]
+)
+async def test_an_error_of_the_stream_closes_it_and_is_translated(error: Exception) -> None:
+    stream = Stream("1", error)
+    with pytest.raises(ProviderError) as raised:
+        async for _ in reading(stream):
+            pass
+    assert raised.value.request_id == "r1"
+    assert (stream.closed, stream.unwound) == (1, True)
+    if not isinstance(error, ProviderError):
+        assert raised.value.__cause__ is error
+
+
+async def test_a_refused_connection_is_translated_with_its_cause() -> None:
+    error = OSError("nobody")
+    with pytest.raises(ProviderError) as raised:
+        await anext(reading(error))
+    assert raised.value.__cause__ is error
+    assert raised.value.kind == "retryable"
+
+
+async def test_cancellation_closes_the_stream_and_goes_on() -> None:
+    stream = Stream("1", 1000.0)
+    with anyio.move_on_after(1) as scope:
+        async with aclosing(reading(stream)) as events:
+            async for _ in events:
+                pass
+    assert scope.cancelled_caught
+    assert (stream.closed, stream.unwound) == (1, True)
+
+
+async def test_a_stream_that_does_not_close_is_left_after_a_while() -> None:
+    stream = Stream("1", 1000.0, close_s=1000.0)
+    started = anyio.current_time()
+    async with aclosing(reading(stream)) as events:
+        await anext(events)
+    assert stream.closed == 1
+    assert anyio.current_time() - started <= CLOSE_S * 1.5
+
+
+def test_closing_takes_less_than_the_session_waits_for_it() -> None:
+    from llmsession.session import streaming
+
+    assert DRAIN_S + CLOSE_S < streaming.CLOSE_S

@@ -1,0 +1,104 @@
+"""A real PostgreSQL for the tests of its store. Every worker has one of its own: it starts in a
+second."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+
+from llmsession.store.postgres import PostgresStore
+from tests.store.postgres_proxy import Proxy, running_proxy
+from tests.store.postgres_server import NoServer, PostgresServer, running_server
+
+
+class Database:
+    """A schema of its own on the server: what a store keeps there, and what a test does to it."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.server = server
+        self.dsn = server.dsn
+        self.schema = f"t{uuid.uuid4().hex}"
+
+    @asynccontextmanager
+    async def store(self, **options: Any) -> AsyncIterator[PostgresStore]:
+        """A store on this schema, closed at the end."""
+        store = PostgresStore(**{"dsn": self.dsn, "schema": self.schema, **options})
+        try:
+            yield store
+        finally:
+            await store.aclose()
+
+    def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """What *statement* says, by a connection beside the store's; "@" is the schema."""
+        return self.server.sql(statement.replace("@", f'"{self.schema}".'), *values)
+
+    def everything(self) -> bytes:
+        """The bytes of the files that the tables are in, with what is dead in them."""
+        self.server.sql("CHECKPOINT")
+        paths = self.sql(
+            """
+            SELECT pg_relation_filepath(c.oid) FROM pg_class c
+              LEFT JOIN pg_class t ON t.reltoastrelid = c.oid
+             WHERE c.relkind IN ('r', 't', 'i', 'S')
+               AND coalesce(t.relnamespace, c.relnamespace) = $1::regnamespace
+            """,
+            self.schema,
+        )
+        assert len(paths) > 10  # tables, indexes, what is too long for a row
+        files = [file for (path,) in paths for file in self.server.data.glob(f"{path}*")]
+        return b"".join(file.read_bytes() for file in files)
+
+    @contextmanager
+    def locked(self, table: str) -> Iterator[None]:
+        """Nobody reads or writes *table* meanwhile."""
+        with self.server.session() as session:
+            session.run(f'BEGIN; LOCK TABLE "{self.schema}".{table}')
+            yield
+            session.run("ROLLBACK")
+
+    def waiting(self) -> int:
+        """How many statements wait for a lock on one of the tables."""
+        [(count,)] = self.server.sql("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return int(count)
+
+
+@contextmanager
+def _server() -> Iterator[PostgresServer]:
+    try:
+        with running_server() as server:
+            yield server
+    except NoServer as error:
+        pytest.skip(f"no PostgreSQL can be run here: {error}")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    with _server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def frail_server() -> Iterator[PostgresServer]:
+    """One that may be stopped: there is little on it, and it starts again at once."""
+    with _server() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer) -> Database:
+    return Database(postgres_server)
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
+    with running_proxy(postgres_server.socket) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def frail_database(frail_server: PostgresServer) -> Database:
+    return Database(frail_server)

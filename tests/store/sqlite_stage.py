@@ -1,0 +1,68 @@
+"""What the tests of the SQLite store share: a store that is closed at the end, its writer held
+back, and a look into its file with other eyes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import apsw
+
+from llmsession.store import SqliteStore, this_process
+
+__all__ = ["ANN", "BOB", "count", "held_back", "opened", "raw"]
+
+ANN = this_process("ann")
+BOB = this_process("bob")
+
+
+@asynccontextmanager
+async def opened(path: Path, **options: Any) -> AsyncIterator[SqliteStore]:
+    """A store on *path*, which need not be there."""
+    store = SqliteStore(path, **options)
+    try:
+        with anyio.fail_after(30):
+            yield store
+    finally:
+        await store.aclose()
+
+
+@asynccontextmanager
+async def held_back(store: SqliteStore) -> AsyncIterator[None]:
+    """While this is open the writer stands still: what is asked of it waits, and is then done
+    together."""
+    stands, gate = threading.Event(), threading.Event()
+
+    def wait(_: object) -> None:
+        stands.set()
+        assert gate.wait(30)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(store._writer.run, wait)
+        await anyio.to_thread.run_sync(stands.wait)
+        try:
+            yield
+        finally:
+            gate.set()
+
+
+@contextmanager
+def raw(path: Path) -> Iterator[apsw.Connection]:
+    """The file as SQLite sees it, to look into and to damage."""
+    db = apsw.Connection(str(path))
+    try:
+        db.set_busy_timeout(5000)
+        yield db
+    finally:
+        db.close()
+
+
+def count(path: Path, table: str) -> int:
+    """How many rows *table* has."""
+    with raw(path) as db:
+        rows: int = db.execute(f"SELECT count(*) FROM {table}").get
+        return rows
