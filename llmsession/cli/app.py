@@ -18,6 +18,7 @@ from .replay import replay
 from .sessions import delete, list_sessions, show
 from .story import story
 from .stress import stress
+from .transfer import export_sessions, import_files
 from .upkeep import integrity, vacuum
 
 __all__ = ["main"]
@@ -36,6 +37,8 @@ app.command()(story)
 app.command("list")(list_sessions)
 app.command()(show)
 app.command()(delete)
+app.command("import")(import_files)
+app.command("export")(export_sessions)
 app.command()(integrity)
 app.command()(vacuum)
 

@@ -9,11 +9,15 @@ from typing import Annotated
 import msgspec
 import typer
 
+from llmsession.errors import InvalidInput
+from llmsession.providers import ReplayProvider
 from llmsession.session.integrity import Examined, examine
+from llmsession.session.manager import SessionManager
+from llmsession.session.retention import Retention, RetentionReport
 from llmsession.store import Store
 
 from .exit_codes import BROKEN_PROMISE
-from .stores import KeyFile, StoreAddress, using_store
+from .stores import KeyFile, StoreAddress, parse_labels, parse_span, using_store
 
 __all__ = ["integrity", "vacuum"]
 
@@ -61,15 +65,66 @@ def _told(found: Examined) -> str:
 def vacuum(
     *,
     store: StoreAddress,
+    delete_idle: Annotated[
+        str | None,
+        typer.Option(metavar="SPAN", help="First delete sessions without a record for so long."),
+    ] = None,
+    forget_after: Annotated[
+        str | None,
+        typer.Option(metavar="SPAN", help="First forget what was said longer ago than that."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Delete and forget only in those with it."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be deleted and forgotten; do nothing.")
+    ] = False,
     key_file: KeyFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Give back the room of what was deleted, purged and forgotten, for good.
 
     After it nothing of that can be found in the store's file or tables. Writers wait for it.
+    Sessions that somebody uses are neither deleted nor made to forget, and are named.
     """
-    freed = using_store(store, key_file, lambda opened: opened.vacuum())
+    rules = _rules(delete_idle, forget_after, parse_labels(label))
+    if dry_run and not rules:
+        raise InvalidInput("--dry-run needs --delete-idle or --forget-after")
+    report, freed = using_store(store, key_file, lambda opened: _vacuum(opened, rules, dry_run))
     if as_json:
-        print(msgspec.json.encode({"freed_bytes": freed}).decode())
-    else:
+        print(msgspec.json.encode({"freed_bytes": freed, "retention": report}).decode())
+        return
+    would = "would be " if dry_run else ""
+    for session in report.deleted:
+        print(f"{session}: {would}deleted")
+    for session, turns in report.forgotten.items():
+        print(f"{session}: {turns} turns {would}forgotten")
+    for session, why in report.skipped.items():
+        print(f"llmsession: {session}: left as it is: {why}", file=sys.stderr)
+    if not dry_run:
         print(f"{freed:,} bytes given back")
+
+
+def _rules(
+    delete_idle: str | None, forget_after: str | None, labels: dict[str, str]
+) -> tuple[Retention, ...]:
+    if delete_idle is None and forget_after is None:
+        if labels:
+            raise InvalidInput("--label chooses what --delete-idle and --forget-after are about")
+        return ()
+    rule = Retention(
+        labels={**labels},
+        delete_idle_s=None if delete_idle is None else parse_span(delete_idle),
+        forget_after_s=None if forget_after is None else parse_span(forget_after),
+    )
+    return (rule.checked(),)
+
+
+async def _vacuum(
+    store: Store, rules: tuple[Retention, ...], dry_run: bool
+) -> tuple[RetentionReport, int]:
+    # Nobody is asked anything: sessions are only opened to forget.
+    async with SessionManager(provider=ReplayProvider(()), store=store) as manager:
+        report = await manager.apply_retention(rules, dry_run=dry_run)
+        return report, 0 if dry_run else await store.vacuum()

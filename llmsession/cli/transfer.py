@@ -1,0 +1,188 @@
+"""``llmsession import`` and ``export``: histories of other systems, into a store and out of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from llmsession.errors import InvalidInput, TranscriptError
+from llmsession.providers import ReplayProvider
+from llmsession.session.config import SessionConfig
+from llmsession.session.exporting import conversation_of
+from llmsession.session.manager import SessionManager
+from llmsession.store import Store
+from llmsession.testing.recorded_turns import recorded_tools
+from llmsession.transcripts import FORMATS, Conversation, Files, detect, read, write
+
+from .stores import KeyFile, StoreAddress, using_store
+
+__all__ = ["export_sessions", "import_files"]
+
+MAX_FOLDER_BYTES = 2 << 30
+"""A folder that holds more is surely not the one that was meant."""
+_WRITABLE = [name for name, format in FORMATS.items() if format.write is not None]
+
+
+def import_files(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="FILE|DIR...", help="Histories.", readable=False)
+    ],
+    *,
+    store: StoreAddress,
+    format: Annotated[
+        str | None,
+        typer.Option("--from", metavar="NAME", help=f"One of: {', '.join(FORMATS)}."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The sessions' model; else the last one recorded."),
+    ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Take what can be read of a broken file.")
+    ] = False,
+    key_file: KeyFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a session.")] = False,
+) -> None:
+    """Take histories of other systems into a store, as sessions that go on from there.
+
+    The format is recognised. A file of a tree becomes a session for its active path and a fork
+    for each other branch. What had to be put right is reported. A broken file is refused whole,
+    with its line, unless --partial. Imported once: a session whose id is taken is refused.
+    """
+    found = [one for path in paths for one in _read(path, format, partial)]
+    sessions = using_store(store, key_file, lambda opened: _take_in(opened, found, model), new=True)
+    for session, conversation in zip(sessions, found, strict=True):
+        _tell(session, conversation, as_json)
+
+
+def _read(path: Path, format: str | None, partial: bool) -> list[Conversation]:
+    if format is not None and format not in FORMATS:
+        raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+    found: list[Conversation] = []
+    for where, files in _sources(path, format):
+        try:
+            found += read(files, format, strict=not partial)
+        except TranscriptError as error:
+            raise InvalidInput(f"{where}: {error}") from error
+    if not any(conversation.messages for conversation in found):
+        raise InvalidInput(f"{path}: no conversation in it")
+    return [conversation for conversation in found if conversation.messages]
+
+
+def _sources(path: Path, format: str | None) -> list[tuple[Path, Files]]:
+    """What is read at once: a file, or a folder that a format keeps one history in; else each
+    file of the folder is its own."""
+    if not path.is_dir():
+        return [(path, {path.name: path.read_bytes()})]
+    below = sorted(each for each in path.rglob("*") if each.is_file())
+    if sum(each.stat().st_size for each in below) > MAX_FOLDER_BYTES:
+        raise InvalidInput(f"{path}: more than {MAX_FOLDER_BYTES >> 30} GiB in it")
+    files = {each.relative_to(path).as_posix(): each.read_bytes() for each in below}
+    if format is not None or detect(files) is not None:
+        return [(path, files)]
+    alone: list[tuple[Path, Files]] = [
+        (each, {each.name: files[each.relative_to(path).as_posix()]}) for each in below
+    ]
+    known = [source for source in alone if detect(source[1]) is not None]
+    for where, _ in alone:
+        if where not in {each for each, _ in known}:
+            print(f"llmsession: {where}: no known transcript format; left out", file=sys.stderr)
+    return known
+
+
+async def _take_in(
+    store: Store, conversations: Sequence[Conversation], model: str | None
+) -> tuple[str, ...]:
+    def config_for(conversation: Conversation) -> SessionConfig:
+        said = [message.model for message in conversation.messages if message.model]
+        return SessionConfig(
+            model=model or (said[-1] if said else "unknown"),
+            system=conversation.system or None,
+            tools=recorded_tools(conversation),
+        )
+
+    # Nobody is asked anything: the sessions are only made.
+    async with SessionManager(provider=ReplayProvider(()), store=store) as manager:
+        return await manager.import_conversations(conversations, config_for)
+
+
+def _tell(session: str, conversation: Conversation, as_json: bool) -> None:
+    notes = conversation.count_notes()
+    lost = sum(note.visible for note in conversation.notes)
+    figures: dict[str, Any] = {
+        "session": session,
+        "format": conversation.format,
+        "turns": len(conversation.turns),
+        "messages": len(conversation.messages),
+        "fork_of": conversation.parent,
+        "notes": notes,
+        "lost": lost,
+    }
+    if as_json:
+        print(msgspec.json.encode(figures).decode())
+        return
+    fork = f", a branch of {conversation.parent}" if conversation.parent else ""
+    print(
+        f"{session}: {figures['turns']} turns, {figures['messages']} messages"
+        f" ({conversation.format}{fork})"
+    )
+    if notes:
+        told = ", ".join(f"{what} {count}" for what, count in notes.items())
+        print(f"  noted: {told}" + (f"; {lost} of them lost something said" if lost else ""))
+
+
+def export_sessions(
+    sessions: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Which; without any, all.")
+    ] = None,
+    *,
+    store: StoreAddress,
+    to: Annotated[
+        str, typer.Option(metavar="NAME", help=f"One of: {', '.join(_WRITABLE)}.")
+    ] = "own",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR|-", help="Where; - is the output.")
+    ] = Path("-"),
+    key_file: KeyFile = None,
+) -> None:
+    """Write sessions as files of our own format or another system's. Takes nothing.
+
+    A file that is there already is not overwritten.
+    """
+    if to not in _WRITABLE:
+        raise InvalidInput(
+            f"nothing is written as {to!r}; formats to write: {', '.join(_WRITABLE)}"
+        )
+    found = using_store(store, key_file, lambda opened: _conversations(opened, sessions))
+    files = write(found, to)
+    if str(output) == "-":
+        if len(files) > 1:
+            told = f"{len(files)} files do not go into one output; name a folder with --output"
+            raise InvalidInput(told)
+        sys.stdout.buffer.write(next(iter(files.values())))
+        return
+    for name in files:
+        if (output / name).exists():
+            raise InvalidInput(f"{output / name} is there already")
+    for name, raw in files.items():
+        path = output / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.write(raw)
+        print(path)
+
+
+async def _conversations(store: Store, sessions: list[str] | None) -> list[Conversation]:
+    if sessions:
+        return [await conversation_of(store, session) for session in sessions]
+    found: list[Conversation] = []
+    while rows := await store.rows(after=found[-1].id if found else "", limit=500):
+        found += [await conversation_of(store, row.session) for row in rows]
+    if not found:
+        raise InvalidInput("there is no session in the store")
+    return found
