@@ -1,11 +1,11 @@
-"""Run the benchmarks: all, or those named (commit, deltas, http, interrupt, memory, steps, turns)."""
+"""Run the benchmarks: all, or those named, such as ``http`` or ``turns``."""
 
 from __future__ import annotations
 
 import platform
 import sys
 
-from benchmarks import commit, deltas, http, interrupt, memory, steps, turns
+from benchmarks import commit, deltas, durability, http, interrupt, memory, steps, turns
 from benchmarks.report import print_rows
 
 __all__ = ["main"]
@@ -13,6 +13,7 @@ __all__ = ["main"]
 BENCHMARKS = {
     "commit": commit.run,
     "deltas": deltas.run,
+    "durability": durability.run,
     "http": http.run,
     "interrupt": interrupt.run,
     "memory": memory.run,

@@ -1,4 +1,4 @@
-"""Appending to a SQLite store, durably, beside a bare thread that only inserts.
+"""Appending to a SQLite store, durably, beside a bare thread that only inserts; opening a session.
 
 The bare side has the same writers, the same bytes, the same queue into one thread, the same group
 commit at ``synchronous=FULL`` and the same way back; its one statement inserts a row under its
@@ -22,13 +22,18 @@ from typing import Protocol, TypeAlias
 import anyio
 import apsw
 
+from benchmarks.recorded import Replays, recorded_message
 from benchmarks.report import Row, percentile
-from llmsession import SqliteStore
+from llmsession import SessionConfig, SessionManager, SqliteStore
 from llmsession.store import Appended, AppendResult, Batch, this_process
 from llmsession.store.caller import Caller
 from llmsession.store.threads import Answers, GroupThread
+from llmsession.turns import records as r
+from llmsession.turns.blocks import encode_blocks, parse_blocks
+from llmsession.turns.records import decode_record, encode_record
+from llmsession.turns.usage import Usage
 
-__all__ = ["run"]
+__all__ = ["BODY", "LEAST_SHARE", "MOST_P99", "Done", "appends_a_second", "latencies", "run"]
 
 WRITERS = (50, 1_000)
 ROUNDS = 5
@@ -37,6 +42,11 @@ BODY = b'{"kind":"step.completed","text":"' + b"what a model said, " * 14 + b'"}
 CHECKPOINT_PAGES = 4000  # as the store
 LEAST_SHARE = 0.6
 MOST_P99 = 5.0
+MOST_OPENING = 3.0
+MESSAGES = 2_000
+QUESTION = "what does the file say about the third case? " * 5
+ANSWER = "it says that the third case is like the second one, but for the order. " * 12
+PROVIDER = Replays((recorded_message(1, "assistant", "a short answer"),))
 PEER = Path(__file__).with_name("peer_sqlite.py")
 
 Done: TypeAlias = Callable[[AppendResult], None]
@@ -87,8 +97,9 @@ class Bare:
         self._ended = asyncio.Event()
         self._caller = Caller()
         self._db = apsw.Connection(self._path)
-        for name, value in (("journal_mode", "wal"), ("synchronous", "FULL")):
-            self._db.pragma(name, value)
+        self._db.pragma("journal_mode", "wal")
+        self._db.pragma("synchronous", "FULL")
+        self._db.pragma("cache_size", -16_384)  # as the store
         self._db.execute("CREATE TABLE record (place INTEGER PRIMARY KEY, epoch INT, body BLOB)")
         self._db.set_wal_hook(self._grown)
 
@@ -127,7 +138,7 @@ class Bare:
         await self._ended.wait()
 
 
-async def _appends_a_second(side: Appending, writers: int) -> float:
+async def appends_a_second(side: Appending, writers: int) -> float:
     """How many appends are answered, when each writer sends the next as soon as it has the
     answer."""
     loop = asyncio.get_running_loop()
@@ -149,7 +160,7 @@ async def _appends_a_second(side: Appending, writers: int) -> float:
     return sum(heads) / took
 
 
-async def _latencies(side: Appending, writers: int, rate: float) -> list[float]:
+async def latencies(side: Appending, writers: int, rate: float) -> list[float]:
     """Seconds from being due to being answered, at *rate* appends a second over all sessions, in
     turn, each at its time whether the others were answered or not."""
     await side.open(writers)
@@ -184,13 +195,13 @@ async def _latencies(side: Appending, writers: int, rate: float) -> list[float]:
 
 def _throughput(make: Callable[[str], Appending], writers: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(_appends_a_second(make(folder), writers))
+        return asyncio.run(appends_a_second(make(folder), writers))
 
 
 def _spread(writers: int, rate: float) -> tuple[float, float]:
     """The median and the 99th percentile of the latency."""
     with tempfile.TemporaryDirectory() as folder:
-        took = asyncio.run(_latencies(Ours(folder), writers, rate))
+        took = asyncio.run(latencies(Ours(folder), writers, rate))
     return statistics.median(took), percentile(took, 0.99)
 
 
@@ -235,15 +246,87 @@ def _rows(writers: int) -> list[Row]:
     ]
 
 
+async def _write_long(folder: str) -> None:
+    """A session "long" of MESSAGES messages: turns of a question and an answer."""
+    async with SessionManager(provider=PROVIDER, store=SqliteStore(f"{folder}/long.db")) as manager:
+        await manager.create(SessionConfig(model="m"), session_id="long")
+    store = SqliteStore(f"{folder}/long.db")
+    hold = await store.acquire("long", this_process("benchmark"))
+    records: list[r.Record] = []
+    for turn in range(1, MESSAGES // 2 + 1):
+        seq = hold.head + len(records) + 1
+        said = r.Spoken(body=encode_blocks(ANSWER), started_at=0.0)
+        records += [
+            r.TurnAccepted(
+                seq=seq, epoch=hold.epoch, turn=turn, body=encode_blocks(QUESTION), started=True
+            ),
+            r.TurnCommitted(
+                seq=seq + 1, epoch=hold.epoch, turn=turn, stop_reason="end_turn", usage=Usage(),
+                spoken=said,
+            ),
+        ]  # fmt: skip
+    written = asyncio.Event()
+    bodies = tuple(encode_record(record) for record in records)
+    store.append(Batch("long", hold.epoch, hold.head, bodies, 1.0), lambda _: written.set())
+    await written.wait()
+    await store.release(hold)
+    await store.aclose()
+
+
+async def _open_s(folder: str) -> float:
+    """CPU seconds of opening it, by a manager that has its store open."""
+    async with SessionManager(provider=PROVIDER, store=SqliteStore(f"{folder}/long.db")) as manager:
+        await manager.create(SessionConfig(model="m"))
+        started = time.process_time()
+        session = await manager.open("long")
+        took = time.process_time() - started
+        assert len(session.conversation()) == MESSAGES
+        return took
+
+
+def _read_s(folder: str) -> float:
+    """CPU seconds of reading its bytes, on a connection that is open, and of decoding them: the
+    records, and the blocks of what was said."""
+    db = apsw.Connection(f"{folder}/long.db")
+    db.execute("SELECT * FROM session").fetchall()
+    ends = (1 << 32, 2 << 32)
+    started = time.process_time()
+    said = 0
+    for (body,) in db.execute("SELECT body FROM record WHERE place BETWEEN ? AND ?", ends):
+        match decode_record(body):
+            case r.TurnAccepted(body=content) | r.TurnCommitted(spoken=r.Spoken(body=content)):
+                said += len(parse_blocks(content))
+    took = time.process_time() - started
+    assert said == MESSAGES
+    db.close()
+    return took
+
+
+def _opening() -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_write_long(folder))
+        pairs = [(asyncio.run(_open_s(folder)), _read_s(folder)) for _ in range(2 * ROUNDS)]
+    ours, bare = sorted(pairs, key=lambda pair: pair[0] / pair[1])[ROUNDS]
+    return Row(
+        name=f"CPU of opening a session of {MESSAGES:,} messages, beside decoding its bytes",
+        ours=ours * 1e3,
+        bare=bare * 1e3,
+        unit="ms",
+        ratios=tuple(a / b for a, b in pairs),
+        bound=MOST_OPENING,
+    )
+
+
 def _peer() -> str:
     python = os.environ.get("PEER_PYTHON")
     if not python:
         return "openai-agents SQLiteSession: n/a; PEER_PYTHON names no Python that has it"
-    found = subprocess.run([python, PEER], capture_output=True, text=True, timeout=120, check=False)
+    asked = [python, "-I", str(PEER)]  # -I: the folder of the script has an http.py
+    found = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
     if found.returncode:
         return f"openai-agents SQLiteSession: n/a; {found.stderr.strip().splitlines()[-1:]}"
     return f"openai-agents {found.stdout.strip()}"
 
 
 def run() -> list[Row]:
-    return [row for writers in WRITERS for row in _rows(writers)]
+    return [*(row for writers in WRITERS for row in _rows(writers)), _opening()]

@@ -215,7 +215,7 @@ class Stage:
 
 def run() -> list[Row]:
     try:
-        with running_server() as server:
+        with running_server(on_disk=True) as server:
             stage = Stage(server)
             return [row for writers in WRITERS for row in stage.rows(writers)]
     except NoServer as error:

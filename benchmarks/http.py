@@ -24,11 +24,13 @@ from llmsession.turns.records import TurnCommitted
 
 __all__ = ["run"]
 
-STREAMS = 200
+STREAMS = 100
 DELTAS = 120
 DELAY_S = 0.05
 ROUNDS = 5
 INTERRUPTED = 1000
+PATIENCE_S = 300.0
+"""On a busy machine a thousand connections take their time."""
 MODEL = "claude-opus-5-5"
 
 
@@ -40,8 +42,15 @@ async def _spread(at: int) -> None:
 
 def _client(url: str) -> anthropic.AsyncAnthropic:
     return anthropic.AsyncAnthropic(
-        api_key="unused", base_url=url, http_client=anthropic.DefaultAioHttpClient()
+        api_key="unused",
+        base_url=url,
+        timeout=PATIENCE_S,
+        http_client=anthropic.DefaultAioHttpClient(timeout=PATIENCE_S),
     )
+
+
+def _provider(url: str) -> AnthropicProvider:
+    return AnthropicProvider(api_key="unused", base_url=url, connect_timeout_s=PATIENCE_S)
 
 
 async def _bare_stream(client: anthropic.AsyncAnthropic, ready: anyio.Event | None = None) -> int:
@@ -88,7 +97,7 @@ async def _ours(url: str) -> int:
             elif isinstance(event, TurnCommitted):
                 return
 
-    provider = AnthropicProvider(api_key="unused", base_url=url)
+    provider = _provider(url)
     async with provider, SessionManager(provider=provider) as manager:
         sessions = [await manager.create(SessionConfig(model=MODEL)) for _ in range(STREAMS)]
         async with anyio.create_task_group() as group:
@@ -144,7 +153,7 @@ async def _bare_interrupts(url: str, seed: int) -> list[float]:
 async def _our_interrupts(url: str, seed: int) -> list[float]:
     """Seconds from ``interrupt()`` to its durable answer."""
     latencies: list[float] = []
-    provider = AnthropicProvider(api_key="unused", base_url=url)
+    provider = _provider(url)
     async with provider, SessionManager(provider=provider) as manager:
         sessions: list[LLMSession] = []
         for at in range(INTERRUPTED):

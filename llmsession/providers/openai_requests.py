@@ -213,9 +213,8 @@ def _user(blocks: _Blocks, dialect: ChatDialect) -> Iterator[dict[str, Any]]:
                 parts.append(_said(f"What call {call_id} returned besides text:"))
                 parts += media
     for kind, block in blocks:
-        if kind != "tool_result":
-            part = _part(kind, block)
-            parts += [part] if part else []
+        part = _part(kind, block)
+        parts += [part] if part else []
     if not parts:
         if any(kind == "tool_result" for kind, _ in blocks):
             return

@@ -30,6 +30,7 @@ class Provider(Protocol):
         frees what it holds. *tag* names the work, for logs and idempotency keys.
 
         Raises ProviderError, classified. Before the first event the provider may retry by
-        itself; after it, it never does: the session starts the step again.
+        itself, and says so in ``retried``: the session does not on top. After it, it never
+        does: the session starts the step again.
         """
         ...

@@ -327,7 +327,8 @@ class Actor:
 
     def _store_summaries(self, command: c.StoreSummaries) -> None:
         for call_id in command.summaries:
-            if call_id not in self.state.call_turns:
+            # One that was forgotten is not told of again.
+            if self.state.call_turns.get(call_id) not in self.state.said_at:
                 raise UnknownToolCall(call_id)
         noted = c.remembered(command.command_id, command.digest, None)
         record = r.SummariesStored(summaries=command.summaries, commands=noted)

@@ -65,7 +65,7 @@ def first_since(
     later = [turn for turn, at in said_at.items() if at >= moment]
     edge = min((accepted_at[turn] for turn in later), default=head + 1)
     in_order = dict.fromkeys(message.turn for message in history)
-    before = next((turn for turn in in_order if said_at[turn] >= moment), 0)
+    before = next((turn for turn in in_order if said_at.get(turn, moment - 1) >= moment), 0)
     return before, edge
 
 

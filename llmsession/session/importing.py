@@ -21,6 +21,7 @@ from llmsession.turns.blocks import (
     Block,
     TextBlock,
     ToolResultBlock,
+    ToolUseBlock,
     join_blocks,
     parse_blocks,
     text_block,
@@ -88,7 +89,11 @@ def import_turns(
     messages = _unique_calls(before, numbered, repairs)
     ids = {message.id for message in before}
     turns = tuple(
-        r.TurnImported(turn=number, messages=tuple(_with_ids(group, session, ids, repairs)))
+        r.TurnImported(
+            turn=number,
+            messages=tuple(_with_ids(group, session, ids, repairs)),
+            calls=tuple(_calls(group)),
+        )
         for number, group in _by_turn(messages)
     )
     summaries = dict(_summaries(turns, compaction))
@@ -183,6 +188,14 @@ def _by_turn(messages: Sequence[Message]) -> Iterator[tuple[int, list[Message]]]
     yield from turns.items()
 
 
+def _calls(group: Sequence[Message]) -> Iterator[str]:
+    for message in group:
+        # Not `tool_calls`: the message would keep what it has parsed.
+        for block in parse_blocks(message.body):
+            if isinstance(block, ToolUseBlock):
+                yield block.id
+
+
 def _with_ids(
     group: Sequence[Message], session: str, ids: set[str], repairs: list[str]
 ) -> Iterator[Message]:
@@ -210,7 +223,6 @@ def _summaries(
         return
     for turn in turns:
         for message in turn.messages:
-            # Not `tool_results`: the message would keep what it has parsed.
             for block in parse_blocks(message.body):
                 if isinstance(block, ToolResultBlock):
                     summary = summarise(

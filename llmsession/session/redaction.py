@@ -123,11 +123,8 @@ def _silent_message(message: Message) -> Message:
 
 
 def _offers(record: r.ToolsRequested) -> tuple[r.CallOffer, ...]:
-    # As many as there were, under names that no provider gives: a message answers each.
-    return tuple(
-        r.CallOffer(f"#{record.turn}.{record.step}.{at}", "", offer.runner)
-        for at, offer in enumerate(record.calls)
-    )
+    # A message answers each; and their ids are not used again, lest a late result find another.
+    return tuple(r.CallOffer(offer.id, "", offer.runner) for offer in record.calls)
 
 
 def _commands(record: r.Record, turns: Collection[int]) -> r.Record:

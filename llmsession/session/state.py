@@ -17,7 +17,7 @@ from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, s
 from llmsession.turns.usage import Usage
 
 from .cuts import forgotten_turns, messages_before, messages_through
-from .redaction import Redaction, redact_answer
+from .redaction import NOTHING_SAID, Redaction, redact_answer
 
 __all__ = ["OpenTurn", "SessionState", "fold"]
 
@@ -157,7 +157,8 @@ class SessionState:
     def _accepted(self, record: r.TurnAccepted) -> None:
         self.counter.saw(record.turn)
         self.accepted_at[record.turn] = record.seq
-        self.said_at[record.turn] = record.at
+        if record.body != NOTHING_SAID:  # it was forgotten by the session that this is a fork of
+            self.said_at[record.turn] = record.at
         self.open[record.turn] = turn = OpenTurn(record.turn, record.body)
         if record.started:
             self._start(turn, record)
@@ -220,21 +221,23 @@ class SessionState:
             self._say(turn, record.spoken, record.at)
         self.history = self.history + turn.staged
         self.head_turn = record.turn
-        self.committed_at[record.turn] = record.seq
+        if record.turn in self.said_at:
+            self.committed_at[record.turn] = record.seq
         self.receipts = self.receipts[turn.carried :]
         self._end(record.turn, "committed", record.usage)
 
     def _imported(self, record: r.TurnImported) -> None:
         self.counter.saw(record.turn)
-        self.accepted_at[record.turn] = self.committed_at[record.turn] = record.seq
-        self.said_at[record.turn] = record.messages[0].created_at or record.at
+        self.accepted_at[record.turn] = record.seq
+        if record.messages[0].body != NOTHING_SAID:
+            self.committed_at[record.turn] = record.seq
+            self.said_at[record.turn] = record.messages[0].created_at or record.at
         self.history = self.history + record.messages
         # It was made behind another system text, with other tools.
         self.view = self.view.voided(len(self.history))
         self.head_turn = record.turn
         self.ended[record.turn] = "committed"
-        for message in record.messages:
-            self.call_turns.update((call.id, record.turn) for call in message.tool_calls)
+        self.call_turns.update((call, record.turn) for call in record.calls)
 
     def _drop(self, turn: OpenTurn) -> None:
         """What the turn computed goes with it."""
@@ -305,9 +308,9 @@ class SessionState:
         self.head_turn = history[-1].turn if history else None
 
     def _forget(self, seq: int, turns: frozenset[int]) -> None:
-        """Nothing of *turns* is known any more but their numbers, how they ended and their cost."""
+        """Nothing of *turns* is known any more but their numbers, the ids of their calls, how they
+        ended and what they cost."""
         calls = frozenset(call for call, turn in self.call_turns.items() if turn in turns)
-        self.call_turns = {call: t for call, t in self.call_turns.items() if call not in calls}
         self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
         receipts = self._forget_receipts(turns)
         for turn in turns:

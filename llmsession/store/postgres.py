@@ -19,8 +19,8 @@ from .postgres_reading import Reading
 from .postgres_schema import check_schema, migrate
 from .postgres_spans import Spans
 from .postgres_sql import Statements
-from .postgres_thread import LoopThread
-from .postgres_writer import CLOSED, Writer
+from .postgres_thread import CLOSED, LoopThread
+from .postgres_writer import Writer
 from .protocol import (
     EVERYTHING,
     AppendResult,
@@ -196,17 +196,19 @@ class PostgresStore:
 
     async def _fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
         await self._owners.lease(owner)
-        return await self._connections.run(
-            lambda it: self._spans.fork(it, parent, upto, session, owner), changes=True
+        return await self._connections.change(
+            lambda it, in_doubt: self._spans.fork(
+                it, parent, upto, session, owner, in_doubt=in_doubt
+            )
         )
 
     async def _rewrite(self, hold: Hold, bodies: Mapping[int, bytes], cipher: Cipher) -> None:
-        await self._connections.run(
-            lambda it: self._spans.rewrite(it, hold, bodies, cipher), changes=True
-        )
+        await self._connections.change(lambda it, _: self._spans.rewrite(it, hold, bodies, cipher))
 
     async def _delete(self, session: str) -> None:
-        await self._connections.run(lambda it: self._spans.delete(it, session), changes=True)
+        await self._connections.change(
+            lambda it, in_doubt: self._spans.delete(it, session, in_doubt=in_doubt)
+        )
 
     async def _vacuum(self) -> int:
         def act(connection: Connection) -> Coroutine[Any, Any, int]:
@@ -217,8 +219,9 @@ class PostgresStore:
 
 def _is_text(*texts: str) -> bool:
     """Can PostgreSQL keep *texts*? It has no NUL, and no half of a surrogate pair."""
+    text = "".join(texts)
     try:
-        return b"\0" not in "".join(texts).encode()
+        return "\0" not in text and (text.isascii() or bool(text.encode()))
     except UnicodeEncodeError:
         return False
 

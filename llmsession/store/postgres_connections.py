@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
@@ -35,6 +36,8 @@ IDLE_S = 60.0
 
 # A role or a database may have other defaults. What a store promises must not depend on them:
 # an append is durable, a statement sees what was committed before it, and a vacuum takes its time.
+# What is looked for is found by an index, row by row, however few there are: a plan that reads a
+# whole table would stay when the table grows, and meets every page that is damaged.
 _SETTLE = """
 SELECT set_config('synchronous_commit', 'on', false)
  WHERE current_setting('synchronous_commit') = 'off';
@@ -43,6 +46,9 @@ SET default_transaction_read_only = off;
 SET statement_timeout = 0;
 SET lock_timeout = 0;
 SET idle_in_transaction_session_timeout = 0;
+SET enable_seqscan = off;
+SET enable_hashjoin = off;
+SET enable_mergejoin = off;
 SET jit = off
 """
 
@@ -81,11 +87,12 @@ _DAMAGE = (
 )
 
 
-def is_lost(error: BaseException, connection: Connection | None) -> bool:
-    """Was it the connection, or the server, that failed, and may come back?"""
+def is_lost(error: BaseException, *, closed: bool) -> bool:
+    """Was it the connection, or the server, that failed, and may come back? *closed*: the
+    connection is."""
     if isinstance(error, asyncpg.QueryCanceledError):
         return False
-    return isinstance(error, _GONE) or (connection is not None and connection.is_closed())
+    return closed or isinstance(error, _GONE)
 
 
 def is_passing(error: BaseException) -> bool:
@@ -124,7 +131,7 @@ class Connections:
 
     def __init__(self, dsn: str, *, most: int, retry_s: float) -> None:
         self._dsn = dsn
-        self.where, self._secret = _place(dsn)
+        self.where, self._secrets = _place(dsn)
         self._most = most
         self.retry_s = retry_s
         self._pool: Any = None
@@ -141,26 +148,36 @@ class Connections:
             raise
         return connection
 
-    async def run(self, act: Callable[[Connection], Awaitable[T]], *, changes: bool = False) -> T:
-        """What *act* returns, with a connection. What fails with the connection is done again
-        while there is patience; what *changes* something only if it had not begun.
+    async def run(self, act: Callable[[Connection], Awaitable[T]]) -> T:
+        """What *act* returns, with a connection; it does no harm when it is done twice. What
+        fails with the connection is done again while there is patience.
 
         Raises StoreError in place of asyncpg's errors.
         """
+        return await self._run(lambda connection, _: act(connection), changes=False)
+
+    async def change(self, act: Callable[[Connection, bool], Awaitable[T]]) -> T:
+        """As ``run``, for what changes something: *act* is told, too, whether an earlier attempt
+        may have done it, because the connection was lost before the answer."""
+        return await self._run(act, changes=True)
+
+    async def _run(self, act: Callable[[Connection, bool], Awaitable[T]], *, changes: bool) -> T:
         patience = Patience(self.retry_s)
+        in_doubt = False
         while True:
-            begun = False
-            connection: Connection | None = None
+            begun = closed = False
             try:
                 async with self._pool.acquire() as connection:
                     begun = True
-                    return await act(connection)
+                    try:
+                        return await act(connection, in_doubt)
+                    finally:
+                        closed = _is_closed(connection)
             except FAILURES as error:
-                lost = is_lost(error, connection)
-                again = is_passing(error) or (lost and not (changes and begun))
-                if not again or not await patience.wait():
-                    unknown = lost and changes and begun
-                    raise self.failed(error, None if unknown else False) from error
+                lost = is_lost(error, closed=closed)
+                in_doubt = in_doubt or (changes and begun and lost)
+                if not (lost or is_passing(error)) or not await patience.wait():
+                    raise self.failed(error, None if in_doubt else False) from error
 
     async def execute(self, statement: str, *values: object) -> None:
         """Run *statement*, which does no harm when it is run twice. Raises as ``run``."""
@@ -204,9 +221,16 @@ class Connections:
     def told(self, error: BaseException) -> str:
         """What *error* says; never the password, nor details, which quote what was stored."""
         text = (str(error).strip() or "no answer").splitlines()[0]
-        if self._secret:
-            text = text.replace(self._secret, "***")
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
         return f"{type(error).__name__}: {text}"
+
+
+def _is_closed(connection: Connection) -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:
+        return True  # the pool has taken it back already: it does so once it is closed
 
 
 async def _settle(connection: Connection) -> None:
@@ -217,20 +241,23 @@ async def _leave(connection: Connection) -> None:
     """Nothing is to be reset: what we set holds for all, and asyncpg ends open transactions."""
 
 
-def _place(dsn: str) -> tuple[str, str]:
-    """How the database at *dsn* is called in messages, and the password that must not be.
+def _place(dsn: str) -> tuple[str, list[str]]:
+    """How the database at *dsn* is called in messages, and what must not be in them.
 
-    Raises InvalidConfig for what is no address of PostgreSQL; the password is not in it.
+    Raises InvalidConfig for what is no address of PostgreSQL; nothing of it is in the message.
     """
     try:
         parts = urlsplit(dsn)
-        host, port, secret = parts.hostname or "", parts.port, parts.password or ""
-        query = parse_qs(parts.query)
+        _, _, hosts = parts.netloc.rpartition("@")
+        for host in hosts.split(","):
+            _ = urlsplit(f"//{host}").port  # raises for what is none
+        query = parse_qs(parts.query, keep_blank_values=True)
+        written = [parts.password or "", *re.findall(r"(?:^|&)password=([^&]*)", parts.query)]
     except (ValueError, AttributeError, TypeError):
         parts = None
     if parts is None or parts.scheme not in ("postgresql", "postgres"):
         raise InvalidConfig("a PostgreSQL store needs an address like postgresql://user@host/name")
-    secret = unquote(secret) or query.get("password", [""])[0]
-    host = host or query.get("host", [""])[0] or "localhost"
-    place = f"{host}:{port}" if port else host
-    return f"PostgreSQL at {place}, database {parts.path.lstrip('/') or 'by default'}", secret
+    host = hosts or ",".join(query.get("host", [])) or "localhost"
+    place = f"PostgreSQL at {host}, database {parts.path.lstrip('/') or 'by default'}"
+    secrets = {dsn, *written, *map(unquote, written), *query.get("password", [])}
+    return place, sorted(filter(None, secrets), key=len, reverse=True)

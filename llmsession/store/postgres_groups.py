@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from .caller import Caller
 from .cipher import PLAIN, Cipher
+from .large import LARGE_BYTES
 from .postgres_blobs import Blobs
 from .postgres_sql import body_place, label_marks, seal_labels
 from .protocol import AppendResult, Batch
@@ -38,16 +39,14 @@ class Entry:
 class Unit:
     """Batches of one session that follow each other: written together or not at all."""
 
-    __slots__ = ("entries", "head")
+    __slots__ = ("entries", "first", "head")
 
     def __init__(self, entry: Entry) -> None:
         self.entries = [entry]
-        self.head = entry.batch.head + len(entry.batch.bodies)
-
-    @property
-    def first(self) -> Batch:
+        self.first = entry.batch
         """The batch whose epoch and head the session must have."""
-        return self.entries[0].batch
+        self.head = entry.batch.head + len(entry.batch.bodies)
+        """Where the session is when the unit is written."""
 
     @property
     def bodies(self) -> Sequence[bytes]:
@@ -59,6 +58,8 @@ class Unit:
     @property
     def labels(self) -> dict[str, str] | None:
         """The last that a batch gave, if any did."""
+        if len(self.entries) == 1:
+            return self.first.labels
         return next(
             (e.batch.labels for e in reversed(self.entries) if e.batch.labels is not None), None
         )
@@ -118,16 +119,20 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> tuple[bool, tuple[Sequen
     bodies: list[_Cut] = []
     larges: list[_Cut] = []
     for number, unit in enumerate(units, 1):
-        first = unit.first
+        first, texts = unit.first, unit.bodies
+        if cipher is PLAIN and len(texts) == 1 and len(texts[0]) < LARGE_BYTES:  # most are so
+            bodies.append((texts[0], None, None))
+            larges.append(_NOTHING)
+            continue
         kept, packed = [], []
-        for seq, body in enumerate(unit.bodies, first.head + 1):
+        for seq, body in enumerate(texts, first.head + 1):
             rest, large = blobs.cut(body, number)
             packed.append(large)
             if cipher is not PLAIN:
                 rest = cipher.seal(rest, body_place(first.session, first.epoch, seq))
             kept.append(rest)
         bodies.append(_cut(kept))
-        larges.append(_cut(packed) if len(packed) != 1 else (packed[0] or None, None, None))
+        larges.append(_cut(packed) if any(packed) else _NOTHING)
     firsts = [unit.first for unit in units]
     columns: tuple[Sequence[object], ...] = (
         [first.session for first in firsts],
@@ -154,6 +159,7 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> tuple[bool, tuple[Sequen
 
 
 _Cut = tuple[bytes | None, str | None, str | None]
+_NOTHING: _Cut = (None, None, None)
 
 
 def _cut(pieces: Sequence[bytes]) -> _Cut:

@@ -9,7 +9,7 @@ from llmsession.errors import SessionExists, SessionInUse, SessionNotFound, Stor
 
 from .liveness import this_host
 from .ownership import still_holds
-from .postgres_connections import Connections
+from .postgres_connections import Connection, Connections
 from .postgres_sql import Statements, owner_of, owner_values
 from .protocol import Hold, Owner
 
@@ -50,13 +50,18 @@ class Owners:
     async def create(self, session: str, owner: Owner) -> Hold:
         """See ``Store.create``."""
         await self.lease(owner)
-        made = await self._connections.run(
-            lambda it: it.fetchrow(self._statements.create, session, *owner_values(owner)),
-            changes=True,
-        )
-        if made is None:
-            raise SessionExists(session)
-        return Hold(session, made["epoch"], 0)
+
+        async def act(connection: Connection, in_doubt: bool) -> Hold:
+            made = await connection.fetchrow(self._statements.create, session, *owner_values(owner))
+            if made is None and in_doubt:
+                made = await connection.fetchrow(
+                    self._statements.just_made, session, *owner_values(owner), None, 0
+                )
+            if made is None:
+                raise SessionExists(session)
+            return Hold(session, made["epoch"], 0)
+
+        return await self._connections.change(act)
 
     async def acquire(self, session: str, owner: Owner, takeover: bool) -> Hold:
         """See ``Store.acquire``. Looks, decides, and takes what is still as it was seen."""

@@ -87,9 +87,16 @@ class Spans:
         self._drop_session = f"DELETE FROM {s}.session WHERE id = $1"
 
     async def fork(
-        self, connection: Connection, parent: str, upto: int, session: str, owner: Owner
+        self,
+        connection: Connection,
+        parent: str,
+        upto: int,
+        session: str,
+        owner: Owner,
+        *,
+        in_doubt: bool,
     ) -> Hold:
-        """See ``Store.fork``."""
+        """See ``Store.fork``. *in_doubt*: an earlier attempt may have done it."""
         async with connection.transaction():
             row = await connection.fetchrow(self._statements.parent, parent)
             if row is None:
@@ -105,6 +112,10 @@ class Spans:
                 row["epoch"],
                 row["touched_at"],
             )
+            if epoch is None and in_doubt:
+                epoch = await connection.fetchval(
+                    self._statements.just_made, session, *owner_values(owner), parent, upto
+                )
             if epoch is None:
                 raise SessionExists(session)
             return Hold(session, epoch, upto)
@@ -112,7 +123,8 @@ class Spans:
     async def rewrite(
         self, connection: Connection, hold: Hold, bodies: Mapping[int, bytes], cipher: Cipher
     ) -> None:
-        """See ``Store.rewrite``. A record that a fork has, too, is written into a new log."""
+        """See ``Store.rewrite``. A record that a fork has, too, is written into a new log. Twice
+        is as good as once: an earlier attempt that is still on its way has the lock."""
         session = hold.session
         async with connection.transaction():
             await lock_structure(connection, self._schema)
@@ -142,11 +154,13 @@ class Spans:
                 await connection.execute(self._keep_blobs, *blobs.columns()[1:])
             await self._let_go(connection, [record["large"] for record in own])
 
-    async def delete(self, connection: Connection, session: str) -> None:
-        """See ``Store.delete``."""
+    async def delete(self, connection: Connection, session: str, *, in_doubt: bool) -> None:
+        """See ``Store.delete``. *in_doubt*: an earlier attempt may have done it."""
         async with connection.transaction():
             await lock_structure(connection, self._schema)
             row = await connection.fetchrow(self._lock_session, session)
+            if row is None and in_doubt:
+                return
             if row is None:
                 raise SessionNotFound(session)
             spans = await connection.fetch(self._spans, session)

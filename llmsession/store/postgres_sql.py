@@ -54,6 +54,11 @@ class Statements:
                 INSERT INTO {s}.span (session, first, last, log, born)
                 SELECT $1, 1, {OPEN}, log, $1 FROM made)
             SELECT epoch FROM made"""
+        # Nobody but its owner has touched it: then an attempt whose answer was lost has made it.
+        self.just_made = f"""
+            SELECT epoch FROM {s}.session
+             WHERE id = $1 AND ({OWNER_COLUMNS}) = ($2, $3, $4, $5)
+               AND parent IS NOT DISTINCT FROM $6 AND head = $7"""
         self.row = f"SELECT {_ROW} FROM {s}.session WHERE id = $1"
         self.rows_of = f"SELECT {_ROW} FROM {s}.session WHERE id = ANY($1::text[])"
         self.rows = f"""
@@ -166,7 +171,7 @@ def _append(s: str, *, plain: bool) -> str:
              CROSS JOIN LATERAL unnest({cuts}) WITH ORDINALITY AS c({cut}, i)
              WHERE f.starts IS NOT NULL
         ){kept}
-        SELECT n FROM fenced"""
+        SELECT array_agg(n) FROM fenced"""
 
 
 def _read(s: str) -> str:
@@ -184,9 +189,12 @@ def _read(s: str) -> str:
                          ON b.name = substring(r.large FROM at + 9 FOR {NAME_BYTES})
                    ) END AS parts
               FROM {s}.span p
-              JOIN {s}.record r
-                ON r.log = p.log AND r.seq BETWEEN greatest(p.first, $2 + 1)
-                                                AND least(p.last, s.head, $3)
+             CROSS JOIN LATERAL (
+                SELECT * FROM {s}.record r
+                 WHERE r.log = p.log
+                   AND r.seq BETWEEN greatest(p.first, $2 + 1) AND least(p.last, s.head, $3)
+                OFFSET 0  -- a fence: no plan may read more records than these
+             ) r
              WHERE p.session = s.id
           ) r ON true
          WHERE s.id = $1 ORDER BY r.seq"""

@@ -14,11 +14,15 @@ from typing import Any, TypeVar
 
 import anyio
 
+from llmsession.errors import StoreError
+
 from .caller import Caller
 
-__all__ = ["LoopThread"]
+__all__ = ["CLOSED", "LoopThread"]
 
 T = TypeVar("T")
+
+CLOSED = "the store is closed"
 
 
 class LoopThread:
@@ -70,13 +74,19 @@ class LoopThread:
         """What ``work()`` returns or raises in the loop, for a caller in any other one.
 
         Cancelling the wait cancels the work if it *ends* with its caller; otherwise it goes on.
+        Raises StoreError if the thread ends before it does.
         """
         caller, came = Caller(), anyio.Event()
         running: list[asyncio.Task[T]] = []
 
+        def done(task: asyncio.Task[T]) -> None:
+            if not task.cancelled():
+                task.exception()  # seen: nobody may be left to be told
+            caller.call(came.set)
+
         def begin() -> None:
             task = asyncio.get_running_loop().create_task(work())
-            task.add_done_callback(lambda _: caller.call(came.set))
+            task.add_done_callback(done)
             running.append(task)
 
         self.soon(begin)
@@ -86,6 +96,8 @@ class LoopThread:
             if ends:
                 self.soon(lambda: [task.cancel() for task in running])
             raise
+        if running[0].cancelled():
+            raise StoreError(CLOSED, committed=None)
         return running[0].result()
 
     async def end(self) -> None:

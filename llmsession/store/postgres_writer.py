@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
 from llmsession.errors import SessionError, error_text
@@ -20,21 +20,18 @@ from .postgres_connections import FAILURES, Connection, Connections, Patience, i
 from .postgres_groups import Entry, Unit, arguments, form_group
 from .postgres_reading import Reading
 from .postgres_sql import Statements
-from .postgres_thread import LoopThread
+from .postgres_thread import CLOSED, LoopThread
 from .protocol import Appended, AppendResult, Batch, Conflict, Lost
 from .threads import Answers
 
 __all__ = ["Writer"]
 
-# A session is found by its id, however few there are: a plan that reads the whole table would
-# stay when the table grows. The statement is one and the same, so its plan is made once.
+# The statement is always the same, so its plan is made once.
 _SETTLE = """
-SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
 SET plan_cache_mode = force_generic_plan; SET work_mem = '64MB'
 """
 
 
-CLOSED = "the store is closed"
 CLOSE_S = 5.0
 """How long saying goodbye to the server may take."""
 
@@ -157,11 +154,11 @@ class Lane:
             connection = await self._connected()
             statements = self._writer.statements
             sent = True
-            rows = await connection.fetch(
+            numbers = await connection.fetchval(
                 statements.append if plain else statements.append_all, *columns
             )
             self._patience = Patience(self._connections.retry_s)
-            units, again = await self._written(units, {row["n"] for row in rows}, cipher)
+            units, again = await self._written(units, frozenset(numbers or ()), cipher)
         except FAILURES as error:
             again = await self._failed(entries, error, sent)
         except Unreadable as error:
@@ -182,7 +179,7 @@ class Lane:
         return self._connection
 
     async def _written(
-        self, units: list[Unit], numbers: Collection[int], cipher: Cipher
+        self, units: list[Unit], numbers: frozenset[int], cipher: Cipher
     ) -> tuple[list[Unit], list[Entry]]:
         """Tell of the units *numbers*, which are durable, and of the others, which met another
         epoch or head. Returns what is not freed yet, and what waits again."""
@@ -219,9 +216,10 @@ class Lane:
         """Nothing of *entries* was written; or, if the connection was lost, nobody knows. Returns
         those that are to be written again, when it is time."""
         told = f"{self._connections.where}: {self._connections.told(error)}"
-        lost = is_lost(error, self._connection)
-        if lost and self._connection is not None:
-            self._connection.terminate()
+        connection = self._connection
+        lost = is_lost(error, closed=connection is not None and connection.is_closed())
+        if lost and connection is not None:
+            connection.terminate()
             self._connection = None
         if not lost and not is_passing(error):
             return self._parted(entries, told)

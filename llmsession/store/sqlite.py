@@ -61,7 +61,7 @@ class SqliteStore:
     The file is made at first use, for its owner alone to read; its folder must be there. A
     relative *path* means the folder that the process is in then. What is wrong with the file is
     said at first use, by a StoreError with the path. Raises InvalidConfig for a path or a key
-    that cannot be one.
+    that cannot be one. *vfs* names one of SQLite's file systems: for tests of failing disks.
     """
 
     def __init__(
@@ -147,8 +147,9 @@ class SqliteStore:
         return await self._readers.run(lambda look: look.check())
 
     async def aclose(self) -> None:
-        """As ``Store.aclose``. A session that is still held stays held until its lease runs out or
-        the process ends. What is asked of a closed store fails: StoreError, ``Lost``."""
+        """As ``Store.aclose``. A session that is still held stays held as long as this process
+        lives; a manager that is left releases its own. What is asked of a closed store fails:
+        StoreError, ``Lost``."""
         await self._readers.close()
         await self._writer.close()
 

@@ -150,9 +150,9 @@ class Sessions:
 
     # Owners.
 
-    def note_owner(self, owner: Owner) -> None:
-        """Write down who *owner* is, and that its lease runs from now."""
-        until = self._now() + self._lease_s
+    def note_owner(self, owner: Owner, lease_s: float | None = None) -> None:
+        """Write down who *owner* is, and that its lease runs from now, for *lease_s* if given."""
+        until = self._now() + (self._lease_s if lease_s is None else lease_s)
         self.db.execute(
             "INSERT INTO owner VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
             " pid = excluded.pid, started = excluded.started, host = excluded.host,"

@@ -65,6 +65,10 @@ class Reading:
         wrong with that one."""
         try:
             for part in parts:
+                whole = self._records.plain(part.source, part.first, part.upto)
+                if whole is not None:
+                    records += whole
+                    continue
                 seq = part.first
                 for kept in self._records.rows(part.source, part.first, part.upto):
                     if seq_at(kept[0]) != seq:

@@ -13,7 +13,8 @@ import apsw
 
 from .cipher import PLAIN, Cipher, Unreadable
 from .large import LARGE_BYTES, join_large, pack_places, split_large, unpack_places
-from .sqlite_rows import Values, place_of
+from .protocol import StoredRecord
+from .sqlite_rows import Values, place_of, seq_at
 
 __all__ = ["KeptRecord", "Records"]
 
@@ -96,10 +97,26 @@ class Records:
 
     def rows(self, log: int, first: int, upto: int) -> Iterable[KeptRecord]:
         """The rows of the records *first* to *upto* of *log*, those that are there."""
+        return self._rows(log, first, upto)
+
+    def _rows(self, log: int, first: int, upto: int) -> apsw.Cursor:
         return self._db.execute(
             "SELECT place, epoch, large, body FROM record WHERE place BETWEEN ? AND ?",
             (place_of(log, first), place_of(log, upto)),
         )
+
+    def plain(self, log: int, first: int, upto: int) -> list[StoredRecord] | None:
+        """The records *first* to *upto* of *log* if each is there, and kept as it was appended:
+        nearly all of the time, at half the price. Else None."""
+        if not self._is_plain:
+            return None
+        try:
+            found: list[Values] = self._rows(log, first, upto).fetchall()
+        except apsw.CorruptError:  # whoever looks at one after the other finds out where
+            return None
+        if len(found) <= upto - first or any(row[2] is not None for row in found):
+            return None
+        return [StoredRecord(seq_at(place), epoch, body) for place, epoch, _, body in found]
 
     def body(self, row: KeptRecord) -> bytes:
         """The body that was kept as *row*. Raises Unreadable."""

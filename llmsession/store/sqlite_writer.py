@@ -31,6 +31,8 @@ T = TypeVar("T")
 CHECKPOINT_PAGES = 4000
 """So many pages in the WAL, 16 MiB, are put into the file at once. With SQLite's own default, a
 quarter, so much of the time goes there that the slowest percent of the appends meets it."""
+ALONE_LEASE_S = 600.0
+"""The lease while the writer does something that takes long, as a vacuum."""
 FORGET_S = 24 * 3600.0
 """Owners that hold nothing are forgotten so long after their lease."""
 # What is wrong with one item alone. Everything else that SQLite raises is wrong with the file.
@@ -124,7 +126,9 @@ class SqliteWriter:
         for item in items:
             if isinstance(item, _Job) and item.alone:
                 self._answer(group, self._write(group))
+                self._renew(max(self._lease_s, ALONE_LEASE_S))  # meanwhile nobody renews it
                 self._answer([item], [self._run_alone(item)])
+                self._renew(self._lease_s)
                 group = []
             else:
                 group.append(item)
@@ -265,12 +269,14 @@ class SqliteWriter:
         return max(0.0, self._renew_at - time.monotonic()) if self._owners else None
 
     def _renew_if_due(self) -> None:
-        if not self._owners or time.monotonic() < self._renew_at:
-            return
+        if self._owners and time.monotonic() >= self._renew_at:
+            self._renew(self._lease_s)
+
+    def _renew(self, lease_s: float) -> None:
         self._renew_at = time.monotonic() + self._lease_s / 3
         try:
             for owner in self._owners.values():
-                self._open().note_owner(owner)
+                self._open().note_owner(owner, lease_s)
         except apsw.Error:  # another time; the fence is what is right
             self._drop()
         except SessionError:
@@ -294,9 +300,17 @@ def _is_append(item: Item) -> bool:
 
 
 def _failure(item: Item, error: SessionError) -> object:
+    """The outcome of *item* where *error* is that of its whole group."""
     if isinstance(item, tuple):
         return Lost(str(error), error.committed if isinstance(error, StoreError) else False)
-    return _Failed(error)
+    # Each waits in a task of its own, and raises what is its own.
+    again = (
+        StoreError(str(error), committed=error.committed)
+        if isinstance(error, StoreError)
+        else type(error)(str(error))
+    )
+    again.__cause__ = error.__cause__
+    return _Failed(again)
 
 
 def _answer(answers: Answers, item: Item, outcome: object) -> None:

@@ -25,6 +25,7 @@ from .strict_faultbook import RandomFaults
 from .strict_faults import WireFault
 from .strict_http import StrictServer
 from .strict_models import ModelRules
+from .strict_received import Received
 
 __all__ = [
     "INVARIANTS",
@@ -35,6 +36,7 @@ __all__ = [
     "FaultyStore",
     "ModelRules",
     "RandomFaults",
+    "Received",
     "Recording",
     "ScriptedProvider",
     "ScriptedReply",

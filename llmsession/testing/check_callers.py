@@ -84,6 +84,8 @@ def _check_sends(
         if not isinstance(record, r.TurnAccepted | r.SteerAccepted):
             continue
         token = token_of(record)
+        if not token:  # a fork of what was forgotten: nobody knows what was said
+            continue
         earlier = accepted.setdefault(token, record)
         if earlier is not record:
             findings.add(

@@ -85,9 +85,15 @@ def _check_causes(
 
 
 def _may_stop(call: Invoked, turn: int, order: int) -> bool:
+    if call.command in _ENDS_TURNS and call.when_busy == "interrupt":
+        return call.order > order
     if call.command != "interrupt":
         return False
     return call.turn == turn or (call.turn is None and call.order > order)
+
+
+_ENDS_TURNS = ("clear", "rewind", "forget", "fork")
+"""Commands on the whole history: what is open is interrupted first, where the caller says so."""
 
 
 def _may_replace(call: Invoked, order: int) -> bool:

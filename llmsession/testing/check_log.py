@@ -6,6 +6,7 @@ from typing import Protocol
 
 from llmsession.compaction.plan import plan_of
 from llmsession.compaction.tokens import context_tokens
+from llmsession.session.redaction import NOTHING_SAID
 from llmsession.session.state import SessionState
 from llmsession.turns import records as r
 from llmsession.turns.request import Profile
@@ -40,7 +41,7 @@ class TurnRules:
 
     def before(self, state: SessionState, record: r.Record) -> None:
         turn = r.turn_of(record)
-        if turn is None or isinstance(record, r.TurnAccepted):
+        if turn is None or isinstance(record, r.TurnAccepted | r.TurnImported):
             return
         if turn in state.ended:
             told = f"{of_record(record)} of turn {turn} after it had {state.ended[turn]}"
@@ -50,15 +51,16 @@ class TurnRules:
             self._findings.add(2, told, seqs=[record.seq])
 
     def after(self, state: SessionState, record: r.Record) -> None:
-        if isinstance(record, r.ConversationCleared):
-            self._checked = 0
+        if isinstance(record, r.ConversationForgotten):
+            self._checked = len(state.history)
+        self._checked = min(self._checked, len(state.history))
         if isinstance(record, r.TurnFailed) and record.cause == "invalid_request":
             told = f"turn {record.turn} built a request that breaks rules: {record.error}"
             self._findings.add_of_turn(4, told, record.turn)
-        if isinstance(record, r.TurnCommitted):
+        if isinstance(record, r.TurnCommitted | r.TurnImported):
             self._check_pairs(state, record)
 
-    def _check_pairs(self, state: SessionState, record: r.TurnCommitted) -> None:
+    def _check_pairs(self, state: SessionState, record: r.TurnCommitted | r.TurnImported) -> None:
         """Every call in what was committed is answered in the very next message, in order."""
         history = state.history
         for at in range(self._checked, len(history)):
@@ -95,6 +97,8 @@ class IdRules:
             told = f"record {record.seq} has epoch {record.epoch} after epoch {state.epoch}"
             self._findings.add(6, told, seqs=[state.head, record.seq])
         match record:
+            case r.TurnImported(turn=turn) if turn in state.accepted_at:
+                self._findings.add_of_turn(13, f"turn number {turn} was used again", turn)
             case r.TurnAccepted(turn=turn) if turn <= state.counter.last:
                 self._findings.add_of_turn(13, f"turn number {turn} was used again", turn)
             case r.ToolsRequested(calls=calls, turn=turn):
@@ -172,8 +176,8 @@ class CompactionRules:
         astray = sorted(set(record.frozen) - passed)
         if astray:
             faults.append(f"it froze {astray}, which are not before the frontier")
-        if faults:
-            return faults
+        if faults or any(message.body == NOTHING_SAID for message in messages):
+            return faults  # in a fork of what was forgotten, nobody can count it again
         before = context_tokens(messages, view, self._profile)
         applied = view.applied(plan_of(record), len(messages))
         after = context_tokens(messages, applied, self._profile)

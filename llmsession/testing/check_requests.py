@@ -23,7 +23,8 @@ from .record import Requested
 __all__ = ["RequestRules"]
 
 _BREAKS_PREFIX = (
-    r.CompactionApplied, r.SessionConfigured, r.TurnAborted, r.TurnFailed, r.ConversationCleared,
+    r.CompactionApplied, r.SessionConfigured, r.TurnAborted, r.TurnFailed, r.TurnImported,
+    r.ConversationCleared, r.ConversationRewound, r.ConversationForgotten,
 )  # fmt: skip
 """The records that say: from here on a request may begin differently."""
 

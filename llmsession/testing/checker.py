@@ -15,6 +15,7 @@ from llmsession.turns.request import Profile
 
 from .breach import INVARIANTS, Breach, Findings
 from .check_callers import check_callers
+from .check_history import HistoryRules
 from .check_interrupts import check_interrupts
 from .check_log import CompactionRules, IdRules, Rules, TurnRules
 from .check_owners import OwnerRules
@@ -51,13 +52,14 @@ def _check_session(
 ) -> list[Breach]:
     findings = Findings(session)
     try:
-        records = session.records
+        records, rewritten = session.records, session.rewritten
     except msgspec.MsgspecError as error:
         findings.add(12, f"the log cannot be read: {error}", *session.log[:1])
         return findings.breaches
     rules: tuple[Rules, ...] = (
         IdRules(findings),
         TurnRules(findings),
+        HistoryRules(findings, rewritten),
         OwnerRules(findings),
         CompactionRules(findings, profile),
         RequestRules(findings, session.requests, profile),

@@ -32,6 +32,7 @@ __all__ = [
     "Refused",
     "Requested",
     "Returned",
+    "Rewritten",
     "SessionRecording",
     "Sighting",
     "StateRead",
@@ -173,7 +174,15 @@ class Watched(EntryBase, frozen=True, tag="watched"):
 
 
 class Logged(EntryBase, frozen=True, tag="logged"):
-    """One record of the session's log, as the store has it."""
+    """One record of the session's log, as it was appended. The store has it so, too, where there
+    is no ``rewritten`` with its seq."""
+
+    seq: int
+    body: msgspec.Raw
+
+
+class Rewritten(EntryBase, frozen=True, tag="rewritten"):
+    """What the store has now in place of a logged record: something was forgotten."""
 
     seq: int
     body: msgspec.Raw
@@ -208,6 +217,7 @@ Entry: TypeAlias = (
     | Requested
     | Watched
     | Logged
+    | Rewritten
     | Ended
     | LeftBehind
 )
@@ -263,6 +273,7 @@ class SessionRecording:
     def __init__(self, session: str, entries: Iterable[Entry]) -> None:
         self.session = session
         self.log: list[Logged] = []
+        self.rewrites: list[Rewritten] = []
         self.invoked: dict[int, Invoked] = {}
         self.returned: dict[int, list[Returned]] = {}
         self.refused: dict[int, list[Refused]] = {}
@@ -280,6 +291,8 @@ class SessionRecording:
         match entry:
             case Logged():
                 self.log.append(entry)
+            case Rewritten():
+                self.rewrites.append(entry)
             case Invoked():
                 self.invoked[entry.call] = entry
             case Returned():
@@ -307,3 +320,8 @@ class SessionRecording:
     def records(self) -> list[Record]:
         """The log's records. Raises msgspec.MsgspecError for one that cannot be read."""
         return [decode_record(bytes(logged.body)) for logged in self.log]
+
+    @cached_property
+    def rewritten(self) -> dict[int, Record]:
+        """What the store has now in place of some of them, by seq. Raises as ``records``."""
+        return {each.seq: decode_record(bytes(each.body)) for each in self.rewrites}

@@ -140,6 +140,18 @@ class SharedRecordsContract(StoreStage):
             await store.delete("p")
             assert await bodies_of(store, "f") == [b"also", LARGE, b"3", b"ours", b"more"]
 
+    async def test_a_parent_keeps_the_records_that_its_fork_rewrites(self) -> None:
+        async with self.store() as store:
+            await self._parent(store)
+            fork = await store.fork("p", 3, "f", self.bob)
+            await store.rewrite(fork, {1: b"mine", 2: b"mine"})
+            assert await bodies_of(store, "f") == [b"mine", b"mine", b"3"]
+            assert await bodies_of(store, "p") == [b"1", LARGE, b"3", b"4"]
+            await store.rewrite(fork, {2: b"again"})
+            await store.delete("f")
+            await store.vacuum()
+            assert await bodies_of(store, "p") == [b"1", LARGE, b"3", b"4"]
+
     async def test_only_the_owner_rewrites_and_only_what_is_there(self) -> None:
         async with self.store() as store:
             hold = await self._parent(store)

@@ -6,6 +6,7 @@ breach may need several runs of its seed to come again, and that is why it shows
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 
 import anyio
@@ -16,11 +17,12 @@ from llmsession.session.config import CompactionConfig, SessionConfig
 from llmsession.session.manager import SessionManager
 from llmsession.session.outcome import Closed
 from llmsession.store.memory import MemoryStore
+from llmsession.store.protocol import Hold
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.request import Profile, Request, StepTag
 
 from .checker import MARGIN_S, check
-from .record import Begun, Ended, LeftBehind, Logged, Recording
+from .record import Begun, Ended, LeftBehind, Logged, Recording, Rewritten
 from .recorder import Recorder
 from .scripted import ScriptedProvider
 from .stress_callers import Callers
@@ -50,6 +52,22 @@ async def run_stress(plan: StressPlan, *, margin_s: float = MARGIN_S) -> StressR
     )
 
 
+class _KeepingStore(MemoryStore):
+    """Keeps what a rewrite replaces: what was seen and sent is held against it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replaced: dict[str, dict[int, bytes]] = {}
+        """By session and seq, as it was appended."""
+
+    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+        before = {stored.seq: stored.body for stored in await self.read(hold.session)}
+        await super().rewrite(hold, bodies)
+        kept = self.replaced.setdefault(hold.session, {})
+        for seq in bodies:
+            kept.setdefault(seq, before[seq])
+
+
 class _Run:
     def __init__(self, plan: StressPlan) -> None:
         self._plan = plan
@@ -57,7 +75,7 @@ class _Run:
         self._recorder = Recorder(profile)
         model = Model(plan.seed, self._requested)
         self._provider = ScriptedProvider(model, name="stress", profile=profile)
-        self._store = MemoryStore()
+        self._store = _KeepingStore()
         self._lag_s = 0.0
         asked = msgspec.to_builtins(plan)
         self._recorder.note(Begun(seed=plan.seed, plan=asked, profile=profile, grace_s=GRACE_S))
@@ -172,6 +190,11 @@ class _Run:
         for name, session in self._recorder.sessions.items():
             self._recorder.read_history(session)
             self._recorder.read_state(session)
+            replaced = self._store.replaced.get(name, {})
             for stored in await self._store.read(name):
-                logged = Logged(session=name, seq=stored.seq, body=msgspec.Raw(stored.body))
-                self._recorder.note(logged)
+                seq, body = stored.seq, stored.body
+                logged = msgspec.Raw(replaced.get(seq, body))
+                self._recorder.note(Logged(session=name, seq=seq, body=logged))
+                if seq in replaced:
+                    rewritten = Rewritten(session=name, seq=seq, body=msgspec.Raw(body))
+                    self._recorder.note(rewritten)

@@ -219,6 +219,8 @@ class Callers:
                 await self._configure(random)
             elif kind < 0.45:
                 await self._clear()
+            elif kind < 0.55:
+                await self._change(random)
             elif kind < 0.6:
                 await self._summarise(random)
             elif kind < 0.65:
@@ -250,6 +252,53 @@ class Callers:
             )
         )
         await self._call("configure", lambda: self._session.configure(**changes))
+
+    async def _change(self, random: Random) -> None:
+        """A change of the whole history, or a fork of it."""
+        session, busy = self._session, random.choice(("interrupt", "reject"))
+        turns = list(dict.fromkeys(message.turn for message in session.conversation()))
+        asked: dict[str, Any] = {"when_busy": busy}
+        if random.random() < 0.3:
+            asked["command_id"] = f"change {random.random()}"
+        match random.choice(("rewind", "rewind", "forget", "forget", "purge", "fork", "label")):
+            case "rewind":
+                to = random.choice([0, *turns[-3:], 10_000])
+                await self._call("rewind", partial(session.rewind, to, **asked), **asked)
+            case "forget":
+                before = random.choice([1e12, *turns])
+                await self._call("forget", partial(session.forget, before, **asked), **asked)
+            case "purge":
+                purge = partial(session.clear, purge=True, **asked)
+                await self._call("clear", purge, **asked)
+            case "fork":
+                await self._fork(random, asked)
+            case _:
+                await self._call("label", partial(session.label, {"at": f"{random.random()}"}))
+        self._recorder.read_history(session)
+
+    async def _fork(self, random: Random, asked: dict[str, Any]) -> None:
+        """A fork of any turn there was; it says something itself, and is closed."""
+        at = random.choice([None, *live_state(self._session).committed_at])
+        name = f"{self._session.id}-{random.randrange(1 << 30)}"
+        ask = partial(self._session.fork, at, session_id=name, **asked)
+        fork = await self._call("fork", ask, **asked)
+        if not isinstance(fork, LLMSession):
+            return
+        self._recorder.sessions[fork.id] = fork
+        call = partial(self._recorder.call, fork)
+        await call("configure", partial(fork.configure, system=f"{fork.id} is a fork"))
+        said = f"{fork.id}#0: go on"
+        turn = await call(
+            "send",
+            partial(fork.send, said),
+            answer=lambda turn: {"turn": turn.id.number},
+            token=f"{fork.id}#0",
+            when_busy="queue",
+        )
+        if isinstance(turn, Turn):
+            await self._recorder.await_outcome(fork, turn)
+        self._recorder.read_state(fork)
+        await call("close", fork.close)
 
     async def _clear(self) -> SessionError | None:
         return await self._call("clear", self._session.clear)

@@ -21,6 +21,7 @@ from .record import (
     Refused,
     Requested,
     Returned,
+    Rewritten,
     Watched,
 )
 
@@ -113,6 +114,8 @@ def count(recording: Recording) -> dict[str, int]:
                 counted[f"subscriber {ending}"] += 1
                 counted["subscriber resumed"] += entry.turn is None and entry.after > 1
                 counted["previews"] += sum(not seen.seq for seen in entry.seen)
+            case Rewritten():
+                counted["rewritten records"] += 1
             case LeftBehind(late_reports=late):
                 counted["late reports"] += late
             case _:
@@ -154,8 +157,16 @@ def _count_record(counted: Counter[str], record: r.Record, modes: dict[str, str 
             counted["compactions"] += 1
         case r.SteerAccepted():
             counted["steers"] += 1
-        case r.ConversationCleared():
-            counted["clears"] += 1
+        case r.ConversationCleared(purge=purge):
+            counted["purges" if purge else "clears"] += 1
+        case r.ConversationRewound():
+            counted["rewinds"] += 1
+        case r.ConversationForgotten():
+            counted["forgets"] += 1
+        case r.SessionForked():
+            counted["forks"] += 1
+        case r.SessionLabelled():
+            counted["labels"] += 1
         case r.SessionConfigured():
             counted["configures"] += 1
         case r.SummariesStored():

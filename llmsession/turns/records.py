@@ -290,10 +290,11 @@ class TurnResumed(RecordBase, frozen=True, tag="turn.resumed"):
 
 
 class TurnImported(RecordBase, frozen=True, tag="turn.imported"):
-    """A whole turn from another system, committed as it is."""
+    """A whole turn from another system, committed as it is. ``calls`` are the ids of its calls."""
 
     turn: int
     messages: tuple[Message, ...]
+    calls: tuple[str, ...] = ()
 
 
 class SummariesStored(RecordBase, frozen=True, tag="summaries.stored"):

@@ -59,6 +59,11 @@ OVERFLOWS: dict[str, tuple[Any, Overflow]] = {
         },
         Overflow(kind="request_too_large", limit_tokens=200_000, requested_tokens=480_002),
     ),
+    "OpenAI, with a link to a page about money": (
+        "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 48002. Visit"
+        " https://platform.openai.com/settings/organization/billing for higher limits.",
+        Overflow(kind="request_too_large", limit_tokens=30_000, requested_tokens=48_002),
+    ),
     "OpenRouter, DeepSeek": (
         "This endpoint's maximum context length is 65536 tokens. However, you requested about"
         " 70000 tokens (56811 of text input, 13189 in the output). Please reduce the length.",
@@ -169,6 +174,8 @@ NONE_OF_THEM: dict[str, Any] = {
     " 16384 completion tokens, whereas you provided 200000.",
     "an output limit of Anthropic": "max_tokens: 100000 > 64000, which is the maximum allowed"
     " number of output tokens for claude-sonnet-4-5",
+    "an output limit that names the window": "max_tokens is too large: 200000. This model's"
+    " maximum context length is 128000 tokens.",
     "vLLM: the reply alone is larger than the window": "'max_tokens' is too large: 9000. This"
     " model's maximum context length is 8192 tokens and your request has 100 input tokens"
     " (9000 > 8192 - 100).",

@@ -76,7 +76,6 @@ class Model:
         self.receipts: list[Receipt] = []
         self.used: dict[str, str] = {}
         """Every call id there was, and its tool."""
-        self.used_in: dict[str, int] = {}
         self.requests = 0
         self.system = "s0"
         self.systems: list[str] = []
@@ -156,7 +155,6 @@ class Model:
             while unique in self.used:
                 unique, suffix = f"{wanted}_{suffix}", suffix + 1
             self.used[unique] = tool
-            self.used_in[unique] = turn.number
             blocks.append(("use", unique))
             due = self.now + (SLOW_S if tool == "slow" else MINE_DEADLINE_S)
             turn.calls[unique] = (tool, due)
@@ -346,7 +344,6 @@ class Model:
 
     def _forget(self, gone: set[int]) -> None:
         self.forgotten |= gone
-        self.used = {call: tool for call, tool in self.used.items() if self.used_in[call] not in gone}
         self.receipts = [receipt for receipt in self.receipts if receipt[0] not in gone]
         for turn, carried in self.carried.items():
             left = [receipt for receipt in carried if receipt[0] not in gone]
@@ -367,14 +364,14 @@ class Model:
         for turn in earlier[: earlier.index(at) + 1]:
             fork.at_commit[turn] = self.at_commit[turn]
         fork.requests, fork.now, fork.deep = self.requests, self.now, self.deep
-        silent = [n for n in fork.turns if n in self.forgotten]
+        fork.systems = []  # a change that waited for the end of the turn came behind it
+        forgotten = (self.forgotten - fork.forgotten) & set(range(1, fork.last + 1))
+        silent = [n for n in fork.turns if n in forgotten]
         if silent:
             self.deep["fork of what was forgotten"] += 1
             left = fork.turns[len(fork.turns) - fork.turns[::-1].index(silent[-1]) :]
-            fork.forgotten |= self.forgotten & set(range(1, fork.last + 1))
-            forgotten, fork.forgotten = fork.forgotten, set()
             fork.forget(left[0] if left else 0)
-            fork._forget(forgotten - fork.forgotten)
+        fork._forget(forgotten - fork.forgotten)
         return fork
 
     def configure(self, system: str) -> None:

@@ -1,4 +1,5 @@
-"""Random lives of a session in virtual time: scripts with tools, interrupts, resends.
+"""Random lives of a session in virtual time: scripts with tools, interrupts, resends, and
+changes of the whole history. What the model says and calls in turn 7 has the word ``mark7x``.
 
 Every life is a function of its seed. It drives the public API alone.
 """
@@ -14,19 +15,28 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from llmsession.errors import ProviderError, SessionBusy, SessionError
+from llmsession.errors import InvalidInput, ProviderError, SessionBusy, SessionError
+from llmsession.session import commands as c
 from llmsession.session.config import CompactionConfig, SessionConfig, Tool, ToolOutput, ToolResult
 from llmsession.session.hub import Subscription
 from llmsession.session.manager import SessionManager
 from llmsession.session.outcome import InterruptOutcome
-from llmsession.session.session import LLMSession, Turn
+from llmsession.session.session import LLMSession, Turn, live_state
+from llmsession.session.state import fold
 from llmsession.store.memory import MemoryStore
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, block, call, say, think
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.previews import ToolUse
-from llmsession.turns.records import InterruptPolicy, TurnAborted, TurnCommitted, TurnFailed
+from llmsession.turns.records import (
+    InterruptPolicy,
+    TurnAborted,
+    TurnCommitted,
+    TurnFailed,
+    decode_record,
+)
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.usage import Usage
+from tests.session.probes import differences
 
 __all__ = ["Life"]
 
@@ -35,17 +45,21 @@ TOOLS = ("quick", "slow", "stubborn", "failing", "mine", "never")
 
 
 class Life:
-    """One session's life. ``quiet`` is called wherever the session has come to rest."""
+    """One session's life. ``quiet`` is called wherever the session has come to rest; ``changes``
+    is how often, of such times, the whole history is changed."""
 
     def __init__(
         self,
         seed: int,
         *,
         turns: int = 3,
+        changes: float = 0.5,
         quiet: Callable[[Life], Awaitable[None]] | None = None,
     ) -> None:
         self.rng = random.Random(seed)
+        self.changing = random.Random(f"{seed}/changes")
         self.turns = turns
+        self.changes = changes
         self.quiet = quiet
         self.seen: Counter[str] = Counter()
         profile = Profile(name="scripted", thinking_opens_tool_loop=self.rng.random() < 0.2)
@@ -61,13 +75,15 @@ class Life:
         reply = ScriptedReply(usage=Usage(input_tokens=rng.randrange(50), output_tokens=3))
         if rng.random() < 0.4 or self.provider._profile.thinking_opens_tool_loop:
             reply += think("let me think about it", f"sig{rng.randrange(10**6)}")
+        mark = f"mark{tag.turn}x"
         if rng.random() < 0.6:
-            reply += say("some words on the way")
+            reply += say(f"{mark} some words on the way")
         if rng.random() < (0.75 if tag.step < 4 else 0.2):
             for number in range(rng.randint(1, 4)):
-                reply += call(rng.choice(TOOLS), {"x": number}, id=f"call_{number}")
+                given = {"x": number, "mark": mark}
+                reply += call(rng.choice(TOOLS), given, id=f"call_{number}")
         elif not reply.blocks or rng.random() < 0.8:
-            reply += say("in the end")
+            reply += say(f"{mark} in the end")
         reply = reply.slow(rng.choice((0.0, 0.0, 0.01, 0.2)), delta_chars=rng.choice((3, 16, 99)))
         return self._with_trouble(reply)
 
@@ -89,12 +105,13 @@ class Life:
 
     # The tools.
 
-    async def _quick(self, **_: Any) -> ToolOutput:
-        return ToolOutput(content="quick result\n" * 40, compact_summary="it was quick")
+    async def _quick(self, mark: str, **_: Any) -> ToolOutput:
+        content = f"quick {mark} result\n" * 40
+        return ToolOutput(content=content, compact_summary=f"{mark} was quick")
 
-    async def _slow(self, **_: Any) -> str:
+    async def _slow(self, mark: str, **_: Any) -> str:
         await anyio.sleep(self.rng.choice((0.05, 0.3)))
-        return "slow result\n" * 100
+        return f"slow {mark} result\n" * 100
 
     async def _stubborn(self, **_: Any) -> str:
         until = anyio.current_time() + 0.35
@@ -109,7 +126,11 @@ class Life:
         raise RuntimeError("no such file")
 
     def tools(self) -> list[Tool]:
-        runs = {"quick": self._quick, "slow": self._slow, "stubborn": self._stubborn}
+        runs: dict[str, Any] = {
+            "quick": self._quick,
+            "slow": self._slow,
+            "stubborn": self._stubborn,
+        }
         return [
             *(Tool(name=name, run=run) for name, run in runs.items()),
             Tool(name="failing", run=self._failing),
@@ -181,12 +202,69 @@ class Life:
             if rng.random() < 0.15:
                 await self._moment()
                 group.start_soon(self.session.compact)
+            if self.changing.random() < 0.15:
+                await self._moment()
+                group.start_soon(self._change)
             # Whatever is still open, and might wait for a result that never comes.
             await anyio.sleep(rng.choice((0.0, 0.5, 3.0)))
             self._count(await self.session.interrupt(policy=rng.choice(POLICIES)))
         if rng.random() < 0.2 and not self.session.status().turn:
             await self.session.clear()
             self.seen["cleared"] += 1
+        await self._change()
+
+    async def _change(self) -> None:
+        """Perhaps a change of the whole history, or a fork of it."""
+        changes = (self._label, self._rewind, self._fork, self._forget, self._purge)
+        if self.changing.random() < self.changes:
+            change = self.changing.choices(changes, (1, 2, 2, 2, 0.5))[0]
+            try:
+                await change(self.changing.choice(("interrupt", "interrupt", "reject")))
+            except (SessionBusy, InvalidInput) as error:  # another one came first
+                self.seen[type(error).__name__] += 1
+
+    async def _label(self, _: c.IfBusy) -> None:
+        await self.session.label({"seen": f"{self.seen.total()}"})
+
+    async def _rewind(self, when_busy: c.IfBusy) -> None:
+        turns = dict.fromkeys(message.turn for message in self.session.conversation())
+        await self.session.rewind(self.changing.choice([0, *turns]), when_busy=when_busy)
+        self.seen["rewound"] += 1
+
+    async def _forget(self, when_busy: c.IfBusy) -> None:
+        turns = dict.fromkeys(message.turn for message in self.session.conversation())
+        before = self.changing.choice([1e12, *turns, *turns])
+        await self.session.forget(before, when_busy=when_busy)
+        await self._check_forgotten(self.session)
+
+    async def _purge(self, when_busy: c.IfBusy) -> None:
+        await self.session.clear(purge=True, when_busy=when_busy)
+        await self._check_forgotten(self.session)
+
+    async def _check_forgotten(self, session: LLMSession) -> None:
+        """Nothing that was said in a turn that is forgotten is in any body of the log."""
+        state = live_state(session)
+        bodies = b"".join([each.body for each in await self.store.read(session.id)])
+        gone = state.ended.keys() - state.said_at.keys()
+        assert not [turn for turn in gone if b"mark%dx" % turn in bodies]
+        self.seen["forgotten"] += bool(gone)
+
+    async def _fork(self, when_busy: c.IfBusy) -> None:
+        """A fork at any turn there was, which lives for a while and is closed."""
+        places = list(live_state(self.session).committed_at)
+        at = self.changing.choice([None, *places, *places])
+        fork = await self.session.fork(at, when_busy=when_busy)
+        turn = await fork.send("in the fork")
+        await self._moment()
+        await fork.interrupt(policy=self.changing.choice(POLICIES))
+        await turn.outcome()
+        if self.changing.random() < 0.3:
+            await fork.forget(turn.id if len(fork.conversation()) > 9 else 1e12)
+            await self._check_forgotten(fork)
+        log = [decode_record(stored.body) for stored in await self.store.read(fork.id)]
+        assert differences(live_state(fork), fold(fork.id, log)) == []
+        self.seen["forked"] += 1
+        await fork.close()
 
     async def _moment(self) -> None:
         """Some turns of the event loop, or some time."""

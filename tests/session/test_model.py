@@ -107,6 +107,8 @@ class Program:
         self.outcomes: dict[int, TurnOutcome] = {}
         self.started_reply = False
         self.words = 0
+        self.asked: dict[int, str] = {}
+        """What was said first in each turn, as it stands in a record."""
         self.base: tuple[Message, ...] = ()
 
     def pick(self, options: Any) -> Any:
@@ -136,7 +138,9 @@ class Program:
         operations: list[Callable[[], Any]] = [self._send, self._interrupt, self._interrupt]
         operations += [self._time, self._configure, self._stray_result]
         if turn is None:
-            operations += [self._send, self._send, self._clear, self._reopen, self._compact]
+            operations += [self._send] * 6 + [self._reopen, self._compact, self._label]
+            operations += [self._rewind, self._forget, self._fork, self._fork]
+            operations += [self.pick((self._clear, self._purge, self._rewind))]
         elif turn.waits == "model":
             operations += [self._send, self._send] + [self._deltas, self._asks] * 4
             operations += [self._reply_ends] * 3 + [self._breaks] * 2
@@ -165,6 +169,7 @@ class Program:
             return
         turn = await self.session.send(text, when_busy=mode)
         assert turn.id.number == number
+        self.asked.setdefault(number, f'"{text}"')
         self.group.start_soon(self._await_outcome, turn)
 
     async def _await_outcome(self, turn: Turn) -> None:
@@ -257,16 +262,64 @@ class Program:
         await self.session.clear()
         self.base = ()
 
+    async def _rewind(self) -> None:
+        to = self.pick([0, *dict.fromkeys(self.model.turns)])
+        self.model.rewind(to)
+        await self.session.rewind(to)
+        left = self.session.conversation()
+        assert all(old is new for old, new in zip(self.base, left, strict=False))
+        self.base = left
+        self.model.deep["rewound"] += 1
+
+    async def _forget(self) -> None:
+        places = list(dict.fromkeys(self.model.turns))
+        before = self.pick([0, *places, *places])
+        self.model.forget(before)
+        # A moment that is not yet takes all that there is.
+        await self.session.forget(before or 1e12)
+        self.model.deep["forgotten"] += 1
+        await self._compare_forgotten()
+
+    async def _purge(self) -> None:
+        self.model.purge()
+        await self.session.clear(purge=True)
+        self.model.deep["purged"] += 1
+        await self._compare_forgotten()
+
+    async def _compare_forgotten(self) -> None:
+        """What was asked in a forgotten turn is in no body of the log."""
+        self.base = self.session.conversation()
+        bodies = b"".join([each.body for each in await self.manager.store.read(self.session.id)])
+        assert all(self.asked[turn].encode() not in bodies for turn in self.model.forgotten)
+
+    async def _label(self) -> None:
+        self.words += 1
+        await self.session.label({"word": f"{self.words}"})
+        assert self.session.labels == {"word": f"{self.words}"}
+
+    async def _fork(self) -> None:
+        """The program goes on with the fork."""
+        at = self.pick([None, *self.model.at_commit, *self.model.at_commit])
+        fork = await self.session.fork(at)
+        self.model = self.model.fork(at)
+        assert fork.status().phase == "idle"
+        self.session, self.base = fork, fork.conversation()
+        self.outcomes = {n: self.outcomes[n] for n in self.model.ended}
+        self.asked = {n: text for n, text in self.asked.items() if n <= self.model.last}
+        self.model.deep["forked"] += 1
+
     async def _compact(self) -> None:
         await self.session.compact()
 
     async def _reopen(self) -> None:
+        name = self.session.id
         del self.session
         await settle()
         gc.collect()  # errors that were raised hold the frames that held the handle
-        assert await self.manager.evict_idle() == 1
+        assert await self.manager.evict_idle() >= 1
+        assert name not in self.manager.live
         self.model.deep["evicted"] += 1
-        self.session = await self.manager.open("s", tools=[Tool(name="slow", run=_slow)])
+        self.session = await self.manager.open(name, tools=[Tool(name="slow", run=_slow)])
         self.base = self.session.conversation()
 
     # What both must agree on.
@@ -293,11 +346,12 @@ class Program:
         assert (status.head.number if status.head else None) == model.head
         assert session.config.system == model.system
         pending = [[(c.id, c.status) for c in p.calls] for p in live_state(session).receipts]
-        assert pending == model.receipts
+        assert pending == [calls for _, calls in model.receipts]
+        assert status.generation == model.generation
         assert len(self.provider.requests) == model.requests
         for request in self.provider.requests[-2:]:
             assert_request_is_sound(request, self.provider.profile("m"))
-        folded = fold("s", await log_of(self.manager.store, "s"))
+        folded = fold(session.id, await log_of(self.manager.store, session.id))
         assert differences(live_state(session), folded) == []
 
 
@@ -343,6 +397,13 @@ LEAST_SHARE = {
     "evicted": 0.5,
     "given up, kept": 0.08,
     "refusal": 0.2,
+    "rewound": 0.5,
+    "receipts again": 0.05,
+    "forgotten": 0.3,
+    "receipt rewritten": 0.05,
+    "purged": 0.3,
+    "forked": 0.5,
+    "fork of what was forgotten": 0.05,
 }
 """Of runs of 200 choices, about 65 operations: so many reach each state, or the suite is blind."""
 

@@ -62,7 +62,12 @@ def test_a_record_of_a_forgotten_turn_keeps_its_kind_and_place_and_says_nothing(
 ) -> None:
     record = msgspec.structs.replace(record, seq=7, epoch=2, at=3.0)
     kept = redaction(3).apply(record)
-    assert b"marker" not in r.encode_record(kept)
+    if isinstance(kept, r.ToolsRequested):
+        assert kept.calls == (r.CallOffer("marker", "", "caller"),)  # an id says nothing
+        kept_bytes = r.encode_record(msgspec.structs.replace(kept, calls=()))
+    else:
+        kept_bytes = r.encode_record(kept)
+    assert b"marker" not in kept_bytes
     assert type(kept) is type(record)
     assert (kept.seq, kept.epoch, kept.at, r.turn_of(kept)) == (7, 2, 3.0, 3)
     assert r.decode_record(r.encode_record(kept)) == kept
@@ -184,11 +189,12 @@ class _Forgetting:
         for each in redacted:
             if r.turn_of(each) not in owed.turns:
                 continue
+            assert not isinstance(each, r.TurnImported)
             for name in ("body", "spoken", "answers", "receipt", "seed", "calls"):
                 value = getattr(each, name, None)
                 value = getattr(value, "body", value)
                 if name == "calls" and value:
-                    assert all(offer.id.startswith("#") and not offer.brief for offer in value)
+                    assert all(not offer.name and not offer.brief for offer in value)
                 else:
                     assert value in (None, (), "", NOTHING_SAID) or value == msgspec.Raw(
                         b'[{"type":"text","text":""}]'
@@ -199,13 +205,13 @@ class _Forgetting:
 @pytest.mark.timeout(240)
 def test_a_random_life_folds_to_the_same_state_whatever_is_taken_out_of_it() -> None:
     forgetting = _Forgetting()
-    for seed in range(200, 216):
+    for seed in range(200, 224):
 
         async def quiet(life: Life) -> None:
             if life.session.status().phase == "idle":
                 await forgetting(life)
 
-        run_virtually(BACKENDS[seed % 2], Life(seed, turns=3, quiet=quiet))
+        run_virtually(BACKENDS[seed % 2], Life(seed, turns=5, changes=0.1, quiet=quiet))
     print(dict(forgetting.seen))
     assert forgetting.seen["compared"] >= 60
     for state in ("receipts rewritten", "frozen kept"):

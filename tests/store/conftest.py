@@ -12,7 +12,7 @@ import pytest
 
 from llmsession.store.postgres import PostgresStore
 from tests.store.postgres_proxy import Proxy, running_proxy
-from tests.store.postgres_server import NoServer, PostgresServer, running_server
+from tests.store.postgres_server import NoServer, PostgresServer, SqlSession, running_server
 
 
 class Database:
@@ -53,11 +53,15 @@ class Database:
         return b"".join(file.read_bytes() for file in files)
 
     @contextmanager
-    def locked(self, table: str) -> Iterator[None]:
-        """Nobody reads or writes *table* meanwhile."""
+    def locked(self, table: str, rows: str = "") -> Iterator[SqlSession]:
+        """Nobody reads or writes *table* meanwhile, or, of *rows*, changes them; until the session
+        that is given ends its transaction."""
         with self.server.session() as session:
-            session.run(f'BEGIN; LOCK TABLE "{self.schema}".{table}')
-            yield
+            lock = (
+                f"SELECT FROM @{table} WHERE {rows} FOR UPDATE" if rows else f"LOCK TABLE @{table}"
+            )
+            session.run(f"BEGIN; {lock}".replace("@", f'"{self.schema}".'))
+            yield session
             session.run("ROLLBACK")
 
     def waiting(self) -> int:
@@ -81,9 +85,9 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def frail_server() -> Iterator[PostgresServer]:
-    """One that may be stopped: there is little on it, and it starts again at once."""
+    """One that is stopped, or whose files are read: there is little on it, so that is fast."""
     with _server() as server:
         yield server
 

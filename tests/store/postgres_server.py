@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypedDict
 
@@ -38,6 +38,7 @@ SETTINGS = {
 
 
 PATIENCE_S = 60.0
+SHARED_MEMORY, ROOM_BYTES = "/dev/shm", 2**30
 
 
 class Account(TypedDict, total=False):
@@ -192,11 +193,15 @@ class PostgresServer:
 
 
 @contextmanager
-def running_server() -> Iterator[PostgresServer]:
-    """A new server, stopped and removed at the end. Raises NoServer."""
+def running_server(*, on_disk: bool = False) -> Iterator[PostgresServer]:
+    """A new server, stopped and removed at the end. Raises NoServer.
+
+    Its files are in memory where there is room, unless they have to be *on_disk*: tests crash the
+    server, not the machine, and on some disks removing a thousand files takes seconds.
+    """
     told = []
     for binaries in _binaries():
-        folder = Path(tempfile.mkdtemp(prefix="llmsession-postgres-"))
+        folder = Path(tempfile.mkdtemp(prefix="llmsession-postgres-", dir=_place(on_disk)))
         try:
             account = _account(folder)
             server = PostgresServer(folder, binaries, account)
@@ -210,6 +215,13 @@ def running_server() -> Iterator[PostgresServer]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     raise NoServer("; ".join(told) or "no initdb and postgres were found")
+
+
+def _place(on_disk: bool) -> str | None:
+    with suppress(OSError):
+        if not on_disk and shutil.disk_usage(SHARED_MEMORY).free > ROOM_BYTES:
+            return SHARED_MEMORY
+    return None
 
 
 def _binaries() -> Iterator[Path]:

@@ -233,16 +233,16 @@ async def test_a_large_block_is_kept_once_for_all_sessions(
         assert await store.check() == []
 
 
-async def test_with_a_key_nothing_that_was_said_is_in_the_tables(database: Database) -> None:
+async def test_with_a_key_nothing_that_was_said_is_in_the_tables(frail_database: Database) -> None:
     said = [b'{"text":"the launch code is 0000"}', _body(BLOCK, b"also said")]
-    async with database.store(key="a passphrase") as store:
+    async with frail_database.store(key="a passphrase") as store:
         hold = await store.create("ids are seen", ANN)
         answer = Answer()
         labels = {"customer": "secret name"}
         store.append(Batch(hold.session, hold.epoch, 0, tuple(said), 1.0, labels), answer.done)
         assert await answer.wait() == Appended(2)
         assert await bodies_of(store, hold.session) == said
-    kept = database.everything()
+    kept = frail_database.everything()
     assert b"ids are seen" in kept
     for secret in (b"launch code", b"also said", BLOCK[:64], b"customer", b"secret name"):
         assert secret not in kept

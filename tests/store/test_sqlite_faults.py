@@ -170,7 +170,7 @@ async def test_a_file_that_another_program_lets_go_in_time_is_no_error(
             other.execute("BEGIN IMMEDIATE")
             answer = append(store, hold, b"1")
             for _ in range(3):
-                await anyio.to_thread.run_sync(waits.acquire)
+                assert await anyio.to_thread.run_sync(lambda: waits.acquire(timeout=20))
             assert answer.results == []
             other.execute("ROLLBACK")
             assert await answer.wait() == Appended(1)
@@ -272,6 +272,38 @@ async def test_batches_of_one_session_in_one_group_follow_each_other_and_conflic
         assert await bodies_of(store, "s") == [b"1", b"2", b"3", b"4"]
 
 
+async def test_the_wal_is_put_into_the_file_before_it_grows_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmsession.store.sqlite_writer.CHECKPOINT_PAGES", 50)
+    async with opened(tmp_path / "s.db") as store:
+        hold = await store.create("s", ANN)
+        for _ in range(200):
+            hold = await written(store, hold, b"x" * 4096)
+        assert (tmp_path / "s.db-wal").stat().st_size < 100 * 4096
+        assert len(await store.read("s")) == 200
+
+
+async def test_each_that_waits_for_a_group_that_fails_gets_an_error_of_its_own(
+    tmp_path: Path,
+) -> None:
+    with faulty_disk() as disk:
+        async with opened(tmp_path / "s.db", vfs=disk.vfs) as store:
+            await store.create("s", ANN)
+            errors: list[Exception] = []
+
+            async def create(name: str) -> None:
+                errors.append(await raised(StoreError, lambda: store.create(name, ANN)))
+
+            disk.write_error = apsw.FullError("full")
+            async with anyio.create_task_group() as group, held_back(store):
+                group.start_soon(create, "a")
+                group.start_soon(create, "b")
+                await anyio.wait_all_tasks_blocked()
+            assert len({id(error) for error in errors}) == 2
+            assert all(isinstance(error.__cause__, apsw.FullError) for error in errors)
+
+
 # Leaving
 
 
@@ -294,7 +326,8 @@ async def test_a_call_that_was_cancelled_before_its_turn_is_not_done(tmp_path: P
             with anyio.move_on_after(0.01) as scope:
                 await store.create("s", ANN)
             assert scope.cancelled_caught
-        assert [row.session for row in await store.rows()] == ["other"]
+        await store.create("later", ANN)  # what waited is done before this
+        assert [row.session for row in await store.rows()] == ["later", "other"]
 
 
 async def test_reads_that_were_cancelled_give_their_connections_back(tmp_path: Path) -> None:

@@ -53,11 +53,28 @@ async def test_a_fork_copies_nothing_and_a_rewriting_copies_what_it_changes(tmp_
         assert count(path, "record") == 100
         await store.rewrite(parent, {5: b"x", 6: b"y", 99: b"not shared"})
         assert count(path, "record") == 102
+        await store.rewrite(parent, {5: b"again"})  # its own by now
+        assert count(path, "record") == 102
         await store.delete("p")
         assert count(path, "record") == 90
         for number in range(20):
             await store.delete(f"f{number}")
         assert count(path, "record") == count(path, "segment") == 0
+
+
+async def test_what_one_of_two_has_rewritten_is_the_others_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    async with opened(path) as store:
+        parent = await written(store, await store.create("p", ANN), b"1", b"2", b"3")
+        fork = await store.fork("p", 3, "f", ANN)
+        await store.rewrite(parent, {2: b"parent's"})
+        assert count(path, "record") == 4
+        await store.rewrite(fork, {2: b"fork's"})  # in its place: nobody else has it any more
+        assert count(path, "record") == 4
+        await store.rewrite(fork, {1: b"fork's"})
+        assert count(path, "record") == 5
+        assert await bodies_of(store, "p") == [b"1", b"parent's", b"3"]
+        assert await bodies_of(store, "f") == [b"fork's", b"fork's", b"3"]
 
 
 @pytest.mark.parametrize("key", [None, KEY])
@@ -115,7 +132,8 @@ async def test_after_a_vacuum_nothing_deleted_or_rewritten_is_in_any_file(
         before = len(files_of(path))
         freed = await store.vacuum()
         after = files_of(path)
-        assert freed == before - len(after) > 50_000
+        assert freed > 50_000
+        assert before - len(after) > 50_000
         for secret in (b"DELETED", b"REWRITTEN", b"LARGE LARGE"):
             assert secret not in after
         assert await bodies_of(store, "kept") == [b"KEPT " * 100, b"now", b"this"]
@@ -364,8 +382,14 @@ def perform(pair: Pair, act: tuple[Any, ...]) -> None:
 def test_whatever_is_done_the_tables_say_what_the_store_in_memory_says(
     program: list[tuple[Any, ...]],
 ) -> None:
+    live(program)
+
+
+def live(program: list[tuple[Any, ...]]) -> None:
+    """A parent and a fork of it, to begin with; then what *program* says."""
     pair = Pair()
-    for act in program:
+    begin = [("create", "a"), ("append", "a", [b"1", BIG, b"3"], {"x": "1"}), ("fork", "a", 2, "b")]
+    for act in [*begin, *program]:
         perform(pair, act)
     pair.check()
     pair.empty()
@@ -376,9 +400,4 @@ def test_whatever_is_done_the_tables_say_what_the_store_in_memory_says(
 @given(st.lists(acts, min_size=20, max_size=120))
 @settings(deadline=None, max_examples=3000)
 def test_whatever_is_done_for_long_the_tables_say_the_same(program: list[tuple[Any, ...]]) -> None:
-    pair = Pair()
-    for act in program:
-        perform(pair, act)
-    pair.check()
-    pair.empty()
-    pair.db.close()
+    live(program)

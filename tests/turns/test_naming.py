@@ -137,6 +137,14 @@ def test_a_retryable_failure_is_retried_up_to_its_bound(retries: int) -> None:
     assert isinstance(failed("retryable", streaming(retries=2)), e.GaveUpDropped)
 
 
+def test_what_the_provider_has_retried_itself_is_not_retried_on_top() -> None:
+    error = ProviderError("no luck", kind="retryable", retried=True)
+    for kept, given_up in ((False, e.GaveUpDropped), (True, e.GaveUpKept)):
+        turn = streaming(kept=kept)
+        event = name_stream_failure(turn, error, limits=LIMITS, on_failure="keep_steps", tag=TAG)
+        assert isinstance(event, given_up)
+
+
 def test_the_providers_delay_goes_before_our_own() -> None:
     assert failed("retryable", streaming(), delay_s=7.0) == e.StreamBroke(tag=TAG, delay_s=7.0)
 

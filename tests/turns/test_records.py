@@ -84,7 +84,10 @@ RECORDS: dict[str, r.Record] = {
     ),
     "turn.resumed": r.TurnResumed(turn=3, step=2, **BASE),
     "turn.imported": r.TurnImported(
-        turn=3, messages=(Message(id="m", session="s", turn=3, role="user", body=RAW),), **BASE
+        turn=3,
+        messages=(Message(id="m", session="s", turn=3, role="user", body=RAW),),
+        calls=("c1",),
+        **BASE,
     ),
     "summaries.stored": r.SummariesStored(summaries={"c1": "short"}, **BASE),
     "compaction.applied": r.CompactionApplied(

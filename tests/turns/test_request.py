@@ -4,11 +4,19 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsession.turns.blocks import encode_blocks
-from llmsession.turns.request import Request, RequestMessage, StepTag
+from llmsession.turns.request import (
+    Profile,
+    Request,
+    RequestMessage,
+    Sizes,
+    StepTag,
+    sizes_for,
+)
 
 TOOL = b'{"name":"bash","zeta":1, "input_schema":{"type":"object","properties":{}}}'
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=6)
@@ -75,3 +83,26 @@ def test_a_request_comes_back_from_its_bytes() -> None:
 def test_tags_are_ordered_by_turn_step_and_attempt() -> None:
     tags = [StepTag(2, 1, 1), StepTag(1, 2, 1), StepTag(1, 1, 2), StepTag(1, 1, 1)]
     assert sorted(tags) == tags[::-1]
+
+
+@pytest.mark.parametrize(
+    ("window", "reply", "expected"),
+    [
+        (None, None, Sizes(200_000, 8_192)),
+        (8_000, None, Sizes(8_000, 2_000)),
+        (2, None, Sizes(2, 1)),
+        (None, 100_000, Sizes(200_000, 100_000)),
+        (500, 900, Sizes(500, 900)),
+    ],
+)
+def test_sizes_are_those_given_and_for_the_rest_the_model_s(
+    window: int | None, reply: int | None, expected: Sizes
+) -> None:
+    assert sizes_for(window, reply, Profile()) == expected
+    assert expected.budget_tokens >= 1
+
+
+def test_a_reply_gets_no_more_than_a_quarter_of_the_window_and_32_000_tokens_by_itself() -> None:
+    large = Profile(window_tokens=1_000_000, max_output_tokens=128_000)
+    assert sizes_for(None, None, large) == Sizes(1_000_000, 32_000)
+    assert sizes_for(100_000, None, large) == Sizes(100_000, 25_000)

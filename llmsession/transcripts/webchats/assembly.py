@@ -34,7 +34,7 @@ from llmsession.turns.messages import Message
 from ..conversation import Conversation
 from .said import MISSING, Reading, Said, result_block, text_of
 
-__all__ = ["assemble", "clean_call_id", "derived_id", "is_asking", "leave_out_reply"]
+__all__ = ["Before", "assemble", "clean_call_id", "derived_id", "is_asking", "leave_out_reply"]
 
 _NOT_IN_CALL_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
 
@@ -88,22 +88,36 @@ def _slot(raw: bytes) -> _Slot:
     return _Slot(raw, "malformed" if kind in ("tool_use", "tool_result") else kind, "")
 
 
+class Before(msgspec.Struct, frozen=True):
+    """Whole turns that a branch begins with, as they are in the path that it leaves."""
+
+    messages: tuple[Message, ...] = ()
+    interrupted: tuple[int, ...] = ()
+
+
 def assemble(
-    said: Iterable[Said], reading: Reading, *, session: str, format: str, **fields: Any
+    said: Iterable[Said],
+    reading: Reading,
+    *,
+    session: str,
+    format: str,
+    before: Before = Before(),  # noqa: B008 - a frozen value
+    **fields: Any,
 ) -> Conversation:
     """The conversation that *said* are, in order, with the notes and records of *reading* and
-    those that are added here. *fields* are more fields of it.
+    those that are added here. *fields* are more fields of it. What is *before* is its beginning;
+    *said* goes on from there.
 
     Texts of the system before the first message are its system prompt; later ones are left out.
     Ids that are missing are derived from *session*, and an id that comes twice gets ``~2``.
     """
-    system, spoken = _without_system(said, reading)
+    system, spoken = _without_system(said, reading, user_spoke=bool(before.messages))
     steps = [_Step(each, [_slot(raw) for raw in each.blocks]) for each in spoken]
     _drop_misplaced(steps, reading)
     _pair(steps, reading)
-    _rename(steps, reading)
+    _rename(steps, {call.id for message in before.messages for call in message.tool_calls}, reading)
     _join_results(steps, reading)
-    built = _Turns(session, [step for step in steps if not step.joined], reading)
+    built = _Turns(session, before, [step for step in steps if not step.joined], reading)
     prompts = [text for text in (fields.pop("system", ""), system) if text]
     return Conversation(
         id=session,
@@ -117,14 +131,16 @@ def assemble(
     )
 
 
-def _without_system(said: Iterable[Said], reading: Reading) -> tuple[str, list[Said]]:
+def _without_system(
+    said: Iterable[Said], reading: Reading, *, user_spoke: bool
+) -> tuple[str, list[Said]]:
     """The system prompt, and the messages from the first user's on."""
     prompts: list[str] = []
     kept: list[Said] = []
-    user_spoke = False
+    goes_on = user_spoke
     for each in said:
         user_spoke = user_spoke or is_asking(each)
-        if each.role == "system" and not kept:
+        if each.role == "system" and not (kept or goes_on):
             prompts.append(text_of([each], "\n\n"))
         elif each.role == "system":
             detail = "a system message inside of the conversation"
@@ -197,10 +213,9 @@ def _answer(called: tuple[_Step, _Slot], step: _Step, result: _Slot, reading: Re
         step.answers.append(caller)
 
 
-def _rename(steps: Sequence[_Step], reading: Reading) -> None:
-    """Give each call an id that no other has and that every provider takes."""
+def _rename(steps: Sequence[_Step], used: set[str], reading: Reading) -> None:
+    """Give each call an id that is not in *used*, nor another's, and that every provider takes."""
     asked = {slot.pair for step in steps for slot in step.slots}
-    used: set[str] = set()
     for step in steps:
         for call in step.of_kind("tool_use"):
             name = _free_id(call.pair, used, asked)
@@ -251,13 +266,15 @@ def _join_results(steps: Sequence[_Step], reading: Reading) -> None:
 class _Turns:
     """The steps, without those that are joined, as messages of numbered turns."""
 
-    def __init__(self, session: str, steps: Sequence[_Step], reading: Reading) -> None:
+    def __init__(
+        self, session: str, before: Before, steps: Sequence[_Step], reading: Reading
+    ) -> None:
         self.session = session
         self.reading = reading
-        self.messages: list[Message] = []
-        self.interrupted: set[int] = set()
-        self._ids: set[str] = set()
-        self._turn = 0
+        self.messages = list(before.messages)
+        self.interrupted = set(before.interrupted)
+        self._ids = {message.id for message in before.messages}
+        self._turn = before.messages[-1].turn if before.messages else 0
         in_loop = False
         for step in steps:
             if not step.is_assistant:

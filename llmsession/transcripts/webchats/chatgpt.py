@@ -139,6 +139,7 @@ class _Node:
         self.tool = author.text("name") or ""
         self.recipient = self.message.text("recipient") or "all"
         self.blocks: list[bytes] = []
+        self._said: Said | None = None
         if not self.message.fields:
             self.role = ""
         elif self.role not in _ROLES:
@@ -188,7 +189,14 @@ class _Node:
         return "\n\n".join(block.text for block in said.content if isinstance(block, TextBlock))
 
     def said(self, blocks: list[bytes], tools: dict[str, str]) -> Said:
-        """It as a message of ours with *blocks*; *tools* are the tools' names by call."""
+        """It as a message of ours with *blocks*; *tools* are the tools' names by call. The same
+        object for the same blocks, whatever path it is on."""
+        known = self._said
+        if known is None or known.blocks != blocks:
+            known = self._said = self._new(blocks, tools)
+        return known
+
+    def _new(self, blocks: list[bytes], tools: dict[str, str]) -> Said:
         is_reply = self.role == "assistant" and not self.is_instruction
         said = Said(
             role="system" if self.is_instruction else "assistant" if is_reply else "user",
@@ -233,7 +241,8 @@ def _way(nodes: Sequence[_Node], reading: Reading, merged: set[str]) -> list[Sai
         elif node.role == "tool" and not node.is_instruction:
             call_id = _answered(waiting, tools, node.tool)
             if not call_id and way and (of := _last_answer(way[-1])) and tools[of] == node.tool:
-                way[-1].blocks = [_longer(way[-1].blocks[0], node.text())]
+                longer = [_longer(way[-1].blocks[0], node.text())]
+                way[-1] = msgspec.structs.replace(way[-1], blocks=longer)
                 if node.id not in merged:
                     merged.add(node.id)
                     raw = encode_json(node.message.fields)

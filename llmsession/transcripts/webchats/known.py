@@ -27,10 +27,11 @@ class _ReadOne(Protocol):
 
 
 def _each_file(read: _ReadOne) -> Callable[[Files, bool], tuple[Conversation, ...]]:
-    """Reads what is one file for each conversation, or for many; several files one by one."""
+    """Reads what is one file for each conversation, or for many; several files one by one, in
+    the order of their names."""
 
     def read_files(files: Files, strict: bool) -> tuple[Conversation, ...]:
-        return tuple(one for raw in files.values() for one in read(raw, strict=strict))
+        return tuple(one for name in sorted(files) for one in read(files[name], strict=strict))
 
     return read_files
 

@@ -276,13 +276,16 @@ def kept_fields(conversation: Conversation, format: str) -> dict[str, msgspec.Ra
 def expand(said: Said) -> list[Said]:
     """*said*, whose blocks hold results among the model's own, as messages of both sides.
 
-    The first keeps the id ``x``, the others are ``x#1``, ``x#2``. What was reported of the whole
-    (usage, stop reason, error) stands with the last that the model wrote.
+    What the model wrote behind a call it wrote when the call was over, also if the result is not
+    there. The first message keeps the id ``x``, the others are ``x#1``, ``x#2``. What was
+    reported of the whole (usage, stop reason, error) stands with the last that the model wrote.
     """
     runs: list[tuple[bool, list[bytes]]] = []
-    for raw in said.blocks:
-        is_result = block_type(raw) == "tool_result"
-        if not runs or runs[-1][0] is not is_result:
+    kinds = [block_type(raw) for raw in said.blocks]
+    for before, kind, raw in zip(["", *kinds], kinds, said.blocks, strict=False):
+        is_result = kind == "tool_result"
+        is_over = before == "tool_use" != kind
+        if not runs or runs[-1][0] is not is_result or is_over:
             runs.append((is_result, []))
         runs[-1][1].append(raw)
     if len(runs) < 2:

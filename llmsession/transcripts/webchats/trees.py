@@ -12,7 +12,7 @@ from llmsession.turns.blocks import encode_json
 from llmsession.turns.messages import Message
 
 from ..conversation import Conversation
-from .assembly import assemble, is_asking, leave_out_reply
+from .assembly import Before, assemble, is_asking, leave_out_reply
 from .said import Reading, Said, fold, outgoing
 
 __all__ = [
@@ -109,9 +109,10 @@ def _without_circles(parents: Mapping[str, str | None], reading: Reading) -> dic
         while at is not None and at not in reached:
             walked.add(at)
             parent = above[at]
-            if parent in walked:
-                reading.note(number, "circle", f"{at} stands below itself: a path begins here")
-                above[at] = parent = None
+            if parent is not None and parent in walked:
+                reading.note(number, "circle", f"{parent} stands below itself: a path begins here")
+                above[parent] = None
+                parent = None
             at = parent
         reached |= walked
     return above
@@ -145,49 +146,73 @@ def read_paths(
     the first.
     """
     found: list[Conversation] = []
-    owners: dict[str, int] = {}
-    known: dict[str, Message] = {}
+    known: dict[str, tuple[Message, Conversation]] = {}
+    homes: dict[int, Conversation] = {}
+    """The conversation that each of the *ways* came in first, by the object's identity."""
     for way in ways:
         last = next((said.id for said in reversed(way) if said.id), "")
         name = f"{session}#{last}" if found else session
         own = fields(way) if fields is not None else {}
         # Notes on records that are on no path, or on several, stand with the first.
         notes = Reading(strict=reading.strict, where=reading.where) if found else reading
-        read = assemble(way, notes, session=name, format=format, **shared, **own)
-        whole = _on_top_of(read, known, owners, found) if found else read
-        if whole is None:
-            left = tuple(each for each in read.records if each not in found[0].records)
-            more = tuple(note for note in read.notes if note not in found[0].notes)
-            found[0] = msgspec.structs.replace(
-                found[0], records=found[0].records + left, notes=found[0].notes + more
-            )
-            continue
-        for message in whole.messages:
-            if message.id not in known:
-                known[message.id] = message
-                owners[message.id] = len(found)
-        beside = {} if found else kept
-        found.append(
-            msgspec.structs.replace(whole, extra={format: msgspec.Raw(encode_json(beside))})
+        before, start = _whole_turns(way, homes)
+        if start:
+            own["system"] = found[0].system
+        fields_of_all = {**shared, **own}
+        read = assemble(
+            way[start:], notes, session=name, format=format, before=before, **fields_of_all
         )
+        whole = _on_top_of(read, known, found[0]) if found else read
+        if whole is None:
+            found[0] = _with_what_was_left_out(found[0], read)
+            continue
+        beside = {} if found else kept
+        whole = msgspec.structs.replace(whole, extra={format: msgspec.Raw(encode_json(beside))})
+        for message in whole.messages:
+            known.setdefault(message.id, (message, whole))
+        for said in way:
+            homes.setdefault(id(said), whole)
+        found.append(whole)
     return tuple(found)
+
+
+def _whole_turns(way: Sequence[Said], homes: Mapping[int, Conversation]) -> tuple[Before, int]:
+    """The whole turns that *way* begins with and that were put together before, and how many of
+    its messages they are."""
+    shared = next((at for at, said in enumerate(way) if id(said) not in homes), len(way))
+    if not shared:
+        return Before(), 0
+    home = homes[id(way[shared - 1])]
+    if any(note.what == "moved" for note in home.notes):
+        return Before(), 0  # a result of theirs may have come from behind the fork
+    openings: dict[str, int] = {}
+    for at, message in enumerate(home.messages):
+        if not at or message.turn != home.messages[at - 1].turn:
+            openings[message.id] = at
+    for at in range(shared - 1, 0, -1):
+        if way[at].role == "user" and way[at].id in openings:
+            kept = home.messages[: openings[way[at].id]]
+            last = kept[-1].turn if kept else 0
+            return Before(kept, tuple(turn for turn in home.interrupted if turn <= last)), at
+    return Before(), 0
 
 
 def _on_top_of(
     branch: Conversation,
-    known: Mapping[str, Message],
-    owners: Mapping[str, int],
-    found: Sequence[Conversation],
+    known: Mapping[str, tuple[Message, Conversation]],
+    main: Conversation,
 ) -> Conversation | None:
+    """*branch* with the messages that are known already as the same objects; None if all are."""
     shared: list[Message] = []
+    parent = main
     for message in branch.messages:
-        same = known.get(message.id)
-        if same is None or same != msgspec.structs.replace(message, session=same.session):
+        same, home = known.get(message.id, (None, main))
+        if same is None or not _is_same(message, same):
             break
         shared.append(same)
+        parent = home
     if len(shared) == len(branch.messages):
         return None
-    parent = found[owners[shared[-1].id]] if shared else found[0]
     theirs = Counter(message.turn for message in parent.messages)
     ours = Counter(message.turn for message in branch.messages)
     common = Counter(message.turn for message in shared)
@@ -198,6 +223,16 @@ def _on_top_of(
         parent=parent.id,
         shared_turns=turns,
     )
+
+
+def _is_same(message: Message, known: Message) -> bool:
+    return message is known or msgspec.structs.replace(message, session=known.session) == known
+
+
+def _with_what_was_left_out(main: Conversation, branch: Conversation) -> Conversation:
+    left = tuple(record for record in branch.records if record not in main.records)
+    notes = tuple(note for note in branch.notes if note not in main.notes)
+    return msgspec.structs.replace(main, records=main.records + left, notes=main.notes + notes)
 
 
 # Writing.

@@ -29,6 +29,7 @@ from llmsession import (
     Turn,
 )
 from llmsession.errors import SessionError, StoreError
+from llmsession.session.config import Recovery
 from llmsession.store import PostgresStore, open_store
 from llmsession.testing import ScriptedProvider, call, say
 from llmsession.testing.scripted import Scripted
@@ -74,10 +75,12 @@ def read_told(path: str) -> list[Told]:
 
 
 def reply(request: Request, tag: StepTag) -> Scripted:
-    """Two steps with tools, then an answer: alike for every run."""
-    said = [bytes(message.body) for message in request.messages if message.role == "user"]
-    asked = [body for body in said if b'"tool_result"' not in body]
-    if tag.step < 3 and b"work on" in asked[-1]:
+    """Two steps with tools where work was asked for, then an answer: alike for every run."""
+    said = b"".join(bytes(message.body) for message in request.messages if message.role == "user")
+    works = said.rfind(b"work on") > max(
+        said.rfind(other) for other in (b"talk", b"now?", b"first")
+    )
+    if tag.step < 3 and works:
         tool = "ask" if tag.step == 1 else "run"
         return say("a moment") + call(tool, {"at": tag.step}, id=f"c{tag.turn}_{tag.step}")
     return say(f"done with turn {tag.turn}")
@@ -109,12 +112,13 @@ async def _watch(session: LLMSession, tell: Callable[..., None]) -> None:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a life does is a function of its *seed*; *rounds* commands in each session. *forget*:
-    also what rewrites logs."""
+    """What a life does is a function of its *seed*; *rounds* commands in each of the *sessions*.
+    *forget*: also what rewrites logs."""
 
     seed: str
     rounds: int
     forget: bool = True
+    sessions: tuple[str, ...] = SESSIONS
 
 
 def open_place(place: str) -> Store:
@@ -124,7 +128,7 @@ def open_place(place: str) -> Store:
 
 
 async def live(store: Store, tell: Callable[..., None], plan: Plan) -> None:
-    """Do what *plan* says, in each of a few sessions that are made or go on; leave in order.
+    """Do what *plan* says, in sessions that are made or go on; leave in order.
 
     A session whose store fails stops there; that is told.
     """
@@ -133,7 +137,7 @@ async def live(store: Store, tell: Callable[..., None], plan: Plan) -> None:
         SessionManager(provider=provider, store=store, idle_s=0.0) as manager,
         anyio.create_task_group() as group,
     ):
-        for name in SESSIONS:
+        for name in plan.sessions:
             group.start_soon(_Acting(tell, name, plan).live, manager)
 
 
@@ -160,15 +164,17 @@ class _Acting:
             group.cancel_scope.cancel()
 
     async def _begin(self, manager: SessionManager) -> LLMSession:
-        recovery = self._random.choice(("drop", "resume"))
+        recoveries: tuple[Recovery, ...] = ("drop", "resume")
+        recovery = self._random.choice(recoveries)
         config = SessionConfig(model="m", tools=TOOLS, recovery=recovery)
         try:
             return await manager.create(config, session_id=self._name)
         except SessionExists:
             session = await manager.open(self._name, tools=TOOLS)
         # A turn that goes on offers its calls again.
-        results = [ToolResult(use.id, "late") for use in session.open_calls()]
-        await session.submit_tool_results(results)
+        asked = [use.id for use in session.open_calls() if use.runner == "caller"]
+        if asked:
+            await session.submit_tool_results([ToolResult(call, "late") for call in asked])
         return session
 
     async def _send(self, session: LLMSession, said: str, command: str) -> Turn:

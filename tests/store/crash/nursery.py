@@ -13,7 +13,7 @@ from types import TracebackType
 import anyio
 import msgspec
 
-from .life import Plan, Teller, live, open_place
+from .life import SESSIONS, Plan, Teller, live, open_place
 from .write_points import How, WritePoints
 
 __all__ = ["Nursery", "Order"]
@@ -21,7 +21,7 @@ __all__ = ["Nursery", "Order"]
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A life: on which store (see ``open_place``), told where, which one there, with which fault
-    at which write point, and after how many seconds it is killed (None: it ends by itself)."""
+    at which write point, and how many seconds after its first word it is killed (None: never)."""
 
     place: str
     told: str
@@ -32,6 +32,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     how: How = "count"
     killed_after_s: float | None = None
     forget: bool = True
+    sessions: tuple[str, ...] = SESSIONS
 
 
 class Nursery:
@@ -68,16 +69,29 @@ def serve() -> None:
     """The nursery's side: read orders, fork lives, say how each ended."""
     for line in sys.stdin.buffer:
         order = msgspec.json.decode(line, type=Order)
+        before = _size(order.told)
         child = os.fork()
         if child == 0:
             os.close(0)
             os._exit(_live(order))
         if order.killed_after_s is not None:
+            _wait_until_told(order.told, before)
             time.sleep(order.killed_after_s)
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         sys.stdout.buffer.write(b"%d\n" % status)
         sys.stdout.buffer.flush()
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0
+
+
+def _wait_until_told(path: str, before: int) -> None:
+    """Killed sooner it would have done nothing yet; write points are the test for that."""
+    until = time.monotonic() + 30
+    while _size(path) == before and time.monotonic() < until:
+        time.sleep(0.001)
 
 
 def _live(order: Order) -> int:
@@ -90,7 +104,8 @@ def _live(order: Order) -> int:
     tell = Teller(order.told)
 
     async def life() -> None:
-        plan = Plan(f"{order.seed}/{order.number}", order.rounds, order.forget)
+        seed = f"{order.seed}/{order.number}"
+        plan = Plan(seed, order.rounds, order.forget, order.sessions)
         await live(open_place(order.place), tell, plan)
 
     try:

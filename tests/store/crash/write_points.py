@@ -69,7 +69,9 @@ class WritePoints:
 
         replacement = kind(watched)
         self._kept += [vfs, original, replacement]
-        assert vfs.xSetSystemCall(name, ctypes.cast(replacement, ctypes.c_void_p).value)
+        pointer = ctypes.cast(replacement, ctypes.c_void_p).value
+        assert pointer is not None
+        assert vfs.xSetSystemCall(name, pointer)
 
     def watch_sockets(self) -> None:
         """Stand in the way of everything that asyncio's transports send."""

@@ -8,7 +8,8 @@ import pytest
 from llmsession.errors import TranscriptError
 from llmsession.transcripts import Conversation, write
 from llmsession.transcripts.webchats.chainreview import read_chainreview
-from tests.transcripts.webchats.samples import CHAINREVIEW, dumped
+from tests.transcripts.webchats.records import dumped
+from tests.transcripts.webchats.samples import CHAINREVIEW
 from tests.transcripts.webchats.shapes import ids, noted, said, shape
 
 
@@ -71,7 +72,7 @@ def test_parallel_calls_cut_off_and_gone_on_from_have_one_result_each() -> None:
 def test_a_message_that_is_none_is_noted_or_refused(bad: Any) -> None:
     raw = session(GO, bad)
     assert noted(read_chainreview(raw)[0], "bad_record").line == 2
-    with pytest.raises(TranscriptError, match="^record 2: a message without a role and content"):
+    with pytest.raises(TranscriptError, match=r"^record 2: a message without a role and content"):
         read_chainreview(raw, strict=True)
 
 

@@ -8,13 +8,8 @@ import pytest
 from llmsession.errors import TranscriptError
 from llmsession.transcripts import detect, read, write
 from llmsession.transcripts.webchats.chatbotui import read_chatbot_ui, read_chatbot_ui_rows
-from tests.transcripts.webchats.samples import (
-    CHATBOT_UI,
-    CHATBOT_UI_ROWS,
-    START_S,
-    chatbot_row,
-    dumped,
-)
+from tests.transcripts.webchats.records import START_S, chatbot_row, dumped
+from tests.transcripts.webchats.samples import CHATBOT_UI, CHATBOT_UI_ROWS
 from tests.transcripts.webchats.shapes import ids, noted, said
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
@@ -80,7 +75,7 @@ def test_a_message_that_is_none_is_noted_or_refused(bad: Any) -> None:
     raw = dumped([{**CONVERSATION, "messages": [*MESSAGES, bad]}])
     (conversation,) = read_chatbot_ui(raw)
     assert noted(conversation, "bad_record").line == 3
-    with pytest.raises(TranscriptError, match="^conversation 1, record 3: a message without"):
+    with pytest.raises(TranscriptError, match=r"^conversation 1, record 3: a message without"):
         read_chatbot_ui(raw, strict=True)
 
 
@@ -119,5 +114,5 @@ def test_rows_with_one_number_stand_by_their_time() -> None:
 def test_a_row_without_a_number_is_noted_or_refused() -> None:
     raw = dumped([chatbot_row(0, "user", "a"), {"role": "user", "content": "x"}])
     assert noted(read_chatbot_ui_rows(raw)[0], "bad_record").line == 2
-    with pytest.raises(TranscriptError, match="^record 2: a row without a role"):
+    with pytest.raises(TranscriptError, match=r"^record 2: a row without a role"):
         read_chatbot_ui_rows(raw, strict=True)

@@ -9,15 +9,8 @@ from llmsession.errors import TranscriptError
 from llmsession.transcripts import Conversation, write
 from llmsession.transcripts.webchats.chatgpt import read_chatgpt
 from llmsession.turns.blocks import ThinkingBlock
-from tests.transcripts.webchats.samples import (
-    CHATGPT,
-    START_S,
-    dumped,
-    gpt,
-    gpt_call,
-    gpt_chat,
-    gpt_tool,
-)
+from tests.transcripts.webchats.records import START_S, dumped, gpt, gpt_call, gpt_chat, gpt_tool
+from tests.transcripts.webchats.samples import CHATGPT
 from tests.transcripts.webchats.shapes import ids, noted, said, shape
 
 ASK = gpt("u", "root", "user", "go", 0)
@@ -135,7 +128,7 @@ def test_a_current_node_that_is_not_there_is_noted() -> None:
 def test_a_message_without_an_author_is_noted_or_refused(author: Any) -> None:
     raw = dumped([gpt_chat(ASK, gpt("a", "u", "x", "ok", 1, author=author), current="a")])
     assert noted(read_chatgpt(raw)[0], "bad_record").line == 3
-    with pytest.raises(TranscriptError, match="^conversation 1, record 3: a message without an"):
+    with pytest.raises(TranscriptError, match=r"^conversation 1, record 3: a message without an"):
         read_chatgpt(raw, strict=True)
 
 

@@ -9,15 +9,8 @@ from llmsession.errors import TranscriptError
 from llmsession.transcripts import Conversation, detect, write
 from llmsession.transcripts.webchats.jan import read_jan
 from llmsession.turns.blocks import ThinkingBlock
-from tests.transcripts.webchats.samples import (
-    JAN,
-    START_S,
-    jan,
-    jan_call,
-    jan_lines,
-    jan_thread,
-    linked,
-)
+from tests.transcripts.webchats.records import START_S, jan, jan_call, jan_lines, jan_thread, linked
+from tests.transcripts.webchats.samples import JAN
 from tests.transcripts.webchats.shapes import ids, noted, said, shape
 
 
@@ -73,8 +66,7 @@ def test_a_broken_thread_file_does_not_hide_its_messages_or_other_threads() -> N
 
 def test_thinking_in_tags_inside_of_a_text_is_thinking() -> None:
     conversation = read(ASK, jan("a", "assistant", 1, "<think>\nhm\n</think>\n\nfound"))
-    thinking, text = conversation.messages[1].content
-    assert thinking == ThinkingBlock("\nhm\n")
+    assert conversation.messages[1].content[0] == ThinkingBlock("\nhm\n")
     assert conversation.messages[1].text == "\n\nfound"
     (written,) = [raw for path, raw in write([conversation], "jan").items() if "jsonl" in path]
     assert b"<think>" in written
@@ -127,7 +119,7 @@ def test_torn_glued_and_broken_lines_cost_no_more_than_themselves() -> None:
     conversation = read_raw(b"\xef\xbb\xbf" + one + two + b"\r\n\r\n{oops\n" + three + b"\n{torn")
     assert ids(conversation) == ["q", "a", "z"]
     assert conversation.count_notes() == {"glued": 1, "bad_line": 1, "torn_line": 1}
-    with pytest.raises(TranscriptError, match="^line 3: not a JSON object"):
+    with pytest.raises(TranscriptError, match=r"^line 3: not a JSON object"):
         read_raw(one + two + b"\n\n{oops\n" + three, strict=True)
 
 

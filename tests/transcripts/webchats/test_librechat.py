@@ -9,7 +9,8 @@ from llmsession.errors import TranscriptError
 from llmsession.transcripts import Conversation, write
 from llmsession.transcripts.webchats.librechat import read_librechat
 from llmsession.turns.blocks import ThinkingBlock
-from tests.transcripts.webchats.samples import LIBRECHAT, libre, libre_call, librechat
+from tests.transcripts.webchats.records import libre, libre_call, librechat
+from tests.transcripts.webchats.samples import LIBRECHAT
 from tests.transcripts.webchats.shapes import ids, noted, said, shape
 
 
@@ -145,7 +146,7 @@ def test_a_record_that_is_no_message_is_noted_or_refused_by_its_number(bad: Any)
     (conversation,) = read_librechat(raw)
     assert said(conversation) == ["question a", "hi"]
     assert (noted(conversation, "bad_record").line, len(conversation.records)) == (2, 1)
-    with pytest.raises(TranscriptError, match="^record 2: a message without a messageId"):
+    with pytest.raises(TranscriptError, match=r"^record 2: a message without a messageId"):
         read_librechat(raw, strict=True)
 
 

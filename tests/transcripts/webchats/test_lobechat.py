@@ -10,15 +10,8 @@ from llmsession.transcripts import Conversation, detect, write
 from llmsession.transcripts.webchats.lobechat import read_lobechat
 from llmsession.turns.blocks import ThinkingBlock
 from llmsession.turns.usage import Usage
-from tests.transcripts.webchats.samples import (
-    LOBE_ROWS,
-    LOBECHAT,
-    START_S,
-    dumped,
-    lobe,
-    lobe_answer,
-    lobe_tools,
-)
+from tests.transcripts.webchats.records import START_S, dumped, lobe, lobe_answer, lobe_tools
+from tests.transcripts.webchats.samples import LOBE_ROWS, LOBECHAT
 from tests.transcripts.webchats.shapes import ids, noted, said, shape
 
 ASK = lobe("q", None, "user", 0, content="go")
@@ -168,5 +161,5 @@ def test_a_row_that_is_none_is_noted_or_refused_by_its_number(bad: Any) -> None:
     raw = dumped([ASK, bad, reply("a", "q", 1)])
     (conversation,) = read_lobechat(raw)
     assert (said(conversation), noted(conversation, "bad_record").line) == (["go", "a"], 2)
-    with pytest.raises(TranscriptError, match="^record 2: no row with an id"):
+    with pytest.raises(TranscriptError, match=r"^record 2: no row with an id"):
         read_lobechat(raw, strict=True)

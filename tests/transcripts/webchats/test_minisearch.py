@@ -8,7 +8,8 @@ import pytest
 from llmsession.errors import TranscriptError
 from llmsession.transcripts import detect, write
 from llmsession.transcripts.webchats.minisearch import read_minisearch
-from tests.transcripts.webchats.samples import MINISEARCH, RUN, START_S, dumped, mini
+from tests.transcripts.webchats.records import RUN, START_S, dumped, mini
+from tests.transcripts.webchats.samples import MINISEARCH
 from tests.transcripts.webchats.shapes import ids, noted, said
 
 SEARCH = {"id": 1, "searchRunId": RUN, "query": "what is rain", "timestamp": START_S * 1000}
@@ -61,7 +62,7 @@ def test_without_any_chat_the_query_and_its_answer_are_the_conversation() -> Non
 def test_a_row_without_a_run_is_noted_or_refused() -> None:
     raw = tables(chatHistory=[{"role": "user", "content": "x"}, mini(1, "user", "y")])
     assert noted(read_minisearch(raw)[0], "bad_record").line == 1
-    with pytest.raises(TranscriptError, match="^record 1: a row of chatHistory without a run"):
+    with pytest.raises(TranscriptError, match=r"^record 1: a row of chatHistory without a run"):
         read_minisearch(raw, strict=True)
 
 

@@ -8,7 +8,8 @@ import pytest
 from llmsession.errors import TranscriptError
 from llmsession.transcripts import Conversation, detect, write
 from llmsession.transcripts.webchats.neurolink import read_neurolink
-from tests.transcripts.webchats.samples import NEUROLINK, dumped, neuro, neurolink
+from tests.transcripts.webchats.records import dumped, neuro, neurolink
+from tests.transcripts.webchats.samples import NEUROLINK
 from tests.transcripts.webchats.shapes import ids, noted, said, shape
 
 ASK = neuro("q", "user", "read")
@@ -105,7 +106,7 @@ def test_a_dump_of_keys_is_one_conversation_for_each() -> None:
     }
     assert detect(dumped(dump)) == "neurolink"
     assert [each.id for each in read_neurolink(dumped(dump))] == ["s1", "s2"]
-    with pytest.raises(TranscriptError, match="^record 3: a session without messages"):
+    with pytest.raises(TranscriptError, match=r"^record 3: a session without messages"):
         read_neurolink(dumped(dump), strict=True)
 
 
@@ -116,5 +117,5 @@ def test_a_session_of_other_systems_is_not_taken_for_one() -> None:
 def test_a_message_of_another_role_is_noted_or_refused() -> None:
     raw = neurolink(ASK, neuro("x", "narrator", "?"))
     assert noted(read_neurolink(raw)[0], "bad_record").line == 2
-    with pytest.raises(TranscriptError, match="^record 2: a message without a role"):
+    with pytest.raises(TranscriptError, match=r"^record 2: a message without a role"):
         read_neurolink(raw, strict=True)

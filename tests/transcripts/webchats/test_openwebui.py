@@ -10,14 +10,8 @@ from llmsession.transcripts import Conversation, write
 from llmsession.transcripts.webchats.openwebui import read_open_webui
 from llmsession.turns.blocks import ImageBlock, ThinkingBlock
 from llmsession.turns.usage import Usage
-from tests.transcripts.webchats.samples import (
-    OPEN_WEBUI,
-    START_S,
-    dumped,
-    webui,
-    webui_chat,
-    webui_output,
-)
+from tests.transcripts.webchats.records import START_S, dumped, webui, webui_chat, webui_output
+from tests.transcripts.webchats.samples import OPEN_WEBUI
 from tests.transcripts.webchats.shapes import ids, noted, said, shape
 
 QUESTION = webui("m1", None, "user", 0, content="weather?")
@@ -186,7 +180,7 @@ def test_a_message_that_is_none_is_noted_or_refused_by_chat_and_number(bad: Any)
     raw = dumped([webui_chat(QUESTION, current="m1"), chat])
     conversation = read_open_webui(raw)[1]
     assert noted(conversation, "bad_record").line == 2
-    with pytest.raises(TranscriptError, match="^chat 2, record 2: a message without a role"):
+    with pytest.raises(TranscriptError, match=r"^chat 2, record 2: a message without a role"):
         read_open_webui(raw, strict=True)
 
 
@@ -203,5 +197,5 @@ def test_an_array_that_was_cut_off_is_read_as_far_as_it_goes() -> None:
     (conversation,) = read_open_webui(raw)
     assert said(conversation) == ["weather?"]
     assert noted(conversation, "torn_file").visible
-    with pytest.raises(TranscriptError, match="^line 1: "):
+    with pytest.raises(TranscriptError, match=r"^line 1: "):
         read_open_webui(raw, strict=True)

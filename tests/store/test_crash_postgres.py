@@ -1,0 +1,80 @@
+"""Processes that write into PostgreSQL and are killed, or lose their connections, at every message
+that they send and at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.store.crash.nursery import Nursery
+from tests.store.crash.ward import Ward, spread
+from tests.store.crash.write_points import How
+from tests.store.postgres_server import PostgresServer
+
+pytestmark = pytest.mark.real_time
+SIGKILL = 9
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # the children are what is tested here, and theirs is asyncio
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def ward(nursery: Nursery, tmp_path: Path, postgres_server: PostgresServer) -> Ward:
+    return Ward(nursery, tmp_path, postgres_server.dsn)
+
+
+@pytest.mark.parametrize("how", ["kill", "tear"])
+async def test_what_was_shown_is_there_after_a_kill_at_a_message(ward: Ward, how: How) -> None:
+    points = ward.points_of(seed=4, rounds=2)
+    for at in spread(5, points):
+        assert await ward.one_life(seed=4, rounds=2, at=at, how=how) == SIGKILL
+    assert ward.met["shown"] > 15
+    assert ward.met["sessions"] > 8
+
+
+@pytest.mark.parametrize("how", ["cut", "unanswered"])
+async def test_a_connection_that_is_lost_at_a_message_loses_nothing_and_fails_nobody(
+    ward: Ward, how: How
+) -> None:
+    points = ward.points_of(seed=4, rounds=2)
+    for at in spread(5, points):
+        assert await ward.one_life(seed=4, rounds=2, at=at, how=how) == 0
+    assert ward.met["shown"] > 80
+    assert ward.met["failed"] == 0  # it is back at once, and whatever was doubtful is found out
+
+
+async def test_what_was_shown_is_there_after_a_kill_at_any_moment(ward: Ward) -> None:
+    await ward.kill_at_random(10, seed=9)
+    assert ward.met["ended by 9"] == 10
+    assert ward.met["shown"] > 80
+    assert ward.met["asked again"] > 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("how", ["kill", "tear", "cut", "unanswered"])
+async def test_what_was_shown_is_there_after_a_fault_at_every_message(ward: Ward, how: How) -> None:
+    points = ward.points_of(seed=4, rounds=4)
+    for at in range(1, points + 1):
+        await ward.one_life(seed=4, rounds=4, at=at, how=how)
+    print(f"{points} messages, {how}: {dict(ward.met)}")
+    ended_by = f"ended by {SIGKILL if how in ('kill', 'tear') else 0}"
+    assert ward.met[ended_by] >= 0.9 * points  # timing moves the last ones a little
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+async def test_what_was_shown_is_there_after_a_thousand_kills_at_any_moment(ward: Ward) -> None:
+    await ward.kill_at_random(1000, seed=10)
+    print(f"1,000 kills: {dict(ward.met)}")
+    assert ward.met["ended by 9"] == 1000
