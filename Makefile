@@ -31,7 +31,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup remake run test test-long check bench lock clean
+.PHONY: help setup remake run test test-long check bench live lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ check: setup ## lint, format, strict types
 
 bench: setup ## the benchmarks, each beside its bare baseline
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+live: setup ## a smoke test with your key: names its highest cost, and asks
+	@$(BIN)/python examples/live.py $(ARGS)
 
 lock: setup ## write requirements.lock anew from pyproject.toml
 	@$(UV_ENV) $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url --upgrade \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated
@@ -18,6 +19,7 @@ from llmsession.session.loading import begun_rows, read_state
 from llmsession.session.state import SessionState
 from llmsession.store import Search, SessionRow, Store
 from llmsession.store.liveness import is_dead
+from llmsession.store.protocol import Owner
 from llmsession.turns.blocks import Block, OpaqueBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message, count_turns
 
@@ -69,8 +71,13 @@ async def _rows(store: Store, search: Search) -> list[SessionRow]:
 
 def _cells(row: SessionRow) -> tuple[str, ...]:
     labels = " ".join(f"{name}={value}" for name, value in sorted(row.labels.items()))
-    holder = f"pid {row.owner.pid}" if row.owner else ""
+    holder = f"pid {row.owner.pid}" if row.owner and not _is_dead(row.owner) else ""
     return row.session, str(row.head), _moment(row.touched_at), labels, holder, row.parent or ""
+
+
+def _is_dead(owner: Owner) -> bool:
+    """Has its process surely ended? Then it holds nothing."""
+    return bool(is_dead(owner.pid, owner.started, owner.host))
 
 
 def _moment(at: float) -> str:
@@ -111,8 +118,8 @@ def _headlines(row: SessionRow, state: SessionState) -> Iterable[str]:
     yield f"  {row.head} records, the last {cells[2] or 'never'} UTC, epoch {row.epoch}"
     if cells[3]:
         yield f"  labels {cells[3]}"
-    if row.owner:
-        yield f"  held by process {row.owner.pid}"
+    if cells[4]:
+        yield f"  held by {cells[4]}"
     yield (
         f"  {count_turns(state.history)} turns, {len(state.history)} messages;"
         f" {usage.prompt_tokens:,} tokens in, {usage.output_tokens:,} out"
@@ -168,19 +175,25 @@ def delete(
     """Delete sessions for good. What a fork shares with one stays the fork's; vacuum gives back
     the room."""
     if not yes:
-        typer.confirm(f"delete {len(sessions)} sessions of {store} for good?", abort=True)
+        _confirm(f"delete {', '.join(sessions)} for good?")
     using_store(store, key_file, lambda opened: _delete(opened, sessions, force))
+
+
+def _confirm(question: str) -> None:
+    """Raises Refused unless somebody says yes."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):  # nobody is there
+        print(file=sys.stderr)
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Refused("nothing was deleted; --yes does not ask")
 
 
 async def _delete(store: Store, sessions: list[str], force: bool) -> None:
     # One that is not there, or in use, stops it before anything is gone.
     for session in sessions:
         holder = (await store.row(session)).owner
-        if (
-            holder is not None
-            and not force
-            and not is_dead(holder.pid, holder.started, holder.host)
-        ):
+        if holder is not None and not force and not _is_dead(holder):
             told = f"session {session!r} is held by process {holder.pid}"
             raise Refused(f"{told}; --force deletes it all the same")
     for session in sessions:

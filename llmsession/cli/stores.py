@@ -64,7 +64,8 @@ def using_store(
     mistake, not an empty store. Raises InvalidInput, StoreError and what *work* raises.
     """
     scheme, _, path = address.partition(":")
-    if scheme == "sqlite" and path and not new and not Path(path).exists():
+    is_path = scheme == "sqlite" and path and not path.startswith("//")
+    if is_path and not new and not Path(path).exists():
         raise InvalidInput(f"there is no store at {path}")
     key = store_key(key_file)
     return anyio.run(_use, lambda: open_store(address, key=key), work)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from llmsession.errors import SessionClosed, SessionExists
 from llmsession.turns import records as r
@@ -18,7 +20,15 @@ from .state import SessionState
 if TYPE_CHECKING:
     from .manager import SessionManager
 
-__all__ = ["fork_of", "fork_records", "shared_history"]
+__all__ = ["Branch", "fork_of", "fork_records", "shared_history"]
+
+
+class Branch(NamedTuple):
+    """What an imported branch has of its own: its configuration, its source, its turns."""
+
+    config: msgspec.Raw
+    source: r.Source
+    records: Sequence[r.Record]
 
 
 def fork_records(
@@ -26,10 +36,10 @@ def fork_records(
     session: str,
     parent: str,
     labels: dict[str, str],
-    source: r.Source | None = None,
+    imported: Branch | None = None,
 ) -> tuple[r.Record, ...]:
     """The first records of *session*'s own, whose *state* is the fold of those that it shares
-    with *parent*. Same state, same records.
+    with *parent*; all of an *imported* branch. Same state, same records.
 
     Where the parent has forgotten what the fork would begin with, the fork forgets it, too: it
     is out of the records already, and the history would begin with messages that say nothing.
@@ -38,16 +48,17 @@ def fork_records(
         session=session,
         parent=parent,
         turn_kept=state.head_turn or 0,
-        config=state.config,
+        config=imported.config if imported else state.config,
         labels=labels,
-        source=source,
+        source=imported.source if imported else None,
     )
+    own = imported.records if imported else ()
     before = first_kept(state.history)
     if before is None:
-        return (forked,)
+        return forked, *own
     edge = state.accepted_at[before] if before else state.head + 1
     forgotten = r.ConversationForgotten(before=before, generation=state.generation + 1, edge=edge)
-    return forked, forgotten
+    return forked, forgotten, *own
 
 
 def shared_history(history: tuple[Message, ...], others: Sequence[Message]) -> tuple[Message, ...]:

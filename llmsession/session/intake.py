@@ -21,6 +21,7 @@ from .commands import ForkPoint
 from .config import SessionConfig
 from .core import profile_of
 from .cuts import messages_through
+from .forking import Branch
 from .importing import Imported, check_sendable, import_turns, source_of, usable_labels
 
 if TYPE_CHECKING:
@@ -187,13 +188,10 @@ async def _taken(
 
     async def make() -> Actor:
         point = ForkPoint(session, shared.upto)
+        branch = Branch(stored, source, imported.records)
         async with manager.loader.forked(
-            shared.parent.session, point, own, shared.messages, source
+            shared.parent.session, point, own, shared.messages, imported=branch
         ) as (state, hold):
-            records = list(imported.records)
-            if bytes(state.config) != bytes(stored):
-                records.insert(0, r.SessionConfigured(config=stored, voids_thinking=True))
-            await manager.loader.write(state, hold, records)
             return manager.add(state, config, hold)
 
     return await manager.bring(session, make), imported

@@ -33,7 +33,7 @@ from llmsession.turns.messages import Message
 
 from .commands import ForkPoint
 from .erasing import erase
-from .forking import fork_records, shared_history
+from .forking import Branch, fork_records, shared_history
 from .hub import Hub
 from .journal import Journal, Written
 from .promise import Promise
@@ -140,10 +140,11 @@ class Loader:
         point: ForkPoint,
         labels: dict[str, str],
         messages: Sequence[Message],
-        source: r.Source | None = None,
+        *,
+        imported: Branch | None = None,
     ) -> AsyncIterator[tuple[SessionState, Hold]]:
         """A fork of *parent*, to be prepared; *messages* are the parent's, whose objects it
-        shares. It is taken back if the body raises before anything was written.
+        shares. Of an imported branch all is written at once. If the body raises it is taken back.
 
         Raises SessionNotFound, SessionExists, StoreError.
         """
@@ -152,7 +153,7 @@ class Loader:
         try:
             state = await read_state(self._store, point.session)
             state.history = shared_history(state.history, messages)
-            records = fork_records(state, point.session, parent, labels, source)
+            records = fork_records(state, point.session, parent, labels, imported)
             await self.write(state, hold, records)
             await self._erase(state, hold)
             yield state, hold

@@ -122,6 +122,14 @@ class RewritesForAll(MemoryStore):
                         log.bodies[seq - 1] = body
 
 
+class RewritesForTheParentToo(MemoryStore):
+    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+        await super().rewrite(hold, bodies)
+        log = self._logs[hold.session]
+        if log.row.parent in self._logs:
+            self._logs[log.row.parent].bodies[:3] = log.bodies[:3]
+
+
 class RewritesHalf(MemoryStore):
     """What can be rewritten is, before it is found that something cannot."""
 
@@ -273,6 +281,7 @@ BROKEN: dict[type[MemoryStore], str] = {
     DeletesForTheParentToo: "test_a_parent_outlives_its_fork",
     VacuumsTooMuch: "test_a_fork_outlives_its_parent",
     RewritesForAll: "test_a_fork_keeps_the_records_that_its_parent_rewrites",
+    RewritesForTheParentToo: "test_a_parent_keeps_the_records_that_its_fork_rewrites",
     RewritesHalf: ONLY_THE_OWNER,
     RewritesWithoutFence: ONLY_THE_OWNER,
     RewritesUnderItsOwnEpoch: REWRITE,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
 from typing import assert_type
 
 from llmsession import (
@@ -22,8 +23,13 @@ from llmsession import (
     Recovery,
     ReplayProvider,
     Request,
+    Retention,
+    RetentionReport,
+    Search,
+    Seed,
     SessionConfig,
     SessionManager,
+    SessionRow,
     SessionStatus,
     StepTag,
     TextBlock,
@@ -44,6 +50,7 @@ from llmsession import (
     records,
 )
 from llmsession.testing import ScriptedProvider, StressPlan, StressReport, run_stress, say
+from llmsession.transcripts import Conversation
 from llmsession.turns import ReplyEnded, ReplyStarted, StreamEvent
 
 
@@ -163,3 +170,26 @@ async def agent(messages: tuple[Message, ...]) -> None:
             print(event)
         again = await manager.open(session.id, tools=[Tool(name="look_up", run=look_up)])
         await again.close()
+        await history(manager, session)
+
+
+async def history(manager: SessionManager, session: LLMSession) -> None:
+    fork = await session.fork(at="a3", labels={"try": "2"}, when_busy="interrupt")
+    assert_type(fork, LLMSession)
+    await fork.rewind(TurnId("u", 2))
+    await fork.forget(datetime.now(UTC), when_busy="interrupt")
+    await fork.clear(purge=True, command_id="c-2")
+    await fork.label({**fork.labels, "done": "yes"})
+    seeded = await manager.create(
+        session.config, labels={"of": session.id}, seed=Seed(session.summary(), session.id)
+    )
+    conversation = await manager.export_conversation(seeded.id)
+    assert_type(conversation, Conversation)
+    again = await manager.import_conversation(conversation, session.config, session_id="again")
+    assert_type(again, LLMSession)
+    names = await manager.import_conversations([conversation], lambda each: session.config)
+    assert_type(names, tuple[str, ...])
+    rows = await manager.list(search=Search(labels={"of": None}, touched_before=0.0))
+    assert_type(rows, Sequence[SessionRow])
+    rules = [Retention(labels={"of": None}, forget_after_s=86_400.0), Retention(delete_idle_s=1e7)]
+    assert_type(await manager.apply_retention(rules, dry_run=True), RetentionReport)

@@ -1,0 +1,108 @@
+"""A smoke test against a real model, with your key: it costs a little, says how much, and asks.
+
+    make live     # ANTHROPIC_API_KEY or OPENAI_API_KEY; another server: ARGS="--base-url URL"
+
+A tool call, an interrupt in the middle of a reply, and a send after it. Nothing is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+import anyio
+
+from llmsession import (
+    AnthropicProvider,
+    OpenAIProvider,
+    SessionConfig,
+    SessionManager,
+    TextDelta,
+    Tool,
+)
+from llmsession.errors import SessionError
+from llmsession.providers import Provider
+
+REQUESTS = 5
+MAX_INPUT_TOKENS = 1_500
+"""Of each request: the story below is far shorter."""
+MAX_OUTPUT_TOKENS = 256
+# Name, and list price in dollars for a million tokens in and out, as known in November 2026.
+CHEAP = {"anthropic": ("claude-haiku-4-5", 1.0, 5.0), "openai": ("gpt-4o-mini", 0.15, 0.6)}
+
+
+def add(a: int, b: int) -> str:
+    """What the model is given to call."""
+    return str(a + b)
+
+
+ADD = Tool(
+    name="add",
+    description="Adds two integers.",
+    input_schema={
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "required": ["a", "b"],
+    },
+    run=add,
+)
+
+
+async def smoke(provider: Provider, model: str) -> None:
+    """Talk for a few requests, and say what came of it."""
+    config = SessionConfig(model=model, max_tokens=MAX_OUTPUT_TOKENS, tools=[ADD])
+    async with provider, SessionManager(provider=provider) as manager:  # type: ignore[attr-defined]  # both SDK providers can
+        session = await manager.create(config)
+        turn = await session.send("Use the tool to add 17 and 25. Answer with the number alone.")
+        print(f"a tool:      {(await turn.text()).strip()}")
+        turn = await session.send("Count from one to a hundred in words.")
+        said = 0
+        async for event in turn:
+            if isinstance(event, TextDelta):
+                said += len(event.text)
+                if said > 40:
+                    await session.interrupt(turn.id)
+                    break
+        outcome = await turn.outcome()
+        print(f"interrupted: after {said} characters; {outcome.status}, {outcome.stop_reason}")
+        turn = await session.send("Say good bye in one word.")
+        print(f"after it:    {(await turn.text()).strip()}")
+        total = session.usage().total
+        print(f"tokens:      {total.prompt_tokens:,} in, {total.output_tokens:,} out")
+
+
+def main() -> int:
+    """Choose the provider by its key, name the highest cost, ask, and talk."""
+    parser = argparse.ArgumentParser(description="A smoke test against a real model.")
+    parser.add_argument("--provider", choices=sorted(CHEAP))
+    parser.add_argument("--model")
+    parser.add_argument("--base-url")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    given = parser.parse_args()
+    keys = {name: os.environ.get(f"{name.upper()}_API_KEY") for name in CHEAP}
+    name = given.provider or next((name for name in CHEAP if keys[name]), None)
+    if name is None or not (keys[name] or given.base_url):
+        print("live: no key: set ANTHROPIC_API_KEY or OPENAI_API_KEY", file=sys.stderr)
+        return 2
+    model, dollars_in, dollars_out = CHEAP[name]
+    cost = REQUESTS * (MAX_INPUT_TOKENS * dollars_in + MAX_OUTPUT_TOKENS * dollars_out) / 1e6
+    if given.model:
+        print(f"{given.model} at {name}: at most {REQUESTS} requests, each {MAX_INPUT_TOKENS:,}"
+              f" tokens in and {MAX_OUTPUT_TOKENS} out; you know its price")  # fmt: skip
+    else:
+        print(f"{model} at {name}: at most {REQUESTS} requests and ${cost:.3f}, at the list price")
+    if not given.yes and input("go on? [y/N] ").strip().lower() not in ("y", "yes"):
+        print("nothing was sent")
+        return 0
+    kind = AnthropicProvider if name == "anthropic" else OpenAIProvider
+    try:
+        anyio.run(smoke, kind(base_url=given.base_url), given.model or model)
+    except SessionError as error:
+        print(f"live: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
