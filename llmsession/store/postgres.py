@@ -219,9 +219,8 @@ class PostgresStore:
 
 def _is_text(*texts: str) -> bool:
     """Can PostgreSQL keep *texts*? It has no NUL, and no half of a surrogate pair."""
-    text = "".join(texts)
     try:
-        return "\0" not in text and (text.isascii() or bool(text.encode()))
+        return all(text.isprintable() or b"\0" not in text.encode() for text in texts)
     except UnicodeEncodeError:
         return False
 

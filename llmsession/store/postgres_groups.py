@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
+import msgspec
+
 from .caller import Caller
 from .cipher import PLAIN, Cipher
 from .large import LARGE_BYTES
@@ -19,21 +21,18 @@ MOST_BYTES = 4 * 2**20
 MOST_BATCHES = 2000
 
 
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """A batch that waits, and who is to be told what becomes of it.
 
     ``doubtful``: it was sent before, and nobody knows whether it was written. ``alone``: it was in
     a group that failed, and is to be in none.
     """
 
-    __slots__ = ("alone", "batch", "caller", "done", "doubtful")
-
-    def __init__(self, batch: Batch, caller: Caller, done: Callable[[AppendResult], None]) -> None:
-        self.batch = batch
-        self.caller = caller
-        self.done = done
-        self.doubtful = False
-        self.alone = False
+    batch: Batch
+    caller: Caller
+    done: Callable[[AppendResult], None]
+    doubtful: bool = False
+    alone: bool = False
 
 
 class Unit:
@@ -107,7 +106,7 @@ def form_group(
         size += sum(map(len, batch.bodies))
     waiting.extendleft(reversed(later))
     # By id: two groups that wait for each other's sessions would wait for ever.
-    return sorted(units.values(), key=lambda unit: unit.first.session)
+    return [units[session] for session in sorted(units)]
 
 
 def arguments(units: Sequence[Unit], cipher: Cipher) -> tuple[bool, tuple[Sequence[object], ...]]:
@@ -138,7 +137,6 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> tuple[bool, tuple[Sequen
         [first.session for first in firsts],
         [first.epoch for first in firsts],
         [first.head for first in firsts],
-        [unit.head - unit.first.head for unit in units],
         [unit.entries[-1].batch.at for unit in units],
         *zip(*bodies, strict=True),
     )

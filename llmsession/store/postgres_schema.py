@@ -29,7 +29,7 @@ CREATE TABLE {s}.store (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     version integer NOT NULL,
     highest_epoch bigint NOT NULL DEFAULT 0,  -- of all sessions that were deleted
-    key_note text
+    key_note text COLLATE "C"
 );
 CREATE SEQUENCE {s}.log_number;
 CREATE TABLE {s}.session (

@@ -122,15 +122,15 @@ def _append(s: str, *, plain: bool) -> str:
     lengths. So the rows of records are made without a join over the group, of which the planner
     cannot know the size.
     """
-    columns = "session, epoch, head, count, at, body, starts, lengths"
-    arrays = """$1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::float8[], $6::bytea[],
-                $7::text[], $8::text[]"""
+    columns = "session, epoch, head, at, body, starts, lengths"
+    arrays = """$1::text[], $2::bigint[], $3::bigint[], $4::float8[], $5::bytea[], $6::text[],
+                $7::text[]"""
     cuts = "f.starts::int[], f.lengths::int[]"
     cut = "start, length"
     set_labels, kept, large, large_of_one = "", "", "NULL::bytea", "NULL::bytea"
     if not plain:
         columns += ", labels, marks, large, large_starts, large_lengths"
-        arrays += ", $9::bytea[], $10::text[], $11::bytea[], $12::text[], $13::text[]"
+        arrays += ", $8::bytea[], $9::text[], $10::bytea[], $11::text[], $12::text[]"
         cuts += ", f.large_starts::int[], f.large_lengths::int[]"
         cut += ", large_start, large_length"
         large_of_one = "f.large"
@@ -143,7 +143,7 @@ def _append(s: str, *, plain: bool) -> str:
         kept = f""", kept AS (
             INSERT INTO {s}.blob (name, body, refs)
             SELECT b.name, (array_agg(b.body))[1], sum(b.refs)
-              FROM unnest($14::bigint[], $15::bytea[], $16::bytea[], $17::bigint[])
+              FROM unnest($13::bigint[], $14::bytea[], $15::bytea[], $16::bigint[])
                    AS b(n, name, body, refs)
               JOIN fenced f ON f.n = b.n
              GROUP BY b.name ORDER BY b.name
@@ -154,7 +154,9 @@ def _append(s: str, *, plain: bool) -> str:
             SELECT * FROM unnest({arrays}) WITH ORDINALITY AS u({columns}, n)
         ), fenced AS (
             UPDATE {s}.session s
-               SET head = u.head + u.count, touched_at = u.at,
+               SET head = u.head + CASE WHEN u.starts IS NULL THEN 1
+                                        ELSE cardinality(u.starts::int[]) END,
+                   touched_at = u.at,
                    created_at = CASE WHEN s.created_at = 0 THEN u.at ELSE s.created_at END
                    {set_labels}
               FROM unit u

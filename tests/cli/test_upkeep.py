@@ -157,3 +157,45 @@ def test_a_store_that_another_program_holds_is_one_line(path: Path, capsys: Capt
     finally:
         other.close()
     assert [row.session for row in ask(path, lambda store: store.rows())] != []
+
+
+def test_what_is_old_is_deleted_or_forgotten_before_if_that_is_asked_for(
+    path: Path, capsys: Capture
+) -> None:
+    command = ["vacuum", "--store", f"sqlite:{path}", "--delete-idle", "1000w"]
+    before = whole(path)
+    ran = run(capsys, *command, "--dry-run")
+    assert ran == (0, "beta: would be deleted\n", "")
+    assert whole(path) == before
+    ran = run(capsys, *command, "--label", "team=red", "--json")
+    assert json.loads(ran.out)["retention"]["deleted"] == []
+    held_by(path, "beta", this_process("us"))
+    ran = run(capsys, *command)
+    assert ran.code == 0
+    assert ran.err.startswith("llmsession: beta: left as it is: ")
+    held_by(path, "beta", DEAD)
+    ran = run(capsys, *command)
+    assert ran.out.startswith("beta: deleted\n")
+    assert ran.out.endswith(" bytes given back\n")
+    listed = run(capsys, "list", "--json", "--store", f"sqlite:{path}").out
+    assert [json.loads(line)["session"] for line in listed.splitlines()] == ["alpha", "alpha-fork"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--dry-run"], "--dry-run"),
+        (["--label", "team=red"], "--label"),
+        (["--delete-idle", "0s"], "delete_idle_s"),
+        (["--forget-after", "never"], "'never'"),
+        (["--delete-idle", "1d", "--label", "team"], "'team'"),
+    ],
+)
+def test_rules_that_say_nothing_are_refused(
+    path: Path, capsys: Capture, options: list[str], named: str
+) -> None:
+    before = whole(path)
+    ran = run(capsys, "vacuum", "--store", f"sqlite:{path}", *options)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert named in ran.err
+    assert whole(path) == before

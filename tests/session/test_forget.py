@@ -20,6 +20,9 @@ from llmsession import (
     SessionMoved,
     StoreError,
     Tool,
+    ToolResult,
+    TurnNotOpen,
+    UnknownToolCall,
 )
 from llmsession.errors import RecordDamaged
 from llmsession.session.session import live_state
@@ -283,14 +286,12 @@ async def test_summaries_and_views_of_what_is_kept_stay_and_others_go() -> None:
         assert await on.say("goes on") == "done 3"
 
 
-@pytest.mark.parametrize("before", [2, 9, 0, "x", True, "u0"])
+@pytest.mark.parametrize("before", [2, 9, 0, "x", "u0"])
 async def test_what_is_no_turn_of_the_history_cannot_be_forgotten_before(before: Any) -> None:
     async with stage(["one", never()]) as on:
         await on.say("first")
         await on.session.send("dropped")
         await on.session.interrupt()
-        if before is True:
-            return
         with pytest.raises(InvalidInput):
             await on.session.forget(before)
         assert len(on.session.conversation()) == 2
@@ -317,6 +318,42 @@ async def test_forgetting_before_the_first_turn_changes_nothing() -> None:
         assert live_state(on.session).head == head
         await on.session.forget(2, command_id="k")
         assert live_state(on.session).head == head + 1  # the id is remembered
+
+
+async def test_the_id_of_a_forgotten_call_is_not_given_to_another() -> None:
+    script = [call("t", {"x": "marker"}, id="c"), call("t", id="c"), "done"]
+    async with stage(script, tools=[Tool(name="t")]) as on:
+        await on.session.send("first")
+        await settled()
+        await on.session.interrupt()
+        await on.session.clear(purge=True)
+        turn = await on.session.send("second")
+        await settled()
+        # The caller of the first one is late: its result must not answer the second.
+        with pytest.raises(TurnNotOpen):
+            await on.session.submit_tool_results([ToolResult("c", "late")])
+        with pytest.raises(UnknownToolCall):
+            await on.session.store_compact_summaries({"c": "the marker again"})
+        await on.session.submit_tool_results([ToolResult("c_2", "in time")])
+        assert await turn.text() == "done"
+        assert await said_in(on.store, "marker") == []
+        await same_as_its_log(on, on.session)
+
+
+async def test_a_fork_does_not_know_the_turns_that_were_forgotten_before_it() -> None:
+    async with stage(["marker one", "two", "three"]) as on:
+        await on.say("marker first")
+        await on.session.rewind(0)
+        await on.say("second")
+        await on.say("third")
+        await on.session.forget(3)
+        fork = await on.session.fork(at=3)
+        for at in (1, 2):
+            with pytest.raises(InvalidInput, match="forgotten"):
+                await fork.fork(at=at)
+        head = live_state(fork).head
+        await fork.forget(3)  # there is nothing more to forget
+        assert live_state(fork).head == head
 
 
 # forget before a moment

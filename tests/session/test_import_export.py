@@ -101,6 +101,17 @@ async def test_imported_turns_have_outcomes_events_and_commits_like_any_other() 
         await session.interrupt()
 
 
+@pytest.mark.parametrize("forget", [False, True])
+async def test_the_id_of_an_imported_call_is_not_given_to_another(forget: bool) -> None:
+    async with stage([call("t", id="c"), "ok"]) as on:
+        session = await on.manager.import_conversation(talk(*SAID), CONFIG)
+        if forget:
+            await session.clear(purge=True)
+        await (await session.send("use it")).text()
+        assert session.conversation()[-3].tool_calls[0].id == "c_2"
+        await same_as_its_log(on, "old", live_state(session))
+
+
 async def test_what_the_file_holds_beside_messages_is_kept_in_the_log() -> None:
     conversation = talk(
         *SAID,

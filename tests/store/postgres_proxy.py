@@ -29,6 +29,7 @@ class Proxy:
         self._server = str(server)
         self._mark: bytes | None = None
         self._when: When = "before"
+        self._hold_back = False
         self.cuts = 0
         self._was_cut = threading.Event()
         self._open_gate = threading.Event()
@@ -43,17 +44,14 @@ class Proxy:
     def dsn(self) -> str:
         return f"postgresql://postgres:open-sesame@127.0.0.1:{self.port}/postgres?sslmode=disable"
 
-    def cut(self, mark: bytes, when: When) -> None:
-        self._mark, self._when = mark, when
+    def cut(self, mark: bytes, when: When, *, hold_back: bool = False) -> None:
+        """*hold_back*: from then on new connections wait until they are let through."""
+        self._mark, self._when, self._hold_back = mark, when, hold_back
 
     async def wait_until_cut(self) -> None:
         """The server has what it was to get, and answered it; its client knows nothing."""
         with anyio.fail_after(30):
             await anyio.to_thread.run_sync(self._was_cut.wait, abandon_on_cancel=True)
-
-    def hold_back(self) -> None:
-        """New connections wait until they are let through."""
-        self._open_gate.clear()
 
     def let_through(self) -> None:
         self._open_gate.set()
@@ -112,7 +110,7 @@ class Proxy:
                     if self._when != "after":
                         if self._when == "within":
                             server.sendall(piece[:at])
-                        self._was_cut.set()
+                        self._note_cut()
                         break
                     armed.set()
                 server.sendall(piece)
@@ -126,10 +124,15 @@ class Proxy:
                 if armed.is_set():
                     while piece and READY not in piece[-6:]:
                         piece = server.recv(1 << 20)
-                    self._was_cut.set()
+                    self._note_cut()
                     break
                 client.sendall(piece)
         self._hang_up(client, server)
+
+    def _note_cut(self) -> None:
+        if self._hold_back:
+            self._open_gate.clear()
+        self._was_cut.set()
 
     @staticmethod
     def _hang_up(*ends: socket.socket) -> None:

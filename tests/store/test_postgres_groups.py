@@ -83,7 +83,6 @@ def test_a_groups_rows_are_told_in_columns() -> None:
         ["a", "b", "c"],
         [1, 1, 1],
         [4, 0, 7],
-        [1, 4, 0],
         [0.0, 0.0, 0.0],
         [b"one", b"twothreex", b""],
         [None, "{1,1,4,9}", "{}"],

@@ -60,6 +60,23 @@ async def test_a_schema_that_is_there_is_used_without_the_right_to_make_one(
         assert "permission denied" in str(error)
 
 
+async def test_every_text_is_compared_as_python_compares_it(database: Database) -> None:
+    async with database.store() as store:
+        await store.rows()
+    columns = database.sql(
+        """
+        SELECT c.relname, a.attname, l.collname
+          FROM pg_attribute a
+          JOIN pg_class c ON c.oid = a.attrelid
+          LEFT JOIN pg_collation l ON l.oid = a.attcollation
+         WHERE c.relnamespace = $1::regnamespace AND a.atttypid = 'text'::regtype
+        """,
+        database.schema,
+    )
+    assert len(columns) > 8
+    assert {collation for _, _, collation in columns} == {"C"}
+
+
 async def test_a_database_in_another_encoding_is_refused(database: Database) -> None:
     name = f"latin_{database.schema}"
     database.sql(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")

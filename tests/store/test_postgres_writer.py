@@ -76,8 +76,7 @@ async def test_a_doubtful_batch_that_another_owner_overtook_conflicts(
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
         hold = await written(store, await store.create("s", ANN), b"1")
         # The server does not hear of it, and while the store connects again, it is taken over.
-        proxy.cut(MARK, "before")
-        proxy.hold_back()
+        proxy.cut(MARK, "before", hold_back=True)
         answer = append(store, hold, MARK)
         await proxy.wait_until_cut()
         taken = await elsewhere.acquire("s", BOB, takeover=True)
@@ -95,8 +94,7 @@ async def test_a_doubtful_batch_that_was_written_is_so_though_another_owner_came
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
         hold = await written(store, await store.create("s", ANN), b"1")
-        proxy.cut(MARK, "after")
-        proxy.hold_back()
+        proxy.cut(MARK, "after", hold_back=True)
         answer = append(store, hold, MARK)
         await proxy.wait_until_cut()
         taken = await elsewhere.acquire("s", BOB, takeover=True)
@@ -111,8 +109,7 @@ async def test_an_equal_batch_of_another_epoch_is_not_taken_for_ours(
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
         hold = await written(store, await store.create("s", ANN), b"1")
-        proxy.cut(MARK, "before")
-        proxy.hold_back()
+        proxy.cut(MARK, "before", hold_back=True)
         answer = append(store, hold, MARK)
         await proxy.wait_until_cut()
         taken = await elsewhere.acquire("s", BOB, takeover=True)
@@ -126,8 +123,7 @@ async def test_a_doubtful_batch_of_a_session_that_was_deleted_conflicts_without_
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
         hold = await written(store, await store.create("s", ANN), b"1")
-        proxy.cut(MARK, "after")
-        proxy.hold_back()
+        proxy.cut(MARK, "after", hold_back=True)
         answer = append(store, hold, MARK)
         await proxy.wait_until_cut()
         await elsewhere.delete("s")

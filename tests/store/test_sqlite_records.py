@@ -226,6 +226,18 @@ async def test_a_damaged_record_ends_what_is_read_and_is_named_when_it_comes_fir
         assert await bodies_of(store, "whole") == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("key", [None, KEY])
+async def test_a_log_that_misses_its_end_is_damaged_and_not_short(tmp_path: Path, key: Any) -> None:
+    path = tmp_path / "s.db"
+    async with opened(path, key=key) as store:
+        await written(store, await store.create("s", ANN), b"1", b"2", b"3")
+        with raw(path) as db:
+            db.execute("DELETE FROM record WHERE place & 0xFFFFFFFF = 3")
+        assert await bodies_of(store, "s") == [b"1", b"2"]
+        error = await raised(RecordDamaged, lambda: store.read("s", after=2))
+        assert "record 3 of session 's' cannot be read: it is missing" in str(error)
+
+
 @pytest.mark.parametrize(
     ("damage", "told"),
     [

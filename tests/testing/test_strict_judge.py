@@ -59,6 +59,17 @@ def test_a_prompt_that_does_not_fit_the_window_is_too_long() -> None:
     assert verdict.message == "prompt is too long: 1007 tokens > 1000 maximum"
 
 
+def test_a_prompt_that_just_fits_is_accepted_where_the_output_does_not_count() -> None:
+    models = {"small": ModelRules(context_tokens=1000)}
+    whole = user("a" * 3972)
+    assert isinstance(judge_message(body(whole, model="small"), models), AcceptedMessage)
+    asked = {"role": "user", "content": "a" * 3972}
+    assert isinstance(judge_chat(chat(asked, model="small"), models), AcceptedChat)
+    more = judge_message(body(user("a" * 3973), model="small"), models)
+    assert isinstance(more, Refusal)
+    assert more.message == "prompt is too long: 1001 tokens > 1000 maximum"
+
+
 def test_a_prompt_that_leaves_no_room_for_the_output_is_refused() -> None:
     verdict = judged(body(user("a" * 3600), model="small"))
     assert isinstance(verdict, Refusal)

@@ -239,9 +239,7 @@ class _Topic:
             pinned = row.record.records("pinnedMessages")
             unknown = [each for each in pinned if id_of(each, "id") not in self.rows]
             return [self._one(_Row(each, self.tables)) for each in unknown]
-        order = {call: at for at, call in enumerate(row.calls)}
         answers = self.answers.get(row.id, [])
-        answers = sorted(answers, key=lambda each: order.get(each.answers, len(order)))
         return [self._one(row), *(self._one(each) for each in answers)]
 
     def _one(self, row: _Row) -> Said:

@@ -21,7 +21,8 @@ __all__ = ["Nursery", "Order"]
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A life: on which store (see ``open_place``), told where, which one there, with which fault
-    at which write point, and how many seconds after its first word it is killed (None: never)."""
+    at which write point, and how many seconds after its first word it is killed (None: never).
+    *vacuum*: it ends with one."""
 
     place: str
     told: str
@@ -32,6 +33,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     how: How = "count"
     killed_after_s: float | None = None
     forget: bool = True
+    vacuum: bool = False
     sessions: tuple[str, ...] = SESSIONS
 
 
@@ -107,6 +109,10 @@ def _live(order: Order) -> int:
         seed = f"{order.seed}/{order.number}"
         plan = Plan(seed, order.rounds, order.forget, order.sessions)
         await live(open_place(order.place), tell, plan)
+        if order.vacuum:
+            store = open_place(order.place)
+            await store.vacuum()
+            await store.aclose()
 
     try:
         anyio.run(life)

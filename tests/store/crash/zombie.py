@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from llmsession import LLMSession, SessionConfig, SessionManager, Tool, ToolResult, ToolUse
 from llmsession.errors import SessionError
@@ -113,5 +114,5 @@ class _Zombie:
 
 def main() -> None:
     place, told, where = sys.argv[1:]
-    assert where in ("idle", "streaming", "tool", "caller")
-    anyio.run(_Zombie(where, Teller(told)).live, place)
+    zombie = _Zombie(msgspec.convert(where, Where), Teller(told))
+    anyio.run(zombie.live, place)

@@ -97,6 +97,17 @@ def test_a_result_before_its_call_finds_it_if_no_other_call_has_that_id() -> Non
     assert shape(conversation)[:3] == ["1a:t", "1b:c", "1r:r"]
 
 
+def test_a_result_before_two_calls_of_its_id_belongs_to_neither() -> None:
+    conversation = assembled(
+        user("a", "go"),
+        user("r", result("1")),
+        model("b", call("1")),
+        model("c", call("1")),
+        user("z"),
+    )
+    assert conversation.count_notes() == {"orphan_result": 1, "renamed": 1, "unanswered_call": 2}
+
+
 def test_an_orphan_result_is_left_out_and_kept_beside_the_messages() -> None:
     conversation = assembled(user("a", "go"), user("r", result("9", "lost")), model("b", "ok"))
     assert shape(conversation) == ["1a:t", "1b:t"]

@@ -140,6 +140,20 @@ def test_the_newest_message_ends_the_active_path() -> None:
     assert said(read(ask(), older, newer)) == ["question a", "one"]
 
 
+def test_of_equally_new_branches_the_active_one_stays_active_when_written() -> None:
+    found = read_librechat(librechat(ask(), reply("b", "a", text("1")), reply("c", "a", text("2"))))
+    assert ids(found[0]) == ["a", "c"]
+    (written,) = write(found, "librechat").values()
+    assert [ids(each) for each in read_librechat(written)] == [["a", "c"], ["a", "b"]]
+
+
+def test_a_newer_reply_that_nobody_asked_for_does_not_hide_the_conversation() -> None:
+    lost = libre("x", None, user=False, second=9, text="lost")
+    conversation = read(ask(), reply("b", "a", text("hi")), lost)
+    assert said(conversation) == ["question a", "hi"]
+    assert noted(conversation, "no_user_message").visible
+
+
 @pytest.mark.parametrize("bad", ["a text", None, {"text": "no id"}])
 def test_a_record_that_is_no_message_is_noted_or_refused_by_its_number(bad: Any) -> None:
     raw = librechat(ask(), bad, reply("b", "a", text("hi")))

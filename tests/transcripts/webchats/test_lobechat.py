@@ -33,6 +33,16 @@ def test_parallel_answers_are_all_read_though_only_one_is_on_the_parent_chain() 
     assert main.messages[1].usage == Usage(28, 45)
     assert main.messages[6].content[0] == ThinkingBlock("polite", "sig")
     assert (main.title, main.summary, branch.parent) == ("Weather", "rain", "tpc")
+    assert main.notes == ()
+
+
+def test_two_replies_to_the_same_answers_are_branches_behind_them() -> None:
+    main, branch = read_all(
+        ASK, reply("a", "q", 1, tools=lobe_tools("x", "y")), lobe_answer("tx", "a", "x", "X", 2),
+        lobe_answer("ty", "a", "y", "Y", 3), reply("b", "tx", 4), reply("c", "tx", 5),
+    )  # fmt: skip
+    assert (ids(main), ids(branch)) == (["q", "a", "tx", "ty", "b"], ["q", "a", "tx", "ty", "c"])
+    assert branch.messages[3] is main.messages[3]
 
 
 def test_bare_rows_are_the_same_conversation() -> None:

@@ -164,6 +164,16 @@ def test_an_error_without_words_of_the_model_is_no_message() -> None:
     assert partial.messages[1].error == "overloaded"
 
 
+def test_an_error_that_is_the_current_message_does_not_switch_the_branch() -> None:
+    older = webui("m2", "m1", "assistant", 1, content="rain")
+    more = webui("m3", "m2", "user", 2, content="and?")
+    failed = webui("m4", "m3", "assistant", 3, error={"content": "overloaded"})
+    other = webui("m5", "m1", "assistant", 9, content="sun")
+    main, branch = read_all(QUESTION, older, more, failed, other, current="m4")
+    assert (ids(main), ids(branch)) == (["m1", "m2", "m3"], ["m1", "m5"])
+    assert "no_head" not in main.count_notes()
+
+
 def test_the_flat_list_of_an_older_version_is_read_in_its_order() -> None:
     rows = [
         {"id": "b", "role": "user", "content": "hi"},

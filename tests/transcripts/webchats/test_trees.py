@@ -1,7 +1,13 @@
 from __future__ import annotations
 
 from llmsession.transcripts import Conversation
-from llmsession.transcripts.webchats.said import Reading, Said, text_blocks
+from llmsession.transcripts.webchats.said import (
+    Reading,
+    Said,
+    call_block,
+    result_block,
+    text_blocks,
+)
 from llmsession.transcripts.webchats.trees import (
     families,
     newest_leaf,
@@ -71,6 +77,24 @@ def test_branches_share_whole_turns_and_name_the_path_that_they_leave() -> None:
     assert kept == [{"x": b'{"k":1}'}, {"x": b"{}"}]
 
 
+def test_a_turn_that_goes_on_in_the_other_path_is_not_shared() -> None:
+    _, branch = read("aBC", "aBd")
+    assert branch.shared_turns == 0
+    assert len({*branch.messages} & {*read("aBC")[0].messages}) == 2
+
+
+def test_a_result_from_behind_the_fork_is_no_part_of_the_other_path() -> None:
+    asked = Said(role="assistant", id="B", blocks=[call_block("1", "run", {})])
+    late = Said(role="user", id="e", blocks=[result_block("1", "late"), *text_blocks("e")])
+    start = [said("a"), asked, said("c")]
+    reading = Reading(strict=False)
+    ways = [[*start, said("D"), late], [*start, said("F")]]
+    main, branch = read_paths(ways, reading, session="s", format="x", kept={})
+    assert main.messages[2].tool_results[0].text == "late"
+    assert branch.messages[2].tool_results[0].is_error is True
+    assert branch.shared_turns == 0
+
+
 def test_a_reply_that_was_made_again_shares_the_question_but_not_the_turn() -> None:
     main, branch = read("aB", "aC")
     assert branch.shared_turns == 0
@@ -91,6 +115,13 @@ def test_branches_are_written_into_one_tree_each_message_once() -> None:
         ("a", None, False), ("B", "a", False), ("c", "B", False), ("D", "c", True),
         ("e", "B", False), ("F", "e", False), ("g", None, False), ("H", "g", False),
     ]  # fmt: skip
+
+
+def test_a_message_of_another_path_with_an_id_that_is_taken_is_written_under_another() -> None:
+    main, branch = read("aB", "cB")
+    (family,) = families([main, branch])
+    written = [group[0].id for group, _, _ in written_path(family, "x", folded=True)]
+    assert written == ["a", "B", "c", "s#B/B"]
 
 
 def test_a_branch_without_its_path_is_written_alone() -> None:
