@@ -52,7 +52,7 @@ ADD = Tool(
 async def smoke(provider: Provider, model: str) -> None:
     """Talk for a few requests, and say what came of it."""
     config = SessionConfig(model=model, max_tokens=MAX_OUTPUT_TOKENS, tools=[ADD])
-    async with provider, SessionManager(provider=provider) as manager:  # type: ignore[attr-defined]  # both SDK providers can
+    async with SessionManager(provider=provider) as manager:
         session = await manager.create(config)
         turn = await session.send("Use the tool to add 17 and 25. Answer with the number alone.")
         print(f"a tool:      {(await turn.text()).strip()}")

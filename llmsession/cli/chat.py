@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -112,11 +112,7 @@ async def _chat(
     recording: Recording | None,
 ) -> None:
     console = Console(highlight=False)
-    async with AsyncExitStack() as stack:
-        aclose = getattr(provider, "aclose", None)
-        if aclose is not None:
-            stack.push_async_callback(aclose)
-        manager = await stack.enter_async_context(SessionManager(provider=provider, store=store))
+    async with SessionManager(provider=provider, store=store) as manager:
         session, is_new = await _session(manager, config, session_id)
         talk = Talk(session, console)
         _greet(talk, is_new, recording)

@@ -52,8 +52,9 @@ class AnthropicProvider:
     reply. *profiles* adds to the models that are known by name, or replaces them. *headers* are
     sent with every request.
 
-    The provider is its maker's to close: use it as an async context manager, around the manager,
-    or call ``aclose``. Raises InvalidConfig where it cannot work.
+    A manager that is left closes its provider. One that several managers share is used as an
+    async context manager around them, which closes it then. Raises InvalidConfig where it cannot
+    work.
     """
 
     def __init__(
@@ -74,6 +75,8 @@ class AnthropicProvider:
         profiles: Mapping[str, Profile] | None = None,
         name: str = "anthropic",
     ) -> None:
+        self.is_held = False
+        """Is it used as a context manager? Then no session manager closes it."""
         if platform not in _CLIENTS:
             raise InvalidConfig(f"platform {platform!r} is none of {', '.join(_CLIENTS)}")
         if cache not in ("5m", "1h", None):
@@ -166,6 +169,7 @@ class AnthropicProvider:
         await self._clients.aclose()
 
     async def __aenter__(self) -> AnthropicProvider:
+        self.is_held = True
         return self
 
     async def __aexit__(
@@ -174,6 +178,7 @@ class AnthropicProvider:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.is_held = False
         await self.aclose()
 
 

@@ -53,8 +53,9 @@ class OpenAIProvider:
     the session adds none to these. *read_timeout_s* is the longest pause between two pieces of a
     reply. *profiles* adds to the models that are known by name, or replaces them.
 
-    The provider is its maker's to close: use it as an async context manager, around the manager,
-    or call ``aclose``. Raises InvalidConfig where it cannot work.
+    A manager that is left closes its provider. One that several managers share is used as an
+    async context manager around them, which closes it then. Raises InvalidConfig where it cannot
+    work.
     """
 
     def __init__(
@@ -75,6 +76,8 @@ class OpenAIProvider:
         profiles: Mapping[str, Profile] | None = None,
         name: str = "openai",
     ) -> None:
+        self.is_held = False
+        """Is it used as a context manager? Then no session manager closes it."""
         if platform not in ("openai", "azure"):
             raise InvalidConfig(f"platform {platform!r} is none of openai, azure")
         settings = ClientSettings(
@@ -158,6 +161,7 @@ class OpenAIProvider:
         await self._clients.aclose()
 
     async def __aenter__(self) -> OpenAIProvider:
+        self.is_held = True
         return self
 
     async def __aexit__(
@@ -166,6 +170,7 @@ class OpenAIProvider:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.is_held = False
         await self.aclose()
 
 

@@ -9,6 +9,7 @@ from llmsession.transcripts import Conversation
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message, count_turns
 
+from .cuts import first_kept, messages_before
 from .loading import read_state
 from .state import SessionState
 
@@ -33,6 +34,9 @@ class _Watch:
     def __call__(self, state: SessionState, record: r.Record) -> None:
         if isinstance(record, r.SessionForked):
             self.base = state.history
+            before = first_kept(self.base)
+            if before is not None:  # the parent has forgotten the beginning, too
+                self.base = self.base[messages_before(self.base, before) :]
         elif isinstance(record, r.TurnCommitted) and record.stop_reason in _CUT_SHORT:
             self.cut_short.add(record.turn)
 

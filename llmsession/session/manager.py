@@ -66,7 +66,7 @@ class SessionManager:
 
     Use it as an async context manager; everything that runs for its sessions runs in it.
     Leaving it closes every session: open turns are interrupted, and tools that ignore their
-    cancellation are waited for. *tools* are bound, by name, to the sessions that it opens.
+    cancellation are waited for; then the store and the provider. *tools* are bound, by name, to the sessions that it opens.
     *idle_s* is how long a session that nobody holds stays in memory. *clock* gives the times in
     messages and records, in seconds since the epoch. *logger* is a structlog logger; without one,
     logs go to the standard library's logger ``llmsession``.
@@ -103,7 +103,7 @@ class SessionManager:
         if self._entered:
             raise InvalidInput("a SessionManager can be entered once")
         self._entered = self._accepting = True
-        self._house = House(self._furnish, self._close_all, self._close_store)
+        self._house = House(self._furnish, self._close_all, self._close_parts)
         await self._house.enter()
         return self
 
@@ -135,15 +135,20 @@ class SessionManager:
             logger=self._logger,
         )
 
-    async def _close_store(self) -> None:
+    async def _close_parts(self) -> None:
         self._accepting = False
         for actor in tuple(self._live.values()):  # there are some only after a crash of ours
             with suppress(Exception):
                 await self.store.release(actor.evict())
-        try:
-            await self.store.aclose()
-        except Exception as error:  # it is raised where the manager is left
-            self._close_error = error
+        closing: list[Any] = [self.store]
+        # A provider need not have anything to close, and one that is shared is not ours to.
+        if hasattr(self.provider, "aclose") and not getattr(self.provider, "is_held", False):
+            closing.append(self.provider)
+        for each in closing:
+            try:
+                await each.aclose()
+            except Exception as error:  # it is raised where the manager is left
+                self._close_error = self._close_error or error
 
     # Sessions.
 

@@ -416,6 +416,18 @@ async def test_a_fork_is_exported_as_a_branch_and_imported_as_a_fork() -> None:
         await same_as_its_log(on, "f", live_state(branch))
 
 
+async def test_a_fork_shares_with_its_parent_what_both_have_left() -> None:
+    async with stage(["one", "two", "three"]) as on:
+        for text in ("first", "second", "third"):
+            await on.say(text)
+        await on.session.forget(2)
+        fork = await on.session.fork(at=2, session_id="f")
+        assert (await on.manager.export_conversation("f")).shared_turns == 1
+        await fork.forget(1e12)  # now its beginning is its own
+        exported = await on.manager.export_conversation("f")
+        assert (exported.parent, exported.shared_turns) == ("s", 0)
+
+
 async def test_each_conversation_gets_its_own_configuration() -> None:
     base = talk(*SAID, title="the base")
     branch = Conversation(

@@ -354,6 +354,23 @@ async def test_reads_that_were_cancelled_give_their_connections_back(tmp_path: P
         assert 1 <= len(store._readers._idle) <= READERS
 
 
+async def test_a_read_that_outlasts_the_store_closes_its_connection(tmp_path: Path) -> None:
+    async with opened(tmp_path / "s.db") as store:
+        await store.create("s", ANN)
+        begun, gate = threading.Event(), threading.Event()
+
+        def slow(_: object) -> None:
+            begun.set()
+            assert gate.wait(30)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(store._readers.run, slow)
+            await anyio.to_thread.run_sync(begun.wait)
+            await store.aclose()
+            gate.set()
+        assert store._readers._idle == []
+
+
 async def test_an_id_that_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
     async with opened(tmp_path / "s.db") as store:
         for ask in (

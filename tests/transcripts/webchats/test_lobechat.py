@@ -78,7 +78,7 @@ def test_a_compressed_group_is_the_summary_and_its_pinned_messages_stay() -> Non
     (conversation,) = read_all(group, lobe("q", "old", "user", 1, content="go"), reply("a", "q", 2))
     assert conversation.summary == "It was about rain."
     assert ids(conversation) == ["p", "q", "a"]
-    assert not noted(conversation, "compressed_group").visible
+    assert conversation.count_notes() == {"compressed_group": 1}
     (written,) = write([conversation], "lobechat").values()
     assert read_lobechat(written)[0].summary == "It was about rain."
 
@@ -97,11 +97,13 @@ def test_the_active_branch_counts_else_the_first_that_goes_on(
     metadata: dict[str, Any], active: str
 ) -> None:
     ask = {**ASK, "metadata": metadata}
-    main, *_ = read_all(
+    main, *branches = read_all(
         ask, reply("a", "q", 1), reply("b", "q", 2), reply("c", "q", 3),
         lobe("d", "c", "user", 4, content="more"),
     )  # fmt: skip
     assert ids(main)[1] == active
+    (written,) = write([main, *branches], "lobechat").values()
+    assert ids(read_lobechat(written)[0])[1] == active
 
 
 def test_without_any_that_goes_on_the_first_branch_counts() -> None:
