@@ -11,6 +11,7 @@ from examples.live import smoke
 from llmsession import AnthropicProvider
 from llmsession.testing import StrictServer, call, say
 
+FIRST = AnthropicProvider(api_key="unused")  # imports the SDK, before there is an event loop
 LIVE = Path(__file__).parents[1] / "examples" / "live.py"
 
 
