@@ -5,7 +5,17 @@ from __future__ import annotations
 import platform
 import sys
 
-from benchmarks import commit, deltas, durability, http, interrupt, memory, steps, turns
+from benchmarks import (
+    commit,
+    deltas,
+    durability,
+    durability_postgres,
+    http,
+    interrupt,
+    memory,
+    steps,
+    turns,
+)
 from benchmarks.report import print_rows
 
 __all__ = ["main"]
@@ -14,6 +24,7 @@ BENCHMARKS = {
     "commit": commit.run,
     "deltas": deltas.run,
     "durability": durability.run,
+    "durability_postgres": durability_postgres.run,
     "http": http.run,
     "interrupt": interrupt.run,
     "memory": memory.run,

@@ -5,7 +5,7 @@ with an event loop, the same group commit and the same way back; its one stateme
 under their key (session, seq). It has no sessions, no fence, no owners and no large blocks. A
 second bare side has what makes a log of rows: a row of the session whose head each append moves.
 
-The server is a new one with its settings as they come (fsync, synchronous_commit), on a Unix socket.
+The server is a new one, its settings as they come (fsync, synchronous_commit), on a Unix socket.
 With PEER_PYTHON set to a Python that has ``langgraph-checkpoint-postgres`` and ``psycopg``, its
 checkpointer is measured on the same server, too.
 """
@@ -23,7 +23,15 @@ from typing import Any, TypeAlias
 import anyio
 import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
 
-from benchmarks.durability import BODY, LEAST_SHARE, MOST_P99, Done, appends_a_second, latencies
+from benchmarks.durability import (
+    BODY,
+    LEAST_SHARE,
+    MOST_P99,
+    Appending,
+    Done,
+    appends_a_second,
+    latencies,
+)
 from benchmarks.report import Row, percentile
 from llmsession.store import Appended, Batch, this_process
 from llmsession.store.caller import Caller
@@ -167,11 +175,9 @@ class Stage:
             for _ in range(ROUNDS)
         ]
         ours, bare, fenced = (statistics.median(values) for values in zip(*rounds, strict=True))
-        spreads = []
-        for _ in range(ROUNDS):
-            took = asyncio.run(latencies(self.ours(), writers, ours / 2))
-            spreads.append((statistics.median(took), percentile(took, 0.99)))
+        spreads = [self._spread(self.ours(), writers, ours / 2) for _ in range(ROUNDS)]
         middle, p99 = sorted(spreads, key=lambda spread: spread[1] / spread[0])[ROUNDS // 2]
+        others = self._spread(self.bare(INSERT), writers, ours / 2)
         name = f"durable append to PostgreSQL, {writers:,} sessions"
         return [
             Row(
@@ -197,15 +203,24 @@ class Stage:
                 unit="ms",
                 ratios=tuple(late / usual for usual, late in spreads),
                 bound=MOST_P99,
+                note="the bare driver at the same rate: p99 {1:.4g} ms, median {0:.4g} ms".format(
+                    *(value * 1e3 for value in others)
+                ),
             ),
         ]
+
+    @staticmethod
+    def _spread(side: Appending, writers: int, rate: float) -> tuple[float, float]:
+        """The median and the 99th percentile of the latency."""
+        took = asyncio.run(latencies(side, writers, rate))
+        return statistics.median(took), percentile(took, 0.99)
 
     def _peer(self) -> str:
         python = os.environ.get("PEER_PYTHON")
         if not python:
             return "langgraph's checkpointer: n/a; PEER_PYTHON names no Python that has it"
         found = subprocess.run(
-            [python, PEER, self._server.dsn], capture_output=True, text=True, timeout=120,
+            [python, "-P", PEER, self._server.dsn], capture_output=True, text=True, timeout=120,
             check=False,
         )  # fmt: skip
         if found.returncode:

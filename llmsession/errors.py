@@ -25,7 +25,7 @@ SessionError
 ├── ProviderError               .kind is retryable | overflow | fatal, .delay_s .status .request_id
 ├── ContextTooLarge             .tokens .budget_tokens, even after compaction
 └── StoreError                  .committed is False or None (unknown), never guessed
-    └── RecordDamaged               .session .seq .why: a record that cannot be read; nothing is lost
+    └── RecordDamaged               .session .seq .why: it cannot be read; nothing is lost
 
 TurnStateError and InvalidRequest (not SessionErrors): our bugs, never caught below the top.
 """

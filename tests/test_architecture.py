@@ -60,7 +60,7 @@ HOMES = {
     "grpc": {"transport"},
     "socket": {"transport", "testing"},  # testing: the strict server resets connections
     "h11": {"testing"},
-    # The driver of PostgreSQL speaks asyncio: its store runs a loop of its own beside the sessions'.
+    # The driver of PostgreSQL speaks asyncio: its store runs a loop of its own.
     "asyncio": {"transport", "store"},
     "trio": {"testing"},
     "rich": {"cli"},

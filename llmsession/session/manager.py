@@ -66,10 +66,10 @@ class SessionManager:
 
     Use it as an async context manager; everything that runs for its sessions runs in it.
     Leaving it closes every session: open turns are interrupted, and tools that ignore their
-    cancellation are waited for; then the store and the provider. *tools* are bound, by name, to the sessions that it opens.
-    *idle_s* is how long a session that nobody holds stays in memory. *clock* gives the times in
-    messages and records, in seconds since the epoch. *logger* is a structlog logger; without one,
-    logs go to the standard library's logger ``llmsession``.
+    cancellation are waited for; then the store and the provider are closed. *tools* are bound, by
+    name, to the sessions that it opens. *idle_s* is how long a session that nobody holds stays in
+    memory. *clock* gives the times in messages and records, in seconds since the epoch. *logger*
+    is a structlog logger; without one, logs go to the standard library's logger ``llmsession``.
     """
 
     def __init__(

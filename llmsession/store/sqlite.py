@@ -137,9 +137,9 @@ class SqliteStore:
         before = self._file.size_bytes()
         # What is in the WAL goes into the file; the file is written anew, through the WAL, which
         # is then emptied.
-        sessions.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self._file.empty_wal(sessions.db)
         sessions.db.execute("VACUUM")
-        sessions.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self._file.empty_wal(sessions.db)
         return max(0, before - self._file.size_bytes())
 
     async def check(self) -> Sequence[str]:

@@ -18,10 +18,10 @@ from .sqlite_schema import Foreign, Newer, is_empty, migrate
 __all__ = ["SqliteFile", "has_wal_reset_fault", "surely_unwritten"]
 
 RETRY_S = 0.01
-"""Between two tries to open a file that another process is just making. SQLite's own waiting does
-not cover the change to WAL."""
-# A commit is on the disk when it is answered; on macOS only with fullfsync. The writer checkpoints
-# itself, after it has answered.
+"""Between two tries of what SQLite does not wait for by itself: the change to WAL, while another
+process is making the file, and another one's checkpoint."""
+# A commit is on the disk when it is answered; on macOS only with fullfsync. Checkpoints
+# are made beside the writer: see there.
 _WRITING = (
     ("synchronous", "FULL"),
     ("fullfsync", True),
@@ -171,6 +171,19 @@ class SqliteFile:
         the file to those that it puts beside it."""
         with suppress(OSError):  # it is there, or SQLite will say what is wrong
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+    def empty_wal(self, db: apsw.Connection) -> None:
+        """Put all that is in the WAL into the file, by the connection *db*, and cut the WAL to
+        nothing. Raises BusyError if another program keeps it for longer than *busy_s*."""
+        deadline = time.monotonic() + self._busy_s
+        while True:
+            try:
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                return
+            except apsw.BusyError:  # for a checkpoint of another process SQLite does not wait
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_S)
 
     def size_bytes(self) -> int:
         """How large the file and its WAL are."""

@@ -20,6 +20,7 @@ from llmsession.errors import InvalidInput, SessionError, StoreError, error_text
 from .caller import Caller
 from .protocol import AppendResult, Batch, Lost, Owner
 from .sqlite_appends import append_all
+from .sqlite_checkpoints import Checkpoints
 from .sqlite_file import SqliteFile, surely_unwritten
 from .sqlite_jobs import Sessions
 from .threads import Answers, GroupThread, Waiting
@@ -28,9 +29,6 @@ __all__ = ["SqliteWriter"]
 
 T = TypeVar("T")
 
-CHECKPOINT_PAGES = 4000
-"""So many pages in the WAL, 16 MiB, are put into the file at once. With SQLite's own default, a
-quarter, so much of the time goes there that the slowest percent of the appends meets it."""
 ALONE_LEASE_S = 600.0
 """The lease while the writer does something that takes long, as a vacuum."""
 FORGET_S = 24 * 3600.0
@@ -74,7 +72,7 @@ class SqliteWriter:
         self._sessions: Sessions | None = None
         self._owners: dict[str, Owner] = {}
         self._renew_at = 0.0
-        self._wal_pages = 0
+        self._checkpoints = Checkpoints(file)
         self._closers: list[Waiting[None]] = []
         self._closed = False
         self._thread: GroupThread[Item] = GroupThread(
@@ -126,6 +124,7 @@ class SqliteWriter:
         for item in items:
             if isinstance(item, _Job) and item.alone:
                 self._answer(group, self._write(group))
+                self._checkpoints.wait()
                 self._renew(max(self._lease_s, ALONE_LEASE_S))  # meanwhile nobody renews it
                 self._answer([item], [self._run_alone(item)])
                 self._renew(self._lease_s)
@@ -134,7 +133,8 @@ class SqliteWriter:
                 group.append(item)
         self._answer(group, self._write(group))
         self._renew_if_due()
-        self._checkpoint_if_due()
+        if self._sessions is not None:
+            self._checkpoints.step(self._sessions.db)
 
     def _answer(self, items: Sequence[Item], outcomes: Sequence[object]) -> None:
         answers = Answers()
@@ -221,7 +221,7 @@ class SqliteWriter:
     def _open(self) -> Sessions:
         if self._sessions is None:
             db, cipher = self._file.writer()
-            db.set_wal_hook(self._grown)
+            self._checkpoints.watch(db)
             self._sessions = Sessions(db, cipher, self._clock, self._lease_s)
             self._forget_old_owners(self._sessions)
         return self._sessions
@@ -248,16 +248,6 @@ class SqliteWriter:
                 self._sessions.db.close(True)  # rolls back what is open
             self._sessions = None
 
-    def _grown(self, _db: apsw.Connection, _name: str, pages: int) -> int:
-        self._wal_pages = pages
-        return apsw.SQLITE_OK
-
-    def _checkpoint_if_due(self) -> None:
-        if self._wal_pages >= CHECKPOINT_PAGES and self._sessions is not None:
-            self._wal_pages = 0
-            with suppress(apsw.Error):  # what was answered is in the WAL; another time
-                self._sessions.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-
     # Leases.
 
     def _note_owner(self, owner: Owner) -> None:
@@ -283,6 +273,7 @@ class SqliteWriter:
             pass
 
     def _end(self) -> None:
+        self._checkpoints.wait()
         if self._sessions is not None:
             names = tuple(self._owners)
             with suppress(apsw.Error):

@@ -101,7 +101,8 @@ class PostgresServer:
         with self._output() as output:
             made = subprocess.run(
                 [
-                    self._binaries / "initdb", "--username=postgres", "--auth=trust", "--no-sync", "--data-checksums",
+                    self._binaries / "initdb", "--username=postgres", "--auth=trust", "--no-sync",
+                    "--data-checksums",
                     "--encoding=UTF8", "--locale=C", f"--pgdata={self.data}",
                 ],
                 stdout=output,

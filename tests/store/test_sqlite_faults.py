@@ -159,6 +159,22 @@ async def test_a_file_that_another_program_holds_is_waited_for_and_then_named(
         await written(store, hold, b"1")
 
 
+async def test_a_vacuum_that_another_programs_reading_keeps_from_its_end_says_so(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path / "s.db", busy_s=0.05) as store:
+        hold = await written(store, await store.create("s", ANN), b"1")
+        with raw(tmp_path / "s.db") as other:
+            other.execute("BEGIN")
+            assert other.execute("SELECT count(*) FROM record").get == 1
+            await written(store, hold, b"2")
+            error = await raised(StoreError, store.vacuum)
+            assert "is held by another program" in str(error)
+            assert await bodies_of(store, "s") == [b"1", b"2"]
+            other.execute("ROLLBACK")
+        await store.vacuum()
+
+
 async def test_a_file_that_another_program_lets_go_in_time_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,18 +286,6 @@ async def test_batches_of_one_session_in_one_group_follow_each_other_and_conflic
         assert results[2].row is not None
         assert results[2].row.head == 3
         assert await bodies_of(store, "s") == [b"1", b"2", b"3", b"4"]
-
-
-async def test_the_wal_is_put_into_the_file_before_it_grows_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("llmsession.store.sqlite_writer.CHECKPOINT_PAGES", 50)
-    async with opened(tmp_path / "s.db") as store:
-        hold = await store.create("s", ANN)
-        for _ in range(200):
-            hold = await written(store, hold, b"x" * 4096)
-        assert (tmp_path / "s.db-wal").stat().st_size < 100 * 4096
-        assert len(await store.read("s")) == 200
 
 
 async def test_each_that_waits_for_a_group_that_fails_gets_an_error_of_its_own(

@@ -1,0 +1,113 @@
+"""The WAL goes into the file beside the writer, and begins anew."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import anyio
+import apsw
+import pytest
+
+from llmsession.store import SqliteStore
+from llmsession.store import sqlite_checkpoints as module
+from llmsession.store.protocol import Hold
+from llmsession.store.sqlite_checkpoints import CHECKPOINT_PAGES, Step, next_step
+from llmsession.testing.store_acts import append, bodies_of, written
+from tests.store.faulty_vfs import faulty_disk
+from tests.store.sqlite_stage import ANN, opened
+
+pytestmark = pytest.mark.real_time
+PAGE = 4096
+
+
+@pytest.mark.parametrize(
+    ("standing", "wal_pages", "step"),
+    [
+        ("rest", CHECKPOINT_PAGES - 1, "nothing"),
+        ("rest", CHECKPOINT_PAGES, "copy"),
+        ("copying", 9 * CHECKPOINT_PAGES, "nothing"),
+        ("copied", 1, "finish"),
+    ],
+)
+def test_one_pass_at_a_time_and_then_the_rest(
+    standing: module.Standing, wal_pages: int, step: Step
+) -> None:
+    assert next_step(standing, wal_pages) == step
+
+
+async def fill(store: SqliteStore, hold: Hold, pages: int) -> Hold:
+    for _ in range(pages):
+        hold = await written(store, hold, b"x" * (PAGE - 200))
+    return hold
+
+
+@pytest.fixture
+def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECKPOINT_PAGES", 40)
+
+
+@pytest.mark.usefixtures("few_pages")
+async def test_the_wal_begins_anew_before_it_grows_much(tmp_path: Path) -> None:
+    async with opened(tmp_path / "s.db") as store:
+        hold = await store.create("s", ANN)
+        sizes = []
+        for _ in range(40):
+            hold = await fill(store, hold, 10)
+            sizes.append((tmp_path / "s.db-wal").stat().st_size)
+        # A copy that takes its time lets the WAL grow meanwhile; it does not grow for ever.
+        assert sizes[-1] == sizes[-10] < 400 * PAGE
+        assert len(await store.read("s")) == 400
+
+
+@pytest.mark.usefixtures("few_pages")
+async def test_writing_goes_on_while_pages_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    real = module._checkpoint
+
+    def slow(db: apsw.Connection) -> None:
+        if threading.current_thread().name == "llmsession checkpoint":
+            begun.set()
+            assert gate.wait(30)
+        real(db)
+
+    monkeypatch.setattr(module, "_checkpoint", slow)
+    async with opened(tmp_path / "s.db") as store:
+        hold = await fill(store, await store.create("s", ANN), 60)
+        assert await anyio.to_thread.run_sync(lambda: begun.wait(20))
+        hold = await fill(store, hold, 100)
+        before = (tmp_path / "s.db-wal").stat().st_size
+        gate.set()
+        hold = await fill(store, hold, 100)
+        assert (
+            tmp_path / "s.db-wal"
+        ).stat().st_size == before  # it begins anew, and keeps its room
+        assert len(await bodies_of(store, "s")) == 260
+    assert [file.name for file in tmp_path.glob("*")] == ["s.db"]
+
+
+@pytest.mark.usefixtures("few_pages")
+async def test_a_checkpoint_that_fails_takes_nothing_with_it(tmp_path: Path) -> None:
+    with faulty_disk() as disk:
+        disk.on = ".db"
+        async with opened(tmp_path / "s.db", vfs=disk.vfs) as store:
+            hold = await fill(store, await store.create("s", ANN), 30)
+            disk.write_error = apsw.FullError("full")
+            hold = await fill(store, hold, 60)  # into the WAL, which has room
+            disk.repair()
+            hold = await fill(store, hold, 60)
+            assert len(await store.read("s")) == 150
+        assert (tmp_path / "s.db").stat().st_size > 150 * (PAGE - 200)
+
+
+@pytest.mark.usefixtures("few_pages")
+async def test_closing_waits_for_the_copy(tmp_path: Path) -> None:
+    async with opened(tmp_path / "s.db") as store:
+        hold = await store.create("s", ANN)
+        for at in range(200):
+            append(store, hold, b"x" * PAGE, head=at)
+    assert [file.name for file in tmp_path.glob("*")] == ["s.db"]
+    async with opened(tmp_path / "s.db") as store:
+        assert len(await store.read("s")) == 200
