@@ -28,6 +28,10 @@ REQUESTS = 5
 MAX_INPUT_TOKENS = 1_500
 """Of each request: the story below is far shorter."""
 MAX_OUTPUT_TOKENS = 256
+NO_KEY = (
+    "live: no key: set ANTHROPIC_API_KEY or OPENAI_API_KEY; for a server that asks for none:"
+    ' make live ARGS="--provider openai --base-url URL --model NAME"'
+)
 # Name, and list price in dollars for a million tokens in and out, as known in November 2026.
 CHEAP = {"anthropic": ("claude-haiku-4-5", 1.0, 5.0), "openai": ("gpt-4o-mini", 0.15, 0.6)}
 
@@ -72,6 +76,15 @@ async def smoke(provider: Provider, model: str) -> None:
         print(f"tokens:      {total.prompt_tokens:,} in, {total.output_tokens:,} out")
 
 
+def agreed() -> bool:
+    """Ask. Without an answer it is no."""
+    try:
+        return input("go on? [y/N] ").strip().lower() in ("y", "yes")
+    except (EOFError, KeyboardInterrupt):
+        print()
+        return False
+
+
 def main() -> int:
     """Choose the provider by its key, name the highest cost, ask, and talk."""
     parser = argparse.ArgumentParser(description="A smoke test against a real model.")
@@ -83,7 +96,7 @@ def main() -> int:
     keys = {name: os.environ.get(f"{name.upper()}_API_KEY") for name in CHEAP}
     name = given.provider or next((name for name in CHEAP if keys[name]), None)
     if name is None or not (keys[name] or given.base_url):
-        print("live: no key: set ANTHROPIC_API_KEY or OPENAI_API_KEY", file=sys.stderr)
+        print(NO_KEY, file=sys.stderr)
         return 2
     model, dollars_in, dollars_out = CHEAP[name]
     cost = REQUESTS * (MAX_INPUT_TOKENS * dollars_in + MAX_OUTPUT_TOKENS * dollars_out) / 1e6
@@ -92,7 +105,7 @@ def main() -> int:
               f" tokens in and {MAX_OUTPUT_TOKENS} out; you know its price")  # fmt: skip
     else:
         print(f"{model} at {name}: at most {REQUESTS} requests and ${cost:.3f}, at the list price")
-    if not given.yes and input("go on? [y/N] ").strip().lower() not in ("y", "yes"):
+    if not given.yes and not agreed():
         print("nothing was sent")
         return 0
     kind = AnthropicProvider if name == "anthropic" else OpenAIProvider

@@ -26,7 +26,14 @@ def run(*arguments: str, answer: str = "") -> subprocess.CompletedProcess[str]:
 def test_without_a_key_it_says_so_in_one_line() -> None:
     done = run()
     assert done.returncode == 2
-    assert done.stderr == "live: no key: set ANTHROPIC_API_KEY or OPENAI_API_KEY\n"
+    assert done.stderr.startswith("live: no key: set ANTHROPIC_API_KEY or OPENAI_API_KEY; ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_end_of_the_input_is_a_no() -> None:
+    done = run("--provider", "anthropic", "--base-url", "http://127.0.0.1:9", answer="")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("nothing was sent\n")
 
 
 def test_it_names_its_highest_cost_and_sends_nothing_without_a_yes() -> None:

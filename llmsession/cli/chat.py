@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from llmsession.errors import InvalidInput, Refused, SessionError, SessionNotFound
+from llmsession.errors import InvalidConfig, InvalidInput, Refused, SessionError, SessionNotFound
 from llmsession.providers.protocol import Provider
 from llmsession.session.config import SessionConfig, ToolResult
 from llmsession.session.manager import SessionManager
@@ -92,15 +92,20 @@ def chat(
 
 def _provider(name: ProviderName, base_url: str | None) -> Provider:
     variable = _KEYS[name]
-    if not os.environ.get(variable) and base_url is None:
-        raise InvalidInput(NO_KEY.format(provider=name.value, variable=variable))
-    if name is ProviderName.ANTHROPIC:
-        from llmsession.providers import AnthropicProvider
+    try:
+        if name is ProviderName.ANTHROPIC:
+            from llmsession.providers import AnthropicProvider
 
-        return AnthropicProvider(base_url=base_url)
-    from llmsession.providers import OpenAIProvider
+            return AnthropicProvider(base_url=base_url)
+        from llmsession.providers import OpenAIProvider
 
-    return OpenAIProvider(base_url=base_url)
+        return OpenAIProvider(base_url=base_url)
+    except InvalidConfig as error:
+        # The SDKs know more places for a key than the one that is named here.
+        said = (variable, variable.replace("API_KEY", "BASE_URL"))
+        if base_url is not None or any(map(os.environ.get, said)):
+            raise
+        raise InvalidInput(NO_KEY.format(provider=name.value, variable=variable)) from error
 
 
 async def _chat(

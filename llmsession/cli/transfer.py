@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,8 @@ __all__ = ["export_sessions", "import_files"]
 
 MAX_FOLDER_BYTES = 2 << 30
 """A folder that holds more is surely not the one that was meant."""
+MADE_ID_CHARS = 12
+"""Of the digest in the id of a history without one: enough that no two are alike."""
 _WRITABLE = [name for name, format in FORMATS.items() if format.write is not None]
 
 
@@ -66,12 +69,27 @@ def _read(path: Path, format: str | None, partial: bool) -> list[Conversation]:
     found: list[Conversation] = []
     for where, files in _sources(path, format):
         try:
-            found += read(files, format, strict=not partial)
+            found += _told_apart(read(files, format, strict=not partial), files)
         except TranscriptError as error:
             raise InvalidInput(f"{where}: {error}") from error
     if not any(conversation.messages for conversation in found):
         raise InvalidInput(f"{path}: no conversation in it")
     return [conversation for conversation in found if conversation.messages]
+
+
+def _told_apart(read: Iterable[Conversation], files: Files) -> list[Conversation]:
+    """*read*, where a file holds no id of its own with one made of its bytes: the same file is
+    still imported once, and does not stand in the way of another one."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(hashlib.sha256(files[name]).digest())
+    made = digest.hexdigest()[:MADE_ID_CHARS]
+    return [
+        msgspec.structs.replace(one, id=f"{one.id}-{made}")
+        if one.format in (one.id, "cassette")
+        else one
+        for one in read
+    ]
 
 
 def _sources(path: Path, format: str | None) -> list[tuple[Path, Files]]:

@@ -17,7 +17,7 @@ from llmsession.turns.stream import StreamEvent
 
 from .anthropic_events import AnthropicEvents
 from .anthropic_requests import CacheTtl, count_body, messages_body
-from .clients import Clients, ClientSettings, need_package, pattern_options
+from .clients import Clients, ClientSettings, check_reach, need_package, pattern_options
 from .failures import Failures, secret_values
 from .models import ANTHROPIC, CLAUDE, find_profile
 from .reading import read_reply_stream
@@ -95,6 +95,7 @@ class AnthropicProvider:
                 options[option] = value
         sdk = _sdk()
         pattern = client if client is not None else _pattern(sdk, platform, options, settings)
+        check_reach(pattern, headers, profiles)
         self._clients = Clients(sdk, pattern, settings, given=client is not None)
         # Only the vendor's own API takes bytes; the others rewrite the request.
         self._takes_bytes = type(pattern) is sdk.AsyncAnthropic

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -11,8 +11,9 @@ import anyio
 from anyio.lowlevel import RunVar, current_token
 
 from llmsession.errors import InvalidConfig
+from llmsession.turns.request import Profile
 
-__all__ = ["ClientSettings", "Clients", "need_package", "pattern_options"]
+__all__ = ["ClientSettings", "Clients", "check_reach", "need_package", "pattern_options"]
 
 CLOSE_S = 2.0
 
@@ -105,6 +106,30 @@ class Clients:
         self._made.set(None)
         with anyio.move_on_after(CLOSE_S, shield=True):
             await client.close()
+
+
+def check_reach(
+    client: Any, headers: Mapping[str, str] | None, profiles: Mapping[str, Profile] | None
+) -> None:
+    """Raises InvalidConfig where *client* has no address to send to, its key cannot be sent, or
+    *headers* and *profiles* are none. No value is quoted: it may hold a key."""
+    url = client.base_url
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidConfig(
+            "base_url has to begin with http:// or https:// and a host, as in http://localhost:8000"
+        )
+    for name in ("api_key", "auth_token"):
+        key = getattr(client, name, None)
+        if isinstance(key, str) and not (key.isprintable() and key == key.strip()):
+            raise InvalidConfig(f"{name} has a line break, or a blank at an end, which no key has")
+    for name, value in (headers or {}).items():
+        if not (isinstance(value, str) and value.isprintable()):
+            raise InvalidConfig(f"header {name!r} is no text of one line")
+    for name, profile in (profiles or {}).items():
+        if not isinstance(profile, Profile):
+            raise InvalidConfig(
+                f"the profile of {name!r} is a {type(profile).__name__}, not a Profile"
+            )
 
 
 def need_package(module: str, needed_for: str, extra: str) -> None:

@@ -14,7 +14,7 @@ from llmsession.errors import InvalidConfig, error_text
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
-from .clients import Clients, ClientSettings, pattern_options
+from .clients import Clients, ClientSettings, check_reach, pattern_options
 from .failures import Failures, secret_values
 from .models import CLAUDE, COMPATIBLE, OPENAI, find_profile
 from .openai_events import OpenAIEvents
@@ -92,6 +92,7 @@ class OpenAIProvider:
                 options[option] = value
         sdk = _sdk()
         pattern = client if client is not None else _pattern(sdk, platform, options, settings)
+        check_reach(pattern, headers, profiles)
         self._clients = Clients(sdk, pattern, settings, given=client is not None)
         # Azure's client reads the model from the request to find its address.
         self._takes_bytes = type(pattern) is sdk.AsyncOpenAI

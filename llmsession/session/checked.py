@@ -10,6 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from llmsession.errors import InvalidInput, InvalidMessage
+from llmsession.store.protocol import Search
 from llmsession.turns.blocks import (
     KNOWN_TYPES,
     MAX_CONTENT_BYTES,
@@ -30,6 +31,7 @@ from .commands import IfBusy
 __all__ = [
     "checked_if_busy",
     "checked_labels",
+    "checked_search",
     "checked_seed",
     "checked_session_id",
     "checked_user_body",
@@ -95,6 +97,18 @@ def checked_labels(labels: Any) -> dict[str, str]:
             told = f"has {len(value)} characters, at most {MAX_LABEL_CHARS} are kept"
             raise InvalidInput(f"label {name!r} {told}")
     return dict(labels)
+
+
+def checked_search(search: Any) -> Search:
+    """*search*. Raises InvalidInput for a label or a time that nothing could be found by."""
+    if not isinstance(search, Search):
+        raise InvalidInput(f"search is a Search, not {type(search).__name__}")
+    try:
+        msgspec.convert(msgspec.structs.asdict(search), Search)
+    except msgspec.ValidationError as error:
+        told = "times are in seconds since the epoch, as datetime.timestamp() gives them"
+        raise InvalidInput(f"search: {error}; labels are texts, {told}") from error
+    return search
 
 
 def checked_seed(seed: Seed | str | None) -> Seed | None:

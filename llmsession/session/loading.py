@@ -62,7 +62,7 @@ async def begun_rows(
 async def read_state(
     store: Store,
     session: str,
-    folded: Callable[[SessionState, r.Record], None] = lambda state, record: None,
+    folded: Callable[[SessionState, r.Record], None] | None = None,
 ) -> SessionState:
     """The fold of a session's whole log; *folded* is told of each record. Acquires nothing.
 
@@ -70,15 +70,17 @@ async def read_state(
     first record that cannot be read or cannot follow the one before it; nothing is changed.
     """
     state = SessionState(session)
-    # A short page is not the end: a damaged record ends a page, and is raised when it comes first.
-    while page := await store.read(session, after=state.head, limit=PAGE):
-        for stored in page:
-            record = read_record(session, stored)
-            try:
-                state.apply(record)
-            except (msgspec.MsgspecError, KeyError, ValueError) as error:
-                raise RecordDamaged(session, stored.seq, error_text(error)) from error
-            folded(state, record)
+    with state.whole_log():
+        # A short page is not the end: a damaged record ends one, and is raised when it comes first.
+        while page := await store.read(session, after=state.head, limit=PAGE):
+            for stored in page:
+                record = read_record(session, stored)
+                try:
+                    state.apply(record)
+                except (msgspec.MsgspecError, KeyError, ValueError) as error:
+                    raise RecordDamaged(session, stored.seq, error_text(error)) from error
+                if folded is not None:
+                    folded(state, record)
     if not state.head:
         raise SessionNotFound(session)
     return state

@@ -36,7 +36,7 @@ from llmsession.turns import records as r
 from llmsession.turns.previews import ToolUse
 
 from .actor import Actor
-from .checked import checked_labels, checked_seed, checked_session_id
+from .checked import checked_labels, checked_search, checked_seed, checked_session_id
 from .config import Recovery, SessionConfig, Tool, bind_tools, load_config
 from .core import Surroundings, profile_of
 from .exporting import conversation_of
@@ -272,9 +272,10 @@ class SessionManager:
         self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
     ) -> Sequence[SessionRow]:
         """The sessions of the store that are looked for, by id, those greater than *after*, at
-        most *limit*. Acquires nothing. Raises StoreError.
+        most *limit*. Acquires nothing. Raises InvalidInput, StoreError.
         """
-        return await begun_rows(self.store, after=after, limit=limit, search=search)
+        wanted = checked_search(search)
+        return await begun_rows(self.store, after=after, limit=limit, search=wanted)
 
     async def delete(self, session_id: str) -> None:
         """Close the session if it is live here, and delete it for good.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -76,7 +77,9 @@ class SessionState:
         self.epoch = 0
         self.config = msgspec.Raw(b"{}")
         self.generation = 1
-        self.history: tuple[Message, ...] = ()
+        self._history: tuple[Message, ...] = ()
+        self._late: list[Message] | None = None
+        """Committed messages that are not in the tuple yet, while a whole log is folded."""
         self.head_turn: int | None = None
         self.counter = TurnCounter()
         self.open: dict[int, OpenTurn] = {}
@@ -106,6 +109,31 @@ class SessionState:
         """The open turn that has started, if any."""
         return next((turn for turn in self.open.values() if turn.started), None)
 
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """The committed messages, oldest first."""
+        if self._late:
+            self._history = (*self._history, *self._late)
+            self._late.clear()
+        return self._history
+
+    @history.setter
+    def history(self, messages: tuple[Message, ...]) -> None:
+        self._history = messages
+        if self._late is not None:
+            self._late.clear()
+
+    @contextmanager
+    def whole_log(self) -> Iterator[None]:
+        """While records are applied that nobody looks at in between: the history is put together
+        once, not once a turn. Not for a state that somebody else may read."""
+        self._late = []
+        try:
+            yield
+        finally:
+            self.history = self.history
+            self._late = None
+
     def context_messages(self) -> tuple[Message, ...]:
         """History and the running turn's staged messages: what a projection is made of."""
         running = self.running()
@@ -121,8 +149,8 @@ class SessionState:
         _APPLY[type(record)](self, record)
         self.head = record.seq
         self.epoch = record.epoch
-        for command in record.commands:
-            self.commands[command.id] = command
+        if record.commands:
+            self.commands.update((command.id, command) for command in record.commands)
 
     # One method for each kind of record; the table below names them.
 
@@ -168,19 +196,12 @@ class SessionState:
 
     def _start(self, turn: OpenTurn, record: r.TurnAccepted | r.TurnStarted) -> None:
         turn.started = True
-        body, synthetic = turn.body, tuple[int, ...]()
-        blocks: list[bytes | msgspec.Raw] = [*split_blocks(body)]
-        if record.seed:
-            blocks.insert(0, text_block(seed_text(record.seed)))
-            synthetic = (0,)
         if record.receipt is not None and self.receipts:
             turn.carried = len(self.receipts)
             self.noted[turn.number] = self.receipts
-        if record.receipt:
-            blocks.append(text_block(record.receipt))
-            synthetic = (*synthetic, len(blocks) - 1)
-        if synthetic:
-            body = join_blocks(blocks)
+        body, synthetic = turn.body, tuple[int, ...]()
+        if record.seed or record.receipt:
+            body, synthetic = _with_notes(body, record.seed, record.receipt)
         at = record.at
         turn.staged = (self._message(turn, "user", body, at, at, synthetic=synthetic),)
 
@@ -219,7 +240,10 @@ class SessionState:
         self._close_step(turn, record.settle, record.at, ())
         if record.spoken is not None:
             self._say(turn, record.spoken, record.at)
-        self.history = self.history + turn.staged
+        if self._late is None:
+            self._history = self._history + turn.staged
+        else:
+            self._late.extend(turn.staged)
         self.head_turn = record.turn
         if record.turn in self.said_at:
             self.committed_at[record.turn] = record.seq
@@ -358,7 +382,8 @@ class SessionState:
     # Messages are made here and nowhere else, so that a replayed log makes the same ones.
 
     def _say(self, turn: OpenTurn, spoken: r.Spoken, at: float) -> None:
-        turn.usage = turn.usage + (spoken.usage or Usage())
+        if spoken.usage is not None:
+            turn.usage = turn.usage + spoken.usage
         message = self._message(
             turn, "assistant", spoken.body, spoken.started_at, at,
             model=spoken.model, provider=spoken.provider, usage=spoken.usage,
@@ -371,9 +396,11 @@ class SessionState:
         turn: OpenTurn,
         settle: r.SettleReason | None,
         at: float,
-        steers: Iterable[msgspec.Raw],
+        steers: Sequence[msgspec.Raw],
     ) -> None:
         """Add the user message that answers the step: results in call order, then steers."""
+        if not turn.calls and not steers:
+            return
         blocks: list[bytes] = []
         synthetic: list[int] = []
         for call in turn.calls:
@@ -398,11 +425,12 @@ class SessionState:
         completed_at: float,
         **fields: Any,
     ) -> Message:
-        speaker = TurnId("u" if role == "user" else "a", turn.number)
         position = turn.told[role]
-        turn.told[role] += 1
+        turn.told[role] = position + 1
         return Message(
-            id=message_id(self.session, speaker, position),
+            id=message_id(
+                self.session, TurnId("u" if role == "user" else "a", turn.number), position
+            ),
             session=self.session,
             turn=turn.number,
             role=role,
@@ -411,6 +439,21 @@ class SessionState:
             completed_at=completed_at,
             **fields,
         )
+
+
+def _with_notes(
+    body: msgspec.Raw, seed: str | None, receipt: str | None
+) -> tuple[msgspec.Raw, tuple[int, ...]]:
+    """*body* with a seed before it and a receipt after it, and where those stand."""
+    blocks: list[bytes | msgspec.Raw] = [*split_blocks(body)]
+    synthetic: tuple[int, ...] = ()
+    if seed:
+        blocks.insert(0, text_block(seed_text(seed)))
+        synthetic = (0,)
+    if receipt:
+        blocks.append(text_block(receipt))
+        synthetic = (*synthetic, len(blocks) - 1)
+    return join_blocks(blocks), synthetic
 
 
 def _with_receipt(message: Message, receipt: str) -> Message:

@@ -225,7 +225,7 @@ class _Readers:
 
 def _checked(path: str | os.PathLike[str]) -> str:
     """*path* as text."""
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidConfig(f"{text!r} is no path of a file")
     if text == ":memory:":

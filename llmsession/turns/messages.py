@@ -95,7 +95,7 @@ class Message(
 
 def message_id(session: str, turn: TurnId, position: int) -> str:
     """The deterministic id of the *position*-th message (from 0) of its side of a turn."""
-    return f"{session}/{turn}.{position}"
+    return f"{session}/{turn.owner}{turn.number}.{position}"
 
 
 def count_turns(messages: Iterable[Message]) -> int:

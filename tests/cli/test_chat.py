@@ -201,6 +201,22 @@ def test_without_a_key_the_two_ways_on_are_named_in_one_line(provider: str) -> N
     assert "--provider openai --base-url" in line
 
 
+@pytest.mark.parametrize("variable", ["ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"])
+def test_what_else_the_sdk_takes_instead_of_a_key_will_do(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    done = _run()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "model claude" in done.stdout
+
+
+def test_a_server_without_a_scheme_is_refused_before_the_first_line() -> None:
+    done = _run("--provider", "openai", "--base-url", "localhost:8000", "--model", "m")
+    assert done.returncode == 2
+    assert "base_url has to begin with http://" in done.stderr
+
+
 def test_replay_without_a_recording_and_a_recording_without_replay_are_refused() -> None:
     assert "needs the FILE" in _run("--provider", "replay").stderr
     assert "--provider replay" in _run("some.jsonl").stderr

@@ -107,6 +107,22 @@ def test_a_history_is_not_imported_twice(run: Run, file: Path) -> None:
     assert "exists already" in again.err
 
 
+def test_files_without_an_id_of_their_own_do_not_stand_in_each_others_way(
+    run: Run, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        said = [{"role": "user", "content": name}, {"role": "assistant", "content": "yes"}]
+        (tmp_path / f"{name}.json").write_bytes(msgspec.json.encode(said))
+    one, two = (tmp_path / "one.json", tmp_path / "two.json")
+    ran = run("import", one, two, "--json")
+    assert ran.code == 0, ran.err
+    first, second = (figures["session"] for figures in ran.figures)
+    assert first != second
+    again = run("import", two)
+    assert again.code == 2
+    assert f"{second!r} exists already" in again.err
+
+
 def test_a_folder_of_files_is_imported_and_what_is_no_history_is_named(
     run: Run, file: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -93,3 +94,19 @@ async def test_labels_of_the_largest_size_are_taken() -> None:
     async with stage() as on:
         await on.session.label(labels)
         assert on.session.labels == labels
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"touched_after": datetime(2026, 1, 5, tzinfo=UTC)}, r"touched_after.*timestamp\(\)"),
+        ({"labels": {"user": 7}}, "labels"),
+        ({"created_before": "monday"}, "created_before"),
+    ],
+)
+async def test_a_search_by_what_is_no_time_or_label_is_refused_by_name(
+    wanted: Any, told: str
+) -> None:
+    async with stage() as on:
+        with pytest.raises(InvalidInput, match=told):
+            await on.manager.list(search=Search(**wanted))

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from llmsession.store import Owner, SqliteStore, sqlite_writer
+from llmsession.store import Owner, SqliteStore, sqlite_checkpoints
 from llmsession.store.liveness import this_host
 from tests.store.crash.life import Plan, Told, live
 from tests.store.crash.power import Image, PowerDisk, power_disk
@@ -73,7 +73,7 @@ def _process_before(name: str) -> Owner:
 
 @pytest.fixture
 def often_checkpointed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_writer, "CHECKPOINT_PAGES", 30)
+    monkeypatch.setattr(sqlite_checkpoints, "CHECKPOINT_PAGES", 30)
 
 
 @pytest.mark.usefixtures("often_checkpointed")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -58,6 +59,8 @@ class PowerDisk:
     def __init__(self, after: Callable[[], None]) -> None:
         self.vfs = f"power{next(_numbers)}"
         self.after = after
+        self.lock = threading.RLock()
+        """A store writes and checkpoints in several threads."""
         self.files: dict[str, _Known] = {}
 
     def forget_deleted(self) -> None:
@@ -104,22 +107,25 @@ class _File(apsw.VFSFile):
     def xWrite(self, data: bytes, offset: int) -> None:
         super().xWrite(data, offset)
         if self._known is not None:
-            self._known.pending.append((offset, bytes(data)))
-            self._disk.after()
+            with self._disk.lock:
+                self._known.pending.append((offset, bytes(data)))
+                self._disk.after()
 
     def xTruncate(self, newsize: int) -> None:
         super().xTruncate(newsize)
         if self._known is not None:
-            self._known.pending.append((newsize, None))
-            self._disk.after()
+            with self._disk.lock:
+                self._known.pending.append((newsize, None))
+                self._disk.after()
 
     def xSync(self, flags: int) -> None:
         # The real disk keeps its power.
         if self._known is not None:
-            if self._known.durable is None:
-                self._disk.forget_deleted()
-            self._known.sync()
-            self._disk.after()
+            with self._disk.lock:
+                if self._known.durable is None:
+                    self._disk.forget_deleted()
+                self._known.sync()
+                self._disk.after()
 
 
 class _Vfs(apsw.VFS):
@@ -131,18 +137,23 @@ class _Vfs(apsw.VFS):
         if name is None:  # a temporary file, of which nothing is kept
             return super().xOpen(name, flags)
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        with self._disk.lock:
+            return _File(self._disk, path, flags, self._known(path, flags[0]))
+
+    def _known(self, path: str, flags: int) -> _Known | None:
         known = self._disk.files.get(path)
-        if (known is None or known.may_be_gone) and flags[0] & apsw.SQLITE_OPEN_READWRITE:
+        if (known is None or known.may_be_gone) and flags & apsw.SQLITE_OPEN_READWRITE:
             self._disk.files[path] = _Known(None)  # SQLite makes it, perhaps once more
-        return _File(self._disk, path, flags, self._disk.files.get(path))
+        return self._disk.files.get(path)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
         super().xDelete(filename, syncdir)
-        known = self._disk.files.pop(filename, None)
-        if known is not None and not syncdir:
-            known.may_be_gone = True
-            self._disk.files[filename] = known
-        self._disk.after()
+        with self._disk.lock:
+            known = self._disk.files.pop(filename, None)
+            if known is not None and not syncdir:
+                known.may_be_gone = True
+                self._disk.files[filename] = known
+            self._disk.after()
 
 
 @contextmanager
