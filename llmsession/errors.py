@@ -25,7 +25,8 @@ SessionError
 ├── ProviderError               .kind is retryable | overflow | fatal, .delay_s .status .request_id
 ├── ContextTooLarge             .tokens .budget_tokens, even after compaction
 └── StoreError                  .committed is False or None (unknown), never guessed
-    └── RecordDamaged               .session .seq .why: it cannot be read; nothing is lost
+    ├── RecordDamaged               .session .seq .why: it cannot be read; nothing is lost
+    └── StoreDamaged                the store's own file or tables are damaged
 
 TurnStateError and InvalidRequest (not SessionErrors): our bugs, never caught below the top.
 """
@@ -55,6 +56,7 @@ __all__ = [
     "SessionInUse",
     "SessionMoved",
     "SessionNotFound",
+    "StoreDamaged",
     "StoreError",
     "TranscriptError",
     "TurnAborted",
@@ -260,6 +262,13 @@ class RecordDamaged(StoreError):
         self.session = session
         self.seq = seq
         self.why = why
+
+
+class StoreDamaged(StoreError):
+    """The store's own file or tables are damaged: more than one record of one session."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, committed=False)
 
 
 class TurnStateError(Exception):

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from llmsession.errors import InvalidInput
+from llmsession.errors import InvalidInput, StoreDamaged
 from llmsession.providers import ReplayProvider
 from llmsession.session.integrity import Examined, examine
 from llmsession.session.manager import SessionManager
@@ -33,7 +33,11 @@ def integrity(
     Of each damaged session the first bad record is named; the others are not touched by it.
     Exit code 1: something is damaged.
     """
-    whole = using_store(store, key_file, lambda opened: _examine(opened, as_json))
+    try:
+        whole = using_store(store, key_file, lambda opened: _examine(opened, as_json))
+    except StoreDamaged as error:
+        print(f"llmsession: {error}", file=sys.stderr)
+        whole = False
     if not whole:
         raise typer.Exit(BROKEN_PROMISE)
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import apsw
 
-from llmsession.errors import InvalidConfig, StoreError
+from llmsession.errors import InvalidConfig, StoreDamaged, StoreError
 
 from .cipher import Cipher, Key, check_installed, check_key, lock, unlock
 from .sqlite_schema import Foreign, Newer, is_empty, migrate
@@ -194,7 +194,11 @@ class SqliteFile:
 
     def error(self, error: Exception, *, committed: Literal[False] | None) -> StoreError:
         """What SQLite's *error* means to a user, with the path; to be raised ``from`` it."""
-        return StoreError(f"the store {self.path} {self._told(error)}", committed=committed)
+        told = f"the store {self.path} {self._told(error)}"
+        # Where a write may have gone through it is not said that it did not.
+        if isinstance(error, apsw.CorruptError) and committed is False:
+            return StoreDamaged(told)
+        return StoreError(told, committed=committed)
 
     def _refusal(self, told: str) -> StoreError:
         return StoreError(f"the store {self.path} {told}", committed=False)

@@ -199,3 +199,16 @@ def test_rules_that_say_nothing_are_refused(
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert named in ran.err
     assert whole(path) == before
+
+
+def test_a_file_that_is_cut_in_half_is_a_broken_promise_in_one_line(
+    path: Path, capsys: Capture
+) -> None:
+    page = 4096
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2 // page * page)
+    ran = run(capsys, "integrity", "--store", f"sqlite:{path}")
+    assert ran.code == 1
+    assert ran.err.splitlines() == [
+        f"llmsession: the store {path} is damaged: database disk image is malformed"
+    ]
