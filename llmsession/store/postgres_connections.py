@@ -18,6 +18,8 @@ import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
 from llmsession.errors import InvalidConfig, StoreError
 
 __all__ = [
+    "FAILURES",
+    "SETTLE",
     "Connection",
     "Connections",
     "Patience",
@@ -38,7 +40,7 @@ IDLE_S = 60.0
 # an append is durable, a statement sees what was committed before it, and a vacuum takes its time.
 # What is looked for is found by an index, row by row, however few there are: a plan that reads a
 # whole table would stay when the table grows, and meets every page that is damaged.
-_SETTLE = """
+SETTLE = """
 SELECT set_config('synchronous_commit', 'on', false)
  WHERE current_setting('synchronous_commit') = 'off';
 SET default_transaction_isolation = 'read committed';
@@ -142,7 +144,7 @@ class Connections:
             self._dsn, timeout=CONNECT_S, server_settings={"application_name": "llmsession"}
         )
         try:
-            await connection.execute(_SETTLE)
+            await connection.execute(SETTLE)
         except BaseException:
             connection.terminate()
             raise
@@ -234,7 +236,7 @@ def _is_closed(connection: Connection) -> bool:
 
 
 async def _settle(connection: Connection) -> None:
-    await connection.execute(_SETTLE)
+    await connection.execute(SETTLE)
 
 
 async def _leave(connection: Connection) -> None:

@@ -182,6 +182,24 @@ async def test_forks_rewrites_and_deletions_at_once_leave_nothing_astray(
         assert await bodies_of(one, "p") == [BLOCK, b"1"] * 10
 
 
+async def test_two_that_share_records_and_are_deleted_at_once_leave_none(
+    database: Database,
+) -> None:
+    async with database.store() as store:
+        await written(store, await store.create("p", ANN), BLOCK, b"2")
+        await store.fork("p", 2, "f", ANN)
+        # The first one comes as far as its end, with its spans gone and not committed.
+        with database.locked("store", "one") as lock:
+            async with anyio.create_task_group() as group:
+                for count, session in enumerate(("p", "f"), 1):
+                    group.start_soon(store.delete, session)
+                    while database.waiting() < count:
+                        await anyio.lowlevel.checkpoint()
+                lock.run("ROLLBACK")
+        assert database.sql("SELECT count(*) FROM @record") == [(0,)]
+        assert await store.check() == []
+
+
 async def test_a_deletion_waits_for_nobody_that_appends_elsewhere(database: Database) -> None:
     async with database.store() as store:
         await store.create("s", ANN)
