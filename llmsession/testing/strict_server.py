@@ -25,14 +25,30 @@ __all__ = ["main"]
 STDOUT, STDERR = 1, 2
 
 
+def _port(given: str) -> int:
+    if not given.isdecimal() or int(given) > 65_535:
+        raise argparse.ArgumentTypeError(f"{given!r} is no port, 0 to 65535")
+    return int(given)
+
+
+def _share(given: str) -> float:
+    try:
+        share = float(given)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{given!r} is not between 0 and 1")
+    return share
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal comes. 0: stopped by one; 2: the script cannot be read, or the port
     cannot be had."""
     parser = argparse.ArgumentParser(prog="llmsession.testing.strict_server", description=__doc__)
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--port", type=_port, default=0, help="0 takes a free one")
     parser.add_argument("--script", type=Path, help="a JSON file of replies; none: echo")
     parser.add_argument("--seed", type=int, default=0, help="of signatures and faults")
-    parser.add_argument("--fault-rate", type=float, default=0.0, help="between 0 and 1")
+    parser.add_argument("--fault-rate", type=_share, default=0.0, help="between 0 and 1")
     asked = parser.parse_args(arguments)
     try:
         script = read_script(asked.script) if asked.script else None

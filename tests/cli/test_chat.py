@@ -17,7 +17,7 @@ from llmsession.transcripts import write_own
 from tests.testing.conversations import recording, text, tool_loop
 
 ESC, CTRL_C, CTRL_D, ENTER = "\x1b", "\x03", "\x04", "\r"
-WAIT_S = 20
+WAIT_S = 40
 
 
 class Terminal:

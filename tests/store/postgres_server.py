@@ -64,11 +64,6 @@ class SqlSession:
     def ask(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self._do(self._connection.fetch(statement, *values))]
 
-    def explain(self, statement: str) -> list[tuple[Any, ...]]:
-        """The plan of *statement*, whatever its values will be."""
-        script = f"EXPLAIN (GENERIC_PLAN, COSTS OFF) {statement}"
-        return self._do(self._connection._protocol.query(script, 30.0))
-
     def run(self, script: str) -> None:
         self._do(self._connection.execute(script))
 

@@ -144,6 +144,32 @@ async def test_a_takeover_ends_although_others_take_the_session_too(database: Da
         assert sorted(hold.epoch for hold in holds) == list(range(2, 62))
 
 
+async def test_of_two_that_find_a_session_free_one_gets_it(database: Database) -> None:
+    async with database.store() as store:
+        await store.release(await store.create("s", ANN))
+        taken: list[Hold] = []
+        refused: list[str] = []
+
+        async def take(owner: Owner) -> None:
+            try:
+                taken.append(await store.acquire("s", owner))
+            except SessionInUse as error:
+                refused.append(error.owner)
+
+        # Both have looked before either can take.
+        with database.locked("session", "id = 's'") as lock:
+            async with anyio.create_task_group() as group:
+                for count, owner in enumerate((ANN, BOB), 1):
+                    group.start_soon(take, owner)
+                    while database.waiting() < count:
+                        await anyio.lowlevel.checkpoint()
+                lock.run("ROLLBACK")
+        assert taken == [Hold("s", 2, 0)]
+        holder = (await store.row("s")).owner
+        assert holder is not None
+        assert refused == [f"{holder.name} (pid {holder.pid})"]
+
+
 async def test_processes_that_steal_from_each_other_never_write_one_position(
     database: Database,
 ) -> None:

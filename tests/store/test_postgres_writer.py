@@ -3,6 +3,9 @@ cannot be written."""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
@@ -11,6 +14,8 @@ import pytest
 
 from llmsession.errors import StoreError
 from llmsession.store import Appended, AppendResult, Batch, Conflict, Hold, Lost, Owner
+from llmsession.store.postgres import PostgresStore
+from llmsession.store.postgres_writer import LANES
 from llmsession.testing.store_acts import Answer, append, bodies_of, raised, written
 from tests.store.conftest import Database
 from tests.store.postgres_proxy import Proxy, When
@@ -19,6 +24,22 @@ pytestmark = pytest.mark.real_time
 
 ANN, BOB = Owner("ann"), Owner("bob")
 MARK = b"cut here, please"
+
+
+@asynccontextmanager
+async def in_one_group(database: Database, store: PostgresStore) -> AsyncIterator[None]:
+    """What is appended in here waits until it is left, and is then written together."""
+    holds = [await store.create(f"lane {uuid.uuid4().hex}", ANN) for _ in range(LANES)]
+    with database.locked("session", "id LIKE 'lane %'") as lock:
+        answers: list[Answer] = []
+        for hold in holds:
+            answers.append(append(store, hold, b"1"))
+            while database.waiting() < len(answers):
+                await anyio.lowlevel.checkpoint()
+        yield
+        lock.run("ROLLBACK")
+    for answer in answers:
+        assert await answer.wait() == Appended(1)
 
 
 # Connections that are cut in the middle.
@@ -228,10 +249,11 @@ async def test_a_batch_that_cannot_be_written_is_lost_alone(
         holds = [await store.create(f"s{at}", ANN) for at in range(5)]
         # What is wrong with it is the server's to say: as with a body that is too large for it.
         database.sql("ALTER TABLE @record ADD CHECK (length(body) < 1000)")
-        answers = [append(store, hold, b"fine") for hold in holds[:2]]
-        bad = append(store, holds[2], b"x" * 2000)
-        after_bad = append(store, holds[2], b"after", head=1)
-        answers += [append(store, hold, b"fine") for hold in holds[3:]]
+        async with in_one_group(database, store):
+            answers = [append(store, hold, b"fine") for hold in holds[:2]]
+            bad = append(store, holds[2], b"x" * 2000)
+            after_bad = append(store, holds[2], b"after", head=1)
+            answers += [append(store, hold, b"fine") for hold in holds[3:]]
         assert [await answer.wait() for answer in answers] == [Appended(1)] * 4
         result = await bad.wait()
         assert isinstance(result, Lost)
@@ -294,13 +316,24 @@ async def test_batches_of_many_shapes_go_in_one_group(database: Database) -> Non
         holds = [await store.create(f"s{at}", ANN) for at in range(len(bodies))]
         labels: list[dict[str, str] | None] = [None, {}, {"a": "1"}, None, {"b": "2"}, None, {}]
         answers = [Answer() for _ in holds]
-        for hold, batch, given, answer in zip(holds, bodies, labels, answers, strict=True):
-            store.append(Batch(hold.session, 1, 0, batch, 7.0, given), answer.done)
+        async with in_one_group(database, store):
+            for hold, batch, given, answer in zip(holds, bodies, labels, answers, strict=True):
+                store.append(Batch(hold.session, 1, 0, batch, 7.0, given), answer.done)
         assert [await a.wait() for a in answers] == [Appended(len(batch)) for batch in bodies]
         for hold, batch, given in zip(holds, bodies, labels, strict=True):
             assert await bodies_of(store, hold.session) == list(batch)
             row = await store.row(hold.session)
             assert (row.labels, row.touched_at) == (given or {}, 7.0)
+        # One that gives labels changes nobody else's, though they are written together.
+        again = [Answer() for _ in holds]
+        async with in_one_group(database, store):
+            for at, (hold, batch, answer) in enumerate(zip(holds, bodies, again, strict=True)):
+                new = {"new": "1"} if at == 0 else None
+                store.append(Batch(hold.session, 1, len(batch), (b"more",), 8.0, new), answer.done)
+        assert [await a.wait() for a in again] == [Appended(len(batch) + 1) for batch in bodies]
+        labels[0] = {"new": "1"}
+        for hold, given in zip(holds, labels, strict=True):
+            assert (await store.row(hold.session)).labels == (given or {})
         assert await store.check() == []
 
 
