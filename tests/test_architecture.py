@@ -58,7 +58,8 @@ HOMES = {
     "sqlite3": {"store", "transcripts"},  # transcripts: a file's bytes, in memory, nothing opened
     "yaml": {"transcripts"},
     "grpc": {"transport"},
-    "socket": {"transport", "testing"},  # testing: the strict server resets connections
+    # testing: the strict server resets connections. store: a driver's connections are kept alive.
+    "socket": {"transport", "testing", "store"},
     "h11": {"testing"},
     # The driver of PostgreSQL speaks asyncio: its store runs a loop of its own.
     "asyncio": {"transport", "store"},

@@ -49,8 +49,8 @@ class PostgresStore:
     long after a machine was lost its sessions are free; those of a process that died on
     this machine are free at once. *retry_s* is how long a call waits for a server that cannot be
     reached; an append that was on its way when the server went is settled if it is back in that
-    time, and otherwise Lost. *readers* is how many connections there are at most, beside the one
-    of the appends.
+    time, and otherwise Lost. *readers* is how many connections there are at most, beside up to
+    three for appends and one for leases.
 
     Raises InvalidConfig for what cannot be used at all. Nothing is connected to before the first
     use; what is wrong then is a StoreError, which names the place and never the password.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
@@ -33,6 +34,8 @@ T = TypeVar("T")
 CONNECT_S = 10.0
 """How long one attempt to connect may take."""
 BACKOFF_S, MOST_BACKOFF_S = 0.02, 1.0
+DEAD_S = 30
+"""So long after nothing was heard from its machine a server is taken for gone."""
 IDLE_S = 60.0
 """After so long without use a connection for reading is closed."""
 
@@ -144,7 +147,7 @@ class Connections:
             self._dsn, timeout=CONNECT_S, server_settings={"application_name": "llmsession"}
         )
         try:
-            await connection.execute(SETTLE)
+            await _settle(connection)
         except BaseException:
             connection.terminate()
             raise
@@ -235,8 +238,26 @@ def _is_closed(connection: Connection) -> bool:
         return True  # the pool has taken it back already: it does so once it is closed
 
 
-async def _settle(connection: Connection) -> None:
+async def _settle(connection: Any) -> None:
+    # Where a network swallows everything, a statement would wait for its answer for ever. asyncpg
+    # has no option for that, nor a way to its socket but this one.
+    _keep_alive(connection._transport.get_extra_info("socket"))
     await connection.execute(SETTLE)
+
+
+def _keep_alive(connected: Any) -> None:
+    """Have the connection fail once the other side has not been heard of for DEAD_S."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if connected.family == getattr(socket, "AF_UNIX", None):
+        return
+    for name, value in (
+        ("TCP_KEEPIDLE", DEAD_S // 2),
+        ("TCP_KEEPINTVL", DEAD_S // 6),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", DEAD_S * 1000),
+    ):
+        if hasattr(socket, name):  # Linux has all
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def _leave(connection: Connection) -> None:

@@ -9,7 +9,7 @@ from llmsession.errors import SessionExists, SessionInUse, SessionNotFound, Stor
 
 from .liveness import this_host
 from .ownership import still_holds
-from .postgres_connections import Connection, Connections
+from .postgres_connections import FAILURES, Connection, Connections
 from .postgres_sql import Statements, owner_of, owner_values
 from .protocol import Hold, Owner
 
@@ -32,14 +32,23 @@ class Owners:
             self._leased.add(owner.name)
 
     async def renew(self) -> None:
-        """Renew the leases, for ever. What fails is tried again the next time."""
-        while True:
-            await asyncio.sleep(self._lease_s / 3)
-            with suppress(StoreError):
-                await self._connections.execute(
-                    self._statements.lease, sorted(self._leased), self._lease_s
-                )
-                await self._connections.execute(self._statements.forget_owners)
+        """Renew the leases, for ever, on a connection of their own: the others may all be waiting
+        for a long vacuum. What fails is tried again the next time."""
+        connection: Connection | None = None
+        try:
+            while True:
+                await asyncio.sleep(self._lease_s / 3)
+                try:
+                    if connection is None or connection.is_closed():
+                        connection = await self._connections.open()
+                    names = sorted(self._leased)
+                    await connection.execute(self._statements.lease, names, self._lease_s)
+                    await connection.execute(self._statements.forget_owners)
+                except FAILURES:
+                    continue
+        finally:
+            if connection is not None:
+                connection.terminate()
 
     async def end(self) -> None:
         """Give up the leases: what these owners still hold is free."""

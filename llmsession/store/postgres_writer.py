@@ -1,4 +1,4 @@
-"""Appends: what waits is committed together, by one connection, one statement for each group.
+"""Appends: what waits is committed together, one statement for each group, by a few connections.
 
 A group whose answer was lost is sent again when the server is back. The fence makes that safe: of
 two equal batches one is written at most, and a batch that is met in the log, in its own epoch, was
@@ -36,8 +36,9 @@ CLOSE_S = 5.0
 """How long saying goodbye to the server may take."""
 
 
-LANES = 2
-"""While one group is written the next one is made, and their commits share the server's flush."""
+LANES = 3
+"""While one group is written the next one is made, and their commits share the server's flush. A
+connection is made when there is a group for it: one for most."""
 
 
 class Writer:
@@ -105,7 +106,7 @@ class Writer:
                 self._busy.update(unit.first.session for unit in units)
                 return units
             if self._closing and not self._waiting:
-                self._wake.set()  # for the other lane
+                self._wake.set()  # for the other lanes
                 return []
             await self._wake.wait()
 
@@ -165,6 +166,7 @@ class Lane:
             again = self._parted(entries, str(error))
         except SessionError as error:  # there is no store to write to
             _tell((entry, _lost(entry, str(error))) for entry in entries)
+            self._writer.give_up(str(error))
         except Exception as error:  # a bug of ours: everybody is told all the same
             told = Lost(error_text(error))
             _tell((entry, told) for entry in entries)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+from typing import Any
+
 import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
 from llmsession.errors import InvalidConfig
-from llmsession.store.postgres_connections import Connections, is_damage, is_lost, is_passing
+from llmsession.store.postgres_connections import (
+    DEAD_S,
+    Connections,
+    is_damage,
+    is_lost,
+    is_passing,
+)
+from tests.store.postgres_proxy import Proxy
 
 
 def made(dsn: str) -> Connections:
@@ -56,6 +66,21 @@ def test_details_which_quote_what_was_stored_are_left_out() -> None:
     assert "confidence" in str(error)
     told = str(made("postgresql://h/d").failed(error, None))
     assert told == "PostgreSQL at h, database d: UniqueViolationError: duplicate key"
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_machine_that_is_not_heard_of_is_noticed(proxy: Proxy) -> None:
+    connection: Any = await made(proxy.dsn).open()
+    kept = connection._transport.get_extra_info("socket")
+    assert kept.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == DEAD_S * 1000
+        idle = kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        every = kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+        count = kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+        assert idle + every * count == DEAD_S
+    await connection.close()
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,24 @@ async def test_a_lease_is_renewed_while_its_store_is_open(database: Database) ->
                 await anyio.lowlevel.checkpoint()
 
 
+async def test_leases_are_renewed_while_everything_else_waits_for_a_vacuum(
+    database: Database,
+) -> None:
+    ask = "SELECT lease_until FROM @owner WHERE name = 'far'"
+    async with database.store(lease_s=0.3, readers=1) as store:
+        hold = await store.create("s", FAR)
+        with database.locked("session") as lock:
+            async with anyio.create_task_group() as group:
+                group.start_soon(store.rows)
+                answer = append(store, hold, b"1")
+                first = database.sql(ask)
+                with anyio.fail_after(30):
+                    while database.waiting() < 2 or database.sql(ask) <= first:
+                        await anyio.lowlevel.checkpoint()
+                lock.run("ROLLBACK")
+        await answer.wait()
+
+
 async def test_a_store_that_closes_gives_up_what_its_owners_still_hold(database: Database) -> None:
     async with database.store(lease_s=3600.0) as there:
         await there.create("far's", FAR)

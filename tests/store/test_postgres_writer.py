@@ -3,6 +3,8 @@ cannot be written."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +17,8 @@ import pytest
 from llmsession.errors import StoreError
 from llmsession.store import Appended, AppendResult, Batch, Conflict, Hold, Lost, Owner
 from llmsession.store.postgres import PostgresStore
+from llmsession.store.postgres_connections import Connections
+from llmsession.store.postgres_groups import MOST_BATCHES
 from llmsession.store.postgres_writer import LANES
 from llmsession.testing.store_acts import Answer, append, bodies_of, raised, written
 from tests.store.conftest import Database
@@ -167,6 +171,26 @@ async def test_where_no_server_is_surely_nothing_was_written(database: Database)
         for told in (result.error, str(error)):
             assert "PostgreSQL at 127.0.0.1:1, database things" in told
             assert "open-sesame" not in told
+
+
+async def test_all_that_wait_for_a_server_are_given_up_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bool] = []
+    all_wait = threading.Event()
+
+    async def run(self: Connections, act: object) -> None:
+        await asyncio.to_thread(all_wait.wait)
+        tried.append(True)
+        raise StoreError("nobody is there", committed=False)
+
+    monkeypatch.setattr(Connections, "run", run)
+    async with database.store() as store:
+        answers = [append(store, Hold(f"s{at}", 1, 0), b"1") for at in range(9 * MOST_BATCHES)]
+        all_wait.set()
+        results = [await answer.wait() for answer in answers]
+        assert all(result == Lost("nobody is there", False) for result in results)
+    assert len(tried) <= LANES
 
 
 async def test_a_server_that_comes_back_in_time_is_waited_for(frail_database: Database) -> None:
