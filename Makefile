@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+WORDS  := $(VENV)/.vocabulary
 # More to tell pytest or the benchmarks, for example: make test ARGS="-k interrupt"
 ARGS   ?=
 
@@ -21,6 +22,11 @@ UV_ENV = pip_says() { $(PYTHON) -m pip config list 2>/dev/null | sed -n "s/^glob
   [ -z "$$cert" ] || export SSL_CERT_FILE="$$cert"; \
   [ -w "$$HOME" ] || export UV_CACHE_DIR="$${UV_CACHE_DIR:-$(VENV)/cache}";
 
+# The same for the token vocabulary, which belongs into the user's cache.
+ifeq ($(LLMSESSION_CACHE)$(XDG_CACHE_HOME)$(shell [ -w "$$HOME" ] && echo home),)
+  export LLMSESSION_CACHE := $(CURDIR)/$(VENV)/cache
+endif
+
 # A Python that was asked for by name replaces a .venv made with another version.
 ifneq ($(origin PYTHON),file)
   WANTED := $(shell $(PYTHON) -c 'import sys; print("python%d.%d" % sys.version_info[:2])' 2>/dev/null)
@@ -31,12 +37,12 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup remake run test test-long check bench live lock clean
+.PHONY: help setup remake run test test-long check bench live vocabulary lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) ## make .venv from the lock; instant when nothing changed
+setup: $(WORDS) ## make .venv from the lock; instant when nothing changed
 	@:
 
 run: setup ## tell the story: recorded replies, no model, no key, offline
@@ -58,6 +64,9 @@ bench: setup ## the benchmarks, each beside its bare baseline
 
 live: setup ## a smoke test with your key: names its highest cost, and asks
 	@$(BIN)/python examples/live.py $(ARGS)
+
+vocabulary: $(READY) ## fetch the vocabulary that tokens are counted with, if it is not there
+	@$(UV_ENV) $(BIN)/llmsession vocabulary
 
 lock: setup ## write requirements.lock anew from pyproject.toml
 	@$(UV_ENV) $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url --upgrade \
@@ -90,3 +99,9 @@ $(READY): pyproject.toml requirements.lock $(REMAKE)
 	$(UV) pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 	@echo "ready: $(VENV), $$($(BIN)/python --version)"
+
+# Made once, also when there is no vocabulary to be had: counts are estimates then, which is said,
+# and `make vocabulary` tries again.
+$(WORDS): $(READY)
+	@$(UV_ENV) $(BIN)/llmsession vocabulary || true
+	@touch $@

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from llmsession.compaction import RECALL_TOOL_NAME, SwapToolResults
 from llmsession.errors import (
+    BudgetExhausted,
     ContextTooLarge,
     DuplicateToolResult,
     Gone,
@@ -21,6 +22,7 @@ from llmsession.errors import (
     InvalidMessage,
     KeyReused,
     Overloaded,
+    ProtocolError,
     ProviderError,
     Refused,
     SessionBusy,
@@ -32,11 +34,14 @@ from llmsession.errors import (
     SessionNotFound,
     StoreError,
     TranscriptError,
+    TransportError,
     TurnAborted,
     TurnEnded,
     TurnFailed,
     TurnNotOpen,
+    Unauthenticated,
     UnknownToolCall,
+    Unreachable,
 )
 from llmsession.providers import (
     AnthropicProvider,
@@ -54,6 +59,7 @@ from llmsession.session import (
     InterruptResult,
     Lagged,
     LLMSession,
+    ModelUsage,
     Recovery,
     Retention,
     RetentionReport,
@@ -70,9 +76,11 @@ from llmsession.session import (
     Turn,
     TurnOutcome,
     WhenBusy,
+    load_prices,
 )
 from llmsession.store import MemoryStore, Search, SessionRow, SqliteStore, Store
 from llmsession.turns import (
+    PRICES,
     Block,
     Content,
     DocumentBlock,
@@ -81,7 +89,9 @@ from llmsession.turns import (
     Message,
     OnFailure,
     OpaqueBlock,
+    Overrun,
     Preview,
+    Price,
     Profile,
     Record,
     RedactedThinkingBlock,
@@ -89,6 +99,8 @@ from llmsession.turns import (
     RequestMessage,
     Role,
     Seed,
+    Spending,
+    SpendingBudget,
     StepTag,
     TextBlock,
     TextDelta,
@@ -108,23 +120,30 @@ from llmsession.turns import (
 
 if TYPE_CHECKING:
     from llmsession.store import PostgresStore
+    from llmsession.transport import connect
 else:
 
     def __getattr__(name: str) -> object:
-        # Its driver is imported by those who use it.
+        # A driver, and sockets, are imported by those who use them.
         if name == "PostgresStore":
             from llmsession.store import PostgresStore
 
             return PostgresStore
+        if name == "connect":
+            from llmsession.transport import connect
+
+            return connect
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "PRICES",
     "RECALL_TOOL_NAME",
     "AnthropicProvider",
     "Block",
+    "BudgetExhausted",
     "ChatDialect",
     "Closed",
     "CompactionConfig",
@@ -148,13 +167,17 @@ __all__ = [
     "Lagged",
     "MemoryStore",
     "Message",
+    "ModelUsage",
     "OnFailure",
     "OpaqueBlock",
     "OpenAIProvider",
     "Overloaded",
+    "Overrun",
     "PostgresStore",
     "Preview",
+    "Price",
     "Profile",
+    "ProtocolError",
     "Provider",
     "ProviderError",
     "Record",
@@ -182,6 +205,8 @@ __all__ = [
     "SessionRow",
     "SessionStatus",
     "SessionUsage",
+    "Spending",
+    "SpendingBudget",
     "SqliteStore",
     "StepTag",
     "Store",
@@ -201,6 +226,7 @@ __all__ = [
     "ToolUse",
     "ToolUseBlock",
     "TranscriptError",
+    "TransportError",
     "Turn",
     "TurnAborted",
     "TurnCounter",
@@ -210,9 +236,13 @@ __all__ = [
     "TurnLimits",
     "TurnNotOpen",
     "TurnOutcome",
+    "Unauthenticated",
     "UnknownToolCall",
+    "Unreachable",
     "Usage",
     "WhenBusy",
+    "connect",
     "count_turns",
+    "load_prices",
     "records",
 ]

@@ -10,7 +10,7 @@ SessionError
 │   └── TranscriptError             .line: a recorded file that cannot be read
 ├── Refused                     caller: not now; nothing was changed
 │   ├── SessionBusy                 a turn is open, and the call said "reject" (or cannot wait)
-│   ├── Overloaded                  the mailbox is full; retry later
+│   ├── Overloaded                  .retry_after_s: a limit is reached; retry later
 │   ├── HeadMoved                   .expected .actual: somebody else committed first
 │   ├── TurnNotOpen                 .turn: results for a turn that has ended
 │   └── SessionInUse                .owner: another live owner has the session
@@ -24,6 +24,11 @@ SessionError
 │   └── TurnFailed                  given up; .cause_kind says why
 ├── ProviderError               .kind is retryable | overflow | fatal, .delay_s .status .request_id
 ├── ContextTooLarge             .tokens .budget_tokens, even after compaction
+├── BudgetExhausted             .whose .name .unit .limit .spent: raise the budget, then send again
+├── TransportError              the way to a service failed; ask again, with the same command id
+│   ├── Unreachable                 nobody answers there, or not any more
+│   ├── Unauthenticated             the service does not know the token, or wants one
+│   └── ProtocolError               a peer sent what the protocol does not have
 └── StoreError                  .committed is False or None (unknown), never guessed
     ├── RecordDamaged               .session .seq .why: it cannot be read; nothing is lost
     └── StoreDamaged                the store's own file or tables are damaged
@@ -36,6 +41,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 __all__ = [
+    "BudgetExhausted",
     "ContextTooLarge",
     "DuplicateToolResult",
     "Gone",
@@ -46,6 +52,7 @@ __all__ = [
     "InvalidRequest",
     "KeyReused",
     "Overloaded",
+    "ProtocolError",
     "ProviderError",
     "RecordDamaged",
     "Refused",
@@ -59,12 +66,15 @@ __all__ = [
     "StoreDamaged",
     "StoreError",
     "TranscriptError",
+    "TransportError",
     "TurnAborted",
     "TurnEnded",
     "TurnFailed",
     "TurnNotOpen",
     "TurnStateError",
+    "Unauthenticated",
     "UnknownToolCall",
+    "Unreachable",
     "error_text",
 ]
 
@@ -126,7 +136,12 @@ class SessionBusy(Refused):
 
 
 class Overloaded(Refused):
-    """The mailbox is full. Retry later."""
+    """The mailbox is full, or a limit of a service is reached. Retry later, after
+    ``retry_after_s`` where that is known."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class HeadMoved(Refused):
@@ -242,6 +257,52 @@ class ContextTooLarge(SessionError):
         )
         self.tokens = tokens
         self.budget_tokens = budget_tokens
+
+
+class BudgetExhausted(SessionError):
+    """A session, or the tenant that it belongs to, has spent what it may. Trying again does not
+    help; a greater budget does. The send was not accepted, or the turn has ended.
+
+    ``whose`` budget it is, by its ``name``; ``unit`` says what ``limit`` and ``spent`` are in.
+    With ``unpriced`` the limit is not reached by what is known, but these models have no price.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        whose: Literal["session", "tenant"],
+        name: str,
+        unit: Literal["tokens", "nano_usd"],
+        limit: int,
+        spent: int,
+        unpriced: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.whose: Literal["session", "tenant"] = whose
+        self.name = name
+        self.unit: Literal["tokens", "nano_usd"] = unit
+        self.limit = limit
+        self.spent = spent
+        self.unpriced = unpriced
+
+
+class TransportError(SessionError):
+    """The way to a service failed. What was asked may have been done: ask again with the same
+    command id."""
+
+
+class Unreachable(TransportError):
+    """Nobody answers at the address, or nobody has for too long."""
+
+
+class Unauthenticated(TransportError):
+    """The service does not know the token, or wants one."""
+
+
+class ProtocolError(TransportError):
+    """A peer sent what the protocol does not have, or speaks another version of it. That
+    connection is closed; no other is touched."""
 
 
 class StoreError(SessionError):

@@ -53,6 +53,7 @@ HOMES = {
     "httpx": {"providers"},
     "httpx2": {"providers"},
     "tiktoken": {"providers"},
+    "tiktoken_ext": {"providers"},
     "apsw": {"store"},
     "asyncpg": {"store"},
     "sqlite3": {"store", "transcripts"},  # transcripts: a file's bytes, in memory, nothing opened
@@ -69,7 +70,8 @@ HOMES = {
 }
 
 BANNED_WORDS = {"handler", "handlers", "helper", "helpers", "util", "utils", "process", "data"}
-MANAGERS = {"SessionManager", "manager"}  # the one class, and its file
+# The one class, its file, its twin at a client, and what both share.
+MANAGERS = {"SessionManager", "manager", "RemoteManager", "ManagerInterface"}
 ASYNC_NODES = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
 
 

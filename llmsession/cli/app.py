@@ -12,6 +12,7 @@ from typer.main import get_command
 
 from llmsession.errors import SessionError
 
+from .calibrate import calibrate
 from .chat import chat
 from .exit_codes import HUNG_UP, USAGE
 from .replay import replay
@@ -20,6 +21,7 @@ from .story import story
 from .stress import stress
 from .transfer import export_sessions, import_files
 from .upkeep import integrity, vacuum
+from .vocabulary import vocabulary
 
 __all__ = ["main"]
 
@@ -32,6 +34,7 @@ app = typer.Typer(
 )
 app.command()(chat)
 app.command()(replay)
+app.command()(calibrate)
 app.command()(stress)
 app.command()(story)
 app.command("list")(list_sessions)
@@ -41,6 +44,7 @@ app.command("import")(import_files)
 app.command("export")(export_sessions)
 app.command()(integrity)
 app.command()(vacuum)
+app.command()(vocabulary)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

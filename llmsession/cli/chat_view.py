@@ -13,9 +13,10 @@ from llmsession.turns import records as r
 from llmsession.turns.blocks import ThinkingBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.previews import TextDelta, ThinkingDelta, ToolUse
+from llmsession.turns.prices import dollars
 from llmsession.turns.usage import Usage
 
-__all__ = ["TurnView", "bar", "context_line", "print_conversation", "usage_lines"]
+__all__ = ["TurnView", "bar", "context_line", "cost_line", "print_conversation", "usage_lines"]
 
 BRIEF = 100
 """Characters of a call's input and of a result that are printed."""
@@ -135,11 +136,27 @@ def context_line(status: SessionStatus) -> str:
 
 
 def usage_lines(usage: SessionUsage) -> list[str]:
-    """Tokens spent: in all, and of the last turns."""
+    """Tokens spent: in all, and of the last turns; and what they cost."""
     shown = sorted(usage.turns.items())[-5:]
-    return [f"in all   {_usage(usage.total)}"] + [
-        f"turn {number:<4}{_usage(spent)}" for number, spent in shown
+    lines = [f"in all   {_usage(usage.total)}"]
+    lines += [
+        f"turn {number:<4}{_usage(spent)}{_cost(usage.turn_costs_nano_usd.get(number))}"
+        for number, spent in shown
     ]
+    return [*lines, escape(cost_line(usage))] if usage.models else lines
+
+
+def cost_line(usage: SessionUsage) -> str:
+    """What a session cost, by the list prices; what has none is said, and is not 0."""
+    if usage.cost_nano_usd is not None:
+        return f"cost {dollars(usage.cost_nano_usd)}"
+    models = ", ".join(name or "(model not known)" for name in usage.unpriced)
+    known = f"{dollars(usage.priced_nano_usd)} and more; " if usage.priced_nano_usd else ""
+    return f"cost {known}not known for {models}"
+
+
+def _cost(nano_usd: int | None) -> str:
+    return "" if nano_usd is None else f" {dollars(nano_usd):>10}"
 
 
 def _usage(usage: Usage) -> str:

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmsession.errors import Refused
+from llmsession.session.account import usage_of
 from llmsession.session.loading import begun_rows, read_state
 from llmsession.session.state import SessionState
 from llmsession.store import Search, SessionRow, Store
@@ -22,7 +23,9 @@ from llmsession.store.liveness import is_dead
 from llmsession.store.protocol import Owner
 from llmsession.turns.blocks import Block, OpaqueBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message, count_turns
+from llmsession.turns.prices import PriceTable, dollars
 
+from .chat_view import cost_line
 from .stores import KeyFile, StoreAddress, parse_labels, parse_span, using_store
 
 __all__ = ["delete", "list_sessions", "show"]
@@ -112,7 +115,7 @@ async def _read(store: Store, session: str) -> tuple[SessionRow, SessionState]:
 
 
 def _headlines(row: SessionRow, state: SessionState) -> Iterable[str]:
-    usage = state.usage
+    usage = usage_of(state, PriceTable())
     cells = _cells(row)
     yield f"session {row.session}" + (f", fork of {row.parent}" if row.parent else "")
     yield f"  {row.head} records, the last {cells[2] or 'never'} UTC, epoch {row.epoch}"
@@ -122,8 +125,13 @@ def _headlines(row: SessionRow, state: SessionState) -> Iterable[str]:
         yield f"  held by {cells[4]}"
     yield (
         f"  {count_turns(state.history)} turns, {len(state.history)} messages;"
-        f" {usage.prompt_tokens:,} tokens in, {usage.output_tokens:,} out"
+        f" {usage.total.prompt_tokens:,} tokens in, {usage.total.output_tokens:,} out"
     )
+    if usage.models:
+        yield f"  {cost_line(usage)}"
+    for model, spent in sorted(usage.models.items()) if len(usage.models) > 1 else ():
+        cost = "no price" if spent.cost_nano_usd is None else dollars(spent.cost_nano_usd)
+        yield f"    {model or '(model not known)'}: {spent.requests:,} requests, {cost}"
     for turn in state.open.values():
         where = f"in step {turn.step}" if turn.started and turn.step else "not begun"
         yield f"  turn {turn.number} is open, {where}"

@@ -256,7 +256,7 @@ def _print_bar(console: Console, session: LLMSession, label: str) -> None:
     status = session.status()
     width = max(1, min(BAR, console.width - BESIDE_BAR))
     filled = min(width, round(width * status.utilisation))
-    colour = "red" if status.utilisation > session.config.compaction.threshold else "green"
+    colour = "red" if status.utilisation > (session.config.compaction.threshold or 1) else "green"
     console.print(
         f"{label} [{colour}]{'█' * filled}[/]{'░' * (width - filled)}"
         f" {status.context_tokens:6,} of {status.budget_tokens:,} tokens"

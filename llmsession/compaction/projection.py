@@ -7,7 +7,7 @@ only the ``content`` of tool results is written anew; every other field keeps it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,16 +18,18 @@ from llmsession.turns.blocks import (
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
+    ToolUseBlock,
     encode_json,
     join_blocks,
     parse_blocks,
     split_blocks,
+    text_block,
 )
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, RequestMessage
 
 from .prefix import shared_prefix
-from .view import View
+from .view import View, text_key
 
 __all__ = ["EMPTY_OUTPUT", "Frame", "Projector", "is_thinking", "project"]
 
@@ -52,10 +54,12 @@ def project(messages: Sequence[Message], view: View, profile: Profile, frame: Fr
     """The request for *messages* as *view* shows them; equal inputs give equal bytes.
 
     Results that the view swaps or caps show its text in the same block: same id, order, count
-    and ``is_error``. Thinking before ``thinking_from`` is left out, and all without a signature;
-    so are white-space text blocks and messages that become empty. In a user message tool results
-    stand before everything else. Neighbours of one role become one message if the profile merges
-    roles.
+    and ``is_error``; inputs and texts that it shortens likewise. A segment is a user's text in
+    place of a prefix; what the view leaves out is not there, and what it injects stands on the
+    user's side before the message at that position, or behind the system text. Thinking before
+    ``thinking_from`` is left out, and all without a signature; so are white-space text blocks and
+    messages that become empty. In a user message tool results stand before everything else.
+    Neighbours of one role become one message if the profile merges roles.
     """
     return Projector().project(messages, view, profile, frame)
 
@@ -86,7 +90,7 @@ class Projector:
         return Request(
             model=frame.model,
             max_tokens=frame.max_tokens,
-            system=frame.system,
+            system=_system(frame.system, view),
             tools=frame.tools,
             messages=self._sent(tuple(messages), view, profile.merges_roles),
             options=frame.options,
@@ -96,8 +100,10 @@ class Projector:
         self, messages: tuple[Message, ...], view: View, merges: bool
     ) -> tuple[RequestMessage, ...]:
         start, before = len(self._messages), self._merged
-        # What is shown of a message depends on the view and its position alone.
+        # What is shown of a message depends on the view and its position alone; a text that is
+        # injected behind the last message does not stay the last thing.
         same_way = view is self._view and merges == self._merges
+        same_way = same_way and not any(each.at >= start for each in view.injected)
         if not same_way or shared_prefix(self._messages, messages) < start:
             start, self._merged = 0, {}
             self._closed, self._run = [], []
@@ -118,7 +124,14 @@ class Projector:
         if len(self._shown) > 2 * len(messages) + 64:
             self._shown = {}
         memory = self._shown
-        for position in range(start, len(messages)):
+        notes = _notes(view, len(messages)) if view.injected else {}
+        if start == 0 and view.segment is not None:
+            yield _said(view.segment.text)
+        for position in range(max(start, view.start), len(messages)):
+            if position in notes:
+                yield _said(notes[position])
+            if view.omitted and not view.shows(position):
+                continue
             message = messages[position]
             shown = memory.get(message.id)
             if shown is None or shown.message is not message:
@@ -126,6 +139,8 @@ class Projector:
             part = shown.at(position, view)
             if part is not None:
                 yield part
+        if len(messages) in notes:
+            yield _said(notes[len(messages)])
 
     def _joined(
         self,
@@ -140,6 +155,25 @@ class Projector:
             known = (list(run), _join(run))
         self._merged[id(run[0])] = known
         return known[1]
+
+
+def _system(system: str | None, view: View) -> str | None:
+    tail = [each.text for each in view.injected if each.at < 0]
+    return "\n\n".join(filter(None, (system, *tail))) if tail else system
+
+
+def _notes(view: View, end: int) -> dict[int, str]:
+    """What is injected, by its position: at the first message that is shown, at the earliest."""
+    notes: dict[int, str] = {}
+    for each in view.injected:
+        if 0 <= each.at <= end:
+            at = max(each.at, view.start)
+            notes[at] = f"{notes[at]}\n\n{each.text}" if at in notes else each.text
+    return notes
+
+
+def _said(text: str) -> RequestMessage:
+    return RequestMessage("user", join_blocks([text_block(text)]))
 
 
 def _same(left: list[RequestMessage], right: list[RequestMessage]) -> bool:
@@ -164,10 +198,17 @@ def _type_of(raw: msgspec.Raw) -> Any:
     return _typed.decode(raw).type
 
 
-_Key: TypeAlias = tuple[bool, tuple[str | None, ...]]
-_AS_IT_IS: _Key = (False, ())
-_LEFT_OUT: _Key = (True, ())
-"""How messages without results are shown: all of it, or without its thinking."""
+class _Key(NamedTuple):
+    """How a message is shown: with its thinking or without, and what stands in it instead."""
+
+    leaves_out: bool = False
+    results: tuple[str | None, ...] = ()
+    others: tuple[bytes | None, ...] = ()
+    """For each block that is no result: the JSON of the input or of the text that is shown."""
+
+
+_AS_IT_IS = _Key()
+_LEFT_OUT = _Key(True)
 
 
 class _Shown:
@@ -188,28 +229,46 @@ class _Shown:
         """The message as *view* shows it at *position*; None if nothing of it is left."""
         leaves_out = self.thinks and position < view.thinking_from
         key = _LEFT_OUT if leaves_out else _AS_IT_IS
-        if self.call_ids:
-            key = (leaves_out, tuple([view.text_for(each, position) for each in self.call_ids]))
+        if self.call_ids or view.inputs or view.texts:
+            results = tuple([view.text_for(each, position) for each in self.call_ids])
+            key = _Key(leaves_out, results, self._others(view))
         if key != self._key:
             swaps = {
                 call_id: text
-                for call_id, text in zip(self.call_ids, key[1], strict=False)
+                for call_id, text in zip(self.call_ids, key.results, strict=False)
                 if text is not None
             }
-            self._part = _render(self.message, swaps, leave_out_thinking=key[0])
+            self._part = _render(self.message, swaps, key)
             self._key = key
         return self._part
 
+    def _others(self, view: View) -> tuple[bytes | None, ...]:
+        if not view.inputs and not view.texts:
+            return ()
+        others: list[bytes | None] = []
+        for at, block in enumerate(parse_blocks(self.message.body)):
+            shown: bytes | None = None
+            if isinstance(block, ToolUseBlock) and block.id in view.inputs:
+                shown = bytes(view.inputs[block.id])
+            elif isinstance(block, TextBlock):
+                text = view.texts.get(text_key(self.message, at))
+                shown = None if text is None else encode_json(text)
+            others.append(shown)
+        return tuple(others) if any(others) else ()
 
-def _render(
-    message: Message, swaps: dict[str, str], *, leave_out_thinking: bool
-) -> RequestMessage | None:
+
+def _render(message: Message, swaps: dict[str, str], key: _Key) -> RequestMessage | None:
     kept: list[msgspec.Raw] = []
     results: list[bool] = []
     changed = False
     blocks = parse_blocks(message.body)
-    for block, raw in zip(blocks, split_blocks(message.body), strict=True):
-        shown = _shown_block(block, raw, swaps, leave_out_thinking)
+    others = key.others or (None,) * len(blocks)
+    for block, raw, other in zip(blocks, split_blocks(message.body), others, strict=True):
+        if other is None:
+            shown = _shown_block(block, raw, swaps, key.leaves_out)
+        else:
+            field = "input" if isinstance(block, ToolUseBlock) else "text"
+            shown = _with_field(raw, field, other) if other != b'""' else None
         changed |= shown is not raw
         if shown is not None:
             kept.append(shown)

@@ -1,31 +1,23 @@
-"""Tokens by characters: an estimate that needs no vocabulary, no network and no time.
+"""Tokens of messages and contexts: estimates that need no vocabulary, no network and no time.
 
-Text counts by its decoded characters. Images, documents and base64 are a flat cost, because
-their bytes say nothing about what a model is charged for them.
+A profile with a token family is estimated as that family counts (``estimate.py``); one without
+by its characters. Images, documents and base64 are a flat cost.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from llmsession.turns.blocks import (
-    Block,
-    DocumentBlock,
-    ImageBlock,
-    OpaqueBlock,
-    RedactedThinkingBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
-from .projection import Frame, is_thinking
-from .view import View
+from .estimate import FAMILIES, text_tokens
+from .projection import Frame
+from .tally import Tally, tally_message
+from .view import View, text_key
 
 __all__ = [
     "MESSAGE_OVERHEAD_TOKENS",
@@ -35,17 +27,47 @@ __all__ = [
     "estimate_text_tokens",
     "frame_tokens",
     "message_tokens",
+    "shown_tokens",
+    "tally_tokens",
+    "text_tokens_for",
 ]
 
 MESSAGE_OVERHEAD_TOKENS = 4
-"""Role and separators of one message."""
-
-_FLAT_TYPES = frozenset({"image", "image_url", "input_image", "base64"})
+"""Role and separators of one message, where the profile has no token family."""
 
 
 def estimate_text_tokens(chars: int, profile: Profile) -> int:
     """The tokens of *chars* characters of text, rounded up."""
     return max(0, math.ceil(chars / profile.chars_per_token))
+
+
+def text_tokens_for(text: str, profile: Profile) -> int:
+    """The estimated tokens of *text*, by the profile's family, else by its characters."""
+    if profile.token_family is None:
+        return estimate_text_tokens(len(text), profile)
+    return text_tokens(text, profile.token_family)
+
+
+def tally_tokens(
+    tally: Tally, profile: Profile, *, count: Callable[[str], int] | None = None
+) -> int:
+    """The estimated tokens of the message that *tally* is of.
+
+    *count*, if given, counts its texts in place of the estimate: a tokenizer's own count. It
+    only takes effect where the profile has a family.
+    """
+    flats = tally.flats * profile.image_tokens
+    if profile.token_family is None:
+        return estimate_text_tokens(tally.chars, profile) + flats + MESSAGE_OVERHEAD_TOKENS
+    family = FAMILIES[profile.token_family]
+    counted = count or partial(text_tokens, family=profile.token_family)
+    # What is joined is counted in one pass, and a line end stands for the marks between parts.
+    total = counted("\n".join(tally.texts)) if tally.texts else 0
+    for sealed, text in tally.sealed:
+        shown = counted(text) if text else 0
+        total += max(shown, sealed * family.sealed_permille // 1_000)
+    fixed = family.message + tally.calls * family.call + tally.results * family.result
+    return total + fixed + flats
 
 
 def message_tokens(
@@ -60,18 +82,7 @@ def message_tokens(
     *texts* are shown in place of the results of these call ids; without *thinking* its thinking
     blocks are left out.
     """
-    chars = flats = 0
-    for block in message.content:
-        if not thinking and is_thinking(block):
-            continue
-        if texts and isinstance(block, ToolResultBlock) and block.tool_use_id in texts:
-            chars += len(texts[block.tool_use_id])
-            continue
-        more_chars, more_flats = _block_weight(block)
-        chars += more_chars
-        flats += more_flats
-    text_tokens = estimate_text_tokens(chars, profile)
-    return text_tokens + flats * profile.image_tokens + MESSAGE_OVERHEAD_TOKENS
+    return tally_tokens(tally_message(message, texts=texts, thinking=thinking), profile)
 
 
 def context_tokens(
@@ -81,17 +92,38 @@ def context_tokens(
 
     Messages before position *start* are not counted.
     """
-    total = 0
-    for position in range(start, len(messages)):
-        message = messages[position]
-        texts = {
-            result.tool_use_id: text
-            for result in message.tool_results
-            if (text := view.text_for(result.tool_use_id, position)) is not None
-        }
-        thinking = position >= view.thinking_from
-        total += message_tokens(message, profile, texts=texts, thinking=thinking)
+    total = sum(text_tokens_for(each.text, profile) for each in view.injected if each.at < 0)
+    if view.segment is not None and start < view.start:
+        total += text_tokens_for(view.segment.text, profile) + MESSAGE_OVERHEAD_TOKENS
+    notes = {each.at: each.text for each in view.injected}
+    for position in range(max(start, view.start), len(messages)):
+        if position in notes:
+            total += text_tokens_for(notes[position], profile)
+        if view.shows(position):
+            total += shown_tokens(messages[position], position, view, profile)
     return total
+
+
+def shown_tokens(message: Message, position: int, view: View, profile: Profile) -> int:
+    """The estimated tokens of *message*, which *view* shows at *position*."""
+    texts = {
+        result.tool_use_id: text
+        for result in message.tool_results
+        if (text := view.text_for(result.tool_use_id, position)) is not None
+    }
+    shortened = {
+        at: view.texts[key]
+        for at in range(len(message.content) if view.texts else 0)
+        if (key := text_key(message, at)) in view.texts
+    }
+    tally = tally_message(
+        message,
+        texts=texts,
+        inputs=view.inputs,
+        shortened=shortened,
+        thinking=position >= view.thinking_from,
+    )
+    return tally_tokens(tally, profile)
 
 
 _CAREFUL = Profile()
@@ -99,8 +131,10 @@ _CAREFUL = Profile()
 
 def frame_tokens(frame: Frame, profile: Profile = _CAREFUL) -> int:
     """The estimated tokens of the system text and the tool definitions."""
-    chars = len(frame.system or "") + sum(len(bytes(tool).decode()) for tool in frame.tools)
-    return estimate_text_tokens(chars, profile)
+    texts = [frame.system or "", *(bytes(tool).decode() for tool in frame.tools)]
+    if profile.token_family is None:
+        return estimate_text_tokens(sum(map(len, texts)), profile)
+    return sum(text_tokens_for(text, profile) for text in texts)
 
 
 class Ledger:
@@ -141,81 +175,6 @@ class Ledger:
 
 def content_weight(content: str | Sequence[Any]) -> tuple[int, int]:
     """Characters, and the number of flat costs, of a tool result's content."""
-    if isinstance(content, str):
-        return len(content), 0
-    chars = flats = 0
-    for part in content:
-        if isinstance(part, dict) and isinstance(part.get("text"), str) and _is_text(part):
-            chars += len(part["text"])
-            continue
-        more_chars, more_flats = _value_weight(part)
-        chars += more_chars
-        flats += more_flats
-    return chars, flats
-
-
-def _is_text(part: dict[str, Any]) -> bool:
-    return part.get("type") == "text"
-
-
-def _block_weight(block: Block) -> tuple[int, int]:
-    match block:
-        case TextBlock():
-            return len(block.text), 0
-        case ThinkingBlock():
-            return len(block.thinking), 0
-        case RedactedThinkingBlock():
-            # Encrypted thinking in base64: four characters carry three bytes of it.
-            return len(block.data) * 3 // 4, 0
-        case ToolUseBlock():
-            return len(block.name) + _value_weight(block.input, flat=False)[0], 0
-        case ToolResultBlock():
-            return content_weight(block.content)
-        case ImageBlock():
-            return 0, 1
-        case DocumentBlock():
-            return _document_weight(block.source)
-        case OpaqueBlock():
-            return _value_weight(block.decoded())
-
-
-def _document_weight(source: Any) -> tuple[int, int]:
-    # A document may also be plain text or a list of blocks; only the others are flat.
-    if isinstance(source, dict):
-        if source.get("type") == "text" and isinstance(source.get("data"), str):
-            return len(source["data"]), 0
-        if source.get("type") == "content" and isinstance(source.get("content"), str | list):
-            return content_weight(source["content"])
-    return 0, 1
-
-
-def _value_weight(value: Any, *, flat: bool = True) -> tuple[int, int]:
-    """Characters and flat costs of a JSON value, without recursion. A tool's input was written
-    by the model as text, so it has no flat parts."""
-    chars = flats = 0
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            if flat and item.startswith("data:") and ";base64," in item[:200]:
-                flats += 1
-            else:
-                chars += len(item)
-        elif isinstance(item, dict):
-            kind = item.get("type") if flat else None
-            if kind == "document":
-                more_chars, more_flats = _document_weight(item.get("source"))
-                chars += more_chars
-                flats += more_flats
-            elif isinstance(kind, str) and kind in _FLAT_TYPES:
-                flats += 1
-            else:
-                # Quotes, colon and comma of each field.
-                chars += sum(len(key) + 4 for key in item)
-                pending.extend(item.values())
-        elif isinstance(item, list):
-            chars += len(item)
-            pending.extend(item)
-        else:
-            chars += len(str(item))
-    return chars, flats
+    tally = Tally()
+    tally.add_content(content)
+    return tally.chars, tally.flats

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Injected, Segment
+
 if TYPE_CHECKING:
     from .plan import Plan
 
-__all__ = ["View"]
+__all__ = ["View", "text_key"]
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,8 +31,35 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Call id -> the compact text that is shown, fixed when the frontier passed it."""
     capped: dict[str, str] = {}
     """Call id -> the text that the cap decided at arrival."""
+    inputs: dict[str, msgspec.Raw] = {}
+    """Call id -> the JSON that is shown for its input, which was too long."""
+    texts: dict[str, str] = {}
+    """``text_key`` of a text block -> what is shown of it."""
+    segments: tuple[Segment, ...] = ()
+    """Texts for prefixes, each longer than the one before. The last one is shown; the others are
+    what a rewind goes back to."""
+    omitted: tuple[tuple[int, int], ...] = ()
+    """Ranges of positions that are left out: (first, first that is shown again), in order."""
+    injected: tuple[Injected, ...] = ()
+    """Texts that the history has not, by their position."""
     thinking_from: int = 0
     """Thinking blocks of messages before this position are left out."""
+
+    @property
+    def segment(self) -> Segment | None:
+        """The text that stands for the first messages, if any does."""
+        return self.segments[-1] if self.segments else None
+
+    @property
+    def start(self) -> int:
+        """The position of the first message that is shown itself."""
+        return self.segments[-1].upto if self.segments else 0
+
+    def shows(self, position: int) -> bool:
+        """Is the message at *position* shown, in whatever form?"""
+        return position >= self.start and not any(
+            first <= position < end for first, end in self.omitted
+        )
 
     def text_for(self, call_id: str, position: int) -> str | None:
         """What stands for the result of *call_id* in the message at *position*; None: itself."""
@@ -39,6 +69,34 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
                 return compact
         return self.capped.get(call_id)
 
+    def edited_from(self, messages: Sequence[Message]) -> int | None:
+        """The position of the first of *messages* that is shown changed, or not at all; None if
+        there is none. A cap is no edit: nobody ever saw the result without it."""
+        if self.segments or any(each.at < 0 for each in self.injected):
+            return 0
+        places = [first for first, _ in self.omitted] + [each.at for each in self.injected]
+        edge = min(places, default=len(messages))
+        if not (self.frozen or self.thinking_from or self.inputs or self.texts):
+            return edge if places else None
+        for position, message in enumerate(messages[:edge]):
+            if self._changes(position, message):
+                return position
+        return edge if places else None
+
+    def _changes(self, position: int, message: Message) -> bool:
+        if message.is_assistant:
+            if position < self.thinking_from and b"thinking" in bytes(message.body):
+                return True
+            if self.inputs and any(call.id in self.inputs for call in message.tool_calls):
+                return True
+        elif position < self.frontier and any(
+            result.tool_use_id in self.frozen for result in message.tool_results
+        ):
+            return True
+        return bool(self.texts) and any(
+            text_key(message, at) in self.texts for at in range(len(message.content))
+        )
+
     def with_cap(self, call_id: str, text: str) -> View:
         """This view with *text* shown for *call_id*. The first cap of a call stays."""
         if call_id in self.capped:
@@ -46,49 +104,76 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, capped={**self.capped, call_id: text})
 
     def applied(self, plan: Plan, position_now: int) -> View:
-        """This view after *plan*. The frontier never goes back and no frozen text changes.
+        """This view after *plan*. The frontier never goes back, no frozen text changes, what is
+        left out stays out, and a segment is only followed by a longer one.
 
         *position_now* is the number of messages that exist. If the plan edits anything and the
         profile binds thinking, all thinking made so far is left out from now on: an edit voids
-        every signature after it.
+        every signature after it. A plan may also leave it out for its size.
         """
-        frozen = {**self.frozen}
-        for call_id, text in plan.frozen.items():
-            frozen.setdefault(call_id, text)
-        edits = len(frozen) > len(self.frozen)
+        frozen = {**plan.frozen, **self.frozen}
+        inputs = {**plan.inputs, **self.inputs}
+        texts = {**plan.texts, **self.texts}
+        segments = self.segments
+        if plan.segment is not None and plan.segment.upto > self.start:
+            segments = (*segments, plan.segment)
+        omitted = _joined(self.omitted + plan.omitted)
+        injected = self.injected if plan.injected is None else plan.injected
+        edits = (frozen, inputs, texts, segments, omitted, injected) != (
+            self.frozen, self.inputs, self.texts, self.segments, self.omitted, self.injected,
+        )  # fmt: skip
+        voids = plan.drops_thinking or (edits and plan.voids_thinking)
         return msgspec.structs.replace(
             self,
             version=self.version + 1,
             frontier=max(self.frontier, plan.frontier),
             frozen=frozen,
-            thinking_from=(
-                max(self.thinking_from, position_now)
-                if edits and plan.voids_thinking
-                else self.thinking_from
-            ),
+            inputs=inputs,
+            texts=texts,
+            segments=segments,
+            omitted=omitted,
+            injected=injected,
+            thinking_from=max(self.thinking_from, position_now) if voids else self.thinking_from,
         )
 
     def clamped(self, length: int) -> View:
-        """This view for a history cut to *length* messages, after an abort, rewind or fork."""
-        if self.frontier <= length and self.thinking_from <= length:
+        """This view for a history cut to *length* messages, after an abort, rewind or fork: a
+        segment that stands for more than is left goes, and what it stood for is shown."""
+        segments = tuple(each for each in self.segments if each.upto <= length)
+        omitted = tuple((first, min(end, length)) for first, end in self.omitted if first < length)
+        injected = tuple(each for each in self.injected if each.at <= length)
+        if (
+            self.frontier <= length
+            and self.thinking_from <= length
+            and (segments, omitted, injected) == (self.segments, self.omitted, self.injected)
+        ):
             return self
         return msgspec.structs.replace(
             self,
             version=self.version + 1,
             frontier=min(self.frontier, length),
             thinking_from=min(self.thinking_from, length),
+            segments=segments,
+            omitted=omitted,
+            injected=injected,
         )
 
     def without_head(self, count: int, length: int, calls: Collection[str]) -> View:
         """This view after the first *count* messages, which made *calls*, are gone and *length*
-        are left. Their texts go with them; thinking in what is left was bound to them, so none
-        of it is sent again."""
+        are left. Their texts go with them, and every segment and injected text, which may quote
+        them; thinking in what is left was bound to them, so none of it is sent again."""
+        moved = [(max(0, first - count), end - count) for first, end in self.omitted]
         return msgspec.structs.replace(
             self,
             version=self.version + 1,
             frontier=max(0, self.frontier - count),
             frozen={call: text for call, text in self.frozen.items() if call not in calls},
             capped={call: text for call, text in self.capped.items() if call not in calls},
+            inputs={call: raw for call, raw in self.inputs.items() if call not in calls},
+            texts={},
+            segments=(),
+            omitted=tuple((first, end) for first, end in moved if end > 0),
+            injected=(),
             thinking_from=length,
         )
 
@@ -98,3 +183,19 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         if self.thinking_from == length:
             return self
         return msgspec.structs.replace(self, version=self.version + 1, thinking_from=length)
+
+
+def text_key(message: Message, block: int) -> str:
+    """What ``View.texts`` calls the text block number *block* of *message*."""
+    return f"{message.id}#{block}"
+
+
+def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """*ranges* in order, those that touch or overlap as one."""
+    joined: list[tuple[int, int]] = []
+    for first, end in sorted(each for each in ranges if each[0] < each[1]):
+        if joined and first <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((first, end))
+    return tuple(joined)

@@ -6,9 +6,25 @@ uses one is made.
 """
 
 from .anthropic import AnthropicProvider
+from .counting import CachedCounter, default_counter
+from .counts import CharacterCounter, Count, Counter, Counting
 from .openai import OpenAIProvider
 from .openai_requests import ChatDialect
 from .protocol import Provider
 from .replay import ReplayProvider
+from .tiktoken_counter import TiktokenCounter
 
-__all__ = ["AnthropicProvider", "ChatDialect", "OpenAIProvider", "Provider", "ReplayProvider"]
+__all__ = [
+    "AnthropicProvider",
+    "CachedCounter",
+    "CharacterCounter",
+    "ChatDialect",
+    "Count",
+    "Counter",
+    "Counting",
+    "OpenAIProvider",
+    "Provider",
+    "ReplayProvider",
+    "TiktokenCounter",
+    "default_counter",
+]

@@ -16,7 +16,7 @@ from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
 from .anthropic_events import AnthropicEvents
-from .anthropic_requests import CacheTtl, count_body, messages_body
+from .anthropic_requests import CacheTtl, closed_by_user, count_body, messages_body
 from .clients import Clients, ClientSettings, check_reach, need_package, pattern_options
 from .failures import Failures, secret_values
 from .models import ANTHROPIC, CLAUDE, find_profile
@@ -143,12 +143,14 @@ class AnthropicProvider:
     async def count_tokens(self, request: Request) -> int:
         """The provider's own count of *request*'s prompt, in tokens. One request of its own.
 
-        Raises ProviderError. Bedrock does not count.
+        One that ends with a reply is counted with a neutral message after it, whose tokens are
+        taken off again. Raises ProviderError. Bedrock does not count. Can be cancelled.
         """
         try:
-            body, betas = count_body(request)
+            counted_as, added = closed_by_user(request)
+            body, betas = count_body(counted_as)
             counted = await self._post("/v1/messages/count_tokens", body, betas, {})
-            return msgspec.convert(counted, _Count).input_tokens
+            return max(0, msgspec.convert(counted, _Count).input_tokens - added)
         except Exception as error:
             raise self._failures.refused(error, now=time.time()) from self._failures.shown(error)
 

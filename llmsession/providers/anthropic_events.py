@@ -39,11 +39,16 @@ class StreamFault(Exception):
         self.body = body
 
 
+class _CacheCreation(msgspec.Struct):
+    ephemeral_1h_input_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
+    cache_creation: _CacheCreation | None = None
 
 
 class _Message(msgspec.Struct):
@@ -184,11 +189,13 @@ class AnthropicEvents:
         if reported is None:
             return
         old = self.usage or Usage()
+        created = reported.cache_creation or _CacheCreation()
         self.usage = Usage(
             _or(reported.input_tokens, old.input_tokens),
             _or(reported.output_tokens, old.output_tokens),
             _or(reported.cache_read_input_tokens, old.cache_read_tokens),
             _or(reported.cache_creation_input_tokens, old.cache_write_tokens),
+            _or(created.ephemeral_1h_input_tokens, old.cache_write_1h_tokens),
         )
 
 

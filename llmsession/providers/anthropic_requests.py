@@ -12,7 +12,7 @@ from llmsession.errors import ProviderError
 from llmsession.turns.blocks import block_type, join_blocks, split_blocks
 from llmsession.turns.request import Request, RequestMessage
 
-__all__ = ["CacheTtl", "count_body", "messages_body"]
+__all__ = ["NEUTRAL_TOKENS", "CacheTtl", "closed_by_user", "count_body", "messages_body"]
 
 CacheTtl: TypeAlias = Literal["5m", "1h"] | None
 
@@ -20,6 +20,9 @@ _FIXED = ("model", "messages", "max_tokens", "system", "stream")
 _COUNTED = ("thinking", "tool_choice", "output_config", "context_management", "mcp_servers")
 _NOT_CACHED = frozenset({"thinking", "redacted_thinking"})
 _CONTROL = b'"cache_control"'
+_NEUTRAL = RequestMessage("user", msgspec.Raw(b'[{"type":"text","text":"."}]'))
+NEUTRAL_TOKENS = 5
+"""One for the dot, four for the role and the separators of a message."""
 _Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -51,6 +54,19 @@ def count_body(request: Request) -> tuple[bytes, tuple[str, ...]]:
     del body["max_tokens"]
     body |= {name: options[name] for name in _COUNTED if name in options}
     return msgspec.json.encode(body), _betas(options.get("betas", ()))
+
+
+def closed_by_user(request: Request) -> tuple[Request, int]:
+    """*request* in a form that every model counts, and the tokens that this has added.
+
+    A conversation at rest ends with the assistant's reply, or has no message yet; models without
+    prefill refuse to count that. A neutral message of the user's is put after it, whose few tokens
+    are known well enough: the provider's count itself is exact only to about as many.
+    """
+    if request.messages and request.messages[-1].role == "user":
+        return request, 0
+    messages = (*request.messages, _NEUTRAL)
+    return msgspec.structs.replace(request, messages=messages), NEUTRAL_TOKENS
 
 
 def _betas(given: Any) -> tuple[str, ...]:

@@ -7,16 +7,16 @@ beginning, so that dated versions need no entry of their own; other versions do.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import msgspec
 
+from llmsession.turns.model_names import begins, canonical_name, family_of
 from llmsession.turns.request import Profile
 
 __all__ = ["ANTHROPIC", "CLAUDE", "COMPATIBLE", "OPENAI", "canonical_name", "find_profile"]
 
-ANTHROPIC = Profile(name="anthropic")
+ANTHROPIC = Profile(name="anthropic", token_family="claude")
 """A Claude model that we do not know: the smallest window and output of those in use, signed
 thinking bound to all that stands before it, no prefill."""
 
@@ -26,6 +26,7 @@ COMPATIBLE = Profile(
     window_tokens=32_768,
     max_output_tokens=8_192,
     chars_per_token=3.0,
+    token_family="other",
 )
 """An unknown model behind the chat completions API, local ones included. Their windows are set
 where they are served, so the careful one is small; say the real one in the configuration."""
@@ -120,23 +121,10 @@ OPENAI: dict[str, Profile] = {
     "mistral-large": _chat(128_000, 16_384),
     "grok-4": _chat(256_000, 32_768),
 }
-
-_REGION = re.compile(r"^(?:[a-z]{2,6}\.)?anthropic\.")
-_VERSION = re.compile(r"(?:-v\d+)?(?::\d+)?$")
-_DOTTED = re.compile(r"(?<=\d)\.(?=\d)")
-
-
-def canonical_name(model: str) -> str:
-    """*model* as its vendor names it: without the router's, region's or platform's additions.
-
-    ``us.anthropic.claude-opus-4-5-v1:0``, ``anthropic/claude-opus-4.5`` and
-    ``claude-opus-4-5@20251101`` are one model.
-    """
-    name = model.strip().lower().rpartition("/")[2].partition("@")[0]
-    name = _REGION.sub("", name)
-    if name.startswith("claude"):
-        name = _DOTTED.sub("-", _VERSION.sub("", name))
-    return name
+OPENAI |= {
+    name: msgspec.structs.replace(profile, token_family=family_of(name))
+    for name, profile in OPENAI.items()
+}
 
 
 def find_profile(
@@ -150,17 +138,6 @@ def find_profile(
     best, found = "", otherwise
     for table in (own, known):
         for prefix, profile in table.items():
-            if len(prefix) >= len(best) and _begins(name, prefix) and prefix != best:
+            if len(prefix) >= len(best) and begins(name, prefix) and prefix != best:
                 best, found = prefix, profile
     return found
-
-
-_NEXT_VERSION = re.compile(r"[.-]\d{1,2}(?!\d)")
-
-
-def _begins(name: str, prefix: str) -> bool:
-    """A newer version is another model: 5.7 may need what 5 does not."""
-    if not name.startswith(prefix):
-        return False
-    rest = name[len(prefix) :]
-    return not rest or (not rest[0].isalnum() and _NEXT_VERSION.match(rest) is None)

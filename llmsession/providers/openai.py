@@ -131,6 +131,7 @@ class OpenAIProvider:
             window_tokens=claude.window_tokens,
             max_output_tokens=claude.max_output_tokens,
             chars_per_token=claude.chars_per_token,
+            token_family=claude.token_family,
         )
 
     def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:

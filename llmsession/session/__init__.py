@@ -21,11 +21,13 @@ from .outcome import (
     Closed,
     InterruptOutcome,
     InterruptResult,
+    ModelUsage,
     SessionPhase,
     SessionStatus,
     SessionUsage,
     TurnOutcome,
 )
+from .price_file import load_prices
 from .retention import Retention, RetentionReport
 from .session import LLMSession, Turn
 
@@ -38,6 +40,7 @@ __all__ = [
     "InterruptResult",
     "LLMSession",
     "Lagged",
+    "ModelUsage",
     "Recovery",
     "Retention",
     "RetentionReport",
@@ -54,4 +57,5 @@ __all__ = [
     "Turn",
     "TurnOutcome",
     "WhenBusy",
+    "load_prices",
 ]

@@ -41,6 +41,7 @@ from .commandbook import CommandBook
 from .config import SessionConfig
 from .core import Core, Report, Surroundings
 from .journal import Journal, Written
+from .labels import reserved_labels
 from .mailbox import Mailbox
 from .offers import unanswered_uses
 from .outcome import Closed, InterruptOutcome, outcome_of
@@ -279,14 +280,13 @@ class Actor:
             case c.Submit():
                 self._submit(command)
             case c.Compact():
-                builder, state = self.core.builder, self.state
-                request = builder.project(state.context_messages(), state.view)
-                self.turns.runner.compactor.request(command.promise, builder.tokens(request))
+                self.turns.runner.compactor.request(command.promise, self.core.size_now())
             case c.Clear() | c.Rewind() | c.Forget() | c.Fork():
                 self.changes.begin(command)
             case c.Label():
                 noted = c.remembered(command.command_id, command.digest, None)
-                labelled = r.SessionLabelled(labels=command.labels, commands=noted)
+                labels = {**command.labels, **reserved_labels(self.state.labels)}
+                labelled = r.SessionLabelled(labels=labels, commands=noted)
                 self.core.journal.write(labelled, self.book.answer(command))
             case c.Configure():
                 self.settings.configure(command, now=self.turns.current is None)

@@ -27,6 +27,7 @@ from llmsession.turns.ids import TurnId, turn_number
 from llmsession.turns.records import Seed
 
 from .commands import IfBusy
+from .labels import MAX_LABEL_CHARS, RESERVED
 
 __all__ = [
     "checked_if_busy",
@@ -43,8 +44,6 @@ _IF_BUSY: tuple[str, ...] = get_args(IfBusy)
 
 MAX_LABELS = 64
 MAX_LABEL_NAME_CHARS = 64
-MAX_LABEL_CHARS = 256
-"""Labels are written with every row of a list: they name a session, they hold nothing."""
 MAX_ID_CHARS = 200
 
 
@@ -91,6 +90,9 @@ def checked_labels(labels: Any) -> dict[str, str]:
         if not 0 < len(name) <= MAX_LABEL_NAME_CHARS:
             told = f"has {len(name)} characters, not 1 to {MAX_LABEL_NAME_CHARS}"
             raise InvalidInput(f"label name {name[:MAX_LABEL_NAME_CHARS]!r} {told}")
+        if name.startswith(RESERVED):
+            told = f"labels that begin with {RESERVED!r} are the session's own"
+            raise InvalidInput(f"label {name!r}: {told}")
         if not isinstance(value, str) or clean_text(value) != value:
             raise InvalidInput(f"label {name!r} is no text")
         if len(value) > MAX_LABEL_CHARS:

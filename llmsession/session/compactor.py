@@ -2,31 +2,47 @@
 
 A plan is made on a snapshot and is only worth something for that snapshot. It is applied where
 no reply is on its way: a reply that streams was asked for under the old view, and thinking in
-it would be bound to a prefix that is not sent any more.
+it would be bound to a prefix that is not sent any more. It is made ahead, and waits for a moment
+at which rewriting the prompt costs little: see ``compaction.economy``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import anyio.to_thread
 import msgspec
 
-from llmsession.compaction.plan import Budget, Plan, worth
-from llmsession.compaction.policies import SwapToolResults
+from llmsession.compaction.economy import CacheState, Timing, decide
+from llmsession.compaction.plan import Budget, Plan, Policy, record_of, worth
+from llmsession.compaction.policies import Balanced
+from llmsession.compaction.segments import with_segment
+from llmsession.compaction.view import View
 from llmsession.errors import error_text
 from llmsession.turns.messages import Message
-from llmsession.turns.records import CompactionApplied
+from llmsession.turns.records import Trigger
 
 from .config import SessionConfig
+from .context import Size
 from .core import Core
 from .promise import Promise
+from .summarising import Summarising
+from .timers import Timer
 from .works import Work
 
 __all__ = ["CompactionOutcome", "Compactor"]
 
 INLINE_MESSAGES = 64
 """Up to here a plan costs less than the hop to a thread and back."""
+AHEAD_PERCENT = 10
+"""So much of the budget before its mark a plan is made, to be there when it is wanted."""
+IDLE_PERCENT = 30
+"""So much of the budget before its mark an idle session compacts, before its cache is cold."""
+IDLE_BEFORE_S = 30.0
+"""How long before the cache expires."""
+LEAST_EXPECTED, MOST_EXPECTED = 5, 40
+"""A conversation is taken to make as many more requests as it has made, within these bounds."""
 
 
 class CompactionOutcome(msgspec.Struct, frozen=True):
@@ -40,8 +56,9 @@ class CompactionOutcome(msgspec.Struct, frozen=True):
 
 class _Snapshot(msgspec.Struct, frozen=True):
     generation: int
-    version: int
+    view: View
     messages: tuple[Message, ...]
+    budget: Budget
 
 
 class Compactor:
@@ -50,14 +67,18 @@ class Compactor:
     def __init__(self, core: Core, resume: Callable[[], None]) -> None:
         self._core = core
         self._resume = resume
+        self._summarising = Summarising(core)
         self._job: Work | None = None
         self._planning: _Snapshot | None = None
         """What the job plans for. A plan for another snapshot is of a job that was cancelled."""
         self._ready: tuple[Plan, _Snapshot] | None = None
+        self._holds = False
+        """Does the ready plan wait for a better moment?"""
         self._applying = False
         self._stalled: tuple[int, SessionConfig] | None = None
         """How large a context gained too little, and under which configuration."""
         self._waiting: list[Promise[CompactionOutcome]] = []
+        self._resting: Timer | None = None
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -71,18 +92,25 @@ class Compactor:
 
     @property
     def is_idle(self) -> bool:
-        """No job runs, and no plan waits or is being written."""
-        return self._job is None and self._ready is None and not self._applying
+        """No job runs, and no plan is to be written or is being written. One that waits for a
+        better moment keeps nobody."""
+        return self._job is None and not self._applying and (self._ready is None or self._holds)
 
-    def consider(self, tokens: int) -> None:
-        """Start the job if a context of *tokens* is past the threshold and nothing forbids it."""
+    def consider(self, size: Size, timing: Timing = "step") -> None:
+        """Start the job if a context of *size* is near its mark and nothing forbids it."""
         compaction = self._core.config.compaction
-        if not compaction.enabled or not self.is_idle:
+        if not self._may_start() or self._is_stalled(size.tokens):
             return
-        if self._is_stalled(tokens):
-            return
-        if compaction.policy().due(tokens, self._core.budget_tokens):
-            self._start(tokens)
+        limit = self._core.budget_tokens
+        ahead = 0
+        if compaction.schedule == "cache":
+            ahead = limit * (IDLE_PERCENT if timing == "idle" else AHEAD_PERCENT) // 100
+        if self._core.policy.due(size.tokens + ahead, limit):
+            self._start(size, "idle" if timing == "idle" else "threshold")
+
+    def _may_start(self) -> bool:
+        enabled = self._core.config.compaction.enabled is not False
+        return enabled and self.is_idle and self._ready is None
 
     def _is_stalled(self, tokens: int) -> bool:
         """Did the last one gain too little, and has nothing changed that could give more? A
@@ -93,11 +121,40 @@ class Compactor:
         enough = at * (1 + config.compaction.min_gain)
         return config is self._core.config and at <= tokens < enough
 
-    def request(self, promise: Promise[CompactionOutcome], tokens: int) -> None:
+    def request(self, promise: Promise[CompactionOutcome], size: Size) -> None:
         """Compact now, whatever the threshold says; *promise* gets the outcome."""
         self._waiting.append(promise)
+        if self._holds:
+            self._ready, self._holds = None, False  # it was made for another purpose
         if self.is_idle:
-            self._start(tokens)
+            self._start(size, "asked")
+
+    def rest(self) -> None:
+        """A turn has ended: shortly before the provider's cache expires, what is large may be
+        compacted at no further cost, if nothing else came by then."""
+        self._unrest()
+        compaction, size = self._core.config.compaction, self._core.context_size
+        if compaction.enabled is False or compaction.schedule != "cache" or size is None:
+            return
+        delay_s = self._cache().ttl_s - IDLE_BEFORE_S
+        limit = self._core.budget_tokens
+        if delay_s > 0 and self._core.policy.due(size.tokens + limit * IDLE_PERCENT // 100, limit):
+            rested = partial(self._core.report, partial(self._rested, size))
+            self._resting = self._core.timers.after(delay_s, rested)
+
+    def _rested(self, size: Size) -> None:
+        if self._resting is None:
+            return
+        self._resting = None
+        if self._ready is not None:
+            self._apply("idle")
+        else:
+            self.consider(size, "idle")
+
+    def _unrest(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
 
     def cancel(self) -> None:
         """Stop the job; what it would have decided is not applied."""
@@ -105,36 +162,46 @@ class Compactor:
         self._answer(CompactionOutcome(False, "cancelled"))
 
     def _drop_job(self) -> None:
+        self._unrest()
         if self._job is not None:
             self._job.cancel()
         # Forgotten at once: it may take a while to end, and the next one does not wait for it.
         self._job = self._planning = self._ready = None
+        self._holds = False
 
-    def _start(self, tokens: int) -> None:
+    def _start(self, size: Size, trigger: Trigger) -> None:
         state = self._core.state
-        snapshot = _Snapshot(state.generation, state.view.version, state.context_messages())
-        policy, view = self._core.config.compaction.policy(), state.view
-        budget = self._budget(tokens)
+        messages = state.context_messages()
+        budget = self._budget(size, trigger)
+        snapshot = _Snapshot(state.generation, state.view, messages, budget)
         self._planning = snapshot
-        report = self._core.report
-
-        def plan() -> Plan | None:
-            return policy.plan(view, snapshot.messages, budget)
+        policy, report = self._core.policy, self._core.report
 
         async def job() -> None:
             try:
-                if len(snapshot.messages) <= INLINE_MESSAGES:
-                    made = plan()
-                else:
-                    made = await anyio.to_thread.run_sync(plan, abandon_on_cancel=True)
+                made = await self._made(policy, snapshot)
             except Exception as error:  # a policy may be anybody's code
                 self._core.log.bug("compaction.failed", error)
                 told = f"failed: {error_text(error)}"
-                report(lambda: self._unplanned(told, snapshot, tokens))
+                report(lambda: self._unplanned(told, snapshot))
             else:
-                report(lambda: self._planned(made, snapshot, tokens))
+                report(lambda: self._planned(made, snapshot))
 
         self._job = self._core.works.start(f"compaction of {state.session}", job, self._ended)
+
+    async def _made(self, policy: Policy, snapshot: _Snapshot) -> Plan | None:
+        """The plan of *policy*, with the summary that it wants written."""
+        view, messages, budget = snapshot.view, snapshot.messages, snapshot.budget
+        plan = partial(policy.plan, view, messages, budget)
+        if len(messages) <= INLINE_MESSAGES:
+            made = plan()
+        else:
+            made = await anyio.to_thread.run_sync(plan, abandon_on_cancel=True)
+        if made is None or made.wanted is None:
+            return made
+        segment = await self._summarising.segment(made.wanted, messages)
+        filled = partial(with_segment, made, segment, view, messages, budget)
+        return await anyio.to_thread.run_sync(filled, abandon_on_cancel=True)
 
     def _ended(self, work: Work) -> None:
         def ended() -> None:
@@ -143,110 +210,154 @@ class Compactor:
 
         self._core.report(ended)
 
-    def _budget(self, tokens: int) -> Budget:
+    def _budget(self, size: Size, trigger: Trigger, limit: int | None = None) -> Budget:
         state = self._core.state
         return Budget(
-            used_tokens=tokens,
-            limit_tokens=self._core.budget_tokens,
+            used_tokens=size.tokens,
+            limit_tokens=self._core.budget_tokens if limit is None else limit,
             summaries=dict(state.summaries),
             profile=self._core.builder.profile,
             committed=len(state.history),
+            frame_tokens=self._core.builder.frame_tokens * size.scale_permille // 1000,
+            scale_permille=size.scale_permille,
+            cache=self._cache(),
+            trigger=trigger,
         )
 
-    def _unplanned(self, why: str, snapshot: _Snapshot, tokens: int) -> None:
+    def _cache(self) -> CacheState:
+        state, core = self._core.state, self._core
+        reported = state.reported
+        ttl_s = core.builder.profile.cache_ttl_s
+        if reported is None:
+            return CacheState(is_broken=state.prefix_broken, ttl_s=ttl_s)
+        return CacheState(
+            cached_tokens=reported.cached_tokens,
+            idle_s=max(0.0, core.world.clock() - reported.at),
+            ttl_s=ttl_s,
+            is_broken=state.prefix_broken,
+        )
+
+    def _unplanned(self, why: str, snapshot: _Snapshot) -> None:
         if self._planning is snapshot:
             self._planning = None
-            self._stalled = (tokens, self._core.config)
+            self._stalled = (snapshot.budget.used_tokens, self._core.config)
             self._answer(CompactionOutcome(False, why))
 
-    def _planned(self, plan: Plan | None, snapshot: _Snapshot, tokens: int) -> None:
+    def _planned(self, plan: Plan | None, snapshot: _Snapshot) -> None:
         compaction = self._core.config.compaction
         asked = bool(self._waiting)
         if plan is None or not worth(plan, 0.0 if asked else compaction.min_gain):
-            self._unplanned("nothing to gain", snapshot, tokens)
+            self._unplanned("nothing to gain", snapshot)
         elif self._planning is snapshot:
-            self._planning, self._ready = None, (plan, snapshot)
+            self._planning, self._ready, self._holds = None, (plan, snapshot), False
 
     def apply_if_ready(self) -> None:
-        """Write the ready plan, if what it was made for still stands; else discard it.
+        """Write the ready plan, if what it was made for still stands and this is the moment for
+        it; discard it, if it does not stand.
 
         The actor calls this where no reply is on its way.
         """
         if self._ready is None or self._applying:
             return
-        (plan, snapshot), self._ready = self._ready, None
+        plan, snapshot = self._ready
         if not self._still_stands(snapshot):
+            self._ready, self._holds = None, False
             self._core.log.event("compaction.discarded")
             self._answer(CompactionOutcome(False, "the conversation changed meanwhile"))
             return
-        self.write(plan)
+        if plan.trigger in ("asked", "idle") or self._core.config.compaction.schedule == "at_once":
+            self._apply(plan.trigger)
+            return
+        used = self._core.context_tokens
+        decision = decide(
+            used_tokens=used,
+            limit_tokens=self._core.budget_tokens,
+            cleared_tokens=plan.tokens_before - plan.tokens_after,
+            kept_before_tokens=plan.figures.get("kept_before_tokens", 0),
+            expected_requests=self._expected_requests(snapshot),
+            cache=self._cache(),
+        )
+        due = self._core.policy.due(used, self._core.budget_tokens)
+        # Made ahead of its mark it only goes where the prefix is written anew anyway.
+        free = decision.trigger in ("cold_cache", "prefix_broken") and self._core.state.reported
+        if decision.act and (due or free):
+            self._apply(decision.trigger, decision.figures)
+        else:
+            self._holds = True
+
+    def _expected_requests(self, snapshot: _Snapshot) -> int:
+        made = sum(message.is_assistant for message in snapshot.messages[snapshot.view.frontier :])
+        return max(LEAST_EXPECTED, min(made, MOST_EXPECTED))
+
+    def _apply(self, trigger: Trigger, figures: dict[str, int] | None = None) -> None:
+        assert self._ready is not None  # the callers have looked
+        (plan, _), self._ready, self._holds = self._ready, None, False
+        all_figures = {**plan.figures, **(figures or {})}
+        self.write(msgspec.structs.replace(plan, trigger=trigger, figures=all_figures))
 
     def _still_stands(self, snapshot: _Snapshot) -> bool:
         state = self._core.state
-        if (state.generation, state.view.version) != (snapshot.generation, snapshot.version):
+        if (state.generation, state.view.version) != (snapshot.generation, snapshot.view.version):
             return False
         messages = state.context_messages()
         if len(messages) < len(snapshot.messages):
             return False
         return all(a is b for a, b in zip(snapshot.messages, messages, strict=False))
 
-    def write(self, plan: Plan) -> None:
+    def write(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
         """Journal *plan*; the view changes once that is durable."""
         self._applying = True
         self._stalled = None
-        record = CompactionApplied(
-            policy=plan.policy,
-            reason=plan.reason,
-            frontier=plan.frontier,
-            frozen=plan.frozen,
-            tokens_before=plan.tokens_before,
-            tokens_after=plan.tokens_after,
-            results_summarised=plan.results_summarised,
-            results_redacted=plan.results_redacted,
-            turns_compacted=plan.turns_compacted,
-            voids_thinking=plan.voids_thinking,
-        )
 
         def applied() -> None:
             self._applying = False
             self._core.log.event(
-                "compaction.applied", before=plan.tokens_before, after=plan.tokens_after
+                "compaction.applied",
+                before=plan.tokens_before,
+                after=plan.tokens_after,
+                trigger=plan.trigger,
             )
             outcome = CompactionOutcome(True, plan.reason, plan.tokens_before, plan.tokens_after)
             self._answer(outcome)
+            if then is not None:
+                then()
             self._resume()
 
-        self._core.journal.write(record, applied)
+        self._core.journal.write(record_of(plan), applied)
 
-    def forced(self, tokens: int, over_tokens: int) -> Plan | None:
-        """A plan for a request that does not fit, made at once: as the configuration says if
-        that frees *over_tokens*, else harder; the hardest if none does. None if nothing is left.
+    def forced(self, size: Size, ceiling: int, *, overflow: bool) -> Plan | None:
+        """A plan for a request that does not fit *ceiling*, made at once: by the configured
+        policy if that is enough, else by the hardest means there are. None if nothing is left.
         """
-        if not self._core.config.compaction.enabled:
+        if self._core.config.compaction.enabled is False:
             return None
-        state, budget = self._core.state, self._budget(tokens)
+        state = self._core.state
+        budget = self._budget(size, "overflow" if overflow else "window", ceiling)
         best: Plan | None = None
         for policy in self._ladder():
-            plan = policy.plan(state.view, state.context_messages(), budget)
+            plan = self._filled(policy.plan(state.view, state.context_messages(), budget), budget)
             if plan is not None and worth(plan, 0.0):
-                best = plan
-                if plan.tokens_before - plan.tokens_after >= over_tokens:
+                plan = msgspec.structs.replace(plan, trigger=budget.trigger)
+                if best is None or plan.tokens_after < best.tokens_after:
+                    best = plan
+                if plan.tokens_before - plan.tokens_after >= size.tokens - ceiling:
                     break
         return best
 
-    def _ladder(self) -> tuple[SwapToolResults, ...]:
-        policy = self._core.config.compaction.policy()
-        steps = policy.keep_recent_steps or 20
-        return (
-            policy,
-            msgspec.structs.replace(
-                policy, keep_recent_turns=1, keep_recent_steps=max(1, steps // 4)
-            ),
-            msgspec.structs.replace(policy, keep_recent_turns=1, keep_recent_steps=1),
-            msgspec.structs.replace(
-                policy, keep_recent_turns=1, keep_recent_steps=1, mode="redact"
-            ),
-        )
+    def _filled(self, plan: Plan | None, budget: Budget) -> Plan | None:
+        if plan is None or plan.wanted is None:
+            return plan
+        state = self._core.state
+        messages = state.context_messages()
+        segment = self._summarising.extracted(plan.wanted, messages)
+        return with_segment(plan, segment, state.view, messages, budget)
+
+    def _ladder(self) -> tuple[Policy, ...]:
+        policy = self._core.policy
+        harder: Callable[[], tuple[Policy, ...]] | None = getattr(policy, "harder", None)
+        if harder is not None:
+            return (policy, *harder())
+        return (policy, Balanced(), Balanced(keep_recent_turns=1, keep_recent_steps=2))
 
     def _answer(self, outcome: CompactionOutcome) -> None:
         waiting, self._waiting = self._waiting, []

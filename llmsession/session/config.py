@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from llmsession.compaction.policies import SwapToolResults
+from llmsession.compaction.plan import Policy
+from llmsession.compaction.policies import make_policy, settings_of
 from llmsession.compaction.projection import Frame
 from llmsession.compaction.recall import RECALL_TOOL, RECALL_TOOL_NAME
 from llmsession.errors import InvalidConfig, InvalidMessage
@@ -17,11 +18,13 @@ from llmsession.turns.machine import TurnLimits
 from llmsession.turns.naming import OnFailure
 from llmsession.turns.records import InterruptPolicy
 from llmsession.turns.request import Profile, Sizes, sizes_for
+from llmsession.turns.spending import SpendingBudget
 
 __all__ = [
     "CompactionConfig",
     "Recovery",
     "SessionConfig",
+    "SummariserConfig",
     "Tool",
     "ToolCallable",
     "ToolOutput",
@@ -86,32 +89,93 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.Raw(encode_json(fields))
 
 
+CAP_CHARS = 60_000
+"""The length past which a result is shown capped, where nobody says another."""
+
+
+class SummariserConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that writes summaries, through the manager's ``summariser`` provider, or its
+    provider. ``instructions`` are added to ours. ``deadline_s`` bounds one summary, whatever it
+    takes; ``max_requests`` the requests for it. ``improve_results`` has it also write summaries
+    of single tool results, in the background, ``max_concurrent`` at a time."""
+
+    model: str
+    instructions: str = ""
+    deadline_s: float = 60.0
+    max_requests: int = 8
+    improve_results: bool = False
+    max_concurrent: int = 2
+
+
 class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How the context is kept inside the window. History is never changed by it.
 
-    ``threshold`` is the share of the budget at which old tool results are swapped for their
-    summaries. ``keep_recent_turns`` and ``keep_recent_steps`` stay as they are. ``cap_chars`` is
-    the length past which a result is shown capped from its arrival on. ``summary_chars`` bounds
-    the summaries that the session makes itself.
+    ``policy`` is a registered name or a policy's value, ``options`` are its settings by name.
+    ``threshold`` is the share of the budget above which it acts, ``low`` the share that it goes
+    down to, ``warning`` the share at which ``context.warning`` is told. ``keep_recent_turns`` and
+    ``keep_recent_steps`` stay as they are. None takes LLMSESSION_COMPACTION, LLMSESSION_POLICY,
+    LLMSESSION_THRESHOLD and so on, else True, "balanced", 0.80, 0.50 and 0.90.
+    ``cap_chars`` is the length past which a result is shown capped from its arrival on (None:
+    60,000, and never more than a quarter of the budget). ``summary_chars`` bounds the summaries
+    of results that the session makes itself. ``summariser`` is a model for the others; without
+    one they are extracted by rules. ``schedule`` "cache" acts when a rewrite of the prompt pays
+    back, or the provider's cache is cold anyway; "at_once" as soon as the threshold is passed.
+    A compaction that gains less than ``min_gain`` is not made; after ``max_failures`` summaries
+    in a row that failed, they are extracted, until something changes.
     """
 
-    enabled: bool = True
-    threshold: float = 0.80
+    enabled: bool | None = None
+    policy: Any = None
+    options: dict[str, Any] = {}
+    threshold: float | None = None
+    low: float | None = None
+    warning: float | None = None
     keep_recent_turns: int = 5
     keep_recent_steps: int | None = 20
     mode: Literal["summarize", "redact"] = "summarize"
-    cap_chars: int = 60_000
+    cap_chars: int | None = None
     summary_chars: int = 600
     min_gain: float = 0.05
+    max_failures: int = 3
+    schedule: Literal["cache", "at_once"] = "cache"
+    summariser: SummariserConfig | None = None
 
-    def policy(self) -> SwapToolResults:
+    def make_policy(self) -> Policy:
         """The policy that these settings choose. Raises InvalidConfig, naming the setting."""
-        return SwapToolResults(
-            threshold=self.threshold,
-            keep_recent_turns=self.keep_recent_turns,
-            keep_recent_steps=self.keep_recent_steps,
-            mode=self.mode,
+        checked = self.checked()
+        shared = {
+            name: getattr(checked, name)
+            for name in ("threshold", "low", "keep_recent_turns", "keep_recent_steps", "mode")
+        }
+        return make_policy(checked.policy, checked.options, shared)
+
+    def checked(self) -> CompactionConfig:
+        """These settings with nothing left open, and the policy by its name.
+
+        Raises InvalidConfig for the first that cannot be."""
+        policy = "balanced" if self.policy is None else self.policy
+        options = dict(self.options)
+        if not isinstance(policy, str):
+            policy, own = settings_of(policy)
+            options = {**own, **options}
+        threshold = _share("threshold", 0.80 if self.threshold is None else self.threshold)
+        low = 0.50 if self.low is None else _share("low", self.low)
+        return msgspec.structs.replace(
+            self,
+            enabled=self.enabled is not False,
+            policy=policy,
+            options=options,
+            threshold=threshold,
+            low=min(low, threshold * 5 / 8) if self.low is None else low,
+            warning=_share("warning", 0.90 if self.warning is None else self.warning),
+            cap_chars=CAP_CHARS if self.cap_chars is None else self.cap_chars,
         )
+
+
+def _share(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value <= 1:
+        raise InvalidConfig(f"{name} must be between 0 and 1, got {value!r}")
+    return float(value)
 
 
 PLAIN = Profile()
@@ -126,6 +190,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``options`` go to the provider as they are (temperature, thinking, ...).
     ``tool_deadline_s`` is how long a call may stay without its result; None is for ever.
     ``queue_limit`` bounds the commands that wait unread, and the turns that wait their turn.
+    ``budget`` is what the session may spend in its life; a greater one lets it go on.
 
     ``recovery`` is what opening the session does with a turn that was running when its owner
     died, or lost its store. ``drop`` ends it as an interrupt would, reason ``crash``. ``resume``
@@ -142,6 +207,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     window_tokens: int | None = None
     options: dict[str, Any] = {}  # copied by msgspec
     limits: TurnLimits = TurnLimits()
+    budget: SpendingBudget | None = None
     interrupt_policy: InterruptPolicy = "drop_turn"
     on_failure: OnFailure = "keep_steps"
     recovery: Recovery = "drop"
@@ -159,7 +225,11 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(self.tools, list | tuple):
             raise InvalidConfig(f"tools is a list of tools, not {type(self.tools).__name__}")
         tools = tuple(_tool(tool, at) for at, tool in enumerate(self.tools))
-        config = _as_logged(msgspec.structs.replace(self, tools=tools))
+        if not isinstance(self.compaction, CompactionConfig):
+            told = f"compaction is a CompactionConfig, not {type(self.compaction).__name__}"
+            raise InvalidConfig(told)
+        compaction = self.compaction.checked()
+        config = _as_logged(msgspec.structs.replace(self, tools=tools, compaction=compaction))
         names = [tool.name for tool in tools]
         for name in names:
             if names.count(name) > 1:
@@ -175,6 +245,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             summary_chars=config.compaction.summary_chars,
             max_steps=config.limits.max_steps,
             max_seconds=config.limits.max_seconds,
+            max_failures=config.compaction.max_failures,
+            **_summariser_sizes(config.compaction.summariser),
         )
         if not config.model:
             raise InvalidConfig("model is empty")
@@ -182,7 +254,9 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidConfig(f"grace_s is {config.grace_s}; it cannot be negative")
         if config.max_tokens is not None and config.window_tokens is not None:
             config.check_sizes(PLAIN)
-        config.compaction.policy()
+        config.compaction.make_policy()
+        if config.budget is not None:
+            config.budget.checked()
         return config
 
     @property
@@ -206,7 +280,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The parts of a request that are not messages. ``recall`` is there from the first
         request on: adding it later would break the prompt cache. *profile* is the model's."""
         tools = [tool.definition() for tool in self.bound_tools.values()]
-        if self.compaction.enabled and tools:
+        if self.compaction.enabled is not False and tools:
             tools.append(RECALL_TOOL)
         return Frame(
             model=self.model,
@@ -232,6 +306,18 @@ def _tool(tool: Tool | Mapping[str, Any], at: int) -> Tool:
     if tool.run is not None and not callable(tool.run):
         raise InvalidConfig(f"tools[{at}] ({tool.name}): run cannot be called")
     return tool
+
+
+def _summariser_sizes(config: SummariserConfig | None) -> dict[str, float]:
+    if config is None:
+        return {}
+    if not config.model:
+        raise InvalidConfig("summariser: model is empty")
+    return {
+        "summariser.deadline_s": config.deadline_s,
+        "summariser.max_requests": config.max_requests,
+        "summariser.max_concurrent": config.max_concurrent,
+    }
 
 
 def _positive(**values: float | None) -> None:

@@ -11,17 +11,21 @@ import msgspec
 from llmsession.compaction.projection import Frame
 from llmsession.errors import InvalidConfig, error_text
 from llmsession.providers.protocol import Provider
+from llmsession.turns.prices import PriceTable
 from llmsession.turns.request import Profile
 
-from .config import SessionConfig, store_config
-from .context import ContextBuilder
+from .account import Account, check_priced
+from .config import CAP_CHARS, CompactionConfig, SessionConfig, store_config
+from .context import ContextBuilder, Size
 from .hub import Hub
 from .journal import Journal
 from .log import SessionLog
 from .state import SessionState
+from .tenants import Tenants
 from .timers import Timers
 from .works import Works
 
+LEAST_CAP_CHARS = 1_000
 TOOL_THREADS = 256
 """Synchronous tools that run at once in one manager; the next ones wait for a thread."""
 
@@ -35,8 +39,8 @@ class Surroundings:
     """What a manager gives each of its sessions."""
 
     __slots__ = (
-        "_frame", "_shared", "clock", "hub", "logger", "provider", "timers", "tool_threads",
-        "works",
+        "_frame", "_shared", "clock", "hub", "logger", "prices", "provider", "summariser",
+        "tenants", "timers", "tool_threads", "works",
     )  # fmt: skip
 
     def __init__(
@@ -48,8 +52,14 @@ class Surroundings:
         hub: Hub,
         clock: Callable[[], float],
         logger: Any | None,
+        prices: PriceTable,
+        tenants: Tenants,
+        summariser: Provider | None = None,
     ) -> None:
         self.provider = provider
+        self.summariser = summariser
+        self.prices = prices
+        self.tenants = tenants
         self.works = works
         self.timers = timers
         self.hub = hub
@@ -68,6 +78,11 @@ class Surroundings:
         if self._shared is None or self._shared[1] != stored or self._shared[0] != config:
             self._shared = (config, stored)
         return self._shared
+
+    def check_priced(self, config: SessionConfig, tenant: str | None) -> None:
+        """Raises InvalidConfig where a budget is in dollars and the model has no price."""
+        for budget in (config.budget, self.tenants.budget(tenant)):
+            check_priced(config.model, budget, self.prices)
 
     def frame(self, config: SessionConfig, profile: Profile) -> Frame:
         """What surrounds the messages of a session with *config*, whose model has *profile*."""
@@ -94,15 +109,20 @@ class Core:
     """
 
     __slots__ = (
+        "account",
         "budget_tokens",
         "builder",
+        "capping",
         "config",
+        "context_size",
         "context_tokens",
+        "counted_at",
         "hub",
         "journal",
         "late_reports",
         "lingering",
         "log",
+        "policy",
         "provider",
         "report",
         "session",
@@ -136,12 +156,38 @@ class Core:
         self.builder = ContextBuilder(profile, world.frame(config, profile))
         self.budget_tokens = config.sizes(profile).budget_tokens
         """What a request may hold."""
+        self.account = Account(state, world.prices, world.tenants)
         self.context_tokens = 0
         """The size of the last request that was built."""
+        self.context_size: Size | None = None
+        """How that was found, None before there was one."""
+        self.counted_at: float | None = None
+        """When, in seconds since the epoch."""
+        self.policy = config.compaction.make_policy()
+        self.capping = self._capping()
+        """What results are capped and summarised by when they arrive."""
         self.late_reports = 0
         """Reports of work that its turn was no longer doing."""
         self.lingering: set[str] = set()
         """Works of ended turns that still run, by name."""
+
+    def _capping(self) -> CompactionConfig:
+        # No single result may take more than a quarter of what a request may hold.
+        compaction = self.config.compaction
+        most = int(self.budget_tokens * self.builder.profile.chars_per_token) // 4
+        cap_chars = min(compaction.cap_chars or CAP_CHARS, max(LEAST_CAP_CHARS, most))
+        return msgspec.structs.replace(compaction, cap_chars=cap_chars)
+
+    def size_now(self) -> Size:
+        """The size of the context as it would be sent now."""
+        messages, view = self.state.context_messages(), self.state.view
+        request = self.builder.project(messages, view)
+        return self.builder.size(request, messages, view, self.state.reported)
+
+    def counted(self, size: Size) -> None:
+        """Note *size* as that of the context as it would be sent now."""
+        self.context_tokens, self.context_size = size.tokens, size
+        self.counted_at = self.world.clock()
 
     def renew_builder(self) -> None:
         """Forget what the builder remembers of the requests so far."""
@@ -158,4 +204,6 @@ class Core:
         self.builder = ContextBuilder(profile, self.world.frame(config, profile))
         self.budget_tokens = config.sizes(profile).budget_tokens
         self.config = config
+        self.policy = config.compaction.make_policy()
+        self.capping = self._capping()
         self.log = SessionLog(self.world.logger, self.session, content=config.log_content)

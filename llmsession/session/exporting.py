@@ -15,7 +15,9 @@ from .state import SessionState
 
 __all__ = ["conversation_of"]
 
-_CUT_SHORT = frozenset({"cancelled", "error", "max_steps", "max_seconds", "max_turn_tokens"})
+_CUT_SHORT = frozenset(
+    {"cancelled", "error", "max_steps", "max_seconds", "max_turn_tokens", "budget"}
+)
 """Stop reasons of ours: the turn was committed before the model was done."""
 OWN = "own"
 

@@ -14,6 +14,7 @@ from llmsession.turns.messages import Message
 from . import commands as c
 from .actor import Actor
 from .cuts import first_kept
+from .labels import reserved_labels
 from .promise import Promise
 from .state import SessionState
 
@@ -102,10 +103,11 @@ async def _forked(
     tools = [tool for tool in parent.core.config.bound_tools.values() if tool.run is not None]
 
     async def make() -> Actor:
-        given = parent.state.labels if labels is None else labels
+        own = reserved_labels(parent.state.labels)
+        given = parent.state.labels if labels is None else {**labels, **own}
         shared = parent.state.history
         async with manager.loader.forked(parent.session, point, given, shared) as (state, hold):
-            return manager.add(state, manager.bound(state, tools), hold)
+            return await manager.add(state, manager.bound(state, tools), hold)
 
     try:
         return await manager.bring(point.session, make)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -25,7 +25,7 @@ from llmsession.turns.records import (
 
 from .offers import tool_uses
 
-__all__ = ["Event", "Hub", "Lagged", "Subscription"]
+__all__ = ["Event", "Hub", "Lagged", "Listener", "Subscription"]
 
 
 class Lagged(msgspec.Struct, frozen=True, tag="lagged", tag_field="kind"):
@@ -42,6 +42,23 @@ MAX_DURABLE = 1024
 """Durable records that one subscriber may be behind: a few hundred turns' worth."""
 MAX_PREVIEW_CHARS = 256 * 1024
 """Preview text that one subscriber may be behind: more than a long reply."""
+
+
+class Listener(Protocol):
+    """Who is told what is published. Called in the event loop's thread, by those who publish: it
+    takes what it is given, and waits for nothing. A hub holds it weakly."""
+
+    def offer_record(self, record: Record) -> None:
+        """A durable record that comes next."""
+
+    def offer_preview(self, preview: Preview) -> None:
+        """A piece of a reply that streams; it may be merged, or lost."""
+
+    def lag(self) -> None:
+        """What is durable is not known here any more; nothing follows."""
+
+    def end(self) -> None:
+        """The session is closed or moved; nothing follows."""
 
 
 class _Merged:
@@ -249,14 +266,14 @@ class Hub:
     """
 
     def __init__(self) -> None:
-        self._subscribers: dict[str, list[weakref.ref[Subscription]]] = {}
+        self._subscribers: dict[str, list[weakref.ref[Listener]]] = {}
         self._closed = False
 
     def has(self, session: str) -> bool:
         """Does anybody listen to *session*?"""
         return bool(self._listeners(session))
 
-    def _listeners(self, session: str) -> list[Subscription]:
+    def _listeners(self, session: str) -> list[Listener]:
         references = self._subscribers.get(session)
         if not references:
             return []
@@ -266,25 +283,25 @@ class Hub:
             self._keep(session, [ref for ref in references if ref() is not None])
         return found
 
-    def _keep(self, session: str, references: list[weakref.ref[Subscription]]) -> None:
+    def _keep(self, session: str, references: list[weakref.ref[Listener]]) -> None:
         if references:
             self._subscribers[session] = references
         else:
             del self._subscribers[session]
 
-    def add(self, session: str, subscription: Subscription) -> None:
-        """Give *subscription* what is published from now on; nothing more if all was ended."""
+    def add(self, session: str, listener: Listener) -> None:
+        """Give *listener* what is published from now on; nothing more if all was ended."""
         if self._closed:
-            subscription.end()
+            listener.end()
             return
         self._listeners(session)
-        self._subscribers.setdefault(session, []).append(weakref.ref(subscription))
+        self._subscribers.setdefault(session, []).append(weakref.ref(listener))
 
-    def remove(self, session: str, subscription: Subscription) -> None:
+    def remove(self, session: str, listener: Listener) -> None:
         """Give it nothing more. Without effect if it is not there."""
         references = self._subscribers.get(session)
         if references is not None:
-            self._keep(session, [ref for ref in references if ref() is not subscription])
+            self._keep(session, [ref for ref in references if ref() is not listener])
 
     def publish(self, session: str, record: Record) -> None:
         """Offer a durable record to every subscriber of *session*. Never waits."""

@@ -192,6 +192,6 @@ async def _taken(
         async with manager.loader.forked(
             shared.parent.session, point, own, shared.messages, imported=branch
         ) as (state, hold):
-            return manager.add(state, config, hold)
+            return await manager.add(state, config, hold)
 
     return await manager.bring(session, make), imported

@@ -31,7 +31,7 @@ from llmsession.store.protocol import (
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 
-from .commands import ForkPoint
+from .commands import ForkPoint, digest, remembered
 from .erasing import erase
 from .forking import Branch, fork_records, shared_history
 from .hub import Hub
@@ -40,7 +40,7 @@ from .promise import Promise
 from .readback import is_in_log, read_record
 from .state import SessionState
 
-__all__ = ["Loader", "begun_rows", "read_state"]
+__all__ = ["Loader", "begun_rows", "read_state", "was_created_by", "with_command"]
 
 PAGE = 1000
 """Records read at a time when a session is loaded."""
@@ -57,6 +57,19 @@ async def begun_rows(
             return begun
         after = rows[-1].session
     return ()
+
+
+def with_command(created: r.SessionCreated, command_id: str | None) -> r.SessionCreated:
+    """*created*, with the id of the command that it answers. Raises InvalidInput for an id that
+    could not be logged."""
+    of = digest(command_id, "create", r.encode_record(created))
+    return msgspec.structs.replace(created, commands=remembered(command_id, of, None))
+
+
+async def was_created_by(store: Store, session: str, commands: Sequence[r.CommandAnswer]) -> bool:
+    """Is the session's first record the answer to the same command? Acquires nothing."""
+    first = await store.read(session, limit=1)
+    return bool(commands and first) and read_record(session, first[0]).commands == tuple(commands)
 
 
 async def read_state(

@@ -18,6 +18,7 @@ from llmsession.errors import (
     InvalidInput,
     SessionClosed,
     SessionError,
+    SessionExists,
     error_text,
 )
 from llmsession.providers.protocol import Provider
@@ -34,6 +35,8 @@ from llmsession.store.protocol import (
 from llmsession.transcripts import Conversation
 from llmsession.turns import records as r
 from llmsession.turns.previews import ToolUse
+from llmsession.turns.prices import Price, PriceTable
+from llmsession.turns.spending import Spending, SpendingBudget
 
 from .actor import Actor
 from .checked import checked_labels, checked_search, checked_seed, checked_session_id
@@ -43,7 +46,8 @@ from .exporting import conversation_of
 from .house import House
 from .hub import Hub
 from .intake import ConfigFor, take_in, take_in_all
-from .loading import Loader, begun_rows
+from .labels import checked_tenant, tenant_of, with_tenant
+from .loading import Loader, begun_rows, was_created_by, with_command
 from .outcome import Closed
 from .promise import Promise
 from .recovery import recovery_records
@@ -51,6 +55,8 @@ from .retention import Retention, RetentionReport, apply_retention
 from .session import LLMSession
 from .state import SessionState
 from .sweeper import Sweeper
+from .tenant_logs import TenantLogs
+from .tenants import Tenants
 from .timers import Timers
 from .works import Works
 
@@ -70,6 +76,9 @@ class SessionManager:
     name, to the sessions that it opens. *idle_s* is how long a session that nobody holds stays in
     memory. *clock* gives the times in messages and records, in seconds since the epoch. *logger*
     is a structlog logger; without one, logs go to the standard library's logger ``llmsession``.
+    *prices* are by model name or its beginning, and go before the known ones (``PRICES``);
+    *tenant_budgets* are what all sessions of a tenant together may spend: see docs/budgets.md.
+    Raises InvalidConfig for those that cannot be kept.
     """
 
     def __init__(
@@ -81,8 +90,12 @@ class SessionManager:
         idle_s: float = 60.0,
         clock: Callable[[], float] = time.time,
         logger: Any | None = None,
+        prices: Mapping[str, Price] | None = None,
+        tenant_budgets: Mapping[str, SpendingBudget] | None = None,
     ) -> None:
         self.provider = provider
+        self._prices = PriceTable(prices)
+        self.tenants = Tenants(tenant_budgets)
         self.store: Store = store if store is not None else MemoryStore()
         self._tools = tuple(tools)
         self._clock = clock
@@ -92,6 +105,12 @@ class SessionManager:
         self._hub = Hub()
         self.loader = Loader(self.store, self.owner, clock, self._hub)
         self._live: dict[str, Actor] = {}
+        self._tenant_logs = TenantLogs(
+            self.store,
+            self._prices,
+            self.tenants,
+            lambda: [actor.core.account for actor in self._live.values()],
+        )
         self._busy: dict[str, Promise[None]] = {}
         """Sessions that are being made, loaded or released; the next one to touch them waits."""
         self.sweeper = Sweeper(self._live, idle_s, self.evict_idle)
@@ -133,6 +152,8 @@ class SessionManager:
             hub=self._hub,
             clock=self._clock,
             logger=self._logger,
+            prices=self._prices,
+            tenants=self.tenants,
         )
 
     async def _close_parts(self) -> None:
@@ -159,34 +180,48 @@ class SessionManager:
         session_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         seed: r.Seed | str | None = None,
+        tenant: str | None = None,
+        command_id: str | None = None,
     ) -> LLMSession:
         """A new session, durable when it is returned; without *session_id* it gets a random one.
 
         *labels* are what ``list`` finds it by: see ``LLMSession.label``. *seed* is a summary that
         it begins with, of an earlier conversation for example (``LLMSession.summary``): the first
         message of its history begins with it, in a block of the session's own, until the
-        conversation is cleared or that message forgotten.
+        conversation is cleared or that message forgotten. *tenant* is who it belongs to, for good:
+        the label ``llmsession.tenant``, which forks inherit. A repeat of *command_id*, which
+        needs a *session_id*, returns the same session.
 
         Raises InvalidConfig, InvalidInput, SessionExists, StoreError, and SessionClosed once the
         manager is closing.
         """
         self._check_accepting()
         session = uuid.uuid4().hex if session_id is None else checked_session_id(session_id)
-        config, stored = self.checked(config)
+        if tenant is not None:
+            await self._know_tenant(checked_tenant(tenant))
+        config, stored = self.checked(config, tenant)
         created = r.SessionCreated(
             session=session,
             config=stored,
-            labels=checked_labels(labels or {}),
+            labels=with_tenant(checked_labels(labels or {}), tenant),
             seed=checked_seed(seed),
         )
-        return LLMSession(self, await self.make(config, session, [created]))
+        created = with_command(created, command_id)
+        try:
+            return LLMSession(self, await self.make(config, session, [created]))
+        except SessionExists:
+            if not await was_created_by(self.store, session, created.commands):
+                raise
+            return await self.open(session)
 
-    def checked(self, config: Any) -> tuple[SessionConfig, msgspec.Raw]:
-        """*config* as a session can run with it, and its logged form. Raises InvalidConfig."""
+    def checked(self, config: Any, tenant: str | None = None) -> tuple[SessionConfig, msgspec.Raw]:
+        """*config* as a session of *tenant* can run with it, and its logged form. Raises
+        InvalidConfig."""
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
         config, stored = self._world.shared(config.checked())
         config.check_sizes(profile_of(self.provider, config))
+        self._world.check_priced(config, tenant)
         return config, stored
 
     async def make(self, config: SessionConfig, session: str, records: Sequence[r.Record]) -> Actor:
@@ -194,7 +229,7 @@ class SessionManager:
 
         async def make() -> Actor:
             state, hold = await self.loader.create(session, records)
-            return self.add(state, config, hold)
+            return await self.add(state, config, hold)
 
         return await self.bring(session, make)
 
@@ -286,6 +321,24 @@ class SessionManager:
         if actor is not None:
             await actor.put_close().wait()
         await self.store.delete(session_id)
+        self.tenants.deleted(session_id)
+
+    async def tenant_spending(self, tenant: str) -> Spending:
+        """What all sessions of *tenant* have spent; the first time their logs are read. Raises
+        InvalidInput, StoreError."""
+        await self._tenant_logs.sum_up(checked_tenant(tenant))
+        return self.tenants.spent(tenant)
+
+    async def set_tenant_budget(self, tenant: str, budget: SpendingBudget | None) -> None:
+        """What *tenant* may spend from now on; None is no limit. The manager's, not the store's:
+        it is not kept. Raises InvalidInput, InvalidConfig, StoreError."""
+        await self._tenant_logs.sum_up(checked_tenant(tenant))
+        self.tenants.set_budget(tenant, budget)
+
+    async def _know_tenant(self, tenant: str | None) -> None:
+        """A budget cannot be kept before it is known what was spent of it."""
+        if tenant is not None and self.tenants.budget(tenant) is not None:
+            await self._tenant_logs.sum_up(tenant)
 
     async def apply_retention(
         self, rules: Sequence[Retention], *, now: float | None = None, dry_run: bool = False
@@ -408,15 +461,17 @@ class SessionManager:
             config = self.bound(state, tools)
             records = recovery_records(state, recovery or config.recovery)
             await self.loader.write(state, hold, records)
-            return self.add(state, config, hold)
+            return await self.add(state, config, hold)
 
     def bound(self, state: SessionState, tools: Sequence[Tool] = ()) -> SessionConfig:
         """The configuration in the log, with the manager's callables and those of *tools*."""
         config = bind_tools(load_config(state.config).checked(), (*self._tools, *tools))
         return self._world.shared(config)[0]
 
-    def add(self, state: SessionState, config: SessionConfig, hold: Hold) -> Actor:
-        """The live actor of a session that was made or taken."""
+    async def add(self, state: SessionState, config: SessionConfig, hold: Hold) -> Actor:
+        """The live actor of a session that was made or taken. Raises StoreError where its tenant
+        has a budget, and what was spent of it cannot be read."""
+        await self._know_tenant(tenant_of(state.labels))
         actor = Actor(
             state=state,
             config=config,
@@ -427,6 +482,7 @@ class SessionManager:
             gone=self._forget,
         )
         self._live[state.session] = actor
+        actor.core.account.tell_tenant()
         actor.turns.resume()
         self.sweeper.came()
         return actor
@@ -492,6 +548,11 @@ class SessionManager:
     def live(self) -> tuple[str, ...]:
         """The sessions that are in memory."""
         return tuple(self._live)
+
+    @property
+    def open_turns(self) -> int:
+        """How many turns are open in the sessions that are in memory. Costs a walk over these."""
+        return sum(len(actor.turns.runs) for actor in self._live.values())
 
     @property
     def running_works(self) -> tuple[str, ...]:

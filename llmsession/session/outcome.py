@@ -10,7 +10,15 @@ import msgspec
 from llmsession.turns.blocks import Block, parse_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message
-from llmsession.turns.records import CallReceipt, Terminal, TurnCommitted, TurnFailed, TurnImported
+from llmsession.turns.prices import NANO
+from llmsession.turns.records import (
+    CallReceipt,
+    Overrun,
+    Terminal,
+    TurnCommitted,
+    TurnFailed,
+    TurnImported,
+)
 from llmsession.turns.usage import Usage
 
 from .state import OpenTurn
@@ -19,6 +27,7 @@ __all__ = [
     "Closed",
     "InterruptOutcome",
     "InterruptResult",
+    "ModelUsage",
     "SessionPhase",
     "SessionStatus",
     "SessionUsage",
@@ -32,11 +41,12 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a turn ended. Exactly one for each accepted turn.
 
     ``stop_reason`` is the provider's, or one of ours: cancelled, error, max_steps, max_seconds,
-    max_turn_tokens, imported (where the source gives none); for an aborted turn the reason:
+    max_turn_tokens, budget, imported (where the source gives none); for an aborted turn the reason:
     interrupt, replaced, crash, closed; for a failed one its cause. ``messages`` are what was
     committed. For a dropped turn ``user_body`` is what the user said, as JSON blocks, and
     ``calls`` the tools that had started.
     ``unread_steers`` were accepted and never read by the model, as JSON blocks each.
+    ``overrun`` says which budget ended the turn, where one did.
     """
 
     turn: TurnId
@@ -49,6 +59,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[CallReceipt, ...] = ()
     still_running: tuple[str, ...] = ()
     error: str | None = None
+    overrun: Overrun | None = None
 
     @property
     def user_content(self) -> tuple[Block, ...]:
@@ -79,6 +90,7 @@ def outcome_of(
             unread_steers=unread,
             still_running=still_running,
             error=record.error,
+            overrun=record.overrun,
         )
     failed = isinstance(record, TurnFailed)
     return TurnOutcome(
@@ -91,6 +103,7 @@ def outcome_of(
         calls=record.calls,
         still_running=still_running,
         error=record.error if isinstance(record, TurnFailed) else None,
+        overrun=record.overrun if isinstance(record, TurnFailed) else None,
     )
 
 
@@ -166,6 +179,12 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Turns in the history."""
     context_tokens: int
     """The size of what the model would be sent now."""
+    context_method: str = "estimate"
+    """How that is known: from the last reported ``usage`` on, or by an ``estimate`` of it all."""
+    counted_tokens: int = 0
+    """The size of the last request that was built, ..."""
+    counted_at: float | None = None
+    """... and when that was, in seconds since the epoch; None before there was one."""
     budget_tokens: int
     """What a request may hold: the window less the room for the reply."""
     frontier: int
@@ -186,11 +205,41 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
         return self.context_tokens / self.budget_tokens
 
 
+class ModelUsage(msgspec.Struct, frozen=True):
+    """What was spent on one model. ``cost_nano_usd`` is None if it has no price."""
+
+    requests: int
+    usage: Usage
+    cost_nano_usd: int | None
+
+
 class SessionUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens spent, interrupted turns included: in all, and by turn number."""
+    """Tokens and money spent, interrupted and failed turns included: in all, and by turn number.
+
+    Costs are in nano-dollars (10^-9 USD), by the prices of the manager that is asked, each
+    request by the model that answered it; None where some of it has no price, which is not 0.
+    """
 
     total: Usage
     turns: dict[int, Usage]
+    charged_tokens: int = 0
+    """What a budget in tokens counts: each prompt only by what came since the one before it."""
+    cost_nano_usd: int | None = None
+    turn_costs_nano_usd: dict[int, int | None] = {}
+    models: dict[str, ModelUsage] = {}
+    """By the names that providers report; "" where an old log does not say."""
+    unpriced: tuple[str, ...] = ()
+    """The models that have no price."""
+
+    @property
+    def cost_usd(self) -> float | None:
+        """The cost in dollars, for reading; None as ``cost_nano_usd``."""
+        return None if self.cost_nano_usd is None else self.cost_nano_usd / NANO
+
+    @property
+    def priced_nano_usd(self) -> int:
+        """What is known of the cost: at least this much was spent."""
+        return sum(model.cost_nano_usd or 0 for model in self.models.values())
 
 
 class Closed(msgspec.Struct, frozen=True):

@@ -58,6 +58,8 @@ def resumed_run(turn: OpenTurn) -> Run:
     # Numbered before every command: the next interrupt without a turn covers it.
     run = Run(turn.number, ingress=0)
     run.usage = turn.usage
+    run.requests = list(turn.requests)
+    run.spoken = set(range(len(turn.requests)))
     run.steers = len(turn.steers)
     known = _statuses(turn)
     for call in turn.all_calls:

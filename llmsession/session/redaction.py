@@ -71,8 +71,7 @@ def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r
             left = {call: text for call, text in record.summaries.items() if call not in calls}
             return record if left == record.summaries else replace(record, summaries=left)
         case r.CompactionApplied():
-            kept = {call: text for call, text in record.frozen.items() if call not in calls}
-            return record if kept == record.frozen else replace(record, frozen=kept)
+            return _compacted(record, calls) if turns else record
     if r.turn_of(record) not in turns:
         return record
     match record:
@@ -99,6 +98,20 @@ def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r
             silenced = tuple(_silent_message(message) for message in record.messages)
             return replace(record, messages=silenced)
     return record
+
+
+def _compacted(record: r.CompactionApplied, calls: Collection[str]) -> r.CompactionApplied:
+    # A text for a prefix, or one between messages, may quote any turn; and the view that it was
+    # part of ended when the turns were forgotten.
+    kept = replace(
+        record,
+        frozen={call: text for call, text in record.frozen.items() if call not in calls},
+        inputs={call: raw for call, raw in record.inputs.items() if call not in calls},
+        texts={},
+        segment=None,
+        injected=(),
+    )
+    return record if kept == record else kept
 
 
 def _origin(record: r.SessionCreated | r.SessionForked, *, seed: bool) -> r.Record:

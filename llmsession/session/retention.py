@@ -123,6 +123,7 @@ class _Sweep:
                     await store.release(hold)
                     raise Refused("it was written to meanwhile")
                 await store.delete(row.session)
+                self._manager.tenants.deleted(row.session)
         self.deleted.append(row.session)
 
     async def _forget(self, row: SessionRow, moment: float) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from llmsession.turns.machine import Turn
-from llmsession.turns.records import Answer, CallOffer, CallReceipt, CallStatus
+from llmsession.turns.records import (
+    Answer,
+    CallOffer,
+    CallReceipt,
+    CallStatus,
+    ModelRequest,
+    Overrun,
+    Unspoken,
+)
 from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.request import Request
 from llmsession.turns.usage import Usage
@@ -48,8 +56,8 @@ class Run:
 
     __slots__ = (
         "answers", "builder", "builds", "calls", "ended_as", "grace", "ingress", "lingering",
-        "outcome", "reply", "request", "sent_tokens", "steers", "stream_at", "timers", "turn",
-        "usage", "works",
+        "outcome", "overrun", "reply", "request", "requests", "sent_tokens", "spoken", "steers",
+        "stream_at", "timers", "turn", "usage", "works",
     )  # fmt: skip
 
     def __init__(self, number: int, ingress: int) -> None:
@@ -73,17 +81,50 @@ class Run:
         self.grace: Timer | None = None
         self.lingering: tuple[str, ...] = ()
         self.usage = Usage()
+        self.requests: list[ModelRequest] = []
+        """What was asked of models for it, and used; those whose stream has ended."""
+        self.spoken: set[int] = set()
+        """Which of them have their usage in the log, with the reply."""
+        self.overrun: Overrun | None = None
+        """The budget that does not let it go on."""
 
     @property
     def number(self) -> int:
         """The turn's number."""
         return self.turn.number
 
-    def close_stream(self) -> None:
-        """The stream's end, however it came: what it cost is kept."""
-        if self.builder is not None:
-            self.usage = self.usage + self.builder.usage
+    def streaming(self) -> ModelRequest | None:
+        """The request whose reply streams, with what was reported so far."""
+        if self.builder is None:
+            return None
+        asked = self.request.model if self.request is not None else None
+        return ModelRequest(self.builder.model or asked, self.builder.usage)
+
+    def close_stream(self) -> ModelRequest | None:
+        """The stream's end, however it came: what it cost is kept, and returned."""
+        request = self.streaming()
+        if request is not None:
+            self.usage = self.usage + request.usage
+            self.requests.append(request)
             self.builder = None
+        return request
+
+    def note_spoken(self) -> None:
+        """The reply to the last request is written, with its usage."""
+        self.spoken.add(len(self.requests) - 1)
+
+    def unspoken(self) -> tuple[Unspoken, ...]:
+        """The requests that the turn's last record has to tell of. Of what cost nothing and said
+        nothing there is nothing to tell."""
+        told: list[Unspoken] = []
+        place = 0
+        for at, request in enumerate(self.requests):
+            if at not in self.spoken:
+                if request.usage == Usage():
+                    continue
+                told.append(Unspoken(place, request.usage, request.model))
+            place += 1
+        return tuple(told)
 
     def receipts(self) -> tuple[CallReceipt, ...]:
         """The calls of this turn that had started."""

@@ -20,6 +20,7 @@ from llmsession.turns import records as r
 from llmsession.turns.blocks import join_blocks
 from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
 from llmsession.turns.naming import (
+    name_budget,
     name_interrupt,
     name_limit,
     name_reply,
@@ -30,6 +31,7 @@ from llmsession.turns.naming import (
 from llmsession.turns.previews import Preview
 from llmsession.turns.reply import Reply, ReplyBuilder, committed_blocks, rename_calls
 from llmsession.turns.request import Request, StepTag
+from llmsession.turns.spending import exhausted
 from llmsession.turns.stop import Follow, stop_rule
 
 from .compactor import Compactor
@@ -48,6 +50,7 @@ _SETTLE: dict[str, r.SettleReason] = {
     "max_steps": "limit",
     "max_seconds": "limit",
     "max_turn_tokens": "limit",
+    "budget": "limit",
 }
 
 
@@ -64,6 +67,7 @@ class TurnRunner:
         self._works = RunWorks(core, self._stopped)
         self.toolbox = Toolbox(core, self._works, self.feed)
         self.compactor = Compactor(core, self._resume_build)
+        self._warned = False
         self._waiting_build: Callable[[], None] | None = None
 
     # Feeding the machine.
@@ -93,7 +97,7 @@ class TurnRunner:
             Phase.STREAMING,
             Phase.STOPPING,
         ):
-            run.close_stream()
+            self._close_stream(run)
         for effect in effects:
             _PERFORM[type(effect)](self, run, effect)
         if run.turn.phase in ENDED:
@@ -142,6 +146,11 @@ class TurnRunner:
     def _build_if_wanted(self, run: Run, effect: e.BuildContext, wanted: int) -> None:
         if run.builds != wanted or run.turn.phase is not Phase.BUILDING:
             return
+        run.overrun = self._core.account.overrun(self._core.config.budget)
+        if run.overrun is not None:
+            error, on_failure = str(exhausted(run.overrun)), self._core.config.on_failure
+            self.feed(run, name_budget(run.turn, error, on_failure=on_failure, tag=effect.tag))
+            return
         self.compactor.apply_if_ready()
         if self.compactor.is_applying:
             self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
@@ -154,13 +163,14 @@ class TurnRunner:
 
     def _build(self, run: Run, effect: e.BuildContext, wanted: int) -> None:
         core, state = self._core, self._core.state
-        built = core.builder.build(state.context_messages(), state.view)
-        core.context_tokens = built.tokens
+        built = core.builder.build(state.context_messages(), state.view, state.reported)
+        core.counted(built.size)
         budget = core.budget_tokens
         # A request that the provider found too large has to shrink, whatever we estimated.
         ceiling = min(budget, run.sent_tokens - 1) if effect.overflows else budget
         if built.tokens > ceiling:
-            plan = self.compactor.forced(built.tokens, built.tokens - ceiling)
+            overflow = bool(effect.overflows)
+            plan = self.compactor.forced(built.size, ceiling, overflow=overflow)
             if plan is not None:
                 self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
                 self.compactor.write(plan)
@@ -174,8 +184,20 @@ class TurnRunner:
             self.feed(run, e.GaveUpDropped(tag=effect.tag, cause="invalid_request", error=broken))
             return
         run.request, run.sent_tokens = built.request, built.tokens
-        self.compactor.consider(built.tokens)
+        self._warn(run, built.tokens)
+        self.compactor.consider(built.size)
         self.feed(run, e.ContextBuilt(tag=effect.tag))
+
+    def _warn(self, run: Run, tokens: int) -> None:
+        """Tell, once, that a context has come close to its budget."""
+        core = self._core
+        warning = core.config.compaction.warning or 0.90
+        near = tokens >= core.budget_tokens * warning
+        if near and not self._warned:
+            budget = core.budget_tokens
+            record = r.ContextWarned(turn=run.number, tokens=tokens, budget_tokens=budget)
+            core.journal.write(record)
+        self._warned = near
 
     def _resume_build(self) -> None:
         waiting, self._waiting_build = self._waiting_build, None
@@ -250,10 +272,17 @@ class TurnRunner:
             run, name_reply(run.turn, reply, offers, steers=run.steers, limits=limits, tag=tag)
         )
 
+    def _close_stream(self, run: Run) -> None:
+        request = run.close_stream()
+        if request is not None:
+            self._core.account.add(request)
+
     # JOURNALING
 
     def _spoken(self, run: Run, blocks: tuple[bytes, ...], stop_reason: str | None) -> r.Spoken:
         reply = run.reply
+        if reply is not None:
+            run.note_spoken()
         return r.Spoken(
             body=join_blocks(blocks),
             started_at=run.stream_at,
@@ -324,8 +353,9 @@ class TurnRunner:
             spoken = self._spoken(run, blocks, run.reply.stop_reason) if blocks else None
         elif effect.keep == "text" and run.builder is not None:
             blocks = run.builder.text_blocks()
+            self._close_stream(run)
             spoken = self._spoken(run, blocks, "cancelled") if blocks else None
-        run.close_stream()
+        self._close_stream(run)
         record = r.TurnCommitted(
             turn=run.number,
             stop_reason=effect.stop_reason,
@@ -333,24 +363,32 @@ class TurnRunner:
             spoken=spoken,
             settle=_SETTLE.get(effect.stop_reason),
             error=effect.error,
+            unspoken=run.unspoken(),
+            overrun=run.overrun if effect.stop_reason == "budget" else None,
         )
         self._core.journal.write(record, lambda: self.feed(run, e.Committed()))
 
     def _journal_abort(self, run: Run, effect: e.JournalAbort) -> None:
-        run.close_stream()
+        self._close_stream(run)
         record = r.TurnAborted(
-            turn=run.number, reason=effect.reason, usage=run.usage, calls=run.receipts()
+            turn=run.number,
+            reason=effect.reason,
+            usage=run.usage,
+            calls=run.receipts(),
+            unspoken=run.unspoken(),
         )
         self._core.journal.write(record, lambda: self.feed(run, e.Aborted()))
 
     def _journal_failure(self, run: Run, effect: e.JournalFailure) -> None:
-        run.close_stream()
+        self._close_stream(run)
         record = r.TurnFailed(
             turn=run.number,
             cause=effect.cause,
             error=effect.error,
             usage=run.usage,
             calls=run.receipts(),
+            unspoken=run.unspoken(),
+            overrun=run.overrun if effect.cause == "budget" else None,
         )
         self._core.journal.write(record, lambda: self.feed(run, e.Failed()))
 

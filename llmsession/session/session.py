@@ -20,9 +20,9 @@ from llmsession.turns.machine import tag_of
 from llmsession.turns.messages import Message, count_turns
 from llmsession.turns.previews import ToolUse
 from llmsession.turns.request import Request
-from llmsession.turns.usage import Usage
 
 from . import commands as c
+from .account import usage_of
 from .actor import Actor
 from .checked import (
     checked_if_busy,
@@ -36,6 +36,7 @@ from .compactor import CompactionOutcome
 from .config import SessionConfig, ToolResult, WhenBusy
 from .forking import fork_of
 from .hub import Subscription
+from .labels import tenant_of
 from .outcome import (
     Closed,
     InterruptOutcome,
@@ -114,7 +115,7 @@ class LLMSession:
         next step boundary and returns that turn. A repeat of *command_id* returns the same turn
         and sends nothing. *expected_head* is the last committed turn that the caller knows.
 
-        Raises InvalidMessage, SessionBusy, HeadMoved, KeyReused, Overloaded.
+        Raises InvalidMessage, SessionBusy, HeadMoved, KeyReused, Overloaded, BudgetExhausted.
         """
         body = checked_user_body(content)
         if when_busy not in _WHEN_BUSY:
@@ -137,7 +138,7 @@ class LLMSession:
         TurnNotOpen (the turn has ended; nothing was changed), InvalidMessage.
         """
         actor = await self._live()
-        answers = await prepare_answers(results, compaction=actor.core.config.compaction)
+        answers = await prepare_answers(results, compaction=actor.core.capping)
         command = c.Submit(actor.mailbox.number(), command_id, answers)
         actor.put(command)
         await command.promise.wait()
@@ -330,6 +331,11 @@ class LLMSession:
         """The session's labels: a copy."""
         return dict(self._actor.state.labels)
 
+    @property
+    def tenant(self) -> str | None:
+        """Who the session belongs to, as it was created; its spending counts to their budget."""
+        return tenant_of(self._actor.state.labels)
+
     def summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
         """What this conversation was about, in at most *max_chars* characters: what was asked,
         the tools and files that were used, the last answer. Picked from the history by rules,
@@ -353,7 +359,7 @@ class LLMSession:
     def status(self) -> SessionStatus:
         """Where the session stands. Costs a projection of the context."""
         actor, core, state = self._actor, self._actor.core, self._actor.state
-        run = actor.turns.current
+        run, size = actor.turns.current, core.size_now()
         phase: SessionPhase = "running" if run is not None else "idle"
         if actor.standing != "live":
             phase = "closed" if actor.standing == "closing" else actor.standing
@@ -370,7 +376,10 @@ class LLMSession:
             generation=state.generation,
             messages=len(state.history),
             turns=count_turns(state.history),
-            context_tokens=core.builder.tokens(self.context()),
+            context_tokens=size.tokens,
+            context_method=size.method,
+            counted_tokens=core.context_tokens,
+            counted_at=core.counted_at,
             budget_tokens=core.budget_tokens,
             frontier=state.view.frontier,
             jobs=actor.turns.runner.compactor.jobs + actor.changes.jobs,
@@ -386,15 +395,10 @@ class LLMSession:
         return self._actor.open_calls
 
     def usage(self) -> SessionUsage:
-        """Tokens spent by ended turns, interrupted ones included, and by the open one so far."""
-        state, run = self._actor.state, self._actor.turns.current
-        turns = dict(state.turn_usage)
-        total = state.usage
-        if run is not None:
-            spent = run.usage + (run.builder.usage if run.builder else Usage())
-            turns[run.number] = spent
-            total = total + spent
-        return SessionUsage(total=total, turns=turns)
+        """What ended turns spent, interrupted ones included, and the open one so far: tokens, and
+        what they cost by the manager's prices."""
+        actor = self._actor
+        return usage_of(actor.state, actor.core.world.prices, actor.turns.current)
 
     async def read_conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
         """As ``conversation``; the form that remote sessions have too."""
@@ -415,6 +419,10 @@ class LLMSession:
     async def read_usage(self) -> SessionUsage:
         """As ``usage``."""
         return self.usage()
+
+    async def read_summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
+        """As ``summary``."""
+        return self.summary(max_chars=max_chars)
 
     # Events.
 

@@ -35,6 +35,8 @@ class Settings:
             return
         config = replace(self._core.config, **command.changes).checked()
         self._check_tools(config)
+        if command.changes.keys() & {"model", "budget"}:
+            self._core.world.check_priced(config, self._core.account.tenant)
         old, new = self._core.config.frame(), config.frame()
         record = r.SessionConfigured(
             config=store_config(config),

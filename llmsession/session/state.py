@@ -15,10 +15,12 @@ from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text
 from llmsession.turns.ids import TurnCounter, TurnId
 from llmsession.turns.messages import Message, Role, message_id
 from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, settled_answer
+from llmsession.turns.spending import Charged, with_unspoken
 from llmsession.turns.usage import Usage
 
 from .cuts import forgotten_turns, messages_before, messages_through
 from .redaction import NOTHING_SAID, Redaction, redact_answer
+from .reported import Reported
 
 __all__ = ["OpenTurn", "SessionState", "fold"]
 
@@ -27,8 +29,8 @@ class OpenTurn:
     """A turn that was accepted and has not ended: its staged messages, and what waits."""
 
     __slots__ = (
-        "all_calls", "answers", "asked_at", "body", "calls", "carried", "number", "staged",
-        "started", "steers", "step", "told", "usage",
+        "all_calls", "answers", "asked_at", "body", "calls", "carried", "number", "requests",
+        "staged", "started", "steers", "step", "told", "usage",
     )  # fmt: skip
 
     def __init__(self, number: int, body: msgspec.Raw) -> None:
@@ -49,6 +51,8 @@ class OpenTurn:
         self.answers: dict[str, r.Answer] = {}
         self.all_calls: list[r.CallOffer] = []
         self.usage = Usage()
+        self.requests: list[r.ModelRequest] = []
+        """Those whose replies are in the log."""
 
     @property
     def unanswered(self) -> tuple[r.CallOffer, ...]:
@@ -82,6 +86,11 @@ class SessionState:
         """Committed messages that are not in the tuple yet, while a whole log is folded."""
         self.head_turn: int | None = None
         self.counter = TurnCounter()
+        self.reported: Reported | None = None
+        """What the provider said of the newest request that the context still begins with."""
+        self._committed_report: Reported | None = None
+        self.prefix_broken = False
+        """Have the model, the system text or the tools changed since the last reply?"""
         self.open: dict[int, OpenTurn] = {}
         self.view = View()
         self.summaries: dict[str, str] = {}
@@ -104,6 +113,10 @@ class SessionState:
         self.commands: dict[str, r.CommandAnswer] = {}
         self.turn_usage: dict[int, Usage] = {}
         self.usage = Usage()
+        self.requests: dict[int, tuple[r.ModelRequest, ...]] = {}
+        """What was asked of models for each ended turn, in order: the usage ledger."""
+        self.charged = Charged()
+        """What budgets charge for it, and the prompt that the next one is compared with."""
 
     def running(self) -> OpenTurn | None:
         """The open turn that has started, if any."""
@@ -173,6 +186,8 @@ class SessionState:
             self._drop(turn)
         self.commands = {}
         self.turn_usage, self.usage = {}, Usage()
+        # What the parent was charged for is not charged again.
+        self.requests, self.charged = {}, Charged(0, self.charged.prompt_tokens)
 
     def _labelled(self, record: r.SessionLabelled) -> None:
         self.labels = record.labels
@@ -181,6 +196,12 @@ class SessionState:
         self.config = record.config
         if record.voids_thinking:
             self.view = self.view.voided(len(self.context_messages()))
+            self._unreport()
+            self.prefix_broken = True
+
+    def _unreport(self) -> None:
+        """What was sent is not what would be sent now."""
+        self.reported = self._committed_report = None
 
     def _accepted(self, record: r.TurnAccepted) -> None:
         self.counter.saw(record.turn)
@@ -248,7 +269,8 @@ class SessionState:
         if record.turn in self.said_at:
             self.committed_at[record.turn] = record.seq
         self.receipts = self.receipts[turn.carried :]
-        self._end(record.turn, "committed", record.usage)
+        self._committed_report = self.reported
+        self._end(turn, "committed", record)
 
     def _imported(self, record: r.TurnImported) -> None:
         self.counter.saw(record.turn)
@@ -257,6 +279,7 @@ class SessionState:
             self.committed_at[record.turn] = record.seq
             self.said_at[record.turn] = record.messages[0].created_at or record.at
         self.history = self.history + record.messages
+        self._unreport()
         # It was made behind another system text, with other tools.
         self.view = self.view.voided(len(self.history))
         self.head_turn = record.turn
@@ -270,27 +293,34 @@ class SessionState:
             self.summaries.pop(call.id, None)
         if turn.started:
             self.view = self.view.clamped(len(self.history))
+            self.reported = self._committed_report
 
     def _aborted(self, record: r.TurnAborted | r.TurnFailed) -> None:
-        self._drop(self.open[record.turn])
+        turn = self.open[record.turn]
+        self._drop(turn)
         if record.calls:
             self.receipts = (*self.receipts, PendingReceipt(record.turn, record.calls))
         how = "aborted" if isinstance(record, r.TurnAborted) else "failed"
-        self._end(record.turn, how, record.usage)
+        self._end(turn, how, record)
 
-    def _end(self, number: int, how: str, usage: Usage) -> None:
-        self.ended[number] = how
-        self.turn_usage[number] = usage
-        self.usage = self.usage + usage
+    def _end(self, turn: OpenTurn, how: str, record: r.Terminal) -> None:
+        self.ended[turn.number] = how
+        self.turn_usage[turn.number] = record.usage
+        self.usage = self.usage + record.usage
+        requests = with_unspoken(turn.requests, record.unspoken, record.usage)
+        self.requests[turn.number] = requests
+        self.charged = self.charged.after(requests)
 
     def _summaries(self, record: r.SummariesStored) -> None:
         self.summaries.update(record.summaries)
 
     def _compacted(self, record: r.CompactionApplied) -> None:
         self.view = self.view.applied(plan_of(record), len(self.context_messages()))
+        self._unreport()
 
     def _cleared(self, record: r.ConversationCleared) -> None:
         self.generation = record.generation
+        self._unreport()
         self.history = ()
         self.head_turn = None
         self.view = View(version=self.view.version + 1)
@@ -306,6 +336,7 @@ class SessionState:
         self.generation = record.generation
         self._set_history(self.history[:kept])
         self.view = self.view.clamped(kept)
+        self._unreport()
         for message in gone:
             for call in message.tool_calls:
                 self.summaries.pop(call.id, None)
@@ -320,6 +351,7 @@ class SessionState:
         calls = {call for call, turn in self.call_turns.items() if turn in turns}
         self.generation = record.generation
         self._set_history(self.history[count:])
+        self._unreport()
         self.view = self.view.without_head(count, len(self.history), calls)
         for call in calls:
             self.summaries.pop(call, None)
@@ -371,7 +403,7 @@ class SessionState:
     def _redacted(self, record: r.RecordsRedacted) -> None:
         self.owed = None
 
-    def _nothing(self, record: r.CommandAnswered | r.TurnResumed) -> None:
+    def _nothing(self, record: r.CommandAnswered | r.TurnResumed | r.ContextWarned) -> None:
         pass
 
     def born_in(self, turn: int) -> str:
@@ -384,12 +416,17 @@ class SessionState:
     def _say(self, turn: OpenTurn, spoken: r.Spoken, at: float) -> None:
         if spoken.usage is not None:
             turn.usage = turn.usage + spoken.usage
+            turn.requests.append(r.ModelRequest(spoken.model, spoken.usage))
         message = self._message(
             turn, "assistant", spoken.body, spoken.started_at, at,
             model=spoken.model, provider=spoken.provider, usage=spoken.usage,
             stop_reason=spoken.stop_reason,
         )  # fmt: skip
         turn.staged = (*turn.staged, message)
+        if spoken.usage is not None and spoken.usage.prompt_tokens:
+            count = len(self._history) + len(self._late or ()) + len(turn.staged)
+            self.reported = Reported(count, spoken.usage, at)
+            self.prefix_broken = False
 
     def _close_step(
         self,
@@ -495,6 +532,7 @@ _APPLY: dict[type[r.RecordBase], Callable[[SessionState, Any], None]] = {
     r.TurnImported: SessionState._imported,
     r.SummariesStored: SessionState._summaries,
     r.CompactionApplied: SessionState._compacted,
+    r.ContextWarned: SessionState._nothing,
     r.ConversationCleared: SessionState._cleared,
     r.ConversationRewound: SessionState._rewound,
     r.ConversationForgotten: SessionState._forgotten,

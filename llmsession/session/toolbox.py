@@ -79,7 +79,7 @@ class Toolbox:
     def _recall(self, run: Run, tag: StepTag, offer: r.CallOffer, arguments: Any) -> None:
         text, is_error = recall(self._core.state.context_messages(), arguments)
         result = ToolResult(offer.id, text, is_error=is_error)
-        answer = make_answer(result, compaction=self._core.config.compaction)
+        answer = make_answer(result, compaction=self._core.capping)
         self._core.report(partial(self._tool_ended, run, tag, answer))
 
     def _run_tool(
@@ -91,7 +91,7 @@ class Toolbox:
             output = await run_callable(tool, call_input, threads=core.world.tool_threads)
             result = ToolResult(offer.id, output.content, output.is_error, output.compact_summary)
             try:
-                answers = await prepare_answers((result,), compaction=core.config.compaction)
+                answers = await prepare_answers((result,), compaction=core.capping)
             except Exception as error:  # a callable may return anything; the model is told
                 answers = (make_error(offer.id, error_text(error)),)
             core.report(partial(self._tool_ended, run, tag, answers[0]))

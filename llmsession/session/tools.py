@@ -24,7 +24,7 @@ from llmsession.turns.blocks import (
 )
 from llmsession.turns.records import Answer
 
-from .config import CompactionConfig, Tool, ToolCallable, ToolOutput, ToolResult
+from .config import CAP_CHARS, CompactionConfig, Tool, ToolCallable, ToolOutput, ToolResult
 
 __all__ = ["make_answer", "make_error", "prepare_answers", "run_callable"]
 
@@ -96,8 +96,9 @@ def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
     decoded = msgspec.json.decode(content)
     summary = result.compact_summary
     capped = None
-    if compaction.enabled:
-        capped = cap_content(decoded, max_chars=compaction.cap_chars, call_id=result.call_id)
+    if compaction.enabled is not False:
+        most = compaction.cap_chars or CAP_CHARS
+        capped = cap_content(decoded, max_chars=most, call_id=result.call_id)
         if summary is None or not summary.strip():
             summary = summarise(
                 result_text(decoded),

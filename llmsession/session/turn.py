@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from llmsession.errors import TurnAborted, TurnFailed
 from llmsession.turns.ids import TurnId
+from llmsession.turns.spending import exhausted
 
 from .hub import Subscription
 from .outcome import TurnOutcome
@@ -14,7 +15,7 @@ from .promise import Promise
 if TYPE_CHECKING:
     from .session import LLMSession
 
-__all__ = ["Turn"]
+__all__ = ["Turn", "text_or_raise"]
 
 
 class Turn:
@@ -53,20 +54,30 @@ class Turn:
     async def text(self) -> str:
         """What the assistant said last in this turn.
 
-        Raises TurnAborted or TurnFailed, with the outcome, if the turn was not committed.
+        Raises TurnAborted or TurnFailed, with the outcome, if the turn was not committed, and
+        BudgetExhausted if a budget ended it before anything was complete.
         """
-        outcome = await self.outcome()
-        if outcome.status == "aborted":
-            raise TurnAborted(
-                f"{self._named()} was aborted ({outcome.stop_reason})",
-                turn=self.id.number,
-                outcome=outcome,
-            )
-        if outcome.status == "failed":
-            raise TurnFailed(
-                f"{self._named()} failed ({outcome.stop_reason}): {outcome.error}",
-                turn=self.id.number,
-                cause_kind=outcome.stop_reason,
-                outcome=outcome,
-            )
-        return outcome.text
+        return text_or_raise(await self.outcome(), self._named())
+
+
+def text_or_raise(outcome: TurnOutcome, named: str) -> str:
+    """What the assistant said last in a turn that was committed. *named* is the turn, in errors.
+
+    Raises TurnAborted, TurnFailed or, where a budget ended it, BudgetExhausted for any other.
+    """
+    if outcome.status == "aborted":
+        raise TurnAborted(
+            f"{named} was aborted ({outcome.stop_reason})",
+            turn=outcome.turn.number,
+            outcome=outcome,
+        )
+    if outcome.status == "failed" and outcome.overrun is not None:
+        raise exhausted(outcome.overrun)
+    if outcome.status == "failed":
+        raise TurnFailed(
+            f"{named} failed ({outcome.stop_reason}): {outcome.error}",
+            turn=outcome.turn.number,
+            cause_kind=outcome.stop_reason,
+            outcome=outcome,
+        )
+    return outcome.text

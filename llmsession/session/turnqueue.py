@@ -12,6 +12,7 @@ from llmsession.turns.ids import TurnId
 from llmsession.turns.machine import Phase
 from llmsession.turns.naming import progress
 from llmsession.turns.receipts import receipt_text
+from llmsession.turns.spending import exhausted
 
 from . import commands as c
 from .core import Core
@@ -66,12 +67,16 @@ class TurnQueue:
     # Sends.
 
     def send(self, command: c.Send) -> None:
-        """Accept *command* in its mode. Raises SessionBusy, HeadMoved or Overloaded."""
+        """Accept *command* in its mode. Raises SessionBusy, HeadMoved, Overloaded or
+        BudgetExhausted, and changes nothing then."""
         current, session = self.current, self._core.session
         if command.expected_head is not None:
             self._check_head(command.expected_head)
         if command.when_busy == "reject" and self.runs:
             raise SessionBusy(f"session {session!r} has a turn open")
+        overrun = self._core.account.overrun(self._core.config.budget)
+        if overrun is not None:
+            raise exhausted(overrun)
         if command.when_busy == "steer" and current is not None and _takes_steers(current):
             self._steer(command, current)
             return

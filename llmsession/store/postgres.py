@@ -89,12 +89,12 @@ class PostgresStore:
 
     async def create(self, session: str, owner: Owner) -> Hold:
         _check_new(session, owner)
-        return await self._change(lambda _: self._owners.create(session, owner))
+        return await self._take(lambda: self._owners.create(session, owner))
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
         _check_known(session)
         _check_new(session, owner)
-        return await self._change(lambda _: self._owners.acquire(session, owner, takeover))
+        return await self._take(lambda: self._owners.acquire(session, owner, takeover))
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
         _check_known(parent)
@@ -156,6 +156,16 @@ class PostgresStore:
             with anyio.CancelScope(shield=True):
                 await self._thread.run(self._end)
                 await self._thread.end()
+
+    async def _take(self, work: Callable[[], Coroutine[Any, Any, Hold]]) -> Hold:
+        """The hold that *work* takes. What is appended under it finds a writer that is ready."""
+
+        async def taken(_: Cipher) -> Hold:
+            hold = await work()
+            self._writer.rouse()
+            return hold
+
+        return await self._change(taken)
 
     async def _look(self, work: Callable[[Cipher], Coroutine[Any, Any, T]]) -> T:
         """What *work* returns in our loop. It changes nothing, and ends with who waits for it."""

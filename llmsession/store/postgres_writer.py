@@ -38,7 +38,7 @@ CLOSE_S = 5.0
 
 LANES = 3
 """While one group is written the next one is made, and their commits share the server's flush. A
-connection is made when there is a group for it: one for most."""
+lane connects when there is a group for it, which no other lane can take meanwhile: one for most."""
 
 
 class Writer:
@@ -64,7 +64,8 @@ class Writer:
         self._calls_for_us = True
         self._closing = self._ended = False
         self._wake = asyncio.Event()
-        self._lanes: list[asyncio.Task[None]] = []
+        self._lanes: list[Lane] = []
+        self._serving: list[asyncio.Task[None]] = []
 
     def put(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         """Write *batch* when its turn comes. Called in the event loop that is to be told."""
@@ -74,7 +75,7 @@ class Writer:
         self._waiting.append(Entry(batch, Caller(), done))
         if self._calls_for_us:
             self._calls_for_us = False
-            self._thread.soon(self._rouse)
+            self._thread.soon(self.rouse)
         if self._ended:  # between the look at ``_closing`` and here
             self.give_up(CLOSED)
 
@@ -86,22 +87,35 @@ class Writer:
 
     async def end(self) -> None:
         """Return when those that were taken are done. Once closed."""
-        self._rouse()
-        await asyncio.gather(*self._lanes)
+        self.rouse()
+        await asyncio.gather(*self._serving)
         self._ended = True
         self.give_up(CLOSED)
 
-    def _rouse(self) -> None:
+    def rouse(self) -> None:
+        """Begin, if that was not done, and look at what waits. A session was taken: appends will
+        come, and the first ones need not wait for a connection."""
         if not self._lanes:
-            self._lanes = [asyncio.create_task(Lane(self).serve()) for _ in range(LANES)]
+            self._lanes = [Lane(self) for _ in range(LANES)]
+            self._serving = [asyncio.create_task(lane.serve()) for lane in self._lanes]
         self._wake.set()
 
-    async def take(self) -> list[Unit]:
-        """The next group, once there is one; none when all is done. Until they are ``freed``
-        nobody else gets batches of these sessions."""
+    def is_first(self, lane: Lane) -> bool:
+        """Is it the lane that connects before there is anything to write?"""
+        return lane is self._lanes[0]
+
+    async def take(self, lane: Lane) -> list[Unit]:
+        """The next group for *lane*, once there is one; none when all is done. Until they are
+        ``freed`` nobody else gets batches of these sessions."""
+        prepared = False
         while True:
             self._wake.clear()
             self._calls_for_us = True  # who comes from here on says so
+            served = any(other.is_connected for other in self._lanes)
+            if self._waiting and served and not (lane.is_connected or prepared):
+                prepared = True
+                await lane.prepare()
+                continue
             if units := form_group(self._waiting, self._busy):
                 self._busy.update(unit.first.session for unit in units)
                 return units
@@ -134,10 +148,24 @@ class Lane:
         self._connection: Connection | None = None
         self._patience = Patience(self._connections.retry_s)
 
+    @property
+    def is_connected(self) -> bool:
+        """Can it write a group without connecting first?"""
+        return self._connection is not None and not self._connection.is_closed()
+
+    async def prepare(self) -> None:
+        """Connect before there is a group that would wait for it. Never raises: what is wrong is
+        told to those whose group meets it."""
+        with suppress(SessionError, *FAILURES):
+            await self._writer.begin()
+            await self._connected()
+
     async def serve(self) -> None:
         """Write until all is done."""
         try:
-            while units := await self._writer.take():
+            if self._writer.is_first(self):
+                await self.prepare()
+            while units := await self._writer.take(self):
                 await self._write(units)
         finally:
             if self._connection is not None:

@@ -35,7 +35,7 @@ def state_parts(state: SessionState) -> dict[str, str]:
         "noted": state.noted,
         "origin": [state.births, state.labels, state.seed, state.source],
         "commands": state.commands,
-        "usage": [state.turn_usage, state.usage],
+        "usage": [state.turn_usage, state.usage, state.requests, state.charged],
     }
     return {name: digest(msgspec.json.encode(part)) for name, part in parts.items()}
 

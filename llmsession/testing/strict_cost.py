@@ -44,7 +44,8 @@ class Cost(msgspec.Struct, frozen=True):
         prompt = PromptCost(
             new=usage.input_tokens,
             read=usage.cache_read_tokens,
-            written_5m=usage.cache_write_tokens,
+            written_5m=usage.cache_write_tokens - usage.cache_write_1h_tokens,
+            written_1h=usage.cache_write_1h_tokens,
         )
         return cls(prompt, usage.output_tokens)
 
@@ -53,7 +54,7 @@ class Cost(msgspec.Struct, frozen=True):
         """The same in the words of the rest of this library."""
         prompt = self.prompt
         written = prompt.written_5m + prompt.written_1h
-        return Usage(prompt.new, self.output, prompt.read, written)
+        return Usage(prompt.new, self.output, prompt.read, written, prompt.written_1h)
 
 
 def cost_of_reply(prompt: PromptCost, blocks: Iterable[dict[str, Any]]) -> Cost:

@@ -25,8 +25,10 @@ from .machine import TurnLimits
 from .messages import Message, Role, count_turns
 from .naming import OnFailure
 from .previews import Preview, TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
-from .records import InterruptPolicy, Record, Seed
+from .prices import PRICES, Price
+from .records import InterruptPolicy, Overrun, Record, Seed
 from .request import Profile, Request, RequestMessage, StepTag
+from .spending import Spending, SpendingBudget
 from .stream import (
     BlockDelta,
     BlockStarted,
@@ -39,6 +41,7 @@ from .stream import (
 from .usage import Usage
 
 __all__ = [
+    "PRICES",
     "Block",
     "BlockDelta",
     "BlockStarted",
@@ -50,7 +53,9 @@ __all__ = [
     "Message",
     "OnFailure",
     "OpaqueBlock",
+    "Overrun",
     "Preview",
+    "Price",
     "Profile",
     "Record",
     "RedactedThinkingBlock",
@@ -60,6 +65,8 @@ __all__ = [
     "RequestMessage",
     "Role",
     "Seed",
+    "Spending",
+    "SpendingBudget",
     "StepTag",
     "StreamEvent",
     "TextBlock",

@@ -147,9 +147,11 @@ class StreamOverflowed(Event, frozen=True):
 
 
 class GaveUpKept(Event, frozen=True):
-    """The provider was given up; the completed steps are kept."""
+    """The provider was given up, or must not be asked; the completed steps are kept. *stop_reason*
+    is one of ``TURN_STOP_REASONS``."""
 
     error: str
+    stop_reason: str = "error"
 
 
 class GaveUpDropped(Event, frozen=True):

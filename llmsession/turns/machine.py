@@ -341,7 +341,9 @@ def _to_committing(turn: Turn, event: e.Event) -> Moved:
     if isinstance(event, e.ReplyFinished):
         return turn, (e.JournalCommit(tag=tag, stop_reason=event.stop_reason),)
     if isinstance(event, e.GaveUpKept):
-        commit = e.JournalCommit(tag=tag, stop_reason="error", keep="steps", error=event.error)
+        commit = e.JournalCommit(
+            tag=tag, stop_reason=event.stop_reason, keep="steps", error=event.error
+        )
         return turn, (commit,)
     how = turn.ending.how if turn.ending else "keep_steps"
     keep: Literal["steps", "text"] = "text" if how == "keep_text" else "steps"

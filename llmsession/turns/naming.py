@@ -16,6 +16,7 @@ from .stop import Follow, stop_rule
 __all__ = [
     "OnFailure",
     "name_answers",
+    "name_budget",
     "name_interrupt",
     "name_limit",
     "name_reply",
@@ -91,6 +92,14 @@ def name_stream_failure(
     if on_failure == "keep_steps" and turn.keepable and error.kind != "overflow":
         return e.GaveUpKept(tag=tag, error=str(error))
     return e.GaveUpDropped(tag=tag, cause=error.kind, error=str(error))
+
+
+def name_budget(turn: Turn, error: str, *, on_failure: OnFailure, tag: StepTag) -> e.Event:
+    """The step may not be asked for: the budget is used up. What is kept is what would be kept
+    of a provider that was given up."""
+    if on_failure == "keep_steps" and turn.keepable:
+        return e.GaveUpKept(tag=tag, error=error, stop_reason="budget")
+    return e.GaveUpDropped(tag=tag, cause="budget", error=error)
 
 
 def _backoff_s(retries: int) -> float:

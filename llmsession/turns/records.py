@@ -22,15 +22,20 @@ __all__ = [
     "CommandAnswer",
     "CommandAnswered",
     "CompactionApplied",
+    "ContextWarned",
     "ConversationCleared",
     "ConversationForgotten",
     "ConversationRewound",
+    "Injected",
     "InterruptPolicy",
+    "ModelRequest",
+    "Overrun",
     "Record",
     "RecordBase",
     "RecordsRedacted",
     "Runner",
     "Seed",
+    "Segment",
     "SessionConfigured",
     "SessionCreated",
     "SessionForked",
@@ -44,6 +49,7 @@ __all__ = [
     "Terminal",
     "ToolsAnswered",
     "ToolsRequested",
+    "Trigger",
     "TurnAborted",
     "TurnAccepted",
     "TurnCommitted",
@@ -51,6 +57,7 @@ __all__ = [
     "TurnImported",
     "TurnResumed",
     "TurnStarted",
+    "Unspoken",
     "decode_record",
     "encode_record",
     "is_terminal",
@@ -61,6 +68,21 @@ Runner: TypeAlias = Literal["caller", "session"]
 CallStatus: TypeAlias = Literal["finished", "failed", "unknown"]
 SettleReason: TypeAlias = Literal["cancelled", "deadline", "limit", "error", "crash"]
 InterruptPolicy: TypeAlias = Literal["drop_turn", "keep_steps", "keep_text"]
+Trigger: TypeAlias = Literal[
+    "threshold",
+    "cold_cache",
+    "prefix_broken",
+    "pays_back",
+    "idle",
+    "asked",
+    "overflow",
+    "caller",
+    "window",
+]
+"""Why a compaction was applied when it was: the context passed its mark and the rewrite pays
+back (pays_back), or nothing was asked of the scheduler (threshold); the provider's cache was cold
+or about to be (cold_cache, idle); the prefix had broken anyway (prefix_broken); the next request
+would not fit (window), or the provider refused it (overflow); somebody asked."""
 
 
 class CommandAnswer(msgspec.Struct, frozen=True):
@@ -113,6 +135,52 @@ class CallReceipt(msgspec.Struct, frozen=True):
     name: str
     status: CallStatus
     brief: str = ""
+
+
+class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A text that stands for the first ``upto`` messages in the context. ``by`` says who wrote
+    it: rules (extractive), a model, or the caller."""
+
+    upto: int
+    text: str
+    by: Literal["extractive", "model", "caller"] = "extractive"
+
+
+class Injected(msgspec.Struct, frozen=True):
+    """A text that the context has and the history has not: before the message at position
+    ``at``, on the user's side; at -1 it ends the system text."""
+
+    at: int
+    text: str
+
+
+class ModelRequest(msgspec.Struct, frozen=True):
+    """One request to a model, and what the provider said that it used: what there is to pay for.
+    ``model`` is None where that is not known."""
+
+    model: str | None
+    usage: Usage
+
+
+class Unspoken(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request whose reply is in no record: it was interrupted, broke off, or left nothing.
+    ``at`` is its place among all requests of its turn, from 0."""
+
+    at: int
+    usage: Usage
+    model: str | None = None
+
+
+class Overrun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A budget that is used up. ``limit`` and ``spent`` are in ``unit``; ``unpriced`` are models
+    that something was spent on and that have no price, where that is why."""
+
+    whose: Literal["session", "tenant"]
+    name: str
+    unit: Literal["tokens", "nano_usd"]
+    limit: int
+    spent: int
+    unpriced: tuple[str, ...] = ()
 
 
 class Seed(msgspec.Struct, frozen=True):
@@ -257,6 +325,10 @@ class TurnCommitted(RecordBase, frozen=True, tag="turn.committed"):
     spoken: Spoken | None = None
     settle: SettleReason | None = None
     error: str | None = None
+    unspoken: tuple[Unspoken, ...] = ()
+    """Of this turn's requests those whose usage is in no other record, in their order."""
+    overrun: Overrun | None = None
+    """The budget that ended it."""
 
 
 class TurnAborted(RecordBase, frozen=True, tag="turn.aborted"):
@@ -267,17 +339,20 @@ class TurnAborted(RecordBase, frozen=True, tag="turn.aborted"):
     reason: str
     usage: Usage
     calls: tuple[CallReceipt, ...] = ()
+    unspoken: tuple[Unspoken, ...] = ()
 
 
 class TurnFailed(RecordBase, frozen=True, tag="turn.failed"):
     """Given up and dropped. ``cause`` is ``retryable``, ``overflow``, ``fatal``, ``refusal``,
-    ``context_too_large``, ``invalid_request`` or a limit's stop reason."""
+    ``context_too_large``, ``invalid_request``, ``budget`` or a limit's stop reason."""
 
     turn: int
     cause: str
     error: str
     usage: Usage
     calls: tuple[CallReceipt, ...] = ()
+    unspoken: tuple[Unspoken, ...] = ()
+    overrun: Overrun | None = None
 
 
 class TurnResumed(RecordBase, frozen=True, tag="turn.resumed"):
@@ -304,8 +379,15 @@ class SummariesStored(RecordBase, frozen=True, tag="summaries.stored"):
 
 
 class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):
-    """The frontier moved. ``frozen`` holds the texts that are shown from now on; history is
-    untouched. Token counts are estimates of the context before and after."""
+    """What is shown changed: the new entries of a view, by kind; history is untouched.
+
+    ``frozen`` holds the texts shown for results before ``frontier``, ``inputs`` the JSON shown
+    for the inputs of calls, ``texts`` what is shown for text blocks (``message id#index``),
+    ``segment`` the text for a prefix, ``omitted`` the ranges of positions that are left out,
+    ``injected`` all texts that are placed between messages from now on, if ``sets_injected``.
+    Token counts are estimates of the messages before and after. ``trigger`` says why now,
+    ``reason`` says it in words, and ``figures`` are the numbers that it was decided by.
+    """
 
     policy: str
     reason: str
@@ -317,6 +399,24 @@ class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):
     results_redacted: int = 0
     turns_compacted: int = 0
     voids_thinking: bool = True
+    inputs: dict[str, msgspec.Raw] = {}
+    texts: dict[str, str] = {}
+    segment: Segment | None = None
+    omitted: tuple[tuple[int, int], ...] = ()
+    injected: tuple[Injected, ...] = ()
+    sets_injected: bool = False
+    drops_thinking: bool = False
+    trigger: Trigger = "threshold"
+    figures: dict[str, int] = {}
+
+
+class ContextWarned(RecordBase, frozen=True, tag="context.warning"):
+    """A request came close to what the model takes: ``tokens`` of ``budget_tokens``. Told once,
+    and again only after it was below that."""
+
+    turn: int
+    tokens: int
+    budget_tokens: int
 
 
 class ConversationCleared(RecordBase, frozen=True, tag="conversation.cleared"):
@@ -370,6 +470,7 @@ Record: TypeAlias = (
     | TurnImported
     | SummariesStored
     | CompactionApplied
+    | ContextWarned
     | ConversationCleared
     | ConversationRewound
     | ConversationForgotten

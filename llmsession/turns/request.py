@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from .messages import Role
 
-__all__ = ["Profile", "Request", "RequestMessage", "Sizes", "StepTag", "sizes_for"]
+__all__ = [
+    "Profile",
+    "Request",
+    "RequestMessage",
+    "Sizes",
+    "StepTag",
+    "TokenFamily",
+    "sizes_for",
+]
+
+TokenFamily: TypeAlias = Literal["claude", "o200k", "other"]
+"""Models whose tokenizers cut text alike: Claude, OpenAI's since gpt-4o, all others."""
 
 REPLY_TOKENS = 32_000
 """The room for a reply where nobody says how much, at most: models that may say four times that
@@ -59,7 +70,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     chars_per_token: float = 2.7
     """The character estimate. 2.7 is the median on recorded Claude coding sessions, where
     the folklore of 4 is a third too low."""
+    token_family: TokenFamily | None = None
+    """Estimate texts as this family's tokenizer cuts them; None: by ``chars_per_token``."""
     image_tokens: int = 1600
+    cache_ttl_s: float = 300.0
+    """How long the provider's prompt cache keeps what nobody asks for."""
     window_tokens: int = 200_000
     """The model's limit for a request and its reply together."""
     max_output_tokens: int = 8_192

@@ -51,6 +51,7 @@ TURN_STOP_REASONS: dict[str, str] = {
     "max_steps": "the turn's limit of model requests",
     "max_seconds": "the turn's limit of time",
     "max_turn_tokens": "the turn's limit of tokens",
+    "budget": "the session or its tenant has spent its budget; completed steps are kept",
 }
 """Stop reasons that the session gives a turn, beside those of the provider."""
 

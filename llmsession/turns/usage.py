@@ -9,12 +9,14 @@ __all__ = ["Usage"]
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens of one or more requests. ``input_tokens`` leaves cached tokens out (Anthropic's
-    convention); ``prompt_tokens`` is the whole prompt."""
+    convention); ``prompt_tokens`` is the whole prompt. ``cache_write_1h_tokens`` are those of
+    ``cache_write_tokens`` that are kept for an hour, which cost more."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
 
     @property
     def prompt_tokens(self) -> int:
@@ -27,4 +29,5 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
             self.output_tokens + other.output_tokens,
             self.cache_read_tokens + other.cache_read_tokens,
             self.cache_write_tokens + other.cache_write_tokens,
+            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
         )

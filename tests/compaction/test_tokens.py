@@ -6,7 +6,9 @@ from typing import Any, overload
 import msgspec
 import pytest
 
+from llmsession.compaction.estimate import FAMILIES, text_tokens
 from llmsession.compaction.projection import Frame
+from llmsession.compaction.tally import tally_message
 from llmsession.compaction.tokens import (
     MESSAGE_OVERHEAD_TOKENS,
     Ledger,
@@ -14,6 +16,7 @@ from llmsession.compaction.tokens import (
     estimate_text_tokens,
     frame_tokens,
     message_tokens,
+    tally_tokens,
 )
 from llmsession.compaction.view import View
 from llmsession.turns.messages import Message
@@ -187,3 +190,56 @@ def test_the_ledger_follows_an_abort_and_a_shorter_history() -> None:
         for messages in (history, grown, built.messages):
             expected = sum(message_tokens(message, ONE) for message in messages)
             assert ledger.total(messages) == expected
+
+
+CLAUDE = Profile(token_family="claude", image_tokens=500)
+
+
+def test_a_profile_with_a_family_is_estimated_as_that_family_counts() -> None:
+    said = "The session keeps its history."
+    weights = FAMILIES["claude"]
+    message = Talk().add("user", said)
+    assert message_tokens(message, CLAUDE) == text_tokens(said, "claude") + weights.message
+    openai = Profile(token_family="o200k")
+    assert message_tokens(message, openai) == text_tokens(said, "o200k") + FAMILIES["o200k"].message
+
+
+def test_calls_results_and_images_have_their_own_costs() -> None:
+    call = {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "here"}}
+    answer = result_block("c1", [text("seen"), image()])
+    message = Talk().add("user", [call, answer])
+    weights = FAMILIES["claude"]
+    texts = text_tokens("look\nat\nhere\nseen", "claude")
+    fixed = weights.message + weights.call + weights.result + 500
+    assert message_tokens(message, CLAUDE) == texts + fixed
+
+
+def test_signed_thinking_costs_what_its_signature_holds() -> None:
+    signed = {"type": "thinking", "thinking": "a summary", "signature": "A" * 4_000}
+    counted = message_tokens(Talk().add("assistant", [signed]), CLAUDE)
+    assert counted == FAMILIES["claude"].message + 680
+    unsigned = {"type": "thinking", "thinking": "a summary"}
+    assert message_tokens(Talk().add("assistant", [unsigned]), CLAUDE) < 10
+
+
+def test_texts_may_be_counted_by_somebody_else() -> None:
+    tally = tally_message(Talk().add("user", [text("abc"), text("de")]))
+    assert tally_tokens(tally, CLAUDE, count=len) == len("abc\nde") + FAMILIES["claude"].message
+    assert tally_tokens(tally, ONE, count=lambda text: 99) == 5 + MESSAGE_OVERHEAD_TOKENS
+
+
+def test_the_frame_of_a_family_counts_system_and_tools_as_texts() -> None:
+    tool = b'{"name":"look"}'
+    frame = Frame(model="m", max_tokens=1, system="be brief", tools=(msgspec.Raw(tool),))
+    expected = text_tokens("be brief", "claude") + text_tokens(tool.decode(), "claude")
+    assert frame_tokens(frame, CLAUDE) == expected
+
+
+def test_what_a_view_shows_is_what_a_family_counts() -> None:
+    built = Talk()
+    built.ask("go")
+    built.step("x y " * 400)
+    shown = View(frontier=3, frozen={"c1": "cut"})
+    plain = context_tokens(built.messages, View(), CLAUDE)
+    saved = text_tokens("x y " * 400, "claude") - text_tokens("cut", "claude")
+    assert plain - context_tokens(built.messages, shown, CLAUDE) == saved

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from llmsession import Profile, ProviderError, Request, RequestMessage
 from llmsession.compaction.validity import check_request
-from llmsession.providers.anthropic_requests import CacheTtl, count_body, messages_body
+from llmsession.providers.anthropic_requests import (
+    NEUTRAL_TOKENS,
+    CacheTtl,
+    closed_by_user,
+    count_body,
+    messages_body,
+)
 from llmsession.turns.blocks import encode_blocks
 
 CONTROL = {"type": "ephemeral"}
@@ -160,6 +166,22 @@ def test_what_is_counted_is_what_is_sent_without_what_does_not_count() -> None:
     assert set(made) == {"model", "system", "tools", "messages", "thinking"}
     assert breakpoints(made) == []
     assert betas == ("b",)
+
+
+@pytest.mark.parametrize("messages", [TALK, TALK[:1]])
+def test_what_the_user_said_last_is_counted_as_it_is(messages: tuple[RequestMessage, ...]) -> None:
+    made = request(*messages)
+    assert closed_by_user(made) == (made, 0)
+
+
+def test_a_conversation_at_rest_is_counted_with_a_neutral_message_that_is_taken_off() -> None:
+    at_rest = request(*TALK[:4])
+    made, added = closed_by_user(at_rest)
+    assert made.messages[:4] == at_rest.messages
+    assert [each.role for each in made.messages[4:]] == ["user"]
+    assert added == NEUTRAL_TOKENS
+    nothing_yet = msgspec.structs.replace(at_rest, messages=())
+    assert [each.role for each in closed_by_user(nothing_yet)[0].messages] == ["user"]
 
 
 def test_a_message_that_gets_no_breakpoint_keeps_its_bytes() -> None:

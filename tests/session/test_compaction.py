@@ -38,7 +38,8 @@ def tools(output: Any = OUTPUT) -> list[Tool]:
 
 def small(**changes: Any) -> dict[str, Any]:
     """A window that a few results fill."""
-    kept = CompactionConfig(**{"keep_recent_turns": 2, "threshold": 0.5, **changes})
+    swap = {"policy": "swap_tool_results", "schedule": "at_once"}
+    kept = CompactionConfig(**{**swap, "keep_recent_turns": 2, "threshold": 0.5, **changes})
     return {"window_tokens": 40_000, "max_tokens": 10_000, "compaction": kept}
 
 

@@ -54,13 +54,16 @@ async def _same_when_folded(life: Life) -> None:
         assert differences(live, live_state(session)) == []
 
 
+NOT_KEPT = {"epoch", "late_reports", "jobs", "lingering", "counted_tokens", "counted_at"}
+
+
 def _settled(status: SessionStatus) -> dict[str, Any]:
     """What of a status has to survive: all but this owner's own counts."""
     fields = {name: getattr(status, name) for name in status.__struct_fields__}
     return {
         name: value
         for name, value in fields.items()
-        if name not in ("epoch", "late_reports", "jobs", "lingering")
+        if name not in NOT_KEPT
     }
 
 

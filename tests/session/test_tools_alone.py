@@ -12,7 +12,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from llmsession.errors import InvalidMessage
-from llmsession.session.config import CompactionConfig, Tool, ToolOutput, ToolResult
+from llmsession.session.config import CAP_CHARS, CompactionConfig, Tool, ToolOutput, ToolResult
 from llmsession.session.tools import (
     INLINE_CHARS,
     make_answer,
@@ -265,7 +265,7 @@ def test_a_result_over_the_cap_is_shown_capped_and_kept_whole(as_blocks: bool) -
     content: Content = [{"type": "text", "text": long}] if as_blocks else long
     answer = make_answer(ToolResult("c9", content), compaction=ON)
     assert answer.capped is not None
-    assert len(answer.capped) <= ON.cap_chars
+    assert len(answer.capped) <= CAP_CHARS
     assert "c9" in answer.capped  # how to recall the whole
     assert decoded(answer.content) == content
 

@@ -76,11 +76,22 @@ RECORDS: dict[str, r.Record] = {
         spoken=SPOKEN,
         settle="cancelled",
         error="e",
+        unspoken=UNSPOKEN,
+        overrun=OVERRUN,
         **BASE,
     ),
-    "turn.aborted": r.TurnAborted(turn=3, reason="user", usage=USAGE, calls=RECEIPTS, **BASE),
+    "turn.aborted": r.TurnAborted(
+        turn=3, reason="user", usage=USAGE, calls=RECEIPTS, unspoken=UNSPOKEN, **BASE
+    ),
     "turn.failed": r.TurnFailed(
-        turn=3, cause="fatal", error="401", usage=USAGE, calls=RECEIPTS, **BASE
+        turn=3,
+        cause="fatal",
+        error="401",
+        usage=USAGE,
+        calls=RECEIPTS,
+        unspoken=UNSPOKEN,
+        overrun=OVERRUN,
+        **BASE,
     ),
     "turn.resumed": r.TurnResumed(turn=3, step=2, **BASE),
     "turn.imported": r.TurnImported(

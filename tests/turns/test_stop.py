@@ -38,6 +38,6 @@ def test_every_rule_gives_its_reason() -> None:
 
 def test_the_sessions_own_stop_reasons_are_not_the_providers() -> None:
     assert set(TURN_STOP_REASONS) == {
-        "cancelled", "error", "max_steps", "max_seconds", "max_turn_tokens",
+        "budget", "cancelled", "error", "max_steps", "max_seconds", "max_turn_tokens",
     }  # fmt: skip
     assert not set(TURN_STOP_REASONS) & set(STOP_RULES)

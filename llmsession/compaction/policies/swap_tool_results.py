@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from llmsession.compaction.boundaries import steps_backwards
 from llmsession.compaction.cap import other_blocks, result_text
 from llmsession.compaction.extractive import compact_text, is_worth
 from llmsession.compaction.plan import Budget, Plan
 from llmsession.compaction.projection import is_thinking
-from llmsession.compaction.tokens import content_weight, context_tokens
+from llmsession.compaction.tokens import content_weight
 from llmsession.compaction.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import ToolResultBlock
@@ -36,6 +37,10 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "swap_tool_results"
+    shares: ClassVar[tuple[str, ...]] = (
+        "threshold", "keep_recent_turns", "keep_recent_steps", "mode",
+    )  # fmt: skip
+    """The settings of a ``CompactionConfig`` that it takes."""
 
     threshold: float = 0.75
     keep_recent_turns: int = 5
@@ -58,6 +63,15 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
         # In whole numbers: 0.57 * 100 is below 57 in floats.
         threshold = round(self.threshold * _BILLION)
         return limit_tokens > 0 and used_tokens * _BILLION > threshold * limit_tokens
+
+    def harder(self) -> tuple[SwapToolResults, ...]:
+        """What to try where this frees too little: the same, on less and less that is recent."""
+        steps = self.keep_recent_steps or 20
+        fewer = msgspec.structs.replace(
+            self, keep_recent_turns=1, keep_recent_steps=max(1, steps // 4)
+        )
+        last = msgspec.structs.replace(self, keep_recent_turns=1, keep_recent_steps=1)
+        return fewer, last, msgspec.structs.replace(last, mode="redact")
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to swap now; None if nothing old is left to swap.
@@ -96,7 +110,7 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
         frozen: dict[str, str],
         turns: int,
     ) -> Plan:
-        before = context_tokens(messages, view, budget.profile)
+        before = budget.size(messages, view)
         draft = Plan(
             policy=self.name,
             frontier=frontier,
@@ -110,7 +124,7 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
             voids_thinking=budget.profile.binds_thinking,
         )
         shown = view.applied(draft, len(messages))
-        after = context_tokens(messages, shown, budget.profile)
+        after = budget.size(messages, shown)
         return msgspec.structs.replace(draft, tokens_after=after)
 
     def _reason(self, budget: Budget) -> str:
@@ -133,7 +147,7 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
         if self.keep_recent_steps is None:
             return 0
         left = self.keep_recent_steps
-        for at in _steps_backwards(messages):
+        for at in steps_backwards(messages):
             left -= 1
             if left == 0:
                 return at
@@ -163,14 +177,6 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
 def _check_keep(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidConfig(f"{name} must be a whole number from 1, got {value!r}")
-
-
-def _steps_backwards(messages: Sequence[Message]) -> Iterator[int]:
-    """Positions of the messages with calls, newest first. Calls in the very last message are
-    not answered yet; all others are answered by the message after them."""
-    for at in range(len(messages) - 2, -1, -1):
-        if messages[at].tool_calls:
-            yield at
 
 
 def _open_thinking(view: View, messages: Sequence[Message], committed: int) -> bool:

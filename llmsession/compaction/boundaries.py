@@ -1,0 +1,72 @@
+"""Where a conversation may be cut: places that no tool call reaches across, and what is recent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from llmsession.turns.messages import Message
+
+__all__ = ["is_safe_cut", "is_turn_start", "recent_from", "safe_cuts", "steps_backwards"]
+
+
+def is_safe_cut(messages: Sequence[Message], at: int) -> bool:
+    """May what stands before position *at* be left out? Not where the message there answers
+    calls of the one before: a result without its call is refused, and so is the reverse."""
+    if not 0 <= at <= len(messages):
+        return False
+    if at == len(messages):
+        return not (messages and messages[-1].tool_calls)
+    return not messages[at].tool_results
+
+
+def is_turn_start(messages: Sequence[Message], at: int) -> bool:
+    """Does a turn begin at position *at*?"""
+    return at == 0 or messages[at].turn != messages[at - 1].turn
+
+
+def safe_cuts(messages: Sequence[Message], start: int, end: int) -> Iterator[int]:
+    """The positions from *start* up to *end*, both included, where a cut is safe."""
+    return (at for at in range(start, end + 1) if is_safe_cut(messages, at))
+
+
+def steps_backwards(messages: Sequence[Message]) -> Iterator[int]:
+    """Positions of the messages with calls, newest first. Calls in the very last message are
+    not answered yet; all others are answered by the message after them."""
+    for at in range(len(messages) - 2, -1, -1):
+        if messages[at].tool_calls:
+            yield at
+
+
+def recent_from(
+    messages: Sequence[Message],
+    sizes: Sequence[int],
+    *,
+    keep_turns: int,
+    keep_steps: int | None,
+    most_tokens: int,
+) -> int:
+    """Where the recent part begins: the newest *keep_turns* turns, of them the newest
+    *keep_steps* steps, and never more than *most_tokens* of them, by *sizes*. The newest step of
+    the newest turns is always recent, and so is the last message."""
+    turns = list(dict.fromkeys(message.turn for message in messages))
+    kept = set(turns[-keep_turns:])
+    by_turns = next((at for at, message in enumerate(messages) if message.turn in kept), 0)
+    by_steps, left = 0, keep_steps
+    newest = len(messages)
+    for number, at in enumerate(steps_backwards(messages)):
+        if number == 0:
+            newest = at
+        if left is not None:
+            left -= 1
+            if left == 0:
+                by_steps = at
+                break
+        else:
+            break
+    by_tokens, room = len(messages), most_tokens
+    while by_tokens > 0 and sizes[by_tokens - 1] <= room:
+        by_tokens -= 1
+        room -= sizes[by_tokens]
+    if newest < by_turns:
+        newest = len(messages)
+    return max(0, min(max(by_turns, by_steps, by_tokens), newest, len(messages) - 1))

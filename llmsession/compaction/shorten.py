@@ -1,0 +1,47 @@
+"""Shorter forms of what is too long to show: the inputs of calls, and texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from llmsession.turns.blocks import encode_json
+
+__all__ = ["shorten_input", "shorten_text"]
+
+KEPT_STRING_CHARS = 400
+"""Of a long string in a call's input: what names files, commands and intentions is shorter."""
+_MOST_DEPTH = 32
+
+
+def shorten_text(text: str, most_chars: int) -> str:
+    """*text*, at most *most_chars* long and at least its marker: head, what is left out, tail."""
+    if len(text) <= most_chars:
+        return text
+    marker = f"\n[{len(text):,} characters, the middle is left out]\n"
+    room = max(0, most_chars - len(marker))
+    tail = room * 3 // 10
+    shown = text[: room - tail] + marker + (text[len(text) - tail :] if tail else "")
+    return shown if len(shown) < len(text) else text
+
+
+def shorten_input(value: Any, *, string_chars: int = KEPT_STRING_CHARS) -> msgspec.Raw | None:
+    """The JSON of a call's input with its long strings shortened; None if none is long. Keys,
+    numbers and structure stay, so it is still an input of that tool."""
+    shortened = _shortened(value, string_chars, _MOST_DEPTH)
+    return None if shortened is value else msgspec.Raw(encode_json(shortened))
+
+
+def _shortened(value: Any, chars: int, depth: int) -> Any:
+    if isinstance(value, str):
+        return shorten_text(value, chars) if len(value) > 2 * chars else value
+    if depth == 0:
+        return value
+    if isinstance(value, dict):
+        changed = {key: _shortened(each, chars, depth - 1) for key, each in value.items()}
+        return changed if any(changed[key] is not value[key] for key in value) else value
+    if isinstance(value, list):
+        items = [_shortened(each, chars, depth - 1) for each in value]
+        return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
+    return value

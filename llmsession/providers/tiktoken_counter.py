@@ -1,0 +1,194 @@
+"""Counting with tiktoken: exact for the text of OpenAI's models, near for others."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from llmsession.turns.request import Profile, Request
+
+from .counts import (
+    ESTIMATE_ACCURACY,
+    MESSAGE_TOKENS,
+    REQUEST_TOKENS,
+    Count,
+    TextEstimate,
+    estimate_by_length,
+    reply_tokens,
+    request_bytes,
+)
+from .encodings import ENCODINGS, Encodings, encoding_name, fit_of
+from .request_texts import Countable, countable_json, countable_message, slices
+from .stepping import Stepper
+
+if TYPE_CHECKING:
+    from tiktoken import Encoding
+
+__all__ = ["SLICE_CHARS", "TiktokenCounter"]
+
+SLICE_CHARS = 64 * 1024
+"""tiktoken panics on a million blanks in a row; cut to slices they cost 0.1 % more tokens."""
+KNOWN_MESSAGES = 20_000
+_LOOK_UP_COST = 32
+"""So many characters are hashed in the time in which one is tokenised, or more."""
+
+
+class _Weight(NamedTuple):
+    """Of one message: tokens that the encoding counted, and those that were guessed; characters,
+    and those of them whose tokens were guessed; and images."""
+
+    exact: int = 0
+    guessed: int = 0
+    chars: int = 0
+    guessed_chars: int = 0
+    images: int = 0
+
+    def plus(self, other: _Weight) -> _Weight:
+        return _Weight(*(mine + more for mine, more in zip(self, other, strict=True)))
+
+
+class TiktokenCounter:
+    """Counts requests with tiktoken, in threads of its own, at most 64 Ki characters at a time.
+
+    *profile* gives what a model's images cost; *estimate* tells the tokens of a text where
+    tiktoken cannot: without a vocabulary in the user's cache that is everything, and else a slice
+    that tiktoken fails on; ``method`` and ``accuracy`` say so. What tiktoken counts is multiplied
+    for models of other vendors (``fit_of``). Nothing is ever downloaded. Messages that were
+    counted are known by their content, so the next request costs what is new in it. Raises nothing
+    of its own; a cancel is heard after the slice that is being counted.
+
+    The first count of a process loads the vocabulary, and tiktoken holds the interpreter for
+    0.1 s of that: who minds calls ``encodings.get("o200k_base")`` before the event loop runs.
+    """
+
+    def __init__(
+        self,
+        profile: Callable[[str], Profile],
+        *,
+        estimate: TextEstimate = estimate_by_length,
+        encodings: Encodings = ENCODINGS,
+        clock: Callable[[], float] = time.monotonic,
+        stepper: Stepper | None = None,
+    ) -> None:
+        self._profile = profile
+        self._estimate = estimate
+        self._encodings = encodings
+        self._clock = clock
+        self._stepper = stepper or Stepper()
+        # The least used first. Several threads use it: one call of it is one step for them.
+        self._known: OrderedDict[bytes, _Weight] = OrderedDict()
+        self._slices = 0
+        self._failures = 0
+
+    def statistics(self) -> Mapping[str, int]:
+        """Slices tokenised, those that tiktoken failed on, and messages known."""
+        return {"slices": self._slices, "failures": self._failures, "known": len(self._known)}
+
+    async def count(self, request: Request) -> Count:
+        """The tokens of *request*, by tiktoken or by characters."""
+        began_s = self._clock()
+        profile = self._profile(request.model)
+        name = encoding_name(request.model)
+        fit = fit_of(request.model)
+        weights: list[_Weight] = []
+        await self._stepper.run(
+            self._weigh(request, name, profile, weights.append),
+            size_bytes=request_bytes(request),
+            waits_for_disk=not self._encodings.is_ready(name),
+        )
+        total = functools.reduce(_Weight.plus, weights, _Weight())
+        guessed = total.guessed_chars / max(1, total.chars)
+        fixed = len(request.messages) * MESSAGE_TOKENS + REQUEST_TOKENS
+        return Count(
+            input_tokens=round(total.exact * fit.factor)
+            + total.guessed
+            + total.images * profile.image_tokens
+            + fixed,
+            estimated_output_tokens=reply_tokens(request, profile),
+            method="estimate" if self._encodings.get(name) is None else "tiktoken",
+            accuracy=fit.accuracy * (1 - guessed) + ESTIMATE_ACCURACY * guessed,
+            latency_ms=(self._clock() - began_s) * 1000,
+        )
+
+    def _weigh(
+        self, request: Request, name: str, profile: Profile, add: Callable[[_Weight], None]
+    ) -> Iterator[None]:
+        """Weighs the parts of *request*, one after the other; a step is a slice's worth of work."""
+        scale = _Scale(self._encodings.get(name), profile, self._estimate)
+        yield  # the first time, that took as long as a few slices
+        system = (request.system,) if request.system else ()
+        framing = Countable((*system, *map(countable_json, request.tools)))
+        # Guesses depend on the profile, and so does what stays known.
+        kind = msgspec.json.encode((name, profile))
+        loose = 0
+        for body in (None, *(each.body for each in request.messages)):
+            if loose >= SLICE_CHARS:
+                loose = 0
+                yield
+            content = _joined(framing.texts) if body is None else memoryview(body)
+            digest = hashlib.sha256(kind)
+            digest.update(content)
+            loose += len(content) // _LOOK_UP_COST
+            weight = self._known.pop(digest.digest(), None)
+            if weight is None:
+                part = framing if body is None else countable_message(body)
+                weight = scale.hidden(part)
+                for batch in slices(part.texts, SLICE_CHARS):
+                    if loose + sum(map(len, batch)) > SLICE_CHARS:
+                        loose = 0
+                        yield
+                    loose += sum(map(len, batch))
+                    weight = weight.plus(self._weigh_batch(scale, batch))
+            self._known[digest.digest()] = weight
+            if len(self._known) > KNOWN_MESSAGES:
+                self._known.popitem(last=False)
+            add(weight)
+
+    def _weigh_batch(self, scale: _Scale, batch: Sequence[str]) -> _Weight:
+        self._slices += 1
+        weights = [scale.text(text) for text in batch]
+        self._failures += sum(1 for each in weights if each.guessed_chars and scale.has_encoding)
+        return functools.reduce(_Weight.plus, weights)
+
+
+def _joined(texts: Iterable[str]) -> bytes:
+    return "\0".join(texts).encode("utf-8", "surrogatepass")
+
+
+class _Scale:
+    """Weighs texts: with an encoding, or without one by characters."""
+
+    def __init__(self, encoding: Encoding | None, profile: Profile, estimate: TextEstimate) -> None:
+        self._encoding = encoding
+        self._profile = profile
+        self._estimate = estimate
+
+    @property
+    def has_encoding(self) -> bool:
+        return self._encoding is not None
+
+    def text(self, text: str) -> _Weight:
+        """The weight of *text*, of at most SLICE_CHARS characters. Names of special tokens in it
+        are ordinary text; lone surrogates count as replaced."""
+        if self._encoding is not None:
+            try:
+                return _Weight(len(self._encoding.encode_ordinary(text)), chars=len(text))
+            except BaseException as error:
+                # A panic in Rust is no Exception: it would end the whole task group.
+                if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                    raise
+        guessed = self._estimate(text, self._profile)
+        return _Weight(0, guessed, len(text), len(text))
+
+    def hidden(self, part: Countable) -> _Weight:
+        """The weight of what in *part* is no text."""
+        chars = part.hidden_chars
+        guessed = math.ceil(chars / self._profile.chars_per_token)
+        return _Weight(0, guessed, chars, chars, part.images)

@@ -1,0 +1,49 @@
+"""The labels of a session that are its own: made with it, and kept whatever its user writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmsession.errors import InvalidInput
+
+__all__ = [
+    "MAX_LABEL_CHARS",
+    "RESERVED",
+    "TENANT_LABEL",
+    "checked_tenant",
+    "reserved_labels",
+    "tenant_of",
+    "with_tenant",
+]
+
+MAX_LABEL_CHARS = 256
+"""Labels are written with every row of a list: they name a session, they hold nothing."""
+RESERVED = "llmsession."
+"""What the names of those labels begin with."""
+TENANT_LABEL = f"{RESERVED}tenant"
+
+
+def reserved_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Those of *labels* that nobody may change."""
+    return {name: value for name, value in labels.items() if name.startswith(RESERVED)}
+
+
+def tenant_of(labels: Mapping[str, str]) -> str | None:
+    """The tenant that a session with *labels* belongs to."""
+    return labels.get(TENANT_LABEL)
+
+
+def with_tenant(labels: dict[str, str], tenant: str | None) -> dict[str, str]:
+    """*labels* of a session that belongs to *tenant*."""
+    return labels if tenant is None else {**labels, TENANT_LABEL: tenant}
+
+
+def checked_tenant(tenant: Any) -> str:
+    """*tenant*. Raises InvalidInput for what is no name."""
+    if not isinstance(tenant, str) or not tenant.isprintable():
+        raise InvalidInput(f"tenant {tenant!r} is no printable text")
+    if not 0 < len(tenant) <= MAX_LABEL_CHARS:
+        told = f"has {len(tenant)} characters, not 1 to {MAX_LABEL_CHARS}"
+        raise InvalidInput(f"tenant {tenant[:MAX_LABEL_CHARS]!r} {told}")
+    return tenant

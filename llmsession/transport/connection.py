@@ -1,0 +1,415 @@
+"""One client at the service, whatever carries its frames.
+
+A transport gives it each frame as it is read, sends what it takes out, and closes when ``is_over``.
+Commands of one session are begun in the order of their frames, before anything is awaited: each
+is a task whose first step enqueues it, and tasks begin in the order that they are made. Where a
+session has to be opened first, its commands wait in line. A connection that is gone cancels
+nothing: what was asked is done, and nobody is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from llmsession.errors import (
+    InvalidInput,
+    Overloaded,
+    ProtocolError,
+    SessionError,
+)
+from llmsession.session import LLMSession
+from llmsession.session.listening import is_cold, listen
+
+from . import wire as w
+from .feed import Feed
+from .limits import HELLO_BYTES
+from .outbox import Outbox
+from .performing import READS, WAITS, is_slow_to_number, opened
+from .wire_errors import to_wire
+
+if TYPE_CHECKING:
+    from .service import Service
+
+__all__ = ["Connection"]
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class _Attachment:
+    """A session that the connection uses, and its commands that cannot begin yet."""
+
+    __slots__ = ("handle", "held", "open_requests", "opening", "touched_at", "waiting")
+
+    def __init__(self) -> None:
+        self.handle: LLMSession | None = None
+        self.waiting: deque[w.SessionCommand] = deque()
+        self.opening = False
+        self.held = False
+        """A command is on its way into the mailbox; the next one waits for it."""
+        self.open_requests = 0
+        self.touched_at = 0.0
+
+
+class Connection:
+    """Made by ``Service.connect``. Nothing in here waits, and nothing raises at the transport.
+
+    ``wake`` is called when there is something to ``take``, from the event loop's thread.
+    """
+
+    def __init__(self, service: Service, peer: str, wake: Callable[[], None]) -> None:
+        self._service = service
+        self.peer = peer
+        self.tenant: str | None = None
+        self.greeted = False
+        self.outbox = Outbox(service.limits.outgoing_bytes, wake)
+        self._attached: dict[str, _Attachment] = {}
+        self._feeds: dict[int, Feed] = {}
+        self._callers: dict[int, asyncio.Future[bytes]] = {}
+        self._waits: set[asyncio.Task[None]] = set()
+        """Tasks that only wait, for this client alone."""
+        self.open_requests = 0
+        self._closing = False
+        self._closed = False
+
+    # What a transport calls.
+
+    @property
+    def client(self) -> object:
+        """Whom limits of one client count for: the tenant, or this connection."""
+        return self if self.tenant is None else self.tenant
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """The largest frame that is read now: a small one before the hello."""
+        return self._service.limits.frame_bytes if self.greeted else HELLO_BYTES
+
+    @property
+    def is_over(self) -> bool:
+        """Has everything been sent to a connection that ends? Then close it."""
+        return self._closed or (self._closing and not len(self.outbox))
+
+    def receive(self, frame: bytes) -> None:
+        """Read one frame. What is wrong with it is answered; nothing is raised."""
+        if self._closing:
+            return
+        try:
+            if len(frame) > self.max_frame_bytes:
+                raise ProtocolError(f"the frame is larger than {self.max_frame_bytes:,} bytes")
+            message = w.decode_from_client(frame)
+            self._read(message)
+        except SessionError as error:
+            self.fail(error)
+        except Exception as error:  # a bug of ours costs this connection, and no other
+            self._service.log.error("connection.crashed", peer=self.peer, exc_info=error)
+            self.fail(ProtocolError("the service failed"))
+
+    def take(self) -> bytes | None:
+        """The next frame to send, or None: ``wake`` is called when there is one again."""
+        return self.outbox.take()
+
+    async def wait_for_room(self) -> None:
+        """Until so little waits to be sent that the next frame may be read. Cancellable."""
+        await self.outbox.wait_for_room()
+
+    def call(self, command: w.Command) -> asyncio.Future[bytes]:
+        """Perform one command of a connection that was welcomed; the frame of its answer, a
+        ``reply`` or an ``error``, without the outbox. Its id must not be in use."""
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._callers[command.id] = answer
+        self._command(command)
+        return answer
+
+    def ping(self) -> None:
+        """Ask whether anybody is there."""
+        self.outbox.put(w.encode(w.Ping()))
+
+    def fail(self, error: SessionError) -> None:
+        """Tell the client what it did wrong, and end."""
+        if self._closing:
+            return
+        self._service.refused(self, error)
+        self._end(w.encode(to_wire(error)), w.Goodbye(reason=type(error).__name__))
+
+    def leave(self, reason: str, retry_after_s: float | None = None) -> None:
+        """Say goodbye. What waits to be sent is sent before it; nothing more is read."""
+        if not self._closing:
+            self._end(None, w.Goodbye(reason=reason, retry_after_s=retry_after_s))
+
+    def _end(self, last: bytes | None, goodbye: w.Goodbye) -> None:
+        self._closing = True
+        self._let_go()
+        if last is not None:
+            self.outbox.put(last)
+        self.outbox.put(w.encode(goodbye))
+
+    def close(self) -> None:
+        """The transport has lost its peer, or closed. Detaches everything, cancels nothing."""
+        self._closing = True
+        if not self._closed:
+            self._closed = True
+            self._let_go()
+            self.outbox.clear()
+            self._service.forget(self)
+
+    def _let_go(self) -> None:
+        for feed in self._feeds.values():
+            feed.close()
+        self._feeds.clear()
+        for task in self._waits:
+            task.cancel()
+        for answer in self._callers.values():
+            answer.cancel()
+        self._callers.clear()
+        self._attached.clear()
+
+    # Reading.
+
+    def _read(self, message: w.FromClient | w.Error) -> None:
+        match message:
+            case w.Ping():
+                self.outbox.put(w.encode(w.Pong()))
+            case w.Pong():
+                pass
+            case w.Goodbye():
+                self.leave("as you wish")
+            case w.Hello():
+                self._greet(message)
+            case _ if not self.greeted:
+                raise ProtocolError("say hello first")
+            case w.Error():
+                self.outbox.put(w.encode(message))
+            case _:
+                self._command(message)
+
+    def _greet(self, hello: w.Hello) -> None:
+        if self.greeted:
+            raise ProtocolError("hello was said before")
+        if w.VERSION not in hello.versions:
+            raise ProtocolError(f"no version of {list(hello.versions)} is spoken here: 1 is")
+        self.tenant = self._service.admit(self, hello.token)
+        self.greeted = True
+        limits = self._service.limits
+        self.outbox.put(
+            w.encode(
+                w.Welcome(
+                    version=w.VERSION,
+                    server=self._service.name,
+                    max_frame_bytes=limits.frame_bytes,
+                    keepalive_s=limits.keepalive_s,
+                )
+            )
+        )
+
+    def _command(self, command: w.Command) -> None:
+        self.open_requests += 1
+        self._service.began(command)
+        try:
+            self._service.check(self, command)
+            if isinstance(command, w.SessionCommand):
+                if isinstance(command, w.Delete):
+                    self._start(command, self._delete(command))
+                else:
+                    attachment = self._attachment(command.session)
+                    attachment.waiting.append(command)
+                    self._begin_waiting(command.session, attachment)
+            elif isinstance(command, w.Create):
+                self._start(command, self._create(command))
+            elif isinstance(command, w.ListSessions):
+                self._start(command, self._service.list(self.tenant, command))
+            else:
+                self._unsubscribe(command)
+        except SessionError as error:
+            self._answer_error(command, error)
+
+    def _attachment(self, session: str) -> _Attachment:
+        attachment = self._attached.get(session)
+        if attachment is None:
+            limit = self._service.limits.sessions_per_connection
+            if len(self._attached) >= limit:
+                raise Overloaded(f"{limit} sessions are in use on this connection", retry_after_s=1)
+            attachment = self._attached[session] = _Attachment()
+        attachment.touched_at = self._service.now()
+        return attachment
+
+    def _begin_waiting(self, session: str, attachment: _Attachment) -> None:
+        """Begin the commands of *session* that can begin, in their order; also those of a client
+        that is gone."""
+        while attachment.waiting and not attachment.held and not attachment.opening:
+            handle = attachment.handle
+            command = attachment.waiting[0]
+            if handle is None or is_cold(handle) or _reopens(command):
+                attachment.opening = True
+                self._service.start(self._open(session, attachment, command))
+                return
+            attachment.waiting.popleft()
+            self._begin(attachment, handle, command)
+
+    async def _open(self, session: str, attachment: _Attachment, command: w.SessionCommand) -> None:
+        opening = command if isinstance(command, w.Open) else w.Open(id=0, session=session)
+        try:
+            attachment.handle = await self._service.open(self.tenant, opening)
+        except Exception as error:
+            refusal = self._service.told(error)
+            attachment.opening = False
+            if self._attached.get(session) is attachment and attachment.handle is None:
+                del self._attached[session]
+            # Those that only need the session open fail with it, up to one that says how.
+            self._answer_error(attachment.waiting.popleft(), refusal)
+            while attachment.waiting and not isinstance(attachment.waiting[0], w.Open):
+                self._answer_error(attachment.waiting.popleft(), refusal)
+            if attachment.waiting and not self._closing:
+                self._attached[session] = attachment
+        else:
+            attachment.opening = False
+            if command is opening and attachment.waiting:
+                attachment.waiting.popleft()
+                self._answer(command, opened(attachment.handle))
+        self._begin_waiting(session, attachment)
+
+    def _begin(
+        self, attachment: _Attachment, handle: LLMSession, command: w.SessionCommand
+    ) -> None:
+        try:
+            read = READS.get(type(command))
+            if read is not None:
+                self._answer(command, read(handle, command))
+            elif isinstance(command, w.Subscribe):
+                if not self._closing:
+                    self._subscribe(handle, command)
+            elif isinstance(command, w.Fork):
+                self._start(command, self._fork(handle, command), attachment=attachment)
+            else:
+                attachment.held = is_slow_to_number(command)
+                self._start(command, WAITS[type(command)](handle, command), attachment=attachment)
+        except SessionError as error:
+            self._answer_error(command, error)
+
+    # Commands that wait.
+
+    def _start(
+        self,
+        command: w.Command,
+        waits: Awaitable[Any],
+        attachment: _Attachment | None = None,
+    ) -> None:
+        task = self._service.start(self._perform(command, waits, attachment))
+        if isinstance(command, w.Outcome):
+            self._waits.add(task)
+            task.add_done_callback(self._waits.discard)
+
+    async def _perform(
+        self, command: w.Command, waits: Awaitable[Any], attachment: _Attachment | None
+    ) -> None:
+        if attachment is not None:
+            attachment.open_requests += 1
+        try:
+            body = await waits
+        except Exception as error:
+            self._answer_error(command, self._service.told(error))
+        else:
+            if isinstance(command, w.Close):
+                self._attached.pop(command.session, None)
+            self._answer(command, body)
+        finally:
+            if attachment is not None:
+                attachment.open_requests -= 1
+                if attachment.held and isinstance(command, w.Submit):
+                    attachment.held = False
+                    self._begin_waiting(command.session, attachment)
+
+    async def _create(self, command: w.Create) -> w.Opened:
+        handle = await self._service.create(self.tenant, command)
+        self._attach(handle)
+        return opened(handle)
+
+    async def _fork(self, handle: LLMSession, command: w.Fork) -> w.Opened:
+        fork = await handle.fork(
+            command.at,
+            session_id=command.fork,
+            labels=command.labels,
+            when_busy=command.when_busy,
+            command_id=command.command_id,
+        )
+        self._attach(fork)
+        return opened(fork)
+
+    def _attach(self, handle: LLMSession) -> None:
+        if not self._closing and handle.id not in self._attached:
+            attachment = self._attached[handle.id] = _Attachment()
+            attachment.handle = handle
+            attachment.touched_at = self._service.now()
+
+    async def _delete(self, command: w.Delete) -> None:
+        await self._service.delete(self.tenant, command.session)
+        self._attached.pop(command.session, None)
+
+    # Subscriptions.
+
+    def _subscribe(self, handle: LLMSession, command: w.Subscribe) -> None:
+        limit = self._service.limits.subscriptions_per_connection
+        if len(self._feeds) >= limit:
+            raise Overloaded(f"{limit} subscriptions are open on this connection", retry_after_s=1)
+        if command.id in self._feeds:
+            raise InvalidInput(f"subscription {command.id} is open; choose another id")
+        feed = Feed(command.id, self.outbox, self._feed_ended, command.turn)
+        listening = listen(handle, feed, after=command.after, turn=command.turn)
+        self._answer(command, w.Subscribed(listening.after))
+        self._feeds[command.id] = feed
+        if feed.begin(listening):
+            self._service.start(feed.catch_up())
+
+    def _feed_ended(self, feed: Feed) -> None:
+        self._feeds.pop(feed.id, None)
+        self._service.feed_ended(self, feed)
+
+    def _unsubscribe(self, command: w.Unsubscribe) -> None:
+        feed = self._feeds.pop(command.subscription, None)
+        if feed is not None:
+            feed.close()
+        self._answer(command, None)
+
+    @property
+    def subscriptions(self) -> int:
+        """How many are open."""
+        return len(self._feeds)
+
+    @property
+    def sessions(self) -> int:
+        """How many are in use."""
+        return len(self._attached)
+
+    def let_idle_go(self, before: float) -> None:
+        """Hold no session any more that was not used since *before*. Its next command opens it
+        again; subscriptions stay."""
+        for session, attachment in tuple(self._attached.items()):
+            idle = not (attachment.waiting or attachment.opening or attachment.open_requests)
+            if idle and attachment.touched_at < before:
+                del self._attached[session]
+
+    # Answers.
+
+    def _answer(self, command: w.Command, body: Any) -> None:
+        reply = w.Reply(id=command.id, body=msgspec.Raw(_encode(body)))
+        self._put_answer(command, w.encode(reply), None)
+
+    def _answer_error(self, command: w.Command, error: SessionError) -> None:
+        self._put_answer(command, w.encode(to_wire(error, id=command.id)), error)
+
+    def _put_answer(self, command: w.Command, frame: bytes, error: SessionError | None) -> None:
+        self.open_requests -= 1
+        self._service.answered(self, command, error)
+        caller = self._callers.pop(command.id, None)
+        if caller is not None:
+            if not caller.done():
+                caller.set_result(frame)
+        elif not self._closing:
+            self.outbox.put(frame)
+
+
+def _reopens(command: w.SessionCommand) -> bool:
+    return isinstance(command, w.Open)

@@ -1,0 +1,181 @@
+"""What embedded and remote sessions share: code written against these runs on both.
+
+``SessionManager``, ``LLMSession`` and ``Turn`` have them, and so have ``RemoteManager``,
+``RemoteSession`` and ``RemoteTurn``. What each does is said where it is embedded. Remote, every
+call may also raise TransportError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from llmsession.compaction.digest import DIGEST_CHARS
+from llmsession.session import (
+    Closed,
+    CompactionOutcome,
+    Event,
+    InterruptOutcome,
+    Recovery,
+    SessionConfig,
+    SessionStatus,
+    SessionUsage,
+    ToolResult,
+    TurnOutcome,
+    WhenBusy,
+)
+from llmsession.session.commands import IfBusy
+from llmsession.store import Search, SessionRow
+from llmsession.store.protocol import EVERYTHING
+from llmsession.turns import (
+    Content,
+    InterruptPolicy,
+    Message,
+    Request,
+    Seed,
+    ToolUse,
+    TurnId,
+)
+
+__all__ = ["EventStream", "ManagerInterface", "SessionInterface", "TurnInterface"]
+
+
+class EventStream(Protocol):
+    """See ``Subscription``."""
+
+    @property
+    def cursor(self) -> int: ...
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+    async def __anext__(self) -> Event: ...
+
+    def close(self) -> None: ...
+
+
+class TurnInterface(Protocol):
+    """See ``Turn``."""
+
+    @property
+    def id(self) -> TurnId: ...
+
+    def __aiter__(self) -> EventStream: ...
+
+    async def outcome(self) -> TurnOutcome: ...
+
+    async def text(self) -> str: ...
+
+
+class SessionInterface(Protocol):
+    """See ``LLMSession``. ``turn`` raises for a turn that never was, remote when it is used."""
+
+    @property
+    def id(self) -> str: ...
+
+    async def send(
+        self,
+        content: Content,
+        *,
+        when_busy: WhenBusy = "queue",
+        command_id: str | None = None,
+        expected_head: TurnId | str | int | None = None,
+    ) -> TurnInterface: ...
+
+    async def submit_tool_results(
+        self, results: Sequence[ToolResult], *, command_id: str | None = None
+    ) -> None: ...
+
+    async def interrupt(
+        self,
+        turn: TurnId | str | int | None = None,
+        *,
+        policy: InterruptPolicy | None = None,
+        command_id: str | None = None,
+    ) -> InterruptOutcome: ...
+
+    async def compact(self) -> CompactionOutcome: ...
+
+    async def clear(
+        self, *, purge: bool = False, when_busy: IfBusy = "reject", command_id: str | None = None
+    ) -> None: ...
+
+    async def rewind(
+        self,
+        to: TurnId | str | int,
+        *,
+        when_busy: IfBusy = "reject",
+        command_id: str | None = None,
+    ) -> None: ...
+
+    async def forget(
+        self,
+        before: TurnId | str | int | float | datetime,
+        *,
+        when_busy: IfBusy = "reject",
+        command_id: str | None = None,
+    ) -> None: ...
+
+    async def fork(
+        self,
+        at: TurnId | str | int | None = None,
+        *,
+        session_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        when_busy: IfBusy = "reject",
+        command_id: str | None = None,
+    ) -> SessionInterface: ...
+
+    async def label(self, labels: Mapping[str, str], *, command_id: str | None = None) -> None: ...
+
+    async def configure(self, *, command_id: str | None = None, **changes: Any) -> None: ...
+
+    async def store_compact_summaries(
+        self, summaries: dict[str, str], *, command_id: str | None = None
+    ) -> None: ...
+
+    async def close(self) -> Closed: ...
+
+    async def read_conversation(self, *, include_open: bool = False) -> tuple[Message, ...]: ...
+
+    async def read_context(self) -> Request: ...
+
+    async def read_status(self) -> SessionStatus: ...
+
+    async def read_usage(self) -> SessionUsage: ...
+
+    async def read_open_calls(self) -> tuple[ToolUse, ...]: ...
+
+    async def read_summary(self, *, max_chars: int = DIGEST_CHARS) -> str: ...
+
+    def subscribe(self, *, after: int | None = None) -> EventStream: ...
+
+    def turn(self, turn: TurnId | str | int) -> TurnInterface: ...
+
+
+class ManagerInterface(Protocol):
+    """See ``SessionManager``."""
+
+    async def create(
+        self,
+        config: SessionConfig,
+        *,
+        session_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        seed: Seed | str | None = None,
+        command_id: str | None = None,
+    ) -> SessionInterface: ...
+
+    async def open(
+        self,
+        session_id: str,
+        *,
+        takeover: bool = False,
+        recovery: Recovery | None = None,
+    ) -> SessionInterface: ...
+
+    async def list(
+        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+    ) -> Sequence[SessionRow]: ...
+
+    async def delete(self, session_id: str) -> None: ...

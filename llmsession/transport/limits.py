@@ -1,0 +1,98 @@
+"""What a service takes on at most, and how it notices that it has enough."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+__all__ = ["Limits", "LoopLag", "RateLimit"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Past each of these a client is answered ``Overloaded``, with a hint when to try again;
+    a frame that is too large is a protocol error. None is no limit.
+
+    ``commands_per_s`` is of one client: of a tenant, or of a connection where there are none; a
+    burst may be twice that. ``outgoing_bytes`` is what may wait for a connection that does not
+    read, beside one message that is larger than that alone. ``max_lag_s`` is how late the event
+    loop may run before sends and new sessions are refused; interrupts never are.
+    """
+
+    connections: int = 4096
+    sessions_per_connection: int = 10_000
+    subscriptions_per_connection: int = 10_000
+    open_requests_per_connection: int = 10_000
+    open_turns: int | None = 10_000
+    frame_bytes: int = 36 * 1024 * 1024
+    """A message of a session may have 32 MiB."""
+    commands_per_s: float | None = 5_000.0
+    outgoing_bytes: int = 4 * 1024 * 1024
+    max_lag_s: float = 0.5
+    keepalive_s: float = 20.0
+    """How long a connection may be silent before it is asked, and again before it is dropped."""
+    hello_s: float = 10.0
+    """How long a connection may take to say hello."""
+
+
+HELLO_BYTES = 64 * 1024
+"""A frame of somebody who has not said hello."""
+
+
+class RateLimit:
+    """A bucket of tokens: *per_s* flow in, at most twice that are kept; None never runs dry."""
+
+    __slots__ = ("_clock", "_filled_at", "_per_s", "_tokens")
+
+    def __init__(self, per_s: float | None, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._clock = clock
+        self._tokens = 2 * per_s if per_s else 0.0
+        self._filled_at = clock()
+
+    def take(self) -> float | None:
+        """Take one token; None if there was one, else in how many seconds there will be."""
+        if self._per_s is None:
+            return None
+        now = self._clock()
+        refilled = self._tokens + (now - self._filled_at) * self._per_s
+        self._tokens, self._filled_at = min(refilled, 2 * self._per_s), now
+        if self._tokens < 1:
+            return (1 - self._tokens) / self._per_s
+        self._tokens -= 1
+        return None
+
+
+class LoopLag:
+    """Measures how late the event loop runs what is due, every *every_s*, and calls *tick*."""
+
+    def __init__(self, tick: Callable[[], None], every_s: float = 0.1) -> None:
+        self._tick = tick
+        self._every_s = every_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self.lag_s = 0.0
+        """The newest measurement, or, where that is less, what is left of the one before."""
+
+    def start(self) -> None:
+        """Begin to measure, in the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._arm()
+
+    def stop(self) -> None:
+        """Measure no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        self._due = self._loop.time() + self._every_s
+        self._timer = self._loop.call_at(self._due, self._measure)
+
+    def _measure(self) -> None:
+        late_s = self._loop.time() - self._due
+        # Half of the last one stays: one quick turn does not mean that the rush is over.
+        self.lag_s = max(late_s, self.lag_s / 2)
+        self._arm()
+        self._tick()

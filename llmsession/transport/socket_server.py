@@ -1,0 +1,289 @@
+"""JSON lines over Unix domain and TCP sockets: the server's side."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import socket
+import ssl
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from llmsession.errors import InvalidInput, Overloaded, ProtocolError
+
+from . import wire as w
+from .addresses import Address, parse_address
+from .connection import Connection
+from .framing import LineReader, line_of
+from .service import Service
+from .wire_errors import to_wire
+
+__all__ = ["SocketServer"]
+
+BACKLOG = 1024
+"""Two hundred clients that connect at once are too many for the usual 100."""
+READ_BYTES = 64 * 1024
+WRITE_BYTES = 64 * 1024
+"""How much is joined into one write, and how much may wait in the transport before no more is
+given to it."""
+LINGER_S = 5.0
+"""How long a peer may take to read what is left when its connection ends."""
+
+
+class SocketServer:
+    """Serves *service* at *address*, ``unix:PATH`` or ``tcp://HOST:PORT`` (0 is any free port).
+
+    Use it as an async context manager inside that of the service: leaving it closes the listening
+    socket and every connection that is left, so leave the service, which says goodbye, first; or
+    ``stop_listening`` before that. The file of a Unix socket is its owner's alone; one that was
+    left behind is replaced, one that somebody listens at is not.
+
+    Raises InvalidInput for an address that cannot be listened at.
+    """
+
+    def __init__(self, service: Service, address: str, *, tls: ssl.SSLContext | None = None):
+        self._service = service
+        self._asked = parse_address(address)
+        if self._asked.scheme == "grpc":
+            raise InvalidInput(f"{address!r} is for the gRPC server")
+        self._tls = tls
+        self._peers: set[_Peer] = set()
+        self._server: asyncio.Server | None = None
+        self._file: tuple[int, int] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port that it got."""
+        if self._asked.scheme == "unix" or self._server is None or not self._server.sockets:
+            return str(self._asked)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return str(Address("tcp", host=host, port=port))
+
+    async def __aenter__(self) -> SocketServer:
+        if self._asked.scheme == "unix":
+            bound, self._file = await asyncio.to_thread(_bind_unix, self._asked.path)
+            self._server = await asyncio.start_unix_server(self._serve, sock=bound, backlog=BACKLOG)
+        else:
+            host, port = self._asked.host, self._asked.port
+            try:
+                self._server = await asyncio.start_server(
+                    self._serve, host, port, backlog=BACKLOG, ssl=self._tls
+                )
+            except OSError as error:
+                raise InvalidInput(f"cannot listen at {self._asked}: {error.strerror}") from error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop_listening()
+        peers = tuple(self._peers)
+        for peer in peers:
+            peer.abort()
+        await asyncio.gather(*(peer.gone.wait() for peer in peers))
+
+    async def stop_listening(self) -> None:
+        """Take no more connections. Those that there are stay."""
+        if self._server is not None:
+            self._server.close()
+            if self._file is not None:
+                await asyncio.to_thread(_unlink_ours, self._asked.path, self._file)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = _Peer(self._service, reader, writer)
+        self._peers.add(peer)
+        try:
+            await peer.run()
+        finally:
+            self._peers.discard(peer)
+
+
+class _Peer:
+    """One accepted socket: reads lines into a Connection, writes what it gives."""
+
+    def __init__(
+        self, service: Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._service = service
+        self._reader = reader
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._lines = LineReader()
+        self._connection: Connection
+        self._draining: asyncio.Task[None] | None = None
+        self._heard_at = self._loop.time()
+        self._over = asyncio.Event()
+        self.gone = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until either side ends. Raises nothing."""
+        try:
+            self._connection = self._service.connect(_name_of(self._writer), self._wake)
+        except Overloaded as error:
+            self._writer.write(line_of(w.encode(to_wire(error))))
+            await self._close()
+            return
+        watch = self._loop.create_task(self._watch())
+        reading = self._loop.create_task(self._read())
+        over = self._loop.create_task(self._over.wait())
+        try:
+            await asyncio.wait((reading, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (watch, reading, over):
+                task.cancel()
+            await asyncio.gather(watch, reading, over, return_exceptions=True)
+            self._connection.close()
+            await self._close()
+
+    def abort(self) -> None:
+        """Drop the socket as it is."""
+        self._writer.transport.abort()
+        self._over.set()
+
+    async def _close(self) -> None:
+        if self._draining is not None:
+            self._draining.cancel()
+        self._writer.close()
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await self._writer.wait_closed()
+        except (OSError, TimeoutError):
+            self._writer.transport.abort()
+        finally:
+            self.gone.set()
+
+    async def _read(self) -> None:
+        connection = self._connection
+        try:
+            while not connection.is_over:
+                received = await self._reader.read(READ_BYTES)
+                if not received:
+                    break
+                for line in self._lines.feed(received, connection.max_frame_bytes):
+                    self._heard_at = self._loop.time()
+                    connection.receive(line)
+                    if not connection.outbox.has_room:
+                        await connection.wait_for_room()
+        except ProtocolError as error:
+            connection.fail(error)
+        except OSError:
+            return
+        # A peer that has said all it has to say may still read what is left for it.
+        connection.leave("end of input")
+        async with asyncio.timeout(LINGER_S):
+            await self._over.wait()
+
+    # Writing: what is there goes out at once, in this turn of the loop; only where the peer does
+    # not keep up is there a task that waits for it.
+
+    def _wake(self) -> None:
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._draining is not None or self.gone.is_set():
+            return
+        transport = self._writer.transport
+        take, lines, size = self._connection.take, list[bytes](), 0
+        while transport.get_write_buffer_size() <= WRITE_BYTES:
+            while size <= WRITE_BYTES and (frame := take()) is not None:
+                lines.append(line_of(frame))
+                size += len(frame)
+            if not lines:
+                break
+            self._writer.write(b"".join(lines))
+            lines.clear()
+            size = 0
+        if len(self._connection.outbox):
+            self._draining = self._loop.create_task(self._drain())
+        elif self._connection.is_over:
+            self._over.set()
+
+    async def _drain(self) -> None:
+        try:
+            await self._writer.drain()
+        except OSError:
+            self._over.set()
+            return
+        self._draining = None
+        self._flush()
+
+    # Silence.
+
+    async def _watch(self) -> None:
+        """Ask a silent peer whether it is there, and drop one that does not answer. Only a whole
+        line is a sign of life: who sends a byte now and then is dropped, too."""
+        limits = self._service.limits
+        await asyncio.sleep(limits.hello_s)
+        if not self._connection.greeted:
+            self._connection.fail(ProtocolError(f"no hello in {limits.hello_s:g} s"))
+            await asyncio.sleep(LINGER_S)
+            self._over.set()
+        while True:
+            silent_s = self._loop.time() - self._heard_at
+            if silent_s >= 2 * limits.keepalive_s:
+                self.abort()
+                return
+            if silent_s >= limits.keepalive_s:
+                self._connection.ping()
+            await asyncio.sleep(limits.keepalive_s / 2)
+
+
+def _name_of(writer: asyncio.StreamWriter) -> str:
+    peer = writer.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unix"
+
+
+def _bind_unix(path: str) -> tuple[socket.socket, tuple[int, int]]:
+    """A socket bound to *path*, for its owner alone before anybody can connect to it.
+
+    Raises InvalidInput where there is another kind of file, or somebody listens.
+    """
+    folder = Path(path).absolute().parent
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of two that start at once, one finds the other
+            _make_way(path)
+            bound.bind(path)
+            os.chmod(path, 0o600)  # nobody can connect yet: it does not listen
+            bound.listen(BACKLOG)
+        finally:
+            os.close(lock)
+        found = os.stat(path)
+    except OSError as error:
+        bound.close()
+        raise InvalidInput(f"cannot listen at unix:{path}: {error.strerror or error}") from error
+    except BaseException:
+        bound.close()
+        raise
+    bound.setblocking(False)
+    return bound, (found.st_dev, found.st_ino)
+
+
+def _make_way(path: str) -> None:
+    """Remove the file of a service that is gone."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise InvalidInput(f"cannot listen at unix:{path}: there is a file that is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            return
+        except OSError as error:  # somebody is there, and does not answer
+            raise InvalidInput(f"cannot listen at unix:{path}: {error}") from error
+    raise InvalidInput(f"cannot listen at unix:{path}: somebody listens there")
+
+
+def _unlink_ours(path: str, ours: tuple[int, int]) -> None:
+    with suppress(FileNotFoundError):
+        found = os.stat(path)
+        if (found.st_dev, found.st_ino) == ours:
+            os.unlink(path)
