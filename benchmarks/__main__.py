@@ -7,6 +7,7 @@ import sys
 
 from benchmarks import (
     commit,
+    compaction,
     deltas,
     durability,
     durability_postgres,
@@ -22,6 +23,7 @@ __all__ = ["main"]
 
 BENCHMARKS = {
     "commit": commit.run,
+    "compaction": compaction.run,
     "deltas": deltas.run,
     "durability": durability.run,
     "durability_postgres": durability_postgres.run,

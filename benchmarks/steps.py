@@ -19,7 +19,7 @@ from llmsession.session.context import ContextBuilder
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
-__all__ = ["run"]
+__all__ = ["conversation", "run"]
 
 BOUNDS = {200: 10.0, 2_000: 3.0}
 """Most times the bare cost, by messages: what grows with them has to stay near the bare cost."""
@@ -29,7 +29,7 @@ RESULT = "a line of a tool's result\n" * 40
 THOUGHT = "so the next file is the one to read, " * 10
 
 
-def _conversation(length: int) -> list[Message]:
+def conversation(length: int) -> list[Message]:
     """A tool loop of *length* messages, with signed thinking, that ends with a result."""
     messages = [recorded_message(0, "user", "go")]
     for at in range(1, length // 2 + 1):
@@ -43,7 +43,7 @@ def _conversation(length: int) -> list[Message]:
 
 def _pair(length: int) -> tuple[float, float]:
     """Seconds of one build at *length* messages and of encoding its messages."""
-    messages = _conversation(length + 2 * STEPS)
+    messages = conversation(length + 2 * STEPS)
     config = SessionConfig(model="m", tools=(Tool(name="read"),)).checked()
     builder, view = ContextBuilder(Profile(), config.frame()), View()
     builder.build(tuple(messages[: length + 1]), view)

@@ -17,12 +17,17 @@ from rich.table import Table
 
 from llmsession.errors import InvalidInput, SessionError
 from llmsession.lab.accuracy import Accuracy, Measured, measure, summed
-from llmsession.lab.counters import find_tiktoken
+from llmsession.lab.counters import COUNTERS, find_tiktoken
 from llmsession.transcripts import FORMATS, read
 
 from .exit_codes import USAGE
 
 __all__ = ["calibrate", "print_rows"]
+
+_FIGURES = ("requests", "median", "p95", "bias")
+NARROWEST_NAME = 8
+_FIGURES_WIDTH = max(map(len, COUNTERS)) + sum(max(len(name), 7) for name in _FIGURES) + 16
+"""What a table needs beside the names, gaps and edges included."""
 
 
 def calibrate(
@@ -72,10 +77,12 @@ def print_rows(rows: Sequence[Accuracy], console: Console | None = None) -> None
     """A table of *rows*, then a line for each file with something to say."""
     console = console or Console()
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("file", overflow="ellipsis", no_wrap=True)
-    table.add_column("model", overflow="ellipsis", no_wrap=True)
+    # Rich narrows all columns alike; the figures have to stay whole, so the names give way.
+    room = max(NARROWEST_NAME, (console.width - _FIGURES_WIDTH) // 2)
+    for name in ("file", "model"):
+        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=room)
     table.add_column("counter", no_wrap=True)
-    for name in ("requests", "median", "p95", "bias"):
+    for name in _FIGURES:
         table.add_column(name, justify="right", no_wrap=True)
     shown = None
     for row in rows:

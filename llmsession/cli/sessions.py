@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -17,6 +18,7 @@ from rich.table import Table
 from llmsession.errors import Refused
 from llmsession.session.account import usage_of
 from llmsession.session.loading import begun_rows, read_state
+from llmsession.session.price_file import load_prices
 from llmsession.session.state import SessionState
 from llmsession.store import Search, SessionRow, Store
 from llmsession.store.liveness import is_dead
@@ -93,17 +95,23 @@ def show(
     *,
     store: StoreAddress,
     full: Annotated[bool, typer.Option("--full", help="Tool inputs and results whole.")] = False,
+    prices: Annotated[
+        Path | None,
+        typer.Option("--prices", metavar="FILE", help="Prices of models, TOML or JSON."),
+    ] = None,
     key_file: KeyFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a message.")] = False,
 ) -> None:
-    """One session: its conversation, and what is open in it. Takes nothing from its owner."""
+    """One session: its conversation, what it cost, and what is open in it. Takes nothing from its
+    owner."""
+    table = PriceTable(load_prices(prices) if prices is not None else None)
     row, state = using_store(store, key_file, lambda opened: _read(opened, session))
     messages = state.context_messages()
     if as_json:
         for message in messages:
             print(msgspec.json.encode(message).decode())
         return
-    for line in _headlines(row, state):
+    for line in _headlines(row, state, table):
         print(line)
     for message in messages:
         print()
@@ -114,8 +122,8 @@ async def _read(store: Store, session: str) -> tuple[SessionRow, SessionState]:
     return await store.row(session), await read_state(store, session)
 
 
-def _headlines(row: SessionRow, state: SessionState) -> Iterable[str]:
-    usage = usage_of(state, PriceTable())
+def _headlines(row: SessionRow, state: SessionState, prices: PriceTable) -> Iterable[str]:
+    usage = usage_of(state, prices)
     cells = _cells(row)
     yield f"session {row.session}" + (f", fork of {row.parent}" if row.parent else "")
     yield f"  {row.head} records, the last {cells[2] or 'never'} UTC, epoch {row.epoch}"

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from llmsession.turns.blocks import DocumentBlock, ImageBlock, TextBlock
 from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile
 
-__all__ = ["is_safe_cut", "is_turn_start", "recent_from", "safe_cuts", "steps_backwards"]
+from .projection import is_thinking
+from .view import View
+
+__all__ = [
+    "has_own_words",
+    "is_safe_cut",
+    "is_turn_start",
+    "must_wait",
+    "newest_request",
+    "recent_from",
+    "safe_cuts",
+    "shows_open_thinking",
+    "steps_backwards",
+]
 
 
 def is_safe_cut(messages: Sequence[Message], at: int) -> bool:
@@ -27,6 +42,42 @@ def is_turn_start(messages: Sequence[Message], at: int) -> bool:
 def safe_cuts(messages: Sequence[Message], start: int, end: int) -> Iterator[int]:
     """The positions from *start* up to *end*, both included, where a cut is safe."""
     return (at for at in range(start, end + 1) if is_safe_cut(messages, at))
+
+
+def shows_open_thinking(view: View, messages: Sequence[Message], committed: int) -> bool:
+    """Does *view* show thinking of the open turn, whose messages begin at *committed*?"""
+    return any(
+        is_thinking(block)
+        for message in messages[max(committed, view.thinking_from) :]
+        for block in message.content
+    )
+
+
+def must_wait(view: View, messages: Sequence[Message], profile: Profile, committed: int) -> bool:
+    """Is no edit possible before the open turn ends? Where thinking has to open its tool loop
+    and an edit would void it."""
+    return (
+        profile.thinking_opens_tool_loop
+        and profile.binds_thinking
+        and shows_open_thinking(view, messages, committed)
+    )
+
+
+def has_own_words(message: Message) -> bool:
+    """Does a person say something in *message*: words, an image, a document? Tool results and
+    what the session wrote itself are not that."""
+    return message.is_user and any(
+        (isinstance(block, TextBlock) and block.text.strip() and at not in message.synthetic)
+        or isinstance(block, ImageBlock | DocumentBlock)
+        for at, block in enumerate(message.content)
+    )
+
+
+def newest_request(messages: Sequence[Message]) -> int | None:
+    """The position of the newest message in which a person says something; None if there is
+    none. A word that came while tools ran stands behind their results."""
+    places = (at for at in range(len(messages) - 1, -1, -1) if has_own_words(messages[at]))
+    return next(places, None)
 
 
 def steps_backwards(messages: Sequence[Message]) -> Iterator[int]:

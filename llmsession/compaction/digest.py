@@ -7,49 +7,67 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llmsession.turns.messages import Message
 
-__all__ = ["DIGEST_CHARS", "digest"]
+__all__ = ["DIGEST_CHARS", "LEAST_DIGEST_CHARS", "digest"]
 
 DIGEST_CHARS = 4_000
 """About a thousand tokens: the room of a few tool results."""
-_LEAST_CHARS = 200
+LEAST_DIGEST_CHARS = 200
+"""However little room is given, a digest may take this much."""
 _REQUEST_CHARS = 300
 _LINE_CHARS = 60
 """A line below this says nothing: what does not fit is counted instead."""
 _MOST_PATHS = 12
+_MOST_FAILURES, _FAILURE_CHARS = 8, 240
+_MOST_RESULTS, _LARGE_CHARS = 12, 4_000
+_EARLIER = "Earlier:"
 _READ_CHARS = 4_000
 """Of a call's argument and of a text only so much is read."""
 _PATH = re.compile(r"(?:[\w.~-]{1,100})?(?:/[\w.@+-]{1,100}){1,20}|[\w-]{1,100}\.[A-Za-z]\w{0,9}")
 _PATH_FIELD = re.compile(r"path|file|dir|uri", re.IGNORECASE)
 
 
-def digest(messages: Sequence[Message], earlier: str = "", *, max_chars: int = DIGEST_CHARS) -> str:
+def digest(
+    messages: Sequence[Message],
+    earlier: str = "",
+    *,
+    max_chars: int = DIGEST_CHARS,
+    recallable: bool = False,
+) -> str:
     """What *messages* were about, in at most *max_chars* characters, at least 200 of them.
 
     The requests of the user, the first and the newest ones first to be kept; how often each tool
-    was called, and the paths that calls name most; the last answer. *earlier* is the summary
-    that the conversation began with: it is told first. "" if nothing was said.
+    was called, the paths that calls name most, and which calls failed; the last answer.
+    *earlier* is the summary that the conversation began with: it is told first, in up to a third
+    of the room. With *recallable* the ids of the largest results are named, for a reader that
+    can recall them. "" if nothing was said.
     """
-    room = max(max_chars, _LEAST_CHARS)
+    room = max(max_chars, LEAST_DIGEST_CHARS)
     answer = _last_answer(messages)
     requests = [(str(m.turn_id), text) for m in messages if (text := _request(m))]
     calls = [call for message in messages for call in message.tool_calls]
+    tools = {call.id: call.name for call in calls}
+    before = earlier.strip().removeprefix(_EARLIER).strip()
+    whole = room
     parts: list[str] = []
     for text in (
-        _titled("Earlier", _clip(earlier, room // 4)) if earlier.strip() else "",
-        _titled("Last answer", _clip(answer, room // 3)) if answer else "",
-        _tools([call.name for call in calls], room // 8),
-        _paths((call.input for call in calls), room // 8),
+        _titled(_EARLIER, _clip(before, whole // 3)) if before else "",
+        _titled("Last answer:", _clip(answer, room // 4)) if answer else "",
+        _tools([call.name for call in calls], whole // 10),
+        _paths((call.input for call in calls), whole // 10),
+        _failures(messages, tools, whole // 8),
+        _largest(messages, tools, whole // 10) if recallable else "",
     ):
-        parts.append(text)
-        room -= len(text) + 2 if text else 0
+        # What a title adds may be more than there is.
+        parts.append(text if len(text) + 2 <= room else "")
+        room -= len(parts[-1]) + 2 if parts[-1] else 0
     asked = _requests(requests, room - 2)
-    before, last, tools, paths = parts
-    return "\n\n".join(part for part in (before, asked, tools, paths, last) if part)
+    first, last, *used = parts
+    return "\n\n".join(part for part in (first, asked, *used, last) if part)
 
 
 def _request(message: Message) -> str:
@@ -63,7 +81,7 @@ def _last_answer(messages: Sequence[Message]) -> str:
 
 
 def _titled(title: str, text: str) -> str:
-    return f"{title}:\n{text}"
+    return f"{title}\n{text}"
 
 
 def _clip(text: str, chars: int) -> str:
@@ -109,6 +127,48 @@ def _paths(inputs: Iterable[Any], room: int) -> str:
     counted = Counter(path for each in inputs for path in _paths_of(each))
     ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:_MOST_PATHS]
     return _listed("Paths named: ", [path for path, _ in ordered], room)
+
+
+def _failures(messages: Sequence[Message], tools: Mapping[str, str], room: int) -> str:
+    """A line for each different failure of a tool, the newest first to be kept, in order."""
+    title = "Tool failures:"
+    found: dict[str, str] = {}
+    for message in messages:
+        for result in message.tool_results:
+            if result.is_error:
+                why = " ".join(result.text[:_READ_CHARS].split())
+                name = tools.get(result.tool_use_id, "a tool")[:64]
+                told = f"- {name}: {_clip(why, _FAILURE_CHARS - len(name) - 4)}"
+                found.pop(told, None)
+                found[told] = told
+    kept: list[str] = []
+    # A line break each, and the line that counts what is left out.
+    room -= len(title) + 30
+    for told in reversed(found):
+        if len(kept) == _MOST_FAILURES or len(told) + 1 > room:
+            break
+        kept.append(told)
+        room -= len(told) + 1
+    if not kept:
+        return ""
+    left = len(found) - len(kept)
+    more = [f"- ({left:,} more before)"] if left else []
+    return "\n".join([title, *more, *reversed(kept)])
+
+
+def _largest(messages: Sequence[Message], tools: Mapping[str, str], room: int) -> str:
+    sizes: list[tuple[int, int, str]] = []
+    for at, message in enumerate(messages):
+        for result in message.tool_results:
+            chars = len(result.text)
+            if chars >= _LARGE_CHARS:
+                sizes.append((-chars, -at, result.tool_use_id))
+    # By size, then the newest: equal conversations give equal texts.
+    items = [
+        f"{call_id} ({tools.get(call_id, '?')[:64]}, {-chars:,} characters)"
+        for chars, _, call_id in sorted(sizes)[:_MOST_RESULTS]
+    ]
+    return _listed("Long results, whole by recall(id): ", items, room)
 
 
 def _paths_of(call_input: Any) -> set[str]:

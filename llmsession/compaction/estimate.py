@@ -80,6 +80,10 @@ class FamilyWeights(msgspec.Struct, frozen=True):
     """What a tool call costs beside its name and its input's keys and values."""
     result: int
     """What a tool result costs beside its content."""
+    tools: int
+    """What the provider writes into the system text where there are any tools."""
+    tool: int
+    """What a tool's definition costs beside its JSON."""
     sealed_permille: int
     """Thousandths of a token a character of a thinking block's signature, or of encrypted
     thinking: it holds the thinking in full, where the text may be a summary. 0: go by the text."""
@@ -95,14 +99,20 @@ _CLAUDE = TextWeights(
 )  # fmt: skip
 
 FAMILIES: dict[TokenFamily, FamilyWeights] = {
-    "claude": FamilyWeights(_CLAUDE, message=2, call=50, result=11, sealed_permille=170),
-    "o200k": FamilyWeights(_O200K, message=3, call=12, result=9, sealed_permille=0),
+    "claude": FamilyWeights(
+        _CLAUDE, message=2, call=50, result=11, tools=200, tool=120, sealed_permille=170
+    ),
+    "o200k": FamilyWeights(
+        _O200K, message=3, call=12, result=9, tools=10, tool=10, sealed_permille=0
+    ),
     # Other vocabularies are smaller than o200k; one recorded Gemini session needs 12 % more.
     "other": FamilyWeights(
         TextWeights(*(weight * 112 // 100 for weight in msgspec.structs.astuple(_O200K))),
         message=4,
         call=12,
         result=9,
+        tools=10,
+        tool=10,
         sealed_permille=0,
     ),
 }

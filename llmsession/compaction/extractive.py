@@ -40,6 +40,11 @@ _ERROR = re.compile(
 _PLACE = re.compile(
     r"(?<![\w./-])(?!//)[\w./-]{1,200}\.[A-Za-z]\w{0,9}(?::|\", line )\d{1,7}(?!\w)"
 )
+# a/b.py, /a/b, ./a/b: two parts, one with a letter; no part of an address or of a place.
+_PATH = re.compile(
+    r"(?<![\w./:@-])(?:\.{0,2}/|[\w.@+-]{1,60}/)(?=[\w./@+-]{0,60}[A-Za-z_])"
+    r"[\w.@+-]{1,60}(?:/[\w.@+-]{1,60}){0,12}"
+)
 _LINK = re.compile(r"\bhttps?://[^\s\"'<>)\]]{3,200}")
 
 
@@ -56,25 +61,31 @@ def summarise(
 ) -> str | None:
     """What is worth keeping of a tool output, at most *max_chars*.
 
-    First its size, then lines with their numbers (outcomes such as exit codes and test counts,
-    errors, the first and the last lines), then places in files and addresses. None if *text* is
-    under two times *max_chars*: a summary would not pay for its header.
+    First its size and how much is left out, then lines with their numbers (outcomes such as exit
+    codes and test counts, errors, the first and the last lines), then places in files, addresses
+    and paths. None if *text* is under two times *max_chars*: a summary would not pay for its
+    header.
     """
     if len(text) < 2 * max_chars:
         return None
     total = line_count(text)
     size = f"{total:,} {'line' if total == 1 else 'lines'}, {len(text):,} characters"
     lines = _lines(text, total)
-    title = _title(size, tool, is_error, blank=not lines)
-    room = max_chars - len(title)
+    room = max_chars - len(_title(size, tool, is_error, left_out=total, blank=not lines))
     kept = _choose(lines, is_error, room * 3 // 4)
     room -= sum(len(line) + 1 for line in kept.values())
+    title = _title(size, tool, is_error, left_out=total - len(kept), blank=not lines)
     parts = [title, *(kept[number] for number in sorted(kept))]
-    for name, pattern in (("places", _PLACE), ("links", _LINK)):
-        found = _joined(name, _matches(lines, pattern), room)
-        if found:
-            parts.append(found)
-            room -= len(found) + 1
+    places, links = _matches(lines, _PLACE), _matches(lines, _LINK)
+    for name, names in (
+        ("places", places),
+        ("links", links),
+        ("paths", _paths(lines, places)),
+    ):
+        joined = _joined(name, names, room)
+        if joined:
+            parts.append(joined)
+            room -= len(joined) + 1
     summary = "\n".join(parts)
     return summary if 0 < len(summary) <= max_chars else None
 
@@ -95,9 +106,10 @@ def is_worth(compact: str, source_chars: int) -> bool:
     return bool(compact.strip()) and len(compact) < source_chars
 
 
-def _title(size: str, tool: str | None, is_error: bool, *, blank: bool) -> str:
+def _title(size: str, tool: str | None, is_error: bool, *, left_out: int, blank: bool) -> str:
     name = " ".join((tool or "").split())[:_MAX_TOOL_CHARS]
-    end = "; only white space" if blank else "; in part:"
+    lines = f"{left_out:,} {'line' if left_out == 1 else 'lines'} left out"
+    end = "; only white space" if blank else f"; {lines if left_out > 0 else 'in part'}:"
     return f"{name + ': ' if name else ''}{size}{' (error)' if is_error else ''}{end}"
 
 
@@ -148,13 +160,19 @@ def _trimmed(line: str) -> str:
     return f"{ends[: _SHOWN_LINE_CHARS - 50]} ... {ends[-40:]}"
 
 
-def _matches(lines: list[_Line], pattern: re.Pattern[str]) -> Iterable[str]:
+def _paths(lines: list[_Line], places: Iterable[str]) -> list[str]:
+    """The paths that no place names already."""
+    known = {place.rpartition(":")[0] for place in places}
+    return [path for path in _matches(lines, _PATH) if path not in known]
+
+
+def _matches(lines: list[_Line], pattern: re.Pattern[str]) -> list[str]:
     """Each different match, in order of appearance."""
     found: dict[str, None] = {}
     for line in lines:
         for match in pattern.findall(line.text[:_READ_LINE_CHARS]):
             found[match.replace('", line ', ":").rstrip(".,;:")] = None
-    return found
+    return list(found)
 
 
 def _joined(name: str, found: Iterable[str], room: int) -> str:

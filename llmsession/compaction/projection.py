@@ -26,9 +26,11 @@ from llmsession.turns.blocks import (
     text_block,
 )
 from llmsession.turns.messages import Message
+from llmsession.turns.records import Segment
 from llmsession.turns.request import Profile, Request, RequestMessage
 
 from .prefix import shared_prefix
+from .provider_blocks import is_sent_as_block, message_from_block
 from .view import View, text_key
 
 __all__ = ["EMPTY_OUTPUT", "Frame", "Projector", "is_thinking", "project"]
@@ -55,7 +57,8 @@ def project(messages: Sequence[Message], view: View, profile: Profile, frame: Fr
 
     Results that the view swaps or caps show its text in the same block: same id, order, count
     and ``is_error``; inputs and texts that it shortens likewise. A segment is a user's text in
-    place of a prefix; what the view leaves out is not there, and what it injects stands on the
+    place of a prefix, or the provider's own block where it is its own and the model takes it;
+    what the view leaves out is not there, and what it injects stands on the
     user's side before the message at that position, or behind the system text. Thinking before
     ``thinking_from`` is left out, and all without a signature; so are white-space text blocks and
     messages that become empty. In a user message tool results stand before everything else.
@@ -78,6 +81,10 @@ class Projector:
         """The last projection: its messages, the view they were shown by, ..."""
         self._view: View | None = None
         self._merges = False
+        self._in_block = False
+        self._cut: tuple[Message, int, Message | None] | None = None
+        """The message that holds the provider's summary, from which block on it is shown, and
+        that."""
         self._closed: list[RequestMessage] = []
         """... what was sent for them, ..."""
         self._run: list[RequestMessage] = []
@@ -92,55 +99,76 @@ class Projector:
             max_tokens=frame.max_tokens,
             system=_system(frame.system, view),
             tools=frame.tools,
-            messages=self._sent(tuple(messages), view, profile.merges_roles),
+            messages=self._sent(
+                tuple(messages),
+                view,
+                profile.merges_roles,
+                is_sent_as_block(view.segment, profile, frame),
+            ),
             options=frame.options,
         )
 
     def _sent(
-        self, messages: tuple[Message, ...], view: View, merges: bool
+        self, messages: tuple[Message, ...], view: View, merges: bool, in_block: bool
     ) -> tuple[RequestMessage, ...]:
         start, before = len(self._messages), self._merged
         # What is shown of a message depends on the view and its position alone; a text that is
         # injected behind the last message does not stay the last thing.
-        same_way = view is self._view and merges == self._merges
+        same_way = view.is_like(self._view) and merges == self._merges
+        same_way = same_way and in_block == self._in_block
         same_way = same_way and not any(each.at >= start for each in view.injected)
         if not same_way or shared_prefix(self._messages, messages) < start:
             start, self._merged = 0, {}
             self._closed, self._run = [], []
         self._view = None  # until this pass is through
-        for part in self._parts(messages, view, start):
+        for part in self._parts(messages, view, start, in_block):
             if self._run and not (merges and self._run[0].role == part.role):
                 self._closed.append(self._joined(self._run, before))
                 self._run = []
             self._run.append(part)
         self._messages, self._view, self._merges = messages, view, merges
+        self._in_block = in_block
         if not self._run:
             return tuple(self._closed)
         return (*self._closed, self._joined(self._run, before))
 
     def _parts(
-        self, messages: tuple[Message, ...], view: View, start: int
+        self, messages: tuple[Message, ...], view: View, start: int, in_block: bool
     ) -> Iterator[RequestMessage]:
         if len(self._shown) > 2 * len(messages) + 64:
             self._shown = {}
         memory = self._shown
         notes = _notes(view, len(messages)) if view.injected else {}
-        if start == 0 and view.segment is not None:
-            yield _said(view.segment.text)
+        segment = view.segment
+        if start == 0 and segment is not None:
+            yield from _opening(segment, in_block)
         for position in range(max(start, view.start), len(messages)):
             if position in notes:
                 yield _said(notes[position])
             if view.omitted and not view.shows(position):
                 continue
-            message = messages[position]
+            message, first = messages[position], 0
+            if segment is not None and segment.inside is not None and position == segment.upto:
+                first = segment.inside + (not in_block)
+                cut = self._from_block(message, first)
+                if cut is None:
+                    continue
+                message = cut
             shown = memory.get(message.id)
             if shown is None or shown.message is not message:
-                shown = memory[message.id] = _Shown(message)
+                shown = memory[message.id] = _Shown(message, first)
             part = shown.at(position, view)
             if part is not None:
                 yield part
         if len(messages) in notes:
             yield _said(notes[len(messages)])
+
+    def _from_block(self, message: Message, first: int) -> Message | None:
+        """*message* from block number *first* on; the same object each time it is asked for."""
+        known = self._cut
+        if known is None or known[0] is not message or known[1] != first:
+            known = self._cut = (message, first, message_from_block(message, first))
+        return known[2]
 
     def _joined(
         self,
@@ -170,6 +198,14 @@ def _notes(view: View, end: int) -> dict[int, str]:
             at = max(each.at, view.start)
             notes[at] = f"{notes[at]}\n\n{each.text}" if at in notes else each.text
     return notes
+
+
+def _opening(segment: Segment, in_block: bool) -> Iterator[RequestMessage]:
+    """What stands for the first messages; nothing where the next one holds its own summary."""
+    if not in_block:
+        yield _said(segment.text)
+    elif segment.inside is None:
+        yield RequestMessage("assistant", join_blocks([segment.block]))
 
 
 def _said(text: str) -> RequestMessage:
@@ -214,10 +250,12 @@ _LEFT_OUT = _Key(True)
 class _Shown:
     """One message, and how it was shown last."""
 
-    __slots__ = ("_key", "_part", "call_ids", "message", "thinks")
+    __slots__ = ("_first", "_key", "_part", "call_ids", "message", "thinks")
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message, first: int = 0) -> None:
         self.message = message
+        self._first = first
+        """The number that its first block has in the history."""
         # Not ``content``, which the message would keep: the text of a conversation once more.
         blocks = parse_blocks(message.body)
         self.call_ids = tuple(filter(None, map(_call_id, blocks)))
@@ -251,7 +289,7 @@ class _Shown:
             if isinstance(block, ToolUseBlock) and block.id in view.inputs:
                 shown = bytes(view.inputs[block.id])
             elif isinstance(block, TextBlock):
-                text = view.texts.get(text_key(self.message, at))
+                text = view.texts.get(text_key(self.message, self._first + at))
                 shown = None if text is None else encode_json(text)
             others.append(shown)
         return tuple(others) if any(others) else ()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from .parts import Violation
+from .provider_blocks import COMPACTION
 from .rules_message import THINKING
 from .seen import Seen
 
@@ -28,7 +29,7 @@ def v1_the_user_speaks_first_and_roles_alternate(seen: Seen) -> Iterator[Violati
         yield Violation("V1", "messages", f"at most {most} messages are accepted, found {count}")
     if seen.runs and seen.runs[0].role != "user":
         first = seen.starts[0]
-        if 0 not in seen.messages[first].compactions:
+        if seen.messages[first].opens_with != COMPACTION:
             text = 'first message must use the "user" role'
             yield Violation("V1", f"messages[{first}]", text)
     for at in seen.repeated if seen.profile.merges_roles else ():

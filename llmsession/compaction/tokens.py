@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
@@ -80,9 +82,45 @@ def message_tokens(
     """The estimated tokens of *message*.
 
     *texts* are shown in place of the results of these call ids; without *thinking* its thinking
-    blocks are left out.
+    blocks are left out. Counted once: asked again for the same, it is remembered.
     """
-    return tally_tokens(tally_message(message, texts=texts, thinking=thinking), profile)
+    return _remembered(message, profile, _Shown(thinking, tuple((texts or {}).items())))
+
+
+class _Shown(NamedTuple):
+    """How a message is shown: the arguments of ``tally_message``, hashable."""
+
+    thinking: bool
+    texts: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[tuple[str, bytes], ...] = ()
+    shortened: tuple[tuple[int, str], ...] = ()
+
+    def tally(self, message: Message) -> Tally:
+        return tally_message(
+            message,
+            texts=dict(self.texts),
+            inputs={call: msgspec.Raw(raw) for call, raw in self.inputs},
+            shortened=dict(self.shortened),
+            thinking=self.thinking,
+        )
+
+
+_REMEMBERED = "_remembered_tokens"
+_MOST_REMEMBERED = 8
+
+
+def _remembered(message: Message, profile: Profile, shown: _Shown) -> int:
+    # A message never changes, so what it costs is kept beside its blocks, as those are. A view
+    # shows one of them in few ways, and a plan asks for whole contexts.
+    counts: dict[Any, int] = message.__dict__.setdefault(_REMEMBERED, {})
+    key = (profile.token_family, profile.chars_per_token, profile.image_tokens, shown)
+    known = counts.get(key)
+    if known is None:
+        known = tally_tokens(shown.tally(message), profile)
+        if len(counts) >= _MOST_REMEMBERED:
+            counts.clear()
+        counts[key] = known
+    return known
 
 
 def context_tokens(
@@ -93,8 +131,9 @@ def context_tokens(
     Messages before position *start* are not counted.
     """
     total = sum(text_tokens_for(each.text, profile) for each in view.injected if each.at < 0)
-    if view.segment is not None and start < view.start:
-        total += text_tokens_for(view.segment.text, profile) + MESSAGE_OVERHEAD_TOKENS
+    segment = view.segment
+    if segment is not None and start < view.start and segment.inside is None:
+        total += text_tokens_for(segment.text, profile) + MESSAGE_OVERHEAD_TOKENS
     notes = {each.at: each.text for each in view.injected}
     for position in range(max(start, view.start), len(messages)):
         if position in notes:
@@ -106,24 +145,25 @@ def context_tokens(
 
 def shown_tokens(message: Message, position: int, view: View, profile: Profile) -> int:
     """The estimated tokens of *message*, which *view* shows at *position*."""
-    texts = {
-        result.tool_use_id: text
-        for result in message.tool_results
-        if (text := view.text_for(result.tool_use_id, position)) is not None
-    }
-    shortened = {
-        at: view.texts[key]
-        for at in range(len(message.content) if view.texts else 0)
-        if (key := text_key(message, at)) in view.texts
-    }
-    tally = tally_message(
-        message,
-        texts=texts,
-        inputs=view.inputs,
-        shortened=shortened,
-        thinking=position >= view.thinking_from,
+    shown = _Shown(
+        position >= view.thinking_from,
+        tuple(
+            (result.tool_use_id, text)
+            for result in message.tool_results
+            if (text := view.text_for(result.tool_use_id, position)) is not None
+        ),
+        tuple(
+            (call.id, bytes(view.inputs[call.id]))
+            for call in (message.tool_calls if view.inputs else ())
+            if call.id in view.inputs
+        ),
+        tuple(
+            (at, view.texts[key])
+            for at in range(len(message.content) if view.texts else 0)
+            if (key := text_key(message, at)) in view.texts
+        ),
     )
-    return tally_tokens(tally, profile)
+    return _remembered(message, profile, shown)
 
 
 _CAREFUL = Profile()
@@ -134,7 +174,9 @@ def frame_tokens(frame: Frame, profile: Profile = _CAREFUL) -> int:
     texts = [frame.system or "", *(bytes(tool).decode() for tool in frame.tools)]
     if profile.token_family is None:
         return estimate_text_tokens(sum(map(len, texts)), profile)
-    return sum(text_tokens_for(text, profile) for text in texts)
+    family = FAMILIES[profile.token_family]
+    fixed = family.tools + len(frame.tools) * family.tool if frame.tools else 0
+    return fixed + sum(text_tokens_for(text, profile) for text in texts)
 
 
 class Ledger:

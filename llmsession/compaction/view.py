@@ -45,6 +45,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     thinking_from: int = 0
     """Thinking blocks of messages before this position are left out."""
 
+    def is_like(self, other: View | None) -> bool:
+        """Does it show every history as *other* does?"""
+        if other is self or other is None:
+            return other is self
+        return self.version == other.version and self == other
+
     @property
     def segment(self) -> Segment | None:
         """The text that stands for the first messages, if any does."""
@@ -71,15 +77,20 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     def edited_from(self, messages: Sequence[Message]) -> int | None:
         """The position of the first of *messages* that is shown changed, or not at all; None if
-        there is none. A cap is no edit: nobody ever saw the result without it."""
-        if self.segments or any(each.at < 0 for each in self.injected):
+        there is none. A cap is no edit: nobody ever saw the result without it. Nor is a summary
+        of the provider's own, from which on its messages are looked at."""
+        segment, start = self.segment, self.start
+        if segment is not None and segment.by != "provider":
             return 0
-        places = [first for first, _ in self.omitted] + [each.at for each in self.injected]
+        if any(each.at < 0 for each in self.injected):
+            return 0
+        places = [max(first, start) for first, end in self.omitted if end > start]
+        places += [max(each.at, start) for each in self.injected]
         edge = min(places, default=len(messages))
         if not (self.frozen or self.thinking_from or self.inputs or self.texts):
             return edge if places else None
-        for position, message in enumerate(messages[:edge]):
-            if self._changes(position, message):
+        for position in range(start, min(edge, len(messages))):
+            if self._changes(position, messages[position]):
                 return position
         return edge if places else None
 
@@ -103,9 +114,22 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             return self
         return msgspec.structs.replace(self, capped={**self.capped, call_id: text})
 
+    def with_provider_summary(self, segment: Segment) -> View:
+        """This view after a reply that holds *segment*, the provider's own summary of all that is
+        before it. What that was made of is not shown any more, so its thinking is not either."""
+        if segment.upto < self.start:
+            return self
+        return msgspec.structs.replace(
+            self,
+            version=self.version + 1,
+            segments=(*self.segments, segment),
+            thinking_from=max(self.thinking_from, segment.upto),
+        )
+
     def applied(self, plan: Plan, position_now: int) -> View:
         """This view after *plan*. The frontier never goes back, no frozen text changes, what is
-        left out stays out, and a segment is only followed by a longer one.
+        left out stays out, and a segment is only followed by a longer one, or replaced by the
+        caller's of the same length.
 
         *position_now* is the number of messages that exist. If the plan edits anything and the
         profile binds thinking, all thinking made so far is left out from now on: an edit voids
@@ -115,8 +139,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         inputs = {**plan.inputs, **self.inputs}
         texts = {**plan.texts, **self.texts}
         segments = self.segments
-        if plan.segment is not None and plan.segment.upto > self.start:
-            segments = (*segments, plan.segment)
+        if plan.segment is not None and _follows(plan.segment, self.start):
+            segments = (*(s for s in segments if s.upto < plan.segment.upto), plan.segment)
         omitted = _joined(self.omitted + plan.omitted)
         injected = self.injected if plan.injected is None else plan.injected
         edits = (frozen, inputs, texts, segments, omitted, injected) != (
@@ -139,7 +163,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     def clamped(self, length: int) -> View:
         """This view for a history cut to *length* messages, after an abort, rewind or fork: a
         segment that stands for more than is left goes, and what it stood for is shown."""
-        segments = tuple(each for each in self.segments if each.upto <= length)
+        segments = tuple(each for each in self.segments if _needs(each) <= length)
         omitted = tuple((first, min(end, length)) for first, end in self.omitted if first < length)
         injected = tuple(each for each in self.injected if each.at <= length)
         if (
@@ -161,7 +185,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     def without_head(self, count: int, length: int, calls: Collection[str]) -> View:
         """This view after the first *count* messages, which made *calls*, are gone and *length*
         are left. Their texts go with them, and every segment and injected text, which may quote
-        them; thinking in what is left was bound to them, so none of it is sent again."""
+        them, unless it is a part of what is left; thinking in that was bound to them, so none of
+        it is sent again."""
         moved = [(max(0, first - count), end - count) for first, end in self.omitted]
         return msgspec.structs.replace(
             self,
@@ -171,7 +196,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             capped={call: text for call, text in self.capped.items() if call not in calls},
             inputs={call: raw for call, raw in self.inputs.items() if call not in calls},
             texts={},
-            segments=(),
+            segments=tuple(
+                msgspec.structs.replace(each, upto=each.upto - count)
+                for each in self.segments
+                if each.inside is not None and each.upto >= count
+            ),
             omitted=tuple((first, end) for first, end in moved if end > 0),
             injected=(),
             thinking_from=length,
@@ -185,9 +214,18 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, version=self.version + 1, thinking_from=length)
 
 
+def _needs(segment: Segment) -> int:
+    """How long a history has to be for *segment* to stand: with the message that it is in."""
+    return segment.upto + (segment.inside is not None)
+
+
 def text_key(message: Message, block: int) -> str:
     """What ``View.texts`` calls the text block number *block* of *message*."""
     return f"{message.id}#{block}"
+
+
+def _follows(segment: Segment, start: int) -> bool:
+    return segment.upto > start or (segment.by == "caller" and segment.upto == start)
 
 
 def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

@@ -11,6 +11,7 @@ import msgspec
 
 from llmsession.turns.request import Profile, Request
 
+from .encodings import fit_of
 from .request_texts import countable_json, countable_message
 from .stepping import Stepper
 
@@ -29,10 +30,6 @@ __all__ = [
 
 CountMethod: TypeAlias = Literal["usage", "api", "tiktoken", "estimate"]
 
-MESSAGE_TOKENS = 4
-"""Role and separators of one message."""
-REQUEST_TOKENS = 3
-"""What opens the reply."""
 ESTIMATE_ACCURACY = 0.25
 """By characters the recorded coding sessions come out within 16 % (docs/tokens.md); text that is
 neither code nor English is further off."""
@@ -136,7 +133,7 @@ class CharacterCounter:
         steps = _estimate_parts(request, profile, self._estimate, parts.append)
         await self._stepper.run(steps, size_bytes=request_bytes(request))
         return Count(
-            input_tokens=sum(parts) + REQUEST_TOKENS,
+            input_tokens=sum(parts),
             estimated_output_tokens=reply_tokens(request, profile),
             method="estimate",
             accuracy=ESTIMATE_ACCURACY,
@@ -151,13 +148,18 @@ def _estimate_parts(
     add(estimate(request.system or "", profile))
     for tool in request.tools:
         add(estimate(countable_json(tool), profile))
-    read_bytes = 0
+    read_bytes = calls = results = 0
     for message in request.messages:
         part = countable_message(message.body)
-        add(sum(estimate(text, profile) for text in part.texts) + MESSAGE_TOKENS)
+        add(sum(estimate(text, profile) for text in part.texts))
+        calls += part.calls
+        results += part.results
         add(math.ceil(part.hidden_chars / profile.chars_per_token))
         add(part.images * profile.image_tokens)
         read_bytes += memoryview(message.body).nbytes
         if read_bytes >= STEP_BYTES:
             read_bytes = 0
             yield
+    fit = fit_of(request.model)
+    messages, has_tools = len(request.messages), bool(request.tools)
+    add(fit.fixed_tokens(messages=messages, calls=calls, results=results, has_tools=has_tools))

@@ -36,22 +36,35 @@ def _is_old(name: str, old: str) -> bool:
     return begins(name.partition(":")[0], old)
 
 
+REQUEST_TOKENS = 3
+"""What opens the reply."""
+
+
 class Fit(NamedTuple):
-    """How the tokens of an encoding have to be multiplied to be a model's, and how far off that
-    may be, as a share."""
+    """How tokens of an encoding become a model's: what those of texts are multiplied with; what a
+    message, a call and a result of a tool cost beside their texts; what the provider writes into
+    the prompt where there are any tools; and how far off the sum may be, as a share. Where the
+    figures come from is told in docs/tokens.md."""
 
     factor: float
+    message: int
+    call: int
+    result: int
+    tools: int
     accuracy: float
 
+    def fixed_tokens(self, *, messages: int, calls: int, results: int, has_tools: bool) -> int:
+        """What a request costs beside its texts and images."""
+        parts = messages * self.message + calls * self.call + results * self.result
+        return REQUEST_TOKENS + parts + (self.tools if has_tools else 0)
 
-OWN_FIT = Fit(1.0, 0.1)
-"""OpenAI's models: the text is exact; how tools and roles are written is not public, and hidden
-reasoning stays in the context."""
-CLAUDE_FIT = Fit(1.28, 0.1)
-"""The median of ten recorded sessions, which lie between 1.21 and 1.36 (docs/tokens.md). Claude's
-tokenizer is not public."""
-OTHER_FIT = Fit(1.1, 0.25)
-"""Other vocabularies are smaller than o200k; one recorded Gemini session needs 1.08."""
+
+OWN_FIT = Fit(1.0, 3, 12, 9, 40, 0.1)
+"""OpenAI's models: the text is exact; how tools and roles are written is not public."""
+CLAUDE_FIT = Fit(1.2, 2, 50, 11, 460, 0.1)
+"""Claude's tokenizer is not public: it cuts finer, and calls are costly."""
+OTHER_FIT = Fit(1.1, 4, 12, 9, 40, 0.25)
+"""Most other vocabularies are smaller than o200k."""
 
 
 def fit_of(model: str) -> Fit:

@@ -23,6 +23,7 @@ thinking bound to all that stands before it, no prefill."""
 COMPATIBLE = Profile(
     name="openai",
     binds_thinking=False,
+    returns_thinking=False,
     window_tokens=32_768,
     max_output_tokens=8_192,
     chars_per_token=3.0,

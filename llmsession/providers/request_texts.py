@@ -32,11 +32,14 @@ _FLAT_TYPES = frozenset({"image", "image_url", "input_image", "base64"})
 
 class Countable(msgspec.Struct, frozen=True, gc=False):
     """``texts`` are counted as text, ``images`` are flat costs, and of ``hidden_chars`` only
-    their number is known: thinking that is encrypted."""
+    their number is known: thinking that is encrypted. ``calls`` and ``results`` of tools cost
+    something beside their texts."""
 
     texts: tuple[str, ...]
     images: int = 0
     hidden_chars: int = 0
+    calls: int = 0
+    results: int = 0
 
     @property
     def chars(self) -> int:
@@ -56,6 +59,8 @@ def countable_message(body: bytes | msgspec.Raw) -> Countable:
         tuple(text for part in parts for text in part.texts if text),
         sum(part.images for part in parts),
         sum(part.hidden_chars for part in parts),
+        sum(part.calls for part in parts),
+        sum(part.results for part in parts),
     )
 
 
@@ -75,9 +80,9 @@ def _countable_block(block: Block) -> Countable:
             return Countable((), hidden_chars=len(block.data) * 3 // 4)
         case ToolUseBlock():
             # The model wrote it as text, so nothing in it is flat.
-            return Countable((block.name, text_of_value(block.input)))
+            return Countable((block.name, text_of_value(block.input)), calls=1)
         case ToolResultBlock():
-            return _countable_value(block.content)
+            return msgspec.structs.replace(_countable_value(block.content), results=1)
         case ImageBlock():
             return Countable((), images=1)
         case DocumentBlock():
@@ -143,7 +148,7 @@ def slices(texts: Iterable[str], most_chars: int) -> Iterator[list[str]]:
     longer is cut: each cut costs a token or so."""
     batch: list[str] = []
     room = most_chars
-    for text in texts:
+    for text in filter(None, texts):
         if len(text) > room and batch:
             yield batch
             batch, room = [], most_chars

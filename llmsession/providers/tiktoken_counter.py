@@ -16,8 +16,6 @@ from llmsession.turns.request import Profile, Request
 
 from .counts import (
     ESTIMATE_ACCURACY,
-    MESSAGE_TOKENS,
-    REQUEST_TOKENS,
     Count,
     TextEstimate,
     estimate_by_length,
@@ -42,13 +40,15 @@ _LOOK_UP_COST = 32
 
 class _Weight(NamedTuple):
     """Of one message: tokens that the encoding counted, and those that were guessed; characters,
-    and those of them whose tokens were guessed; and images."""
+    and those of them whose tokens were guessed; images, and calls and results of tools."""
 
     exact: int = 0
     guessed: int = 0
     chars: int = 0
     guessed_chars: int = 0
     images: int = 0
+    calls: int = 0
+    results: int = 0
 
     def plus(self, other: _Weight) -> _Weight:
         return _Weight(*(mine + more for mine, more in zip(self, other, strict=True)))
@@ -105,12 +105,15 @@ class TiktokenCounter:
         )
         total = functools.reduce(_Weight.plus, weights, _Weight())
         guessed = total.guessed_chars / max(1, total.chars)
-        fixed = len(request.messages) * MESSAGE_TOKENS + REQUEST_TOKENS
+        text_tokens = round(total.exact * fit.factor) + total.guessed
+        fixed_tokens = fit.fixed_tokens(
+            messages=len(request.messages),
+            calls=total.calls,
+            results=total.results,
+            has_tools=bool(request.tools),
+        )
         return Count(
-            input_tokens=round(total.exact * fit.factor)
-            + total.guessed
-            + total.images * profile.image_tokens
-            + fixed,
+            input_tokens=text_tokens + fixed_tokens + total.images * profile.image_tokens,
             estimated_output_tokens=reply_tokens(request, profile),
             method="estimate" if self._encodings.get(name) is None else "tiktoken",
             accuracy=fit.accuracy * (1 - guessed) + ESTIMATE_ACCURACY * guessed,
@@ -191,4 +194,4 @@ class _Scale:
         """The weight of what in *part* is no text."""
         chars = part.hidden_chars
         guessed = math.ceil(chars / self._profile.chars_per_token)
-        return _Weight(0, guessed, chars, chars, part.images)
+        return _Weight(0, guessed, chars, chars, part.images, part.calls, part.results)

@@ -37,6 +37,9 @@ class Account:
         open_requests = [turn.requests for turn in state.open.values()]
         self._new: list[ModelRequest] = list(chain.from_iterable(open_requests))
         """Requests that are not in ``_spent`` yet, nor in the first ``_turns`` ended turns."""
+        self._summaries = state.summary_requests
+        self._new_beside: list[ModelRequest] = []
+        """Requests for summaries that are not in ``_spent`` yet, nor in ``_summaries``."""
         self._charged = state.charged
         self._spent: Spending | None = None
 
@@ -45,16 +48,22 @@ class Account:
         self._new.append(request)
         self.tell_tenant()
 
+    def add_summaries(self, requests: Iterable[ModelRequest]) -> None:
+        """A summary was asked for in *requests*, whatever came of it."""
+        self._new_beside.extend(requests)
+        self.tell_tenant()
+
     def spent(self) -> Spending:
         """All that was spent by this session itself, the open turn included."""
         if self._spent is None:
             ended = chain.from_iterable(islice(self._ended.values(), self._turns))
-            self._spent = Spending().and_cost(ended, self._prices)
-        if self._new or self._spent.tokens != self._charged.tokens:
-            self._charged = self._charged.after(self._new)
-            priced = self._spent.and_cost(self._new, self._prices)
+            self._spent = Spending().and_cost(chain(ended, self._summaries), self._prices)
+        if self._new or self._new_beside or self._spent.tokens != self._charged.tokens:
+            self._charged = self._charged.after(self._new).beside(self._new_beside)
+            priced = self._spent.and_cost(chain(self._new, self._new_beside), self._prices)
             self._spent = Spending(self._charged.tokens, priced.cost_nano_usd, priced.unpriced)
             self._new.clear()
+            self._new_beside.clear()
         return self._spent
 
     def tell_tenant(self) -> None:
@@ -92,12 +101,14 @@ def usage_of(state: SessionState, prices: PriceTable, run: Run | None = None) ->
         turns.update({turn.number: tuple(turn.requests) for turn in open_turns})
     for number in turns.keys() - usages.keys():
         usages[number] = sum((request.usage for request in turns[number]), Usage())
-    by_model = dict(_by_model(chain.from_iterable(turns.values()), prices))
+    every = chain(chain.from_iterable(turns.values()), state.summary_requests)
+    by_model = dict(_by_model(every, prices))
     costs = [each.cost_nano_usd for each in by_model.values()]
     unended = (usages[number] for number in usages.keys() - state.turn_usage.keys())
     return SessionUsage(
         total=sum(unended, state.usage),
         turns=usages,
+        summaries=sum((request.usage for request in state.summary_requests), Usage()),
         charged_tokens=_charged_tokens(state, turns),
         cost_nano_usd=_sum(costs),
         turn_costs_nano_usd={number: cost_of(each, prices) for number, each in turns.items()},

@@ -124,6 +124,7 @@ class Actor:
             and self.core.journal.is_idle
             and self.changes.is_idle
             and self.turns.runner.compactor.is_idle
+            and self.turns.runner.compactor.results.is_idle
         )
 
     @property
@@ -255,7 +256,8 @@ class Actor:
             item()
         self.changes.go_on()
         runner = self.turns.runner
-        if runner.may_compact():
+        # A change that is on its way makes another history: what waits is for that one.
+        if runner.may_compact() and self.changes.is_idle:
             runner.compactor.apply_if_ready()
 
     # Commands.
@@ -292,6 +294,8 @@ class Actor:
                 self.settings.configure(command, now=self.turns.current is None)
             case c.StoreSummaries():
                 self._store_summaries(command)
+            case c.SetSummary():
+                self.turns.runner.compactor.told.put(command, self.book)
 
     def _submit(self, command: c.Submit) -> None:
         run = self._answerable(command)
@@ -330,6 +334,7 @@ class Actor:
             # One that was forgotten is not told of again.
             if self.state.call_turns.get(call_id) not in self.state.said_at:
                 raise UnknownToolCall(call_id)
+        self.turns.runner.compactor.results.told(list(command.summaries))
         noted = c.remembered(command.command_id, command.digest, None)
         record = r.SummariesStored(summaries=command.summaries, commands=noted)
         self.core.journal.write(record, self.book.answer(command))
@@ -414,7 +419,8 @@ class Actor:
         self.changes.refuse_waiting(closed)
         for command in self.mailbox.take_work(lambda command: True):
             command.promise.fail(closed)
-        self.turns.runner.compactor.cancel()
+        self.turns.runner.compactor.close()
+        self.turns.runner.compactor.told.refuse_waiting(closed)
         self.turns.stop_all("closed")
 
     async def _release(self) -> None:

@@ -12,9 +12,8 @@ from llmsession.errors import InvalidInput
 from llmsession.turns.blocks import clean_text
 from llmsession.turns.records import Answer, CommandAnswer, InterruptPolicy
 
-from .compactor import CompactionOutcome
 from .config import SessionConfig, WhenBusy, store_config
-from .outcome import Closed, InterruptOutcome, TurnOutcome
+from .outcome import Closed, CompactionOutcome, InterruptOutcome, TurnOutcome
 from .promise import Promise
 
 __all__ = [
@@ -34,6 +33,7 @@ __all__ = [
     "Label",
     "Rewind",
     "Send",
+    "SetSummary",
     "StoreSummaries",
     "Submit",
     "WorkCommand",
@@ -240,6 +240,18 @@ class StoreSummaries(Command[None]):
         self.summaries = cleaned
 
 
+class SetSummary(Command[None]):
+    """The caller's ``text`` in place of all messages up to the end of turn ``turn``. Answered
+    once that is durable."""
+
+    __slots__ = ("text", "turn")
+
+    def __init__(self, ingress: int, command_id: str | None, *, text: str, turn: int) -> None:
+        super().__init__(ingress, command_id, digest(command_id, "summary", str(turn), text))
+        self.text = text
+        self.turn = turn
+
+
 class InterruptCaller:
     """One of the callers that a folded interrupt answers."""
 
@@ -285,6 +297,6 @@ class Close:
 
 HistoryCommand: TypeAlias = Clear | Rewind | Forget | Fork
 WorkCommand: TypeAlias = (
-    Send | Submit | Compact | Configure | StoreSummaries | Label | HistoryCommand
+    Send | Submit | Compact | Configure | StoreSummaries | SetSummary | Label | HistoryCommand
 )
 ControlCommand: TypeAlias = Interrupt | Close

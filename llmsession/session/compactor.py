@@ -8,10 +8,9 @@ at which rewriting the prompt costs little: see ``compaction.economy``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-import anyio.to_thread
 import msgspec
 
 from llmsession.compaction.economy import CacheState, Timing, decide
@@ -24,14 +23,18 @@ from llmsession.turns.messages import Message
 from llmsession.turns.records import Trigger
 
 from .config import SessionConfig
-from .context import Size
+from .context import ContextBuilder, Size
 from .core import Core
+from .offloop import off_loop
+from .outcome import CompactionOutcome
 from .promise import Promise
+from .result_summaries import ResultSummaries
 from .summarising import Summarising
 from .timers import Timer
+from .told_summaries import ToldSummaries
 from .works import Work
 
-__all__ = ["CompactionOutcome", "Compactor"]
+__all__ = ["INLINE_MESSAGES", "CompactionOutcome", "Compactor"]
 
 INLINE_MESSAGES = 64
 """Up to here a plan costs less than the hop to a thread and back."""
@@ -45,19 +48,15 @@ LEAST_EXPECTED, MOST_EXPECTED = 5, 40
 """A conversation is taken to make as many more requests as it has made, within these bounds."""
 
 
-class CompactionOutcome(msgspec.Struct, frozen=True):
-    """What a compaction did. Tokens are estimates of the messages as they are shown."""
-
-    applied: bool
-    reason: str
-    tokens_before: int = 0
-    tokens_after: int = 0
-
-
 class _Snapshot(msgspec.Struct, frozen=True):
     generation: int
     view: View
     messages: tuple[Message, ...]
+
+
+class _Question(_Snapshot, frozen=True):
+    """What a plan is made for."""
+
     budget: Budget
 
 
@@ -68,13 +67,17 @@ class Compactor:
         self._core = core
         self._resume = resume
         self._summarising = Summarising(core)
+        self.results = ResultSummaries(core, self._summarising)
+        self.told = ToldSummaries(core, resume)
         self._job: Work | None = None
-        self._planning: _Snapshot | None = None
+        self._planning: _Question | None = None
         """What the job plans for. A plan for another snapshot is of a job that was cancelled."""
-        self._ready: tuple[Plan, _Snapshot] | None = None
+        self._ready: tuple[Plan, _Question] | None = None
         self._holds = False
         """Does the ready plan wait for a better moment?"""
         self._applying = False
+        self._preparing: Work | None = None
+        """Makes ready what is being applied: a builder that knows the context after it."""
         self._stalled: tuple[int, SessionConfig] | None = None
         """How large a context gained too little, and under which configuration."""
         self._waiting: list[Promise[CompactionOutcome]] = []
@@ -82,13 +85,14 @@ class Compactor:
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """The name of the job while it runs, or while its plan waits to be applied."""
-        return ("compaction",) if self._job or self._ready else ()
+        """The name of the job while it runs, or while its plan waits to be applied; and that of
+        the summaries of results."""
+        return (("compaction",) if self._job or self._ready else ()) + self.results.jobs
 
     @property
     def is_applying(self) -> bool:
         """Is a ``compaction.applied`` on its way into the store? No request is built then."""
-        return self._applying
+        return self._applying or self.told.is_applying
 
     @property
     def is_idle(self) -> bool:
@@ -159,7 +163,13 @@ class Compactor:
     def cancel(self) -> None:
         """Stop the job; what it would have decided is not applied."""
         self._drop_job()
+        self.results.cancel()
         self._answer(CompactionOutcome(False, "cancelled"))
+
+    def close(self) -> None:
+        """``cancel``, and begin nothing any more."""
+        self.results.close()
+        self.cancel()
 
     def _drop_job(self) -> None:
         self._unrest()
@@ -168,12 +178,16 @@ class Compactor:
         # Forgotten at once: it may take a while to end, and the next one does not wait for it.
         self._job = self._planning = self._ready = None
         self._holds = False
+        if self._preparing is not None:
+            self._preparing.cancel()
+            self._preparing, self._applying = None, False
+            self._resume()
 
     def _start(self, size: Size, trigger: Trigger) -> None:
         state = self._core.state
         messages = state.context_messages()
         budget = self._budget(size, trigger)
-        snapshot = _Snapshot(state.generation, state.view, messages, budget)
+        snapshot = _Question(state.generation, state.view, messages, budget)
         self._planning = snapshot
         policy, report = self._core.policy, self._core.report
 
@@ -189,19 +203,19 @@ class Compactor:
 
         self._job = self._core.works.start(f"compaction of {state.session}", job, self._ended)
 
-    async def _made(self, policy: Policy, snapshot: _Snapshot) -> Plan | None:
+    async def _made(self, policy: Policy, snapshot: _Question) -> Plan | None:
         """The plan of *policy*, with the summary that it wants written."""
         view, messages, budget = snapshot.view, snapshot.messages, snapshot.budget
         plan = partial(policy.plan, view, messages, budget)
         if len(messages) <= INLINE_MESSAGES:
             made = plan()
         else:
-            made = await anyio.to_thread.run_sync(plan, abandon_on_cancel=True)
+            made = await off_loop(plan)
         if made is None or made.wanted is None:
             return made
         segment = await self._summarising.segment(made.wanted, messages)
         filled = partial(with_segment, made, segment, view, messages, budget)
-        return await anyio.to_thread.run_sync(filled, abandon_on_cancel=True)
+        return await off_loop(filled)
 
     def _ended(self, work: Work) -> None:
         def ended() -> None:
@@ -237,13 +251,13 @@ class Compactor:
             is_broken=state.prefix_broken,
         )
 
-    def _unplanned(self, why: str, snapshot: _Snapshot) -> None:
+    def _unplanned(self, why: str, snapshot: _Question) -> None:
         if self._planning is snapshot:
             self._planning = None
             self._stalled = (snapshot.budget.used_tokens, self._core.config)
             self._answer(CompactionOutcome(False, why))
 
-    def _planned(self, plan: Plan | None, snapshot: _Snapshot) -> None:
+    def _planned(self, plan: Plan | None, snapshot: _Question) -> None:
         compaction = self._core.config.compaction
         asked = bool(self._waiting)
         if plan is None or not worth(plan, 0.0 if asked else compaction.min_gain):
@@ -257,13 +271,14 @@ class Compactor:
 
         The actor calls this where no reply is on its way.
         """
-        if self._ready is None or self._applying:
+        if not self._applying:
+            self.told.apply()
+        if self._ready is None or self.is_applying:
             return
         plan, snapshot = self._ready
         if not self._still_stands(snapshot):
             self._ready, self._holds = None, False
-            self._core.log.event("compaction.discarded")
-            self._answer(CompactionOutcome(False, "the conversation changed meanwhile"))
+            self._discard()
             return
         if plan.trigger in ("asked", "idle") or self._core.config.compaction.schedule == "at_once":
             self._apply(plan.trigger)
@@ -285,7 +300,7 @@ class Compactor:
         else:
             self._holds = True
 
-    def _expected_requests(self, snapshot: _Snapshot) -> int:
+    def _expected_requests(self, snapshot: _Question) -> int:
         made = sum(message.is_assistant for message in snapshot.messages[snapshot.view.frontier :])
         return max(LEAST_EXPECTED, min(made, MOST_EXPECTED))
 
@@ -304,13 +319,55 @@ class Compactor:
             return False
         return all(a is b for a, b in zip(snapshot.messages, messages, strict=False))
 
-    def write(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
-        """Journal *plan*; the view changes once that is durable."""
+    def write(self, plan: Plan) -> None:
+        """Journal *plan*; the view changes once that is durable. What a long context looks like
+        after it is found out first, in a thread: the event loop never builds it anew."""
         self._applying = True
         self._stalled = None
+        state, builder = self._core.state, self._core.builder
+        messages = state.context_messages()
+        if len(messages) <= INLINE_MESSAGES:
+            self._journal(plan, None)
+            return
+        snapshot = _Snapshot(state.generation, state.view, messages)
+        after = state.view.applied(plan, len(messages))
+
+        async def prepare() -> None:
+            try:
+                warmed = await off_loop(builder.warmed, messages, after)
+            except Exception as error:  # it will be built again, where that is reported
+                self._core.log.bug("compaction.failed", error)
+                self._core.report(partial(self._prepared, work, plan, snapshot, None))
+            else:
+                self._core.report(partial(self._prepared, work, plan, snapshot, warmed))
+
+        work = self._core.works.start(f"compaction of {state.session}, applied", prepare)
+        self._preparing = work
+
+    def _prepared(
+        self, work: Work, plan: Plan, snapshot: _Snapshot, warmed: ContextBuilder | None
+    ) -> None:
+        if self._preparing is not work:
+            return
+        self._preparing = None
+        if self._still_stands(snapshot):
+            self._journal(plan, warmed)
+            return
+        self._applying = False
+        self._discard()
+        self._resume()
+
+    def _discard(self) -> None:
+        self._core.log.event("compaction.discarded")
+        self._answer(CompactionOutcome(False, "the conversation changed meanwhile"))
+
+    def _journal(self, plan: Plan, warmed: ContextBuilder | None) -> None:
+        builder = self._core.builder
 
         def applied() -> None:
             self._applying = False
+            if warmed is not None and self._core.builder is builder:
+                self._core.builder = warmed
             self._core.log.event(
                 "compaction.applied",
                 before=plan.tokens_before,
@@ -319,38 +376,77 @@ class Compactor:
             )
             outcome = CompactionOutcome(True, plan.reason, plan.tokens_before, plan.tokens_after)
             self._answer(outcome)
-            if then is not None:
-                then()
             self._resume()
 
         self._core.journal.write(record_of(plan), applied)
 
-    def forced(self, size: Size, ceiling: int, *, overflow: bool) -> Plan | None:
-        """A plan for a request that does not fit *ceiling*, made at once: by the configured
-        policy if that is enough, else by the hardest means there are. None if nothing is left.
+    def force(
+        self, size: Size, ceiling: int, *, overflow: bool, exhausted: Callable[[], None]
+    ) -> None:
+        """Make a request fit *ceiling* that does not, now: by the configured policy if that is
+        enough, else by the hardest means there are. The build that waits goes on once it is
+        applied; *exhausted* is called if nothing is left to free.
         """
         if self._core.config.compaction.enabled is False:
-            return None
+            exhausted()
+            return
+        self._drop_job()
         state = self._core.state
+        messages, view = state.context_messages(), state.view
         budget = self._budget(size, "overflow" if overflow else "window", ceiling)
-        best: Plan | None = None
-        for policy in self._ladder():
-            plan = self._filled(policy.plan(state.view, state.context_messages(), budget), budget)
-            if plan is not None and worth(plan, 0.0):
-                plan = msgspec.structs.replace(plan, trigger=budget.trigger)
-                if best is None or plan.tokens_after < best.tokens_after:
-                    best = plan
-                if plan.tokens_before - plan.tokens_after >= size.tokens - ceiling:
-                    break
-        return best
+        ladder = self._ladder()
+        find = partial(self._hardest, ladder, view, messages, budget, size.tokens - ceiling)
 
-    def _filled(self, plan: Plan | None, budget: Budget) -> Plan | None:
-        if plan is None or plan.wanted is None:
-            return plan
-        state = self._core.state
-        messages = state.context_messages()
-        segment = self._summarising.extracted(plan.wanted, messages)
-        return with_segment(plan, segment, state.view, messages, budget)
+        def found(plan: Plan | None) -> None:
+            self._applying = False
+            if plan is not None:
+                self.write(plan)
+                return
+            self._answer(CompactionOutcome(False, "nothing to gain"))
+            exhausted()
+
+        if len(messages) <= INLINE_MESSAGES:
+            found(find())
+            return
+        self._applying = True
+
+        async def look() -> None:
+            try:
+                plan = await off_loop(find)
+            except Exception as error:  # a policy may be anybody's code
+                self._core.log.bug("compaction.failed", error)
+                plan = None
+            self._core.report(partial(looked, plan))
+
+        def looked(plan: Plan | None) -> None:
+            if self._preparing is work:
+                self._preparing = None
+                found(plan)
+
+        work = self._core.works.start(f"compaction of {state.session}, forced", look)
+        self._preparing = work
+
+    def _hardest(
+        self,
+        ladder: Sequence[Policy],
+        view: View,
+        messages: tuple[Message, ...],
+        budget: Budget,
+        over_tokens: int,
+    ) -> Plan | None:
+        best: Plan | None = None
+        for policy in ladder:
+            made = policy.plan(view, messages, budget)
+            if made is not None and made.wanted is not None:
+                segment = self._summarising.extracted(made.wanted, messages)
+                made = with_segment(made, segment, view, messages, budget)
+            if made is None or not worth(made, 0.0):
+                continue
+            if best is None or made.tokens_after < best.tokens_after:
+                best = msgspec.structs.replace(made, trigger=budget.trigger)
+            if made.tokens_before - made.tokens_after >= over_tokens:
+                break
+        return best
 
     def _ladder(self) -> tuple[Policy, ...]:
         policy = self._core.policy
@@ -367,7 +463,8 @@ class Compactor:
     def fail(self, error: BaseException) -> None:
         """The session is gone: whoever waits gets *error*, and what was planned never comes."""
         self._drop_job()
-        self._applying = False
+        self.results.close()
+        self._applying = self.told.is_applying = False
         waiting, self._waiting = self._waiting, []
         for promise in waiting:
             promise.fail(error)

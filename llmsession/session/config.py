@@ -20,6 +20,8 @@ from llmsession.turns.records import InterruptPolicy
 from llmsession.turns.request import Profile, Sizes, sizes_for
 from llmsession.turns.spending import SpendingBudget
 
+from .provider_side import ProviderSideConfig
+
 __all__ = [
     "CompactionConfig",
     "Recovery",
@@ -120,6 +122,7 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     of results that the session makes itself. ``summariser`` is a model for the others; without
     one they are extracted by rules. ``schedule`` "cache" acts when a rewrite of the prompt pays
     back, or the provider's cache is cold anyway; "at_once" as soon as the threshold is passed.
+    ``provider_side`` is what is left to the provider, if anything is.
     A compaction that gains less than ``min_gain`` is not made; after ``max_failures`` summaries
     in a row that failed, they are extracted, until something changes.
     """
@@ -139,6 +142,7 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_failures: int = 3
     schedule: Literal["cache", "at_once"] = "cache"
     summariser: SummariserConfig | None = None
+    provider_side: ProviderSideConfig | None = None
 
     def make_policy(self) -> Policy:
         """The policy that these settings choose. Raises InvalidConfig, naming the setting."""
@@ -254,6 +258,12 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidConfig(f"grace_s is {config.grace_s}; it cannot be negative")
         if config.max_tokens is not None and config.window_tokens is not None:
             config.check_sizes(PLAIN)
+        if config.compaction.provider_side is not None:
+            config.compaction.provider_side.checked()
+            if config.options.get("context_management"):
+                raise InvalidConfig(
+                    "options has a context_management of its own; say it there or in provider_side"
+                )
         config.compaction.make_policy()
         if config.budget is not None:
             config.budget.checked()
@@ -276,18 +286,27 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_tokens {sizes.max_tokens} leaves nothing of a window of {sizes.window_tokens}"
             )
 
+    def check_model(self, profile: Profile) -> None:
+        """Raises InvalidConfig where the model, whose *profile* is given, cannot run with it: its
+        sizes, or what is left to the provider."""
+        self.check_sizes(profile)
+        side = self.compaction.provider_side
+        if side is not None:
+            side.check_model(self.model, profile, self.sizes(profile).budget_tokens)
+
     def frame(self, profile: Profile = PLAIN) -> Frame:
         """The parts of a request that are not messages. ``recall`` is there from the first
         request on: adding it later would break the prompt cache. *profile* is the model's."""
         tools = [tool.definition() for tool in self.bound_tools.values()]
         if self.compaction.enabled is not False and tools:
             tools.append(RECALL_TOOL)
+        side = self.compaction.provider_side
         return Frame(
             model=self.model,
             max_tokens=self.sizes(profile).max_tokens,
             system=self.system,
             tools=tuple(tools),
-            options=self.options,
+            options=self.options if side is None else side.into(self.options, profile),
         )
 
 

@@ -7,17 +7,23 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from llmsession.compaction.calibration import Calibration
 from llmsession.compaction.prefix import shared_prefix
 from llmsession.compaction.projection import Frame, Projector
-from llmsession.compaction.tokens import context_tokens, estimate_text_tokens, frame_tokens
+from llmsession.compaction.sizing import Anchor, Sized, size_after, size_whole
+from llmsession.compaction.tokens import (
+    context_tokens,
+    frame_tokens,
+    message_tokens,
+    shown_tokens,
+)
 from llmsession.compaction.validity import Checker, Violation
 from llmsession.compaction.view import View
-from llmsession.turns.blocks import block_type, split_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, RequestMessage
 from llmsession.turns.stop import Follow, stop_rule
 
-from .reported import Reported
+from .reported import Calibrations, Reported
 
 __all__ = ["Built", "ContextBuilder", "Size", "SizeMethod"]
 
@@ -38,6 +44,8 @@ class Size(msgspec.Struct, frozen=True):
     tokens: int
     method: SizeMethod
     estimate: int
+    sized: Sized
+    """What it is made of, for learning from what will be reported."""
 
     @property
     def scale_permille(self) -> int:
@@ -62,8 +70,11 @@ class Built(msgspec.Struct, frozen=True):
 class ContextBuilder:
     """Builds the requests of one session, remembering what did not change between them."""
 
-    def __init__(self, profile: Profile, frame: Frame) -> None:
+    def __init__(
+        self, profile: Profile, frame: Frame, calibrations: Calibrations | None = None
+    ) -> None:
         self.profile = profile
+        self._calibrations = calibrations or Calibrations()
         self._frame = frame
         self._frame_tokens = frame_tokens(frame, profile)
         self._projector = Projector()
@@ -72,6 +83,18 @@ class ContextBuilder:
         self._sums = [0]
         """The estimated tokens of so many messages of those that were counted last."""
         self._edits: tuple[View, tuple[Message, ...], int | None] | None = None
+
+    def warmed(self, messages: Sequence[Message], view: View) -> ContextBuilder:
+        """Another builder of the same session, which has built the request for *messages* as
+        *view* shows them: to be made where that may take its time, in a thread."""
+        builder = ContextBuilder(self.profile, self._frame, self._calibrations)
+        builder.build(messages, view)
+        return builder
+
+    @property
+    def is_cold(self) -> bool:
+        """Has it built nothing yet, so that its next request costs a look at every message?"""
+        return not self._counted
 
     def project(self, messages: Sequence[Message], view: View) -> Request:
         """What the model would be sent now. Raises nothing."""
@@ -101,18 +124,36 @@ class ContextBuilder:
         """How large *request* is, the projection of *messages* by *view*: what was reported of
         the last one, and an estimate of what came after it; else an estimate of it all."""
         estimate = self.tokens(request)
+        calibration = self._calibrations.of(self._frame.model)
         if reported is not None and reported.count <= len(messages):
-            later = context_tokens(messages, view, self.profile, start=reported.count)
-            known = max(1, estimate - later)
+            sized = self._size_after(reported, messages, view, calibration)
+            known = max(1, estimate - (sized.estimated_tokens if sized.estimated_tokens else 0))
             least = known * LEAST_PLAUSIBLE // 1000
             most = known * MOST_PLAUSIBLE // 1000 + SMALL_TOKENS
-            if least <= reported.tokens <= most:
-                return Size(reported.tokens + self.scaled(later), "usage", estimate)
-        return Size(self.scaled(estimate), "estimate", estimate)
+            if least <= reported.sent_tokens <= most:
+                return Size(sized.tokens, "usage", estimate, sized)
+        sized = size_whole(estimate, calibration)
+        return Size(sized.tokens, "estimate", estimate, sized)
 
-    def scaled(self, tokens: int) -> int:
-        """*tokens* by characters as this model was seen to count them."""
-        return tokens
+    def _size_after(
+        self,
+        reported: Reported,
+        messages: Sequence[Message],
+        view: View,
+        calibration: Calibration,
+    ) -> Sized:
+        reply, usage = reported.count - 1, reported.usage
+        return size_after(
+            Anchor(reply, usage.prompt_tokens, usage.output_tokens),
+            reply_tokens=shown_tokens(messages[reply], reply, view, self.profile),
+            after_tokens=context_tokens(messages, view, self.profile, start=reported.count),
+            returns_thinking=self.profile.returns_thinking,
+            calibration=calibration,
+        )
+
+    def learn(self, size: Size, prompt_tokens: int) -> None:
+        """The request that had *size* was reported to have *prompt_tokens*."""
+        self._calibrations.learn(self._frame.model, size.sized, prompt_tokens)
 
     @property
     def frame_tokens(self) -> int:
@@ -124,7 +165,7 @@ class ContextBuilder:
         edge = max([view.frontier, view.thinking_from, *(end for _, end in view.omitted)])
         shown = tuple(messages if view.inputs or view.texts else messages[:edge])
         known = self._edits
-        if known is None or known[0] is not view or known[1] != shown:
+        if known is None or not view.is_like(known[0]) or known[1] != shown:
             known = self._edits = (view, shown, view.edited_from(shown))
         return known[2]
 
@@ -142,30 +183,10 @@ class ContextBuilder:
         return self._frame_tokens + sums[-1]
 
     def _size(self, message: RequestMessage) -> int:
-        """By the length of its JSON, images at their flat cost. JSON's quoting makes it a
-        little too large, which is the safe side."""
-        size = len(message.body)
-        flat = 0
-        if b'"image"' in bytes(message.body):
-            for raw in split_blocks(message.body):
-                images = _image_bytes(raw)
-                size -= images
-                flat += self.profile.image_tokens if images else 0
-        return estimate_text_tokens(size, self.profile) + flat + 4
+        shown = Message(id="", session="", turn=0, role=message.role, body=message.body)
+        return message_tokens(shown, self.profile)
 
 
 def _is_paused(message: Message) -> bool:
     """Did the provider pause this reply, to have it sent back as it is?"""
     return stop_rule(message.stop_reason).follow is Follow.CONTINUE
-
-
-def _image_bytes(raw: msgspec.Raw) -> int:
-    kind = block_type(raw)
-    if kind == "image":
-        return len(raw)
-    if kind != "tool_result":
-        return 0
-    found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get("content")
-    if found is None or not bytes(found).startswith(b"["):
-        return 0
-    return sum(_image_bytes(part) for part in split_blocks(found))

@@ -20,6 +20,7 @@ from .context import ContextBuilder, Size
 from .hub import Hub
 from .journal import Journal
 from .log import SessionLog
+from .reported import Calibrations
 from .state import SessionState
 from .tenants import Tenants
 from .timers import Timers
@@ -39,8 +40,8 @@ class Surroundings:
     """What a manager gives each of its sessions."""
 
     __slots__ = (
-        "_frame", "_shared", "clock", "hub", "logger", "prices", "provider", "summariser",
-        "tenants", "timers", "tool_threads", "works",
+        "_frame", "_shared", "calibrations", "clock", "hub", "logger", "prices", "provider",
+        "summariser", "tenants", "timers", "tool_threads", "works",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,7 @@ class Surroundings:
     ) -> None:
         self.provider = provider
         self.summariser = summariser
+        self.calibrations = Calibrations()
         self.prices = prices
         self.tenants = tenants
         self.works = works
@@ -81,8 +83,11 @@ class Surroundings:
 
     def check_priced(self, config: SessionConfig, tenant: str | None) -> None:
         """Raises InvalidConfig where a budget is in dollars and the model has no price."""
+        summariser = config.compaction.summariser
+        models = (config.model,) if summariser is None else (config.model, summariser.model)
         for budget in (config.budget, self.tenants.budget(tenant)):
-            check_priced(config.model, budget, self.prices)
+            for model in models:
+                check_priced(model, budget, self.prices)
 
     def frame(self, config: SessionConfig, profile: Profile) -> Frame:
         """What surrounds the messages of a session with *config*, whose model has *profile*."""
@@ -153,7 +158,7 @@ class Core:
         self.hub = world.hub
         self.log = SessionLog(world.logger, state.session, content=config.log_content)
         profile = profile_of(world.provider, config)
-        self.builder = ContextBuilder(profile, world.frame(config, profile))
+        self.builder = ContextBuilder(profile, world.frame(config, profile), world.calibrations)
         self.budget_tokens = config.sizes(profile).budget_tokens
         """What a request may hold."""
         self.account = Account(state, world.prices, world.tenants)
@@ -192,7 +197,9 @@ class Core:
     def renew_builder(self) -> None:
         """Forget what the builder remembers of the requests so far."""
         profile = self.builder.profile
-        self.builder = ContextBuilder(profile, self.world.frame(self.config, profile))
+        self.builder = ContextBuilder(
+            profile, self.world.frame(self.config, profile), self.world.calibrations
+        )
 
     def configure(self, config: SessionConfig) -> None:
         """Run with *config* from now on. What the builder remembers was for the old one.
@@ -200,8 +207,10 @@ class Core:
         Raises InvalidConfig, as ``profile_of`` does or for its sizes, and changes nothing.
         """
         profile = profile_of(self.provider, config)
-        config.check_sizes(profile)
-        self.builder = ContextBuilder(profile, self.world.frame(config, profile))
+        config.check_model(profile)
+        self.builder = ContextBuilder(
+            profile, self.world.frame(config, profile), self.world.calibrations
+        )
         self.budget_tokens = config.sizes(profile).budget_tokens
         self.config = config
         self.policy = config.compaction.make_policy()

@@ -87,10 +87,12 @@ async def read_state(
         # A short page is not the end: a damaged record ends one, and is raised when it comes first.
         while page := await store.read(session, after=state.head, limit=PAGE):
             for stored in page:
-                record = read_record(session, stored)
                 try:
+                    record = r.decode_record(stored.body)
                     state.apply(record)
-                except (msgspec.MsgspecError, KeyError, ValueError) as error:
+                except msgspec.MsgspecError as error:
+                    raise RecordDamaged(session, stored.seq, str(error)) from error
+                except (KeyError, ValueError) as error:
                     raise RecordDamaged(session, stored.seq, error_text(error)) from error
                 if folded is not None:
                     folded(state, record)

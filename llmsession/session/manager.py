@@ -74,8 +74,10 @@ class SessionManager:
     Leaving it closes every session: open turns are interrupted, and tools that ignore their
     cancellation are waited for; then the store and the provider are closed. *tools* are bound, by
     name, to the sessions that it opens. *idle_s* is how long a session that nobody holds stays in
-    memory. *clock* gives the times in messages and records, in seconds since the epoch. *logger*
-    is a structlog logger; without one, logs go to the standard library's logger ``llmsession``.
+    memory. *summariser* is asked for summaries, where a configuration has a model for them, in
+    place of *provider*. *clock* gives the times in messages and records, in seconds since the
+    epoch. *logger* is a structlog logger; without one, logs go to the standard library's logger
+    ``llmsession``.
     *prices* are by model name or its beginning, and go before the known ones (``PRICES``);
     *tenant_budgets* are what all sessions of a tenant together may spend: see docs/budgets.md.
     Raises InvalidConfig for those that cannot be kept.
@@ -85,6 +87,7 @@ class SessionManager:
         self,
         *,
         provider: Provider,
+        summariser: Provider | None = None,
         store: Store | None = None,
         tools: Sequence[Tool] = (),
         idle_s: float = 60.0,
@@ -94,6 +97,7 @@ class SessionManager:
         tenant_budgets: Mapping[str, SpendingBudget] | None = None,
     ) -> None:
         self.provider = provider
+        self.summariser = summariser
         self._prices = PriceTable(prices)
         self.tenants = Tenants(tenant_budgets)
         self.store: Store = store if store is not None else MemoryStore()
@@ -147,6 +151,7 @@ class SessionManager:
         self.sweeper.begin(self._timers, self._works)
         self._world = Surroundings(
             provider=self.provider,
+            summariser=self.summariser,
             works=self._works,
             timers=self._timers,
             hub=self._hub,
@@ -163,8 +168,12 @@ class SessionManager:
                 await self.store.release(actor.evict())
         closing: list[Any] = [self.store]
         # A provider need not have anything to close, and one that is shared is not ours to.
-        if hasattr(self.provider, "aclose") and not getattr(self.provider, "is_held", False):
-            closing.append(self.provider)
+        providers = [self.provider]
+        if self.summariser is not None and self.summariser is not self.provider:
+            providers.append(self.summariser)
+        for provider in providers:
+            if hasattr(provider, "aclose") and not getattr(provider, "is_held", False):
+                closing.append(provider)
         for each in closing:
             try:
                 await each.aclose()
@@ -220,7 +229,7 @@ class SessionManager:
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
         config, stored = self._world.shared(config.checked())
-        config.check_sizes(profile_of(self.provider, config))
+        config.check_model(profile_of(self.provider, config))
         self._world.check_priced(config, tenant)
         return config, stored
 

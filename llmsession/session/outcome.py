@@ -25,6 +25,7 @@ from .state import OpenTurn
 
 __all__ = [
     "Closed",
+    "CompactionOutcome",
     "InterruptOutcome",
     "InterruptResult",
     "ModelUsage",
@@ -222,6 +223,8 @@ class SessionUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     total: Usage
     turns: dict[int, Usage]
+    summaries: Usage = Usage()
+    """Of the total what was asked of a model for summaries, which belongs to no turn."""
     charged_tokens: int = 0
     """What a budget in tokens counts: each prompt only by what came since the one before it."""
     cost_nano_usd: int | None = None
@@ -240,6 +243,15 @@ class SessionUsage(msgspec.Struct, frozen=True, kw_only=True):
     def priced_nano_usd(self) -> int:
         """What is known of the cost: at least this much was spent."""
         return sum(model.cost_nano_usd or 0 for model in self.models.values())
+
+
+class CompactionOutcome(msgspec.Struct, frozen=True):
+    """What a compaction did. Tokens are estimates of the messages as they are shown."""
+
+    applied: bool
+    reason: str
+    tokens_before: int = 0
+    tokens_after: int = 0
 
 
 class Closed(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.request import Request
 from llmsession.turns.usage import Usage
 
+from .context import Size
 from .outcome import TurnOutcome
 from .promise import Promise
 from .timers import Timer
@@ -56,8 +57,8 @@ class Run:
 
     __slots__ = (
         "answers", "builder", "builds", "calls", "ended_as", "grace", "ingress", "lingering",
-        "outcome", "overrun", "reply", "request", "requests", "sent_tokens", "spoken", "steers",
-        "stream_at", "timers", "turn", "usage", "works",
+        "outcome", "overrun", "reply", "request", "requests", "sent_size", "sent_tokens", "spoken",
+        "steers", "stream_at", "timers", "turn", "usage", "works",
     )  # fmt: skip
 
     def __init__(self, number: int, ingress: int) -> None:
@@ -68,6 +69,8 @@ class Run:
         """Set when the terminal record is folded, before anybody is told."""
         self.request: Request | None = None
         self.sent_tokens = 0
+        self.sent_size: Size | None = None
+        """How that was found."""
         self.builds = 0
         """Bumped when a build is asked for: an older one that waited is not wanted any more."""
         self.builder: ReplyBuilder | None = None

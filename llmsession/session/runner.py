@@ -18,7 +18,9 @@ from llmsession.errors import ContextTooLarge, ProviderError, error_text
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.blocks import join_blocks
+from llmsession.turns.edits import cleared_tokens
 from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
+from llmsession.turns.messages import Message
 from llmsession.turns.naming import (
     name_budget,
     name_interrupt,
@@ -34,8 +36,10 @@ from llmsession.turns.request import Request, StepTag
 from llmsession.turns.spending import exhausted
 from llmsession.turns.stop import Follow, stop_rule
 
-from .compactor import Compactor
+from .compactor import INLINE_MESSAGES, Compactor
+from .context import ContextBuilder, Size
 from .core import Core
+from .offloop import off_loop
 from .recovery import resume_event
 from .run import CallTrack, Run
 from .runworks import RunWorks
@@ -105,6 +109,7 @@ class TurnRunner:
             # A call past its deadline may be within its grace still: close() has to name it.
             self._core.lingering.update(n for n, work in run.works.items() if not work.is_done)
             self._ended(run)
+            self.compactor.results.prune()
 
     def start(self, run: Run) -> None:
         """The run's user message is durable: its turn begins."""
@@ -143,7 +148,9 @@ class TurnRunner:
         else:
             build()
 
-    def _build_if_wanted(self, run: Run, effect: e.BuildContext, wanted: int) -> None:
+    def _build_if_wanted(
+        self, run: Run, effect: e.BuildContext, wanted: int, *, warmed: bool = False
+    ) -> None:
         if run.builds != wanted or run.turn.phase is not Phase.BUILDING:
             return
         run.overrun = self._core.account.overrun(self._core.config.budget)
@@ -155,11 +162,35 @@ class TurnRunner:
         if self.compactor.is_applying:
             self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
             return
+        builder, messages = self._core.builder, self._core.state.context_messages()
+        if builder.is_cold and not warmed and len(messages) > INLINE_MESSAGES:
+            self._warm(messages, partial(self._build_if_wanted, run, effect, wanted, warmed=True))
+            return
         try:
             self._build(run, effect, wanted)
         except Exception as error:  # ours or a policy's: the turn ends, the session does not
             self._core.log.bug("request.unbuildable", error)
             self.feed(run, e.GaveUpDropped(tag=effect.tag, cause="fatal", error=error_text(error)))
+
+    def _warm(self, messages: tuple[Message, ...], go_on: Callable[[], None]) -> None:
+        """Let a thread look at a long context for the first time; then *go_on*."""
+        core = self._core
+        builder, view = core.builder, core.state.view
+
+        async def warm() -> None:
+            made: ContextBuilder | None = None
+            try:
+                made = await off_loop(builder.warmed, messages, view)
+            except Exception as error:  # met again, where the turn is told of it
+                core.log.bug("request.unbuildable", error)
+            core.report(partial(done, made))
+
+        def done(made: ContextBuilder | None) -> None:
+            if made is not None and core.builder is builder:
+                core.builder = made
+            go_on()
+
+        core.works.start(f"first look at the context of {core.session}", warm)
 
     def _build(self, run: Run, effect: e.BuildContext, wanted: int) -> None:
         core, state = self._core, self._core.state
@@ -169,24 +200,30 @@ class TurnRunner:
         # A request that the provider found too large has to shrink, whatever we estimated.
         ceiling = min(budget, run.sent_tokens - 1) if effect.overflows else budget
         if built.tokens > ceiling:
-            overflow = bool(effect.overflows)
-            plan = self.compactor.forced(built.size, ceiling, overflow=overflow)
-            if plan is not None:
-                self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
-                self.compactor.write(plan)
-                return
-            error = ContextTooLarge(built.tokens, ceiling)
-            self.feed(run, e.ContextOverflowed(tag=effect.tag, error=str(error)))
+            self._force(run, effect, wanted, built.size, ceiling)
             return
         if built.violations:
             broken = "; ".join(f"{v.rule} {v.where}: {v.text}" for v in built.violations[:3])
             core.log.trouble("request.invalid", run.turn, rules=broken)
             self.feed(run, e.GaveUpDropped(tag=effect.tag, cause="invalid_request", error=broken))
             return
-        run.request, run.sent_tokens = built.request, built.tokens
+        run.request, run.sent_tokens, run.sent_size = built.request, built.tokens, built.size
         self._warn(run, built.tokens)
         self.compactor.consider(built.size)
         self.feed(run, e.ContextBuilt(tag=effect.tag))
+
+    def _force(
+        self, run: Run, effect: e.BuildContext, wanted: int, size: Size, ceiling: int
+    ) -> None:
+        def exhausted() -> None:
+            self._waiting_build = None
+            if run.builds == wanted and run.turn.phase is Phase.BUILDING:
+                error = ContextTooLarge(size.tokens, ceiling)
+                self.feed(run, e.ContextOverflowed(tag=effect.tag, error=str(error)))
+
+        self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
+        overflow = bool(effect.overflows)
+        self.compactor.force(size, ceiling, overflow=overflow, exhausted=exhausted)
 
     def _warn(self, run: Run, tokens: int) -> None:
         """Tell, once, that a context has come close to its budget."""
@@ -260,6 +297,14 @@ class TurnRunner:
         if run.turn.phase in ENDED or tag != tag_of(run.turn):
             self._core.late_reports += 1
             return
+        if reply.edits:
+            self._core.log.event(
+                "context.edited", run.turn, cleared=cleared_tokens(reply.edits)
+            )
+        # What the provider cleared or summarised itself says nothing of how it counts.
+        if run.sent_size is not None and not (reply.edits or reply.context):
+            used = reply.context or reply.usage
+            self._core.builder.learn(run.sent_size, used.prompt_tokens)
         blocks = rename_calls(reply.blocks, self._core.state.call_turns.keys())
         run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
         offers: tuple[r.CallOffer, ...] = ()
@@ -290,6 +335,8 @@ class TurnRunner:
             provider=self._core.provider.name,
             usage=reply.usage if reply else None,
             stop_reason=stop_reason,
+            context=reply.context if reply else None,
+            edits=reply.edits if reply else (),
         )
 
     def _journal_calls(self, run: Run, effect: e.JournalCalls) -> None:
@@ -325,6 +372,7 @@ class TurnRunner:
         self._core.journal.write(record, lambda: self._step_journaled(run, effect.tag))
 
     def _step_journaled(self, run: Run, tag: StepTag) -> None:
+        self.compactor.results.consider()
         usage = run.usage
         tokens = usage.prompt_tokens + usage.output_tokens
         limits = self._core.config.limits

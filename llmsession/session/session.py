@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from llmsession.compaction.digest import DIGEST_CHARS, digest
+from llmsession.compaction.digest import DIGEST_CHARS, LEAST_DIGEST_CHARS, digest
+from llmsession.compaction.segment_text import without_title
+from llmsession.compaction.shorten import shorten_text
 from llmsession.errors import InvalidConfig, InvalidInput
 from llmsession.turns import records as r
-from llmsession.turns.blocks import Content
+from llmsession.turns.blocks import Content, clean_text
 from llmsession.turns.ids import TurnId, turn_number
 from llmsession.turns.machine import tag_of
 from llmsession.turns.messages import Message, count_turns
@@ -315,6 +317,25 @@ class LLMSession:
         actor.put(command)
         await command.promise.wait()
 
+    async def set_summary(
+        self, text: str, *, upto: TurnId | str | int, command_id: str | None = None
+    ) -> None:
+        """Show *text* in place of all messages up to the end of turn *upto*, from now on.
+
+        As a compaction: the history stays as it is, a rewind to before that turn takes it away,
+        and while a reply streams it waits. It may be longer than what it stands for, but not than
+        what a request may hold. Durable when it returns. Raises InvalidInput for a turn that is
+        not in the history, or that a later summary has in it already, and for a text that is
+        empty or too long.
+        """
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidInput("the summary is empty: give it a text")
+        turn = turn_number(upto)
+        actor = await self._live()
+        command = c.SetSummary(actor.mailbox.number(), command_id, text=clean_text(text), turn=turn)
+        actor.put(command)
+        await command.promise.wait()
+
     async def close(self) -> Closed:
         """Interrupt what is open, release the session, and name the tools that still run."""
         return await self._actor.put_close().wait()
@@ -337,11 +358,21 @@ class LLMSession:
         return tenant_of(self._actor.state.labels)
 
     def summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
-        """What this conversation was about, in at most *max_chars* characters: what was asked,
-        the tools and files that were used, the last answer. Picked from the history by rules,
-        without a model; "" for an empty one. Made to seed another session with."""
+        """What this conversation was about, in at most *max_chars* characters, 200 at least.
+
+        If a summary stands for all of the history in the context, that one. Else what was asked,
+        the tools and files that were used, and the last answer, picked by rules without a model:
+        of what came after the summary, with that told first, or of all where there is none. ""
+        for an empty history. Made to seed another session with.
+        """
         state = self._actor.state
-        return digest(state.history, state.seed.text if state.seed else "", max_chars=max_chars)
+        segment = state.view.segment
+        told, later = (state.seed.text if state.seed else ""), state.history
+        if segment is not None and segment.upto <= len(state.history):
+            told, later = without_title(segment.text), state.history[segment.upto :]
+            if not later:
+                return shorten_text(told, max(max_chars, LEAST_DIGEST_CHARS))
+        return digest(later, told, max_chars=max_chars)
 
     def conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
         """The committed history, oldest first: a reference, valid for ever, in O(1).
@@ -396,7 +427,7 @@ class LLMSession:
 
     def usage(self) -> SessionUsage:
         """What ended turns spent, interrupted ones included, and the open one so far: tokens, and
-        what they cost by the manager's prices."""
+        what they cost by the manager's prices. Costs a walk over all requests."""
         actor = self._actor
         return usage_of(actor.state, actor.core.world.prices, actor.turns.current)
 

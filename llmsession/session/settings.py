@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from llmsession.compaction.provider_blocks import is_sent_as_block
 from llmsession.errors import InvalidConfig, SessionError
 from llmsession.turns import records as r
 
@@ -35,16 +36,25 @@ class Settings:
             return
         config = replace(self._core.config, **command.changes).checked()
         self._check_tools(config)
-        if command.changes.keys() & {"model", "budget"}:
+        if command.changes.keys() & {"model", "budget", "compaction"}:
             self._core.world.check_priced(config, self._core.account.tenant)
         old, new = self._core.config.frame(), config.frame()
+        changed = (old.model, old.system, old.tools) != (new.model, new.system, new.tools)
         record = r.SessionConfigured(
             config=store_config(config),
-            voids_thinking=(old.model, old.system, old.tools) != (new.model, new.system, new.tools),
+            voids_thinking=changed or self._shows_otherwise(config),
             commands=c.remembered(command.command_id, command.digest, None),
         )
         self._core.configure(config)
         self._core.journal.write(record, self._book.answer(command))
+
+    def _shows_otherwise(self, config: SessionConfig) -> bool:
+        """Is the provider's summary, that the context begins with, sent as a text from now on, or
+        as its block again?"""
+        profile, segment = self._core.builder.profile, self._core.state.view.segment
+        frames = (self._core.config.frame(profile), config.frame(profile))
+        old, new = (is_sent_as_block(segment, profile, frame) for frame in frames)
+        return old != new
 
     def _check_tools(self, config: SessionConfig) -> None:
         # A request whose messages hold tool calls needs tools: every later one would be refused.

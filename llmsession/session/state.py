@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 
 from llmsession.compaction.plan import plan_of
+from llmsession.compaction.provider_blocks import summary_in
 from llmsession.compaction.view import View
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
-from llmsession.turns.ids import TurnCounter, TurnId
-from llmsession.turns.messages import Message, Role, message_id
+from llmsession.turns.edits import cleared_tokens
+from llmsession.turns.ids import TurnCounter
+from llmsession.turns.messages import Message, Role
 from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, settled_answer
 from llmsession.turns.spending import Charged, with_unspoken
 from llmsession.turns.usage import Usage
@@ -23,6 +25,13 @@ from .redaction import NOTHING_SAID, Redaction, redact_answer
 from .reported import Reported
 
 __all__ = ["OpenTurn", "SessionState", "fold"]
+
+
+_NOTHING_USED = Usage()
+
+
+_NO_ANSWERS: dict[str, r.Answer] = {}
+"""Of a turn that has asked for nothing: never changed."""
 
 
 class OpenTurn:
@@ -42,16 +51,16 @@ class OpenTurn:
         self.staged: tuple[Message, ...] = ()
         self.told: dict[Role, int] = {"user": 0, "assistant": 0}
         """How many messages of each side are staged."""
-        self.steers: list[msgspec.Raw] = []
+        self.steers: tuple[msgspec.Raw, ...] = ()
         self.step = 0
         self.calls: tuple[r.CallOffer, ...] = ()
         """The calls of the step that is not complete yet."""
         self.asked_at = 0
         """The seq of the record that they are in."""
-        self.answers: dict[str, r.Answer] = {}
-        self.all_calls: list[r.CallOffer] = []
-        self.usage = Usage()
-        self.requests: list[r.ModelRequest] = []
+        self.answers: dict[str, r.Answer] = _NO_ANSWERS
+        self.all_calls: tuple[r.CallOffer, ...] = ()
+        self.usage = _NOTHING_USED
+        self.requests: tuple[r.ModelRequest, ...] = ()
         """Those whose replies are in the log."""
 
     @property
@@ -115,6 +124,8 @@ class SessionState:
         self.usage = Usage()
         self.requests: dict[int, tuple[r.ModelRequest, ...]] = {}
         """What was asked of models for each ended turn, in order: the usage ledger."""
+        self.summary_requests: tuple[r.ModelRequest, ...] = ()
+        """What was asked of a model for summaries, beside all turns."""
         self.charged = Charged()
         """What budgets charge for it, and the prompt that the next one is compared with."""
 
@@ -188,6 +199,7 @@ class SessionState:
         self.turn_usage, self.usage = {}, Usage()
         # What the parent was charged for is not charged again.
         self.requests, self.charged = {}, Charged(0, self.charged.prompt_tokens)
+        self.summary_requests = ()
 
     def _labelled(self, record: r.SessionLabelled) -> None:
         self.labels = record.labels
@@ -204,11 +216,12 @@ class SessionState:
         self.reported = self._committed_report = None
 
     def _accepted(self, record: r.TurnAccepted) -> None:
-        self.counter.saw(record.turn)
-        self.accepted_at[record.turn] = record.seq
+        number = record.turn
+        self.counter.saw(number)
+        self.accepted_at[number] = record.seq
         if record.body != NOTHING_SAID:  # it was forgotten by the session that this is a fork of
-            self.said_at[record.turn] = record.at
-        self.open[record.turn] = turn = OpenTurn(record.turn, record.body)
+            self.said_at[number] = record.at
+        self.open[number] = turn = OpenTurn(number, record.body)
         if record.started:
             self._start(turn, record)
 
@@ -217,25 +230,28 @@ class SessionState:
 
     def _start(self, turn: OpenTurn, record: r.TurnAccepted | r.TurnStarted) -> None:
         turn.started = True
+        at, body = record.at, turn.body
+        if record.receipt is None and not record.seed:
+            turn.staged = (self._message(turn, "user", body, at, at),)
+            return
         if record.receipt is not None and self.receipts:
             turn.carried = len(self.receipts)
             self.noted[turn.number] = self.receipts
-        body, synthetic = turn.body, tuple[int, ...]()
+        synthetic: tuple[int, ...] = ()
         if record.seed or record.receipt:
             body, synthetic = _with_notes(body, record.seed, record.receipt)
-        at = record.at
         turn.staged = (self._message(turn, "user", body, at, at, synthetic=synthetic),)
 
     def _steered(self, record: r.SteerAccepted) -> None:
-        self.open[record.turn].steers.append(record.body)
+        self.open[record.turn].steers += (record.body,)
 
     def _requested(self, record: r.ToolsRequested) -> None:
         turn = self.open[record.turn]
         turn.step = record.step
         turn.calls, turn.asked_at = record.calls, record.seq
         turn.answers = {}
+        turn.all_calls += record.calls
         for call in record.calls:
-            turn.all_calls.append(call)
             self.call_turns[call.id] = record.turn
         self._say(turn, record.spoken, record.at)
 
@@ -258,7 +274,8 @@ class SessionState:
 
     def _committed(self, record: r.TurnCommitted) -> None:
         turn = self.open.pop(record.turn)
-        self._close_step(turn, record.settle, record.at, ())
+        if turn.calls:
+            self._close_step(turn, record.settle, record.at, ())
         if record.spoken is not None:
             self._say(turn, record.spoken, record.at)
         if self._late is None:
@@ -268,7 +285,8 @@ class SessionState:
         self.head_turn = record.turn
         if record.turn in self.said_at:
             self.committed_at[record.turn] = record.seq
-        self.receipts = self.receipts[turn.carried :]
+        if turn.carried:
+            self.receipts = self.receipts[turn.carried :]
         self._committed_report = self.reported
         self._end(turn, "committed", record)
 
@@ -278,6 +296,10 @@ class SessionState:
         if record.messages[0].body != NOTHING_SAID:
             self.committed_at[record.turn] = record.seq
             self.said_at[record.turn] = record.messages[0].created_at or record.at
+        for at, message in enumerate(record.messages, len(self.history)):
+            summary = summary_in(message.body, at) if message.is_assistant else None
+            if summary is not None:
+                self.view = self.view.with_provider_summary(summary)
         self.history = self.history + record.messages
         self._unreport()
         # It was made behind another system text, with other tools.
@@ -306,13 +328,19 @@ class SessionState:
     def _end(self, turn: OpenTurn, how: str, record: r.Terminal) -> None:
         self.ended[turn.number] = how
         self.turn_usage[turn.number] = record.usage
-        self.usage = self.usage + record.usage
+        if record.usage != _NOTHING_USED:
+            self.usage = self.usage + record.usage
         requests = with_unspoken(turn.requests, record.unspoken, record.usage)
         self.requests[turn.number] = requests
-        self.charged = self.charged.after(requests)
+        if requests:
+            self.charged = self.charged.after(requests)
 
     def _summaries(self, record: r.SummariesStored) -> None:
         self.summaries.update(record.summaries)
+        if record.requests:
+            self.summary_requests += record.requests
+            self.usage = sum((request.usage for request in record.requests), self.usage)
+            self.charged = self.charged.beside(record.requests)
 
     def _compacted(self, record: r.CompactionApplied) -> None:
         self.view = self.view.applied(plan_of(record), len(self.context_messages()))
@@ -416,17 +444,23 @@ class SessionState:
     def _say(self, turn: OpenTurn, spoken: r.Spoken, at: float) -> None:
         if spoken.usage is not None:
             turn.usage = turn.usage + spoken.usage
-            turn.requests.append(r.ModelRequest(spoken.model, spoken.usage))
+            turn.requests += (r.ModelRequest(spoken.model, spoken.usage),)
         message = self._message(
             turn, "assistant", spoken.body, spoken.started_at, at,
             model=spoken.model, provider=spoken.provider, usage=spoken.usage,
             stop_reason=spoken.stop_reason,
         )  # fmt: skip
         turn.staged = (*turn.staged, message)
-        if spoken.usage is not None and spoken.usage.prompt_tokens:
-            count = len(self._history) + len(self._late or ()) + len(turn.staged)
-            self.reported = Reported(count, spoken.usage, at)
+        count = len(self._history) + len(self._late or ()) + len(turn.staged)
+        summary = summary_in(spoken.body, count - 1)
+        if summary is not None:
+            self.view = self.view.with_provider_summary(summary)
+        usage = spoken.usage if spoken.context is None else spoken.context
+        if usage is not None and usage.prompt_tokens:
+            self.reported = Reported(count, usage, at, cleared_tokens(spoken.edits))
             self.prefix_broken = False
+        elif summary is not None:
+            self._unreport()
 
     def _close_step(
         self,
@@ -447,7 +481,7 @@ class SessionState:
             blocks.append(_result_block(answer))
         for steer in steers:
             blocks.extend(bytes(raw) for raw in split_blocks(steer))
-        turn.calls, turn.answers = (), {}
+        turn.calls, turn.answers = (), _NO_ANSWERS
         if blocks:
             body = join_blocks(blocks)
             message = self._message(turn, "user", body, at, at, synthetic=tuple(synthetic))
@@ -462,14 +496,13 @@ class SessionState:
         completed_at: float,
         **fields: Any,
     ) -> Message:
-        position = turn.told[role]
-        turn.told[role] = position + 1
+        told, number = turn.told, turn.number
+        position = told[role]
+        told[role] = position + 1
         return Message(
-            id=message_id(
-                self.session, TurnId("u" if role == "user" else "a", turn.number), position
-            ),
+            id=f"{self.session}/{role[0]}{number}.{position}",  # as ``message_id`` has it
             session=self.session,
-            turn=turn.number,
+            turn=number,
             role=role,
             body=body,
             created_at=created_at,

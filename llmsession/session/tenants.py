@@ -25,7 +25,7 @@ class Tenants:
     def __init__(self, budgets: Any = None) -> None:
         self._budgets: dict[str, SpendingBudget] = {}
         self._spent: dict[str, dict[str, Spending]] = {}
-        """By tenant and session; "" are the deleted ones."""
+        """By tenant and session; deleted ones are in the totals only."""
         self._totals: dict[str, Spending] = {}
         if budgets is not None and not isinstance(budgets, Mapping):
             told = f"tenant_budgets are a SpendingBudget by tenant, not {type(budgets).__name__}"
@@ -70,8 +70,7 @@ class Tenants:
     def deleted(self, session: str) -> None:
         """*session* is gone: what it spent stays, and another one may get its id."""
         for spent in self._spent.values():
-            if session in spent:
-                spent[""] = spent.get("", Spending()) + spent.pop(session)
+            spent.pop(session, None)  # not from the total
 
     def spent(self, tenant: str) -> Spending:
         """What a tenant that is summed has spent."""

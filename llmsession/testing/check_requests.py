@@ -20,7 +20,7 @@ from .breach import Findings
 from .fingerprints import digest
 from .record import Requested
 
-__all__ = ["RequestRules"]
+__all__ = ["RequestRules", "extends"]
 
 _BREAKS_PREFIX = (
     r.CompactionApplied, r.SessionConfigured, r.TurnAborted, r.TurnFailed, r.TurnImported,
@@ -141,7 +141,7 @@ class RequestRules:
             self._findings.add(4, told, sent)
         if self._last is not None and not self._prefix_may_change:
             before, earlier = self._last
-            if not _extends(earlier, request):
+            if not extends(earlier, request):
                 told = f"the prefix changed between turn {before.turn} and turn {sent.turn}"
                 self._findings.add(10, f"{told}, and no event says why", before, sent)
         self._last, self._prefix_may_change = (sent, request), False
@@ -168,7 +168,7 @@ def _place(sent: Requested) -> tuple[int, int, int, int]:
     return sent.turn, sent.step, sent.order, sent.attempt
 
 
-def _extends(earlier: Request, later: Request) -> bool:
+def extends(earlier: Request, later: Request) -> bool:
     """Does *later* begin with all of *earlier*? The last message may have grown at its end."""
     if msgspec.structs.replace(earlier, messages=()) != msgspec.structs.replace(later, messages=()):
         return False

@@ -212,15 +212,15 @@ class Connection:
             self._service.check(self, command)
             if isinstance(command, w.SessionCommand):
                 if isinstance(command, w.Delete):
-                    self._start(command, self._delete(command))
+                    self._start(command, lambda: self._delete(command))
                 else:
                     attachment = self._attachment(command.session)
                     attachment.waiting.append(command)
                     self._begin_waiting(command.session, attachment)
             elif isinstance(command, w.Create):
-                self._start(command, self._create(command))
+                self._start(command, lambda: self._create(command))
             elif isinstance(command, w.ListSessions):
-                self._start(command, self._service.list(self.tenant, command))
+                self._start(command, lambda: self._service.list(self.tenant, command))
             else:
                 self._unsubscribe(command)
         except SessionError as error:
@@ -282,10 +282,11 @@ class Connection:
                 if not self._closing:
                     self._subscribe(handle, command)
             elif isinstance(command, w.Fork):
-                self._start(command, self._fork(handle, command), attachment=attachment)
+                self._start(command, lambda: self._fork(handle, command), attachment)
             else:
                 attachment.held = is_slow_to_number(command)
-                self._start(command, WAITS[type(command)](handle, command), attachment=attachment)
+                waits = WAITS[type(command)]
+                self._start(command, lambda: waits(handle, command), attachment)
         except SessionError as error:
             self._answer_error(command, error)
 
@@ -294,7 +295,7 @@ class Connection:
     def _start(
         self,
         command: w.Command,
-        waits: Awaitable[Any],
+        waits: Callable[[], Awaitable[Any]],
         attachment: _Attachment | None = None,
     ) -> None:
         task = self._service.start(self._perform(command, waits, attachment))
@@ -303,12 +304,15 @@ class Connection:
             task.add_done_callback(self._waits.discard)
 
     async def _perform(
-        self, command: w.Command, waits: Awaitable[Any], attachment: _Attachment | None
+        self,
+        command: w.Command,
+        waits: Callable[[], Awaitable[Any]],
+        attachment: _Attachment | None,
     ) -> None:
         if attachment is not None:
             attachment.open_requests += 1
         try:
-            body = await waits
+            body = await waits()
         except Exception as error:
             self._answer_error(command, self._service.told(error))
         else:

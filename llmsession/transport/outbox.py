@@ -148,9 +148,9 @@ class Outbox:
     def take(self) -> bytes | None:
         """The next frame to send, or None."""
         if not self._items:
-            self._told = False
             return None
         item = self._items.popleft()
+        self._told = bool(self._items)
         self.bytes -= _size(item)
         if self._room is not None and self.has_room:
             self._room.set()

@@ -27,6 +27,9 @@ QUICK_BYTES = 8_000
 first step."""
 
 
+_CONFIG_TYPES = {field.name: field.type for field in msgspec.structs.fields(SessionConfig)}
+
+
 def content_of(raw: msgspec.Raw) -> Content:
     """Content as a handle takes it: text, or blocks with their bytes as they came.
 
@@ -120,9 +123,14 @@ async def _configure(handle: LLMSession, command: w.Configure) -> None:
         changes = msgspec.json.decode(command.changes, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidConfig(f"changes are fields of a configuration: {error}") from error
-    unknown = set(changes) - set(SessionConfig.__struct_fields__)
+    unknown = set(changes) - set(_CONFIG_TYPES)
     if unknown:
         raise InvalidConfig(f"no such configuration: {', '.join(sorted(unknown))}")
+    for name in changes.keys() - {"tools"}:  # definitions of tools are taken as they are
+        try:
+            changes[name] = msgspec.convert(changes[name], _CONFIG_TYPES[name])
+        except msgspec.ValidationError as error:
+            raise InvalidConfig(f"{name}: {error}") from error
     await handle.configure(command_id=command.command_id, **changes)
 
 

@@ -340,8 +340,9 @@ class RemoteSession:
         return RemoteTurn(self, turn_number(turn))
 
     def ask_outcome(self, number: int) -> Asked:
-        """Wait for the end of turn *number*."""
-        return self._ask(w.Outcome, turn=number)
+        """Wait for the end of turn *number*, also of a session that was closed."""
+        command = w.Outcome(id=self._link.new_id(), session=self.id, turn=number)
+        return self._link.ask(command)
 
 
 class RemoteTurn:

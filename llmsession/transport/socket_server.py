@@ -218,12 +218,16 @@ class _Peer:
             self._connection.fail(ProtocolError(f"no hello in {limits.hello_s:g} s"))
             await asyncio.sleep(LINGER_S)
             self._over.set()
+        asked_at: float | None = None
         while True:
-            silent_s = self._loop.time() - self._heard_at
-            if silent_s >= 2 * limits.keepalive_s:
+            now = self._loop.time()
+            if asked_at is not None and self._heard_at > asked_at:
+                asked_at = None
+            if asked_at is not None and now - asked_at >= limits.keepalive_s:
                 self.abort()
                 return
-            if silent_s >= limits.keepalive_s:
+            if asked_at is None and now - self._heard_at >= limits.keepalive_s:
+                asked_at = now
                 self._connection.ping()
             await asyncio.sleep(limits.keepalive_s / 2)
 

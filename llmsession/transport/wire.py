@@ -7,16 +7,18 @@ a misspelt option is not ignored; a client ignores the fields that it does not k
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
-from llmsession.errors import InvalidInput, ProtocolError
+from llmsession.errors import InvalidInput, InvalidMessage, ProtocolError
 from llmsession.session import Recovery, WhenBusy
 from llmsession.session.commands import IfBusy
 from llmsession.store import Search
 from llmsession.turns import InterruptPolicy, Message, Seed
+from llmsession.turns.blocks import encode_json
 
 __all__ = [
     "VERSION",
@@ -454,7 +456,7 @@ def decode_from_client(frame: bytes) -> FromClient | Error:
     """
     try:
         frame.decode()
-        message = _from_client.decode(frame)
+        message = _read(frame)
     except msgspec.ValidationError as error:
         wrong = InvalidInput(f"the command is wrong: {error}")
         return Error(id=_id_of(frame, wrong), code=type(wrong).__name__, message=str(wrong))
@@ -463,6 +465,21 @@ def decode_from_client(frame: bytes) -> FromClient | Error:
     if isinstance(message, _Command) and not 0 <= message.id <= MAX_ID:
         raise ProtocolError(f"the command's id is {message.id}, not 0 to {MAX_ID}")
     return message
+
+
+def _read(frame: bytes) -> FromClient:
+    try:
+        return _from_client.decode(frame)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        if b"\\ud" not in frame and b"\\uD" not in frame:
+            raise
+    # A lone surrogate, which some JSON writers let through: it is replaced, as in every text.
+    try:
+        return _from_client.decode(encode_json(json.loads(frame)))
+    except (ValueError, InvalidMessage) as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def _id_of(frame: bytes, wrong: InvalidInput) -> int:

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, TypeGuard
 import msgspec
 
 from .blocks import encode_json
+from .edits import AppliedEdit
 from .messages import Message
 from .usage import Usage
 
@@ -102,6 +103,11 @@ class Spoken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     provider: str | None = None
     usage: Usage | None = None
     stop_reason: str | None = None
+    context: Usage | None = None
+    """The usage of the last sampling, where the provider sampled more than once: what the next
+    request begins with. All zero if that is not known."""
+    edits: tuple[AppliedEdit, ...] = ()
+    """What the provider cleared before the model read the request."""
 
 
 class CallOffer(msgspec.Struct, frozen=True):
@@ -139,11 +145,18 @@ class CallReceipt(msgspec.Struct, frozen=True):
 
 class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     """A text that stands for the first ``upto`` messages in the context. ``by`` says who wrote
-    it: rules (extractive), a model, or the caller."""
+    it: rules (extractive), a model, the caller, or the provider of the conversation itself.
+
+    A provider's summary has a form of its own, which is sent instead where it is taken: the JSON
+    in ``block``, byte for byte; or, with ``inside``, the block of that number in the message at
+    ``upto``, which is then shown from that block on.
+    """
 
     upto: int
     text: str
-    by: Literal["extractive", "model", "caller"] = "extractive"
+    by: Literal["extractive", "model", "caller", "provider"] = "extractive"
+    block: msgspec.Raw = msgspec.Raw()
+    inside: int | None = None
 
 
 class Injected(msgspec.Struct, frozen=True):
@@ -373,9 +386,12 @@ class TurnImported(RecordBase, frozen=True, tag="turn.imported"):
 
 
 class SummariesStored(RecordBase, frozen=True, tag="summaries.stored"):
-    """A caller gave compact summaries: call id -> text. They serve the next compaction."""
+    """Compact summaries of results, from a caller or a model: call id -> text. They serve the
+    next compaction. ``requests`` are what a model was asked for these, or for a segment, even
+    where nothing came of it: then ``summaries`` is empty."""
 
     summaries: dict[str, str]
+    requests: tuple[ModelRequest, ...] = ()
 
 
 class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):

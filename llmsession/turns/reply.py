@@ -19,6 +19,7 @@ from .blocks import (
     parse_blocks,
     too_deep,
 )
+from .edits import AppliedEdit
 from .stop import Follow, stop_rule
 from .stream import (
     BlockDelta,
@@ -46,6 +47,9 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | None
     usage: Usage
     model: str | None = None
+    context: Usage | None = None
+    """As ``ReplyEnded`` has it, and so are the edits."""
+    edits: tuple[AppliedEdit, ...] = ()
 
     @property
     def calls(self) -> tuple[ToolUseBlock, ...]:
@@ -131,6 +135,7 @@ class ReplyBuilder:
         self.usage = _NO_USAGE
         self.ended = False
         self.stop_reason: str | None = None
+        self._end = ReplyEnded(None)
         self._parts: dict[int, _Part] = {}
 
     def feed(self, event: StreamEvent) -> None:
@@ -153,6 +158,7 @@ class ReplyBuilder:
                 self.usage = event.usage
             case ReplyEnded():
                 self.ended = True
+                self._end = event
                 self.stop_reason = event.stop_reason
                 self.usage = event.usage or self.usage
 
@@ -180,6 +186,8 @@ class ReplyBuilder:
             stop_reason=self.stop_reason,
             usage=self.usage,
             model=self.model,
+            context=self._end.context,
+            edits=self._end.edits,
         )
 
     def text_blocks(self) -> tuple[bytes, ...]:

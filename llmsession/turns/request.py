@@ -73,12 +73,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     token_family: TokenFamily | None = None
     """Estimate texts as this family's tokenizer cuts them; None: by ``chars_per_token``."""
     image_tokens: int = 1600
+    returns_thinking: bool = True
+    """Is thinking that the reported output counts sent back with the next request?"""
     cache_ttl_s: float = 300.0
     """How long the provider's prompt cache keeps what nobody asks for."""
     window_tokens: int = 200_000
     """The model's limit for a request and its reply together."""
     max_output_tokens: int = 8_192
     """The longest reply that may be asked for."""
+    provider_edits: frozenset[str] = frozenset()
+    """Which edits of the context the provider makes itself if it is asked to: clear_tool_uses,
+    clear_thinking, compact."""
+    compacts_on_demand: bool = False
+    """Does it write a signed summary of a conversation if it is asked for one?"""
 
 
 class Sizes(msgspec.Struct, frozen=True, gc=False):

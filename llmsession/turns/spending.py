@@ -78,6 +78,11 @@ class Charged(msgspec.Struct, frozen=True):
             prompt = request.usage.prompt_tokens or prompt
         return Charged(tokens, prompt)
 
+    def beside(self, requests: Iterable[ModelRequest]) -> Charged:
+        """This, and *requests* beside the conversation, whose prompts share nothing with its."""
+        tokens = sum(marginal_tokens(0, request.usage) for request in requests)
+        return Charged(self.tokens + tokens, self.prompt_tokens)
+
 
 def cost_of(requests: Iterable[ModelRequest], prices: PriceTable) -> int | None:
     """What *requests* cost, in nano-dollars; None if the price of one is not known."""
@@ -166,11 +171,16 @@ def _told(overrun: Overrun) -> str:
     return f"{who} is used up: {dollars(overrun.spent)} of {dollars(overrun.limit)}"
 
 
+_NOTHING = Usage()
+
+
 def with_unspoken(
-    spoken: Sequence[ModelRequest], unspoken: Iterable[Unspoken], total: Usage
+    spoken: Sequence[ModelRequest], unspoken: Sequence[Unspoken], total: Usage
 ) -> tuple[ModelRequest, ...]:
     """All requests of a turn in their order. *spoken* are those whose replies are in the log;
     *total* is the usage in its last record, of which older logs do not say whose all of it is."""
+    if not unspoken and (spoken[0].usage if len(spoken) == 1 else _NOTHING) == total:
+        return tuple(spoken)
     requests = list(spoken)
     for each in unspoken:  # in ascending order, each at its place
         requests.insert(each.at, ModelRequest(each.model, each.usage))

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from .edits import AppliedEdit
 from .usage import Usage
 
 __all__ = [
@@ -62,10 +63,17 @@ class UsageReported(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReplyEnded(msgspec.Struct, frozen=True, gc=False):
-    """The end. ``stop_reason`` in the provider's word; usage, if given, is the final one."""
+    """The end. ``stop_reason`` in the provider's word; usage, if given, is the final one.
+
+    ``context`` is the usage of the last sampling alone, where ``usage`` is more than that: what
+    the next request begins with; all zero if nothing was sampled. ``edits`` are what the
+    provider cleared before the model read the request.
+    """
 
     stop_reason: str | None
     usage: Usage | None = None
+    context: Usage | None = None
+    edits: tuple[AppliedEdit, ...] = ()
 
 
 StreamEvent: TypeAlias = (

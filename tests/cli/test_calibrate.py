@@ -17,13 +17,15 @@ RUN = "from llmsession.cli import main; main()"
 COUNTERS = ["chars4", "tiktoken", "estimate", "ours", "ours+tiktoken"]
 
 
-def calibrate(cache: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def calibrate(
+    cache: Path, *arguments: str | Path, columns: int = 120
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", RUN, "calibrate", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "LLMSESSION_CACHE": str(cache), "COLUMNS": "120"},
+        env={**os.environ, "LLMSESSION_CACHE": str(cache), "COLUMNS": str(columns)},
     )
 
 
@@ -103,3 +105,13 @@ def test_a_recording_without_usage_says_that_there_is_nothing_to_compare(tmp_pat
     done = calibrate(tmp_path, path)
     assert done.returncode == 0
     assert "plain.jsonl: nothing to compare" in done.stdout
+
+
+def test_figures_stay_whole_on_a_narrow_terminal(tmp_path: Path, recording: Path) -> None:
+    long = tmp_path / f"{'a-long-name' * 9}.jsonl"
+    long.write_bytes(recording.read_bytes())
+    done = calibrate(tmp_path, long, columns=80)
+    table = done.stdout.split("left out")[0]
+    assert all(counter in table for counter in COUNTERS)
+    assert table.count("%") == 9
+    assert "median" in table

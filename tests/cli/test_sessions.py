@@ -230,11 +230,12 @@ def test_a_session_is_shown_with_what_was_said_and_done_in_it(path: Path, capsys
     ran = run(capsys, "show", "alpha", "--store", f"sqlite:{path}")
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
-    assert lines[:4] == [
+    assert lines[:5] == [
         "session alpha",
         "  8 records, the last 2027-01-15 08:00:00 UTC, epoch 1",
         "  labels team=red user=[ann]",
         "  2 turns, 6 messages; 30 tokens in, 15 out",
+        "  cost not known for m",
     ]
     assert "u1 user · 2027-01-15 08:00:00" in lines
     assert "a2 assistant · m · 2027-01-15 08:00:00" in lines
@@ -243,6 +244,18 @@ def test_a_session_is_shown_with_what_was_said_and_done_in_it(path: Path, capsys
     assert lines.count("  a line of notes") < 20
     assert "(800 characters; --full shows them)" in ran.out
     assert rows_of(path) == before
+
+
+def test_a_session_is_shown_with_its_cost_by_the_prices_in_a_file(
+    path: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[m]\ninput = 2\noutput = 10.5\n", encoding="utf-8")
+    ran = run(capsys, "show", "alpha", "--prices", prices, "--store", f"sqlite:{path}")
+    assert ran.out.splitlines()[4] == "  cost $0.000218"  # 30 tokens in, 15 out
+    prices.write_text("[m]\ninput = 2\n", encoding="utf-8")
+    ran = run(capsys, "show", "alpha", "--prices", prices, "--store", f"sqlite:{path}")
+    is_refused(ran, str(prices), "m: output is missing")
 
 
 def test_results_are_shown_whole_if_that_is_asked_for(path: Path, capsys: Capture) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from llmsession.compaction.estimate import FAMILIES, text_tokens
 from llmsession.compaction.projection import Frame
-from llmsession.compaction.tally import tally_message
+from llmsession.compaction.tally import Tally, tally_message
 from llmsession.compaction.tokens import (
     MESSAGE_OVERHEAD_TOKENS,
     Ledger,
@@ -232,7 +232,9 @@ def test_the_frame_of_a_family_counts_system_and_tools_as_texts() -> None:
     tool = b'{"name":"look"}'
     frame = Frame(model="m", max_tokens=1, system="be brief", tools=(msgspec.Raw(tool),))
     expected = text_tokens("be brief", "claude") + text_tokens(tool.decode(), "claude")
-    assert frame_tokens(frame, CLAUDE) == expected
+    weights = FAMILIES["claude"]
+    assert frame_tokens(frame, CLAUDE) == expected + weights.tools + weights.tool
+    assert frame_tokens(Frame(model="m", max_tokens=1), CLAUDE) == 0
 
 
 def test_what_a_view_shows_is_what_a_family_counts() -> None:
@@ -243,3 +245,31 @@ def test_what_a_view_shows_is_what_a_family_counts() -> None:
     plain = context_tokens(built.messages, View(), CLAUDE)
     saved = text_tokens("x y " * 400, "claude") - text_tokens("cut", "claude")
     assert plain - context_tokens(built.messages, shown, CLAUDE) == saved
+
+
+def test_a_context_that_was_counted_is_remembered_for_each_way_it_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built = talk(4)
+    view = View(frontier=5, frozen={"c1": "one", "c2": "two"}, thinking_from=3)
+    expected = [context_tokens(built.messages, each, CLAUDE) for each in (View(), view)]
+    assert expected[0] > expected[1]
+    counted: list[Message] = []
+
+    def tally(message: Message, **_shown: Any) -> Tally:
+        counted.append(message)
+        return Tally()
+
+    monkeypatch.setattr("llmsession.compaction.tokens.tally_message", tally)
+    again = [context_tokens(built.messages, each, CLAUDE) for each in (View(), view)]
+    assert (again, counted) == (expected, [])
+    context_tokens(built.messages, View(), ONE)
+    assert counted == built.messages
+
+
+def test_what_is_remembered_of_a_message_is_bounded() -> None:
+    message = Talk().add("user", [result_block("c1", "x" * 90)])
+    for length in range(200):
+        shown = message_tokens(message, ONE, texts={"c1": "y" * length})
+        assert shown == length + MESSAGE_OVERHEAD_TOKENS
+    assert len(message.__dict__["_remembered_tokens"]) < 20

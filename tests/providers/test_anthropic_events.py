@@ -209,6 +209,15 @@ def test_usage_is_cumulative_and_what_is_not_repeated_stays() -> None:
     assert reply(events).usage == Usage(6, 11, 100, 20)
 
 
+def test_what_is_written_to_the_cache_for_an_hour_is_told_apart() -> None:
+    creation = {"ephemeral_5m_input_tokens": 5, "ephemeral_1h_input_tokens": 15}
+    events = read(
+        start(input_tokens=5, cache_creation_input_tokens=20, cache_creation=creation),
+        *ended(output_tokens=11, cache_creation=None),
+    )
+    assert reply(events).usage == Usage(5, 11, 0, 20, 15)
+
+
 @pytest.mark.parametrize(
     "reason",
     [

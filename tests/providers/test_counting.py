@@ -222,7 +222,7 @@ async def test_those_who_waited_for_a_failure_fall_back_and_do_not_ask_one_after
 async def test_when_everything_fails_there_is_the_estimate_by_characters() -> None:
     counter = cached(Asked(error=ValueError()), Asked(error=OSError()), Asked(error=KeyError()))
     count = await counter.count(ask("x" * 100))
-    assert (count.method, count.input_tokens) == ("estimate", 50 + 4 + 3)
+    assert (count.method, count.input_tokens) == ("estimate", 50 + 3 + 3)
 
 
 async def test_an_estimate_is_not_remembered_even_from_the_first() -> None:
@@ -319,7 +319,7 @@ async def test_the_estimate_of_the_caller_s_own_is_the_last_in_the_chain(
     monkeypatch.setattr("llmsession.providers.counting.TiktokenCounter.count", None)
     counter = default_counter(ReplayProvider(()), estimate=lambda *_: 1000, stepper=INLINE)
     count = await counter.count(ask("hi"))
-    assert (count.method, count.input_tokens) == ("estimate", 2000 + 4 + 3)
+    assert (count.method, count.input_tokens) == ("estimate", 1000 + 1000 + 3 + 3)
 
 
 def test_a_provider_that_does_not_count_is_a_provider_all_the_same() -> None:
@@ -328,7 +328,7 @@ def test_a_provider_that_does_not_count_is_a_provider_all_the_same() -> None:
     assert isinstance(AnthropicProvider(api_key="unused"), Counting)
 
 
-@pytest.mark.sockets
+@pytest.mark.real_time  # a busy machine would let virtual time jump to the deadline
 async def test_the_count_over_http_is_what_the_next_request_is_charged() -> None:
     async with on_line("anthropic", ["hello", "again"], system="be kind") as line:
         counter = default_counter(line.provider, stepper=INLINE)
@@ -344,7 +344,7 @@ async def test_the_count_over_http_is_what_the_next_request_is_charged() -> None
         assert len(counts) == 1
 
 
-@pytest.mark.sockets
+@pytest.mark.real_time  # a busy machine would let virtual time jump to the deadline
 async def test_a_server_that_refuses_to_count_costs_the_accuracy_and_nothing_else(
     local: str,
 ) -> None:
@@ -356,7 +356,7 @@ async def test_a_server_that_refuses_to_count_costs_the_accuracy_and_nothing_els
     assert counter.statistics()["failed"] == 1
 
 
-@pytest.mark.sockets
+@pytest.mark.real_time  # a busy machine would let virtual time jump to the deadline
 async def test_a_server_that_is_not_there_costs_the_accuracy_and_nothing_else(local: str) -> None:
     async with StrictServer([]) as server:
         gone = make_provider("anthropic", server)

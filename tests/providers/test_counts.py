@@ -12,6 +12,7 @@ from llmsession.providers.counts import (
     estimate_by_length,
     request_bytes,
 )
+from llmsession.providers.encodings import OWN_FIT
 from llmsession.providers.stepping import Stepper
 from llmsession.turns.request import Profile, RequestMessage
 
@@ -24,7 +25,7 @@ async def test_every_part_is_estimated_for_itself_and_rounded_up() -> None:
     image = {"type": "image", "source": {"type": "base64", "data": "A" * 5000}}
     request = ask("abc", [image], system="s", tools=({"n": 1},))
     count = await CharacterCounter(profile_of, stepper=INLINE).count(request)
-    assert count.input_tokens == 2 + 100 + 1 + 4 + 2 * 4 + 3
+    assert count.input_tokens == 2 + 100 + 1 + 4 + OWN_FIT.tools + 2 * 3 + 3
     assert (count.method, count.accuracy) == ("estimate", ESTIMATE_ACCURACY)
 
 
@@ -32,7 +33,7 @@ async def test_a_body_that_is_no_json_is_estimated_too() -> None:
     broken = RequestMessage("user", msgspec.Raw(b"no json"))
     request = msgspec.structs.replace(ask("x"), messages=(broken,))
     count = await CharacterCounter(profile_of, stepper=INLINE).count(request)
-    assert count.input_tokens == 4 + 4 + 3
+    assert count.input_tokens == 4 + 3 + 3
 
 
 @pytest.mark.real_time
@@ -40,7 +41,7 @@ async def test_a_long_request_is_estimated_the_same_in_a_thread() -> None:
     request = ask(*("word " * 20_000 for _ in range(10)))
     there = await CharacterCounter(profile_of).count(request)
     here = await CharacterCounter(profile_of, stepper=INLINE).count(request)
-    assert there.input_tokens == here.input_tokens == 10 * (50_000 + 4) + 3
+    assert there.input_tokens == here.input_tokens == 10 * (50_000 + 3) + 3
 
 
 def test_the_length_is_rounded_up() -> None:

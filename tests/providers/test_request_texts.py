@@ -28,18 +28,18 @@ def result(content: Any) -> dict[str, Any]:
         ({"type": "redacted_thinking", "data": "x" * 40}, Countable((), hidden_chars=30)),
         (
             {"type": "tool_use", "id": "c", "name": "ls", "input": {"path": "a\nb", "n": 2}},
-            Countable(("ls", "path: a\nb\nn: 2")),
+            Countable(("ls", "path: a\nb\nn: 2"), calls=1),
         ),
-        (result("out"), Countable(("out",))),
-        (result([{"type": "text", "text": "out"}]), Countable(("out",))),
-        (result([{"type": "image", "source": BASE64}]), Countable((), images=1)),
+        (result("out"), Countable(("out",), results=1)),
+        (result([{"type": "text", "text": "out"}]), Countable(("out",), results=1)),
+        (result([{"type": "image", "source": BASE64}]), Countable((), images=1, results=1)),
         ({"type": "image", "source": BASE64}, Countable((), images=1)),
         ({"type": "document", "source": BASE64}, Countable((), images=1)),
         (
             {"type": "document", "source": {"type": "text", "data": "all of it"}},
             Countable(("all of it",)),
         ),
-        (result([{"type": "document", "source": BASE64}]), Countable((), images=1)),
+        (result([{"type": "document", "source": BASE64}]), Countable((), images=1, results=1)),
         ({"type": "image_url", "image_url": {"url": DATA_URL}}, Countable((), images=1)),
         (
             {"type": "of tomorrow", "content": [{"type": "text", "text": "hi"}, DATA_URL]},

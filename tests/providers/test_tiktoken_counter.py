@@ -15,8 +15,8 @@ import anyio
 import msgspec
 import pytest
 
-from llmsession.providers.counts import ESTIMATE_ACCURACY, MESSAGE_TOKENS, REQUEST_TOKENS
-from llmsession.providers.encodings import CLAUDE_FIT, ENCODINGS, OWN_FIT
+from llmsession.providers.counts import ESTIMATE_ACCURACY
+from llmsession.providers.encodings import CLAUDE_FIT, ENCODINGS, OWN_FIT, REQUEST_TOKENS, Fit
 from llmsession.providers.stepping import Stepper
 from llmsession.providers.tiktoken_counter import SLICE_CHARS, TiktokenCounter
 from llmsession.turns.request import Request, RequestMessage
@@ -33,8 +33,8 @@ def counter(encoding: Any = None, **options: Any) -> TiktokenCounter:
     return TiktokenCounter(profile_of, **options)
 
 
-def fixed(messages: int = 1) -> int:
-    return messages * MESSAGE_TOKENS + REQUEST_TOKENS
+def fixed(messages: int = 1, fit: Fit = OWN_FIT) -> int:
+    return messages * fit.message + REQUEST_TOKENS
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_texts_tools_and_system_are_counted_and_images_are_a_flat_cost() -
     request = ask(said, "fine", system="be kind", tools=({"name": "ls"},))
     count = await counter().count(request)
     texts = len("look") + len("fine") + len("be kind") + len('{"name":"ls"}')
-    assert count.input_tokens == texts + 100 + fixed(2)
+    assert count.input_tokens == texts + 100 + OWN_FIT.tools + fixed(2)
     assert (count.method, count.accuracy, count.cached) == ("tiktoken", OWN_FIT.accuracy, False)
 
 
@@ -70,8 +70,18 @@ async def test_a_model_of_another_vendor_is_multiplied_by_its_fit() -> None:
     own = await counter().count(ask("x" * 1000))
     claude = await counter().count(ask("x" * 1000, model="claude-opus-4-5"))
     assert own.input_tokens == 1000 + fixed()
-    assert claude.input_tokens == round(1000 * CLAUDE_FIT.factor) + fixed()
+    assert claude.input_tokens == round(1000 * CLAUDE_FIT.factor) + fixed(1, CLAUDE_FIT)
     assert claude.accuracy == CLAUDE_FIT.accuracy
+
+
+async def test_calls_and_results_cost_something_beside_their_texts() -> None:
+    call = {"type": "tool_use", "id": "c", "name": "ls", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "out"}
+    request = ask("go", [call, call], [result], model="claude-opus-4-5")
+    count = await counter(Panicking("no such word")).count(request)
+    texts = round(len("go" + "ls" + "ls" + "out") * CLAUDE_FIT.factor)
+    tools = 2 * CLAUDE_FIT.call + CLAUDE_FIT.result
+    assert count.input_tokens == texts + tools + fixed(3, CLAUDE_FIT)
 
 
 async def test_the_names_of_special_tokens_are_ordinary_text() -> None:
@@ -173,7 +183,7 @@ async def test_a_message_is_counted_once_and_known_by_its_content() -> None:
     first = await counting.count(ask("one", "two"))
     again = await counting.count(ask("one", "two", "three"))
     assert seen.seen == ["one", "two", "three"]
-    assert again.input_tokens == first.input_tokens + 5 + MESSAGE_TOKENS
+    assert again.input_tokens == first.input_tokens + 5 + OWN_FIT.message
     assert counting.statistics()["known"] == 4  # with the empty frame
 
 

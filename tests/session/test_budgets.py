@@ -17,6 +17,7 @@ from llmsession import (
     SessionManager,
     SpendingBudget,
     Tool,
+    ToolResult,
     TurnLimits,
     Usage,
 )
@@ -194,8 +195,6 @@ async def test_a_turn_that_is_resumed_over_budget_ends_with_its_steps() -> None:
         provider = ScriptedProvider(["never asked for"])
         async with SessionManager(provider=provider, store=store) as second:
             again = await second.open("s", takeover=True, recovery="resume")
-            from llmsession import ToolResult
-
             await again.submit_tool_results([ToolResult("c", "done")])
             outcome = await again.turn(1).outcome()
             assert (outcome.status, outcome.stop_reason) == ("committed", "budget")

@@ -154,6 +154,7 @@ class _Cuts:
     def _assert_only_ends(before: SessionState, after: SessionState) -> None:
         """Nothing but the ends of the open turns is different."""
         touched = {"open", "ended", "head", "epoch", "receipts", "turn_usage", "usage"}
+        touched |= {"requests", "charged"}
         touched |= {"summaries", "view"}  # what an open turn computed goes with it
         changed = {text.split(":")[0] for text in differences(before, after)}
         assert changed <= touched
@@ -294,4 +295,4 @@ def test_a_step_reads_the_steers_that_its_record_counts_and_leaves_the_others() 
     ]
     state = fold("s", _log(_accepted(1), *steers, r.StepCompleted(turn=1, step=1, steers=2)))
     assert [block["text"] for block in said(state.open[1].staged)[-1][1]] == ["0", "1"]
-    assert state.open[1].steers == [steers[2].body]
+    assert state.open[1].steers == (steers[2].body,)

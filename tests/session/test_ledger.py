@@ -3,14 +3,15 @@ log: opened again it says the same."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import pytest
 
 from llmsession import (
     CompactionConfig,
+    InterruptPolicy,
     LLMSession,
     MemoryStore,
     Price,
@@ -26,6 +27,8 @@ from llmsession.session.session import live_state
 from llmsession.session.state import fold
 from llmsession.testing.scripted import ScriptedProvider, call, never, say
 from llmsession.turns import records as r
+from llmsession.turns.request import Request, StepTag
+from llmsession.turns.stream import StreamEvent
 from tests.session.actors import Quick, Waiting, settled, stage
 
 PRICES = {"m": Price.usd(1, 10, cache_read="0.1"), "n": Price.usd(100, 1000)}
@@ -157,13 +160,25 @@ async def test_an_interrupted_stream_is_charged_once_with_its_model_and_survives
     assert await reopened_usage(store) == usage
 
 
-async def test_a_stream_that_ends_within_its_grace_after_an_interrupt_is_charged_once() -> None:
+class EndsAllTheSame(ScriptedProvider):
+    """A provider whose reply comes to its end when it is cancelled."""
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        for at, event in enumerate(say("a word").costing(COST).events("m")):
+            if at == 3:
+                with suppress(anyio.get_cancelled_exc_class()):
+                    await anyio.sleep_forever()
+            yield event
+
+
+@pytest.mark.parametrize("policy", ["drop_turn", "keep_text"])
+async def test_a_stream_that_ends_within_its_grace_after_an_interrupt_is_charged_once(
+    policy: InterruptPolicy,
+) -> None:
     store = MemoryStore()
-    slow = say("a word").costing(COST).ignoring_cancellation(0.05, at=3)
-    async with priced([slow], store) as manager:
-        session = await manager.create(
-            SessionConfig(model="m", interrupt_policy="keep_text"), session_id="s"
-        )
+    async with SessionManager(provider=EndsAllTheSame([]), store=store, prices=PRICES) as manager:
+        config = SessionConfig(model="m", interrupt_policy=policy)
+        session = await manager.create(config, session_id="s")
         await session.send("go")
         await settled()
         await session.interrupt()
@@ -323,8 +338,10 @@ async def test_the_ledger_in_memory_is_the_fold_of_the_log_after_all_of_this() -
     async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
         await on.session.send("one")
         await tool.started.wait()
-        tool.release.set()
+        tool.go.set()
         await anyio.sleep(30)
+        await on.session.send("two")
+        await settled()
         assert on.session.status().turn_phase == "streaming"
         await on.session.interrupt()
         log = await on.log()

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
-
-from .places import ADDRESSES, Place, place_at
 
 
 @pytest.fixture

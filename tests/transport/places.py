@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 from llmsession import (
@@ -24,7 +23,6 @@ from llmsession.testing.scripted import Script, ScriptedProvider
 from llmsession.transport import (
     Limits,
     ManagerInterface,
-    RemoteManager,
     Service,
     SessionInterface,
     SocketServer,
@@ -122,5 +120,5 @@ async def first(events: AsyncIterable[Event], kind: type[T]) -> T:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until *condition* holds; a real event loop is asked again and again."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110  # what is waited for tells nobody
         await asyncio.sleep(0.002)

@@ -217,6 +217,9 @@ def test_a_provider_given_up_is_kept_as_an_error_or_dropped_with_its_cause(
     assert commit == e.JournalCommit(
         tag=tag_of(kept), stop_reason="error", keep="steps", error="529"
     )
+    _, (commit,) = step(turn, e.GaveUpKept(error="used up", stop_reason="budget"))
+    assert isinstance(commit, e.JournalCommit)
+    assert (commit.stop_reason, commit.keep, commit.error) == ("budget", "steps", "used up")
     dropped, (failure,) = step(turn, e.GaveUpDropped(cause="fatal", error="401"))
     assert dropped.phase is Phase.FAILING
     assert failure == e.JournalFailure(tag=tag_of(dropped), cause="fatal", error="401")

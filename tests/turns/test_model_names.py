@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmsession.turns.model_names import begins, is_dated
+from llmsession.turns.model_names import begins, family_of, is_dated
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,15 @@ def test_a_beginning_ends_where_a_part_of_the_name_does_and_no_newer_version_fol
     assert not begins("gpt-55", "gpt-5")
     assert begins("claude-opus-4-20250514", "claude-opus-4")
     assert not begins("claude-opus-4-5", "claude-opus-4")
+
+
+@pytest.mark.parametrize(
+    ("family", "models"),
+    [
+        ("claude", ["claude-opus-4-5", "anthropic/claude-opus-4.5", "claude-next"]),
+        ("o200k", ["gpt-4o-mini", "chatgpt-4o-latest", "gpt-4.1", "gpt-5.4", "gpt-6", "o1", "o3"]),
+        ("other", ["gpt-4", "gpt-4-turbo", "gpt-3.5-turbo", "gemini-2.5-pro", "qwen3", "", "o"]),
+    ],
+)
+def test_whose_tokenizer_a_model_has_is_told_by_its_name(family: str, models: list[str]) -> None:
+    assert {family_of(model) for model in models} == {family}

@@ -10,7 +10,9 @@ from llmsession.errors import ProviderError
 from llmsession.turns import events as e
 from llmsession.turns.machine import Phase, Turn, TurnLimits
 from llmsession.turns.naming import (
+    OnFailure,
     name_answers,
+    name_budget,
     name_interrupt,
     name_limit,
     name_reply,
@@ -143,6 +145,18 @@ def test_what_the_provider_has_retried_itself_is_not_retried_on_top() -> None:
         turn = streaming(kept=kept)
         event = name_stream_failure(turn, error, limits=LIMITS, on_failure="keep_steps", tag=TAG)
         assert isinstance(event, given_up)
+
+
+def test_a_budget_that_is_used_up_keeps_the_steps_under_keep_steps_and_drops_them_else() -> None:
+    def named(turn: Turn, on_failure: OnFailure) -> e.Event:
+        return name_budget(turn, "used up", on_failure=on_failure, tag=TAG)
+
+    dropped = e.GaveUpDropped(tag=TAG, cause="budget", error="used up")
+    assert named(after(*TO_STEP_2), "keep_steps") == e.GaveUpKept(
+        tag=TAG, error="used up", stop_reason="budget"
+    )
+    assert named(after(*TO_STEP_2), "drop") == dropped
+    assert named(at(Phase.BUILDING), "keep_steps") == dropped
 
 
 def test_the_providers_delay_goes_before_our_own() -> None:

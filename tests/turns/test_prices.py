@@ -68,7 +68,8 @@ def test_the_cost_of_many_requests_is_exact_to_half_a_nano_dollar_each(
     tokens: list[tuple[int, int, int, int]], prices: tuple[int, int, int, int, int]
 ) -> None:
     names = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
-    price = Price(**dict(zip(names, prices, strict=True)))
+    fields: dict[str, Any] = dict(zip(names, prices, strict=True))
+    price = Price(**fields)
     usages = [Usage(*each) for each in tokens]
     exact_pico = sum(
         usage.input_tokens * price.input

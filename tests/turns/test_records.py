@@ -18,6 +18,8 @@ ANSWER = r.Answer(
     call_id="c1", content=RAW, is_error=True, summary="s", capped="c", settled="deadline"
 )
 RECEIPTS = (r.CallReceipt("c1", "bash", "unknown", "ls"),)
+UNSPOKEN = (r.Unspoken(1, USAGE, "m"),)
+OVERRUN = r.Overrun(whose="tenant", name="acme", unit="nano_usd", limit=5, spent=3, unpriced=("m",))
 BASE: dict[str, Any] = {
     "seq": 7,
     "epoch": 2,

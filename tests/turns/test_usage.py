@@ -6,7 +6,7 @@ from llmsession.turns.usage import Usage
 
 
 def test_usages_add_up_field_by_field() -> None:
-    assert Usage(1, 2, 3, 4) + Usage(10, 20, 30, 40) == Usage(11, 22, 33, 44)
+    assert Usage(1, 2, 3, 4, 5) + Usage(10, 20, 30, 40, 50) == Usage(11, 22, 33, 44, 55)
 
 
 def test_the_prompt_is_input_and_cached_tokens_without_output() -> None:

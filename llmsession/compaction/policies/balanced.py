@@ -10,16 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from llmsession.compaction.boundaries import is_turn_start, recent_from, safe_cuts
+from llmsession.compaction.boundaries import (
+    is_turn_start,
+    recent_from,
+    safe_cuts,
+    shows_open_thinking,
+)
 from llmsession.compaction.cap import cap_text, other_blocks, result_text
 from llmsession.compaction.extractive import compact_text, is_worth, summarise
 from llmsession.compaction.plan import Budget, Plan, Wanted
 from llmsession.compaction.shorten import shorten_input, shorten_text
-from llmsession.compaction.tokens import shown_tokens
+from llmsession.compaction.tokens import MESSAGE_OVERHEAD_TOKENS, shown_tokens, text_tokens_for
 from llmsession.compaction.view import View, text_key
 from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
@@ -84,8 +89,8 @@ class Balanced(msgspec.Struct, frozen=True, kw_only=True):
         """
         profile = budget.profile
         opens = profile.thinking_opens_tool_loop and profile.binds_thinking
-        if opens and len(messages) > budget.committed:
-            # Thinking has to open the loop, and an edit would take it away: between turns only.
+        if opens and shows_open_thinking(view, messages, budget.committed):
+            # Thinking has to open the loop, and an edit would take it away.
             return None
         draft = _Draft(view, messages, budget)
         forced = budget.trigger in ("window", "overflow")
@@ -104,8 +109,9 @@ class Balanced(msgspec.Struct, frozen=True, kw_only=True):
         if draft.used > target:
             draft.summarise(recent, target, forced=forced)
         if forced and draft.used > budget.limit_tokens:
-            draft.swap(max(0, len(messages) - 1), budget.limit_tokens)
-            draft.cut(budget.limit_tokens)
+            draft.swap(len(messages) - 1, budget.limit_tokens)
+            # What was refused all the same is larger than we think, and is not cut a second time.
+            draft.cut(target if budget.trigger == "overflow" else budget.limit_tokens)
         return draft.plan(self.name)
 
 
@@ -121,14 +127,24 @@ class _Draft:
         self._view = view
         self._messages = messages
         self._budget = budget
-        self.sizes = [
-            budget.scaled(shown_tokens(message, at, view, budget.profile)) if view.shows(at) else 0
-            for at, message in enumerate(messages)
-        ]
-        self._before = sum(self.sizes)
-        # What the request has beside the messages: system text, tools, a segment, what is injected.
+        # Its dicts are this draft's own, and grow with it; no method of it is used but to look.
+        self._shown = msgspec.structs.replace(
+            view,
+            frontier=len(messages),
+            frozen=dict(view.frozen),
+            inputs=dict(view.inputs),
+            texts=dict(view.texts),
+        )
+        self.sizes = [self._size(at) if view.shows(at) else 0 for at in range(len(messages))]
+        self._segment_tokens = 0
+        if view.segment is not None:
+            told = text_tokens_for(view.segment.text, budget.profile) + MESSAGE_OVERHEAD_TOKENS
+            self._segment_tokens = budget.scaled(told)
+        self._before = sum(self.sizes) + self._segment_tokens
+        # What the request has beside the messages: system text, tools, what is injected.
         self._rest = max(budget.used_tokens - self._before, budget.frame_tokens)
         self.used = self._before + self._rest
+        self._start = view.start
         self._frontier = view.frontier
         self._frozen: dict[str, str] = {}
         self._inputs: dict[str, msgspec.Raw] = {}
@@ -138,35 +154,46 @@ class _Draft:
         self._first_edit = len(messages)
         self._tools = {call.id: call.name for message in messages for call in message.tool_calls}
 
-    def _tokens(self, chars: int) -> int:
-        return self._budget.scaled(int(chars / self._budget.profile.chars_per_token))
+    def _size(self, at: int) -> int:
+        budget = self._budget
+        return budget.scaled(shown_tokens(self._messages[at], at, self._shown, budget.profile))
 
-    def _saved(self, at: int, tokens: int) -> None:
-        tokens = max(0, min(tokens, self.sizes[at]))
-        self.sizes[at] -= tokens
-        self.used -= tokens
+    def _shows(self, at: int) -> bool:
+        return at >= self._start and self._view.shows(at)
+
+    def _changed(self, at: int) -> None:
+        """The message at *at* is shown otherwise: it is measured again."""
+        size = self._size(at)
+        self.used += size - self.sizes[at]
+        self.sizes[at] = size
         self._first_edit = min(self._first_edit, at)
         self._turns.add(self._messages[at].turn)
 
+    def _freeze(self, call_id: str, text: str) -> None:
+        self._frozen[call_id] = self._shown.frozen[call_id] = text
+
     def swap(self, end: int, target: int) -> None:
         """Results before position *end* become their summaries, until *target* is reached."""
-        for at in range(self._view.start, end):
+        for at in range(self._start, end):
             if self.used <= target:
                 break
-            for result in self._messages[at].tool_results if self._view.shows(at) else ():
-                self._swap(at, result)
+            if self._shows(at):
+                swapped = [self._swap(at, result) for result in self._messages[at].tool_results]
+                if any(swapped):
+                    self._changed(at)
             self._frontier = max(self._frontier, at + 1)
 
-    def _swap(self, at: int, result: ToolResultBlock) -> None:
+    def _swap(self, at: int, result: ToolResultBlock) -> bool:
         call_id = result.tool_use_id
-        if call_id in self._view.frozen or call_id in self._frozen:
-            return
+        if call_id in self._shown.frozen:
+            return False
         text = result_text(result.content)
         shown = self._view.text_for(call_id, at)
-        flats = 0
         others = other_blocks(result.content)
+        flat_chars = 0
         if shown is None and others:
-            flats = self._budget.profile.image_tokens
+            profile = self._budget.profile
+            flat_chars = int(profile.image_tokens * profile.chars_per_token)
         summary = self._budget.summaries.get(call_id) or summarise(
             text,
             tool=self._tools.get(call_id),
@@ -174,126 +201,133 @@ class _Draft:
             max_chars=RESULT_SUMMARY_CHARS,
         )
         if summary is None and not others:
-            return
+            return False
         if others:
             summary = f"{summary or ''}\n[{others} left out]".lstrip("\n")
         compact = compact_text(summary or "", call_id=call_id, chars=len(text))
-        chars = len(text if shown is None else shown)
-        if not is_worth(compact, chars + flats * 3):
-            return
-        self._frozen[call_id] = compact
-        self._saved(at, self._tokens(chars - len(compact)) + flats)
+        if not is_worth(compact, len(text if shown is None else shown) + flat_chars):
+            return False
+        self._freeze(call_id, compact)
+        return True
 
     def shorten_inputs(self, end: int, target: int) -> None:
         """Long strings in the inputs of calls before *end* are shortened, the oldest first."""
-        for at in range(self._view.start, end):
+        for at in range(self._start, end):
             if self.used <= target:
                 break
-            if not self._view.shows(at) or not self._messages[at].is_assistant:
-                continue
-            for block in self._messages[at].content:
-                if isinstance(block, ToolUseBlock) and block.id not in self._view.inputs:
-                    self._shorten(at, block)
+            if self._shows(at) and self._messages[at].is_assistant:
+                self._shorten(at, LONG_INPUT_CHARS)
 
-    def _shorten(self, at: int, call: ToolUseBlock) -> None:
-        before = len(msgspec.json.encode(call.input))
-        if before < LONG_INPUT_CHARS:
-            return
-        shown = shorten_input(call.input)
-        if shown is not None and len(shown) < before:
-            self._inputs[call.id] = shown
-            self._saved(at, self._tokens(before - len(shown)))
+    def _shorten(self, at: int, least_chars: int) -> None:
+        shortened = False
+        for call in self._messages[at].content:
+            if not isinstance(call, ToolUseBlock) or call.id in self._shown.inputs:
+                continue
+            before = len(msgspec.json.encode(call.input))
+            shown = shorten_input(call.input) if before >= least_chars else None
+            if shown is not None and len(shown) < before:
+                self._inputs[call.id] = self._shown.inputs[call.id] = shown
+                shortened = True
+        if shortened:
+            self._changed(at)
 
     def summarise(self, recent: int, target: int, *, forced: bool) -> None:
         """A summary in place of a prefix: the shortest one that reaches *target*, preferably one
         that ends with a turn; what is recent stays, unless it has to go for the limit."""
-        room = min(
-            MOST_SUMMARY_TOKENS,
-            max(LEAST_SUMMARY_TOKENS, self._budget.limit_tokens * SUMMARY_PERCENT // 100),
-        )
+        limit = self._budget.limit_tokens
+        room = min(MOST_SUMMARY_TOKENS, max(LEAST_SUMMARY_TOKENS, limit * SUMMARY_PERCENT // 100))
         cut = self._cut_for(recent, target, room)
-        if forced and (cut is None or self._after(cut, room) > self._budget.limit_tokens):
-            cut = self._cut_for(len(self._messages) - 1, self._budget.limit_tokens, room) or cut
-        if cut is None or sum(self.sizes[self._view.start : cut]) <= room:
+        if forced and (cut is None or self._after(cut, room) > limit):
+            cut = self._cut_for(len(self._messages) - 1, limit, room) or cut
+        if cut is None or sum(self.sizes[self._start : cut]) <= room:
             return
         earlier = self._view.segment.text if self._view.segment else ""
-        self._wanted = Wanted(first=self._view.start, upto=cut, most_tokens=room, earlier=earlier)
-        gone = sum(self.sizes[:cut])
-        self._turns.update(message.turn for message in self._messages[self._view.start : cut])
-        for at in range(cut):
-            self.sizes[at] = 0
-        self.used += room - gone
-        self._first_edit = 0
+        most_tokens = max(1, room * 1000 // max(1, self._budget.scale_permille))
+        self._wanted = Wanted(
+            first=self._start, upto=cut, most_tokens=most_tokens, earlier=earlier
+        )
+        self._turns.update(message.turn for message in self._messages[self._start : cut])
+        self.used = self._after(cut, room)
+        self.sizes[:cut] = [0] * cut
+        self._start, self._first_edit = cut, 0
 
     def _after(self, cut: int, room: int) -> int:
-        return self.used - sum(self.sizes[:cut]) + room
+        """The size with a summary of *room* tokens in place of what stands before *cut*."""
+        return self.used - self._segment_tokens - sum(self.sizes[:cut]) + room
 
     def _cut_for(self, end: int, target: int, room: int) -> int | None:
         """The first safe cut up to *end* that reaches *target*, else the last one."""
-        cuts = list(safe_cuts(self._messages, self._view.start + 1, end))
+        cuts = list(safe_cuts(self._messages, self._start + 1, end))
         if not cuts:
             return None
         gone = list(accumulate(self.sizes, initial=0))
-        reaching = [at for at in cuts if self.used - gone[at] + room <= target]
+        left = self.used - self._segment_tokens + room
+        reaching = [at for at in cuts if left - gone[at] <= target]
         if not reaching:
             return cuts[-1]
-        first, last = reaching[0], len(self._messages)
+        first = reaching[0]
         # A turn's start a little later is better than the middle of a turn.
         spare = self._budget.limit_tokens // 20
         for at in reaching:
             if gone[at] - gone[first] > spare:
                 break
-            if at < last and is_turn_start(self._messages, at):
+            if is_turn_start(self._messages, at):
                 return at
         return first
 
     def cut(self, limit: int) -> None:
         """Head and tail of what is longest, until the request fits *limit*: each message gets at
-        most an equal share."""
-        shown = [at for at, size in enumerate(self.sizes) if size]
-        room = max(0, limit - (self.used - sum(self.sizes[at] for at in shown)))
-        share = _fair_share([self.sizes[at] for at in shown], room)
-        chars = max(
-            LEAST_SHOWN_CHARS,
-            int(share * self._budget.profile.chars_per_token * 1000)
-            // max(1, self._budget.scale_permille)
-            * 9
-            // 10,
-        )
-        for at in shown:
-            if self.used <= limit:
-                break
-            if self.sizes[at] > share:
-                self._cut_message(at, chars)
+        most an equal share. What a cut leaves is measured, and cut again where it is too much:
+        how many tokens a text has by its characters differs with the text."""
+        for least in (LEAST_SHOWN_CHARS, LEAST_SHOWN_CHARS // 2, LEAST_SHOWN_CHARS // 8, 0):
+            shown = [at for at, size in enumerate(self.sizes) if size]
+            room = max(0, limit - (self.used - sum(self.sizes[at] for at in shown)))
+            share = _fair_share([self.sizes[at] for at in shown], room)
+            for at in shown:
+                if self.used <= limit:
+                    return
+                if self.sizes[at] > share:
+                    self._cut_message(at, share, least)
 
-    def _cut_message(self, at: int, chars: int) -> None:
+    def _cut_message(self, at: int, share: int, least_chars: int) -> None:
+        """Cut the message at *at* to about *share* tokens, none of its parts below
+        *least_chars*. Parts that an earlier plan has cut stay as they are."""
+        if self._messages[at].is_assistant:
+            self._shorten(at, 0)
+        parts = self._parts(at)
+        lengths = [len(part.shown) for part in parts]
+        # A little less: what is left out has to be told.
+        chars = sum(lengths) * share * 9 // (10 * max(1, self.sizes[at]))
+        each = max(least_chars, _fair_share(lengths, chars))
+        cut = False
+        for part in parts:
+            if len(part.shown) > each and (shorter := part.cut(each)) is not None:
+                if part.is_result:
+                    self._freeze(part.key, shorter)
+                    self._frontier = max(self._frontier, at + 1)
+                else:
+                    self._texts[part.key] = self._shown.texts[part.key] = shorter
+                cut = True
+        if cut:
+            self._changed(at)
+
+    def _parts(self, at: int) -> list[_Part]:
+        """The texts and the results of the message at *at* that this plan may cut."""
+        parts: list[_Part] = []
         message = self._messages[at]
-        parts = max(1, sum(isinstance(b, TextBlock | ToolResultBlock) for b in message.content))
-        each = max(LEAST_SHOWN_CHARS // 2, chars // parts)
         for number, block in enumerate(message.content):
             if isinstance(block, TextBlock):
                 key = text_key(message, number)
-                before = self._view.texts.get(key, block.text)
-                shown = shorten_text(before, each)
-                if len(shown) < len(before) and key not in self._view.texts:
-                    self._texts[key] = shown
-                    self._saved(at, self._tokens(len(before) - len(shown)))
+                if key not in self._view.texts:
+                    shown = self._texts.get(key, block.text)
+                    parts.append(_Part(key, block.text, shown, is_result=False))
             elif isinstance(block, ToolResultBlock):
-                self._cut_result(at, block, each)
-            elif isinstance(block, ToolUseBlock) and block.id not in self._view.inputs:
-                self._shorten(at, block)
-
-    def _cut_result(self, at: int, result: ToolResultBlock, chars: int) -> None:
-        call_id = result.tool_use_id
-        if call_id in self._view.frozen or call_id in self._frozen:
-            return
-        text = result_text(result.content)
-        before = self._view.text_for(call_id, at) or text
-        shown = cap_text(text, max_chars=chars, call_id=call_id)
-        if shown is not None and len(shown) < len(before):
-            self._frozen[call_id] = shown
-            self._frontier = max(self._frontier, at + 1)
-            self._saved(at, self._tokens(len(before) - len(shown)))
+                key = block.tool_use_id
+                if key not in self._view.frozen:
+                    text = result_text(block.content)
+                    shown = self._frozen.get(key, self._view.text_for(key, at) or text)
+                    parts.append(_Part(key, text, shown, is_result=True))
+        return parts
 
     def plan(self, name: str) -> Plan | None:
         """The plan, None if nothing is changed."""
@@ -306,9 +340,9 @@ class _Draft:
             f"{len(self._texts)} texts cut" if self._texts else "",
             f"a summary for the first {wanted.upto} messages" if wanted else "",
         ]
-        figures = {
-            "kept_before_tokens": budget.frame_tokens + sum(self.sizes[: self._first_edit]),
-        }
+        kept_before = sum(self.sizes[: self._first_edit]) + (
+            self._segment_tokens if self._first_edit else 0
+        )
         return Plan(
             policy=name,
             frontier=self._frontier,
@@ -324,8 +358,25 @@ class _Draft:
             turns_compacted=len(self._turns),
             voids_thinking=budget.profile.binds_thinking,
             trigger=budget.trigger,
-            figures=figures,
+            figures={"kept_before_tokens": budget.frame_tokens + kept_before},
         )
+
+
+class _Part(NamedTuple):
+    """A part of a message that can be cut: a text, or a result."""
+
+    key: str
+    text: str
+    shown: str
+    is_result: bool
+
+    def cut(self, chars: int) -> str | None:
+        """Head and tail of it, shorter than what is shown now; None if there is no such."""
+        if self.is_result:
+            shorter = cap_text(self.text, max_chars=chars, call_id=self.key)
+        else:
+            shorter = shorten_text(self.text, chars)
+        return shorter if shorter is not None and len(shorter) < len(self.shown) else None
 
 
 def _fair_share(sizes: Sequence[int], room: int) -> int:

@@ -7,11 +7,10 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from llmsession.compaction.boundaries import steps_backwards
+from llmsession.compaction.boundaries import shows_open_thinking, steps_backwards
 from llmsession.compaction.cap import other_blocks, result_text
 from llmsession.compaction.extractive import compact_text, is_worth
 from llmsession.compaction.plan import Budget, Plan
-from llmsession.compaction.projection import is_thinking
 from llmsession.compaction.tokens import content_weight
 from llmsession.compaction.view import View
 from llmsession.errors import InvalidConfig
@@ -81,7 +80,8 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
         """
         profile = budget.profile
         frontier = max(self._turn_frontier(messages), self._step_frontier(messages))
-        if profile.thinking_opens_tool_loop and _open_thinking(view, messages, budget.committed):
+        opens = profile.thinking_opens_tool_loop
+        if opens and shows_open_thinking(view, messages, budget.committed):
             if profile.binds_thinking:
                 return None
             frontier = min(frontier, budget.committed)
@@ -177,15 +177,6 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
 def _check_keep(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidConfig(f"{name} must be a whole number from 1, got {value!r}")
-
-
-def _open_thinking(view: View, messages: Sequence[Message], committed: int) -> bool:
-    """Does the open turn show thinking to the model?"""
-    return any(
-        is_thinking(block)
-        for message in messages[max(committed, view.thinking_from) :]
-        for block in message.content
-    )
 
 
 def _shown_chars(shown: str | None, result: ToolResultBlock, profile: Profile) -> int:

@@ -1,0 +1,96 @@
+// A client of `llmsession serve` without dependencies: it sends, streams, interrupts and resumes.
+// The protocol is in docs/protocol.md.   node node_client.mjs unix:/run/llmsession.sock [TOKEN]
+import net from "node:net";
+import { randomUUID } from "node:crypto";
+
+export class Client {
+  constructor(address, token) {
+    const tcp = /^tcp:\/\/(.+):(\d+)$/.exec(address);
+    this.where = tcp ? { host: tcp[1], port: +tcp[2] } : { path: address.replace(/^unix:/, "") };
+    this.token = token;
+    this.lastId = 0;
+    this.asked = new Map(); // id -> {command, resolve, reject}: what has no answer yet
+    this.feeds = new Map(); // id -> {session, cursor, tell}: what goes on after a lost connection
+    this.delay = 50;
+  }
+  connect() {
+    this.socket = net.connect(this.where);
+    let rest = "";
+    this.socket.setEncoding("utf8");
+    this.socket.on("connect", () => this.write({ type: "hello", versions: [1], token: this.token }));
+    this.socket.on("data", (text) => {
+      const lines = (rest + text).split("\n");
+      rest = lines.pop();
+      for (const line of lines) this.receive(JSON.parse(line));
+    });
+    this.socket.on("error", () => {}); // "close" follows
+    this.socket.on("close", () => {
+      this.ready = false;
+      if (this.closed) return;
+      setTimeout(() => this.connect(), this.delay * (0.5 + Math.random() / 2));
+      this.delay = Math.min(2 * this.delay, 2000);
+    });
+    return this;
+  }
+  write(message) {
+    this.socket.write(JSON.stringify(message) + "\n");
+  }
+  receive(message) {
+    const { type, id } = message;
+    if (type === "ping") this.write({ type: "pong" });
+    else if (type === "welcome") {
+      [this.ready, this.delay] = [true, 50];
+      for (const [feed, { session, cursor }] of this.feeds)
+        this.write({ type: "subscribe", id: feed, session, after: cursor });
+      for (const { command } of this.asked.values()) this.write(command); // the same ids: harmless
+    } else if (type === "event") {
+      const feed = this.feeds.get(message.subscription);
+      if (feed && message.seq) feed.cursor = message.seq;
+      feed?.tell(message);
+    } else if (type === "lagged" || type === "ended") {
+      this.feeds.get(message.subscription)?.tell(message);
+      this.feeds.delete(message.subscription);
+    } else if (type === "reply" || type === "error") {
+      const asked = this.asked.get(id);
+      this.asked.delete(id);
+      if (type === "error") asked?.reject(Object.assign(new Error(message.message), message));
+      else asked?.resolve(message.body);
+    }
+  }
+  ask(type, fields) {
+    const command = { type, id: ++this.lastId, ...fields };
+    return new Promise((resolve, reject) => {
+      this.asked.set(command.id, { command, resolve, reject });
+      if (this.ready) this.write(command);
+    });
+  }
+  change(type, fields) {
+    return this.ask(type, { command_id: randomUUID(), ...fields });
+  }
+  subscribe(session, after, tell) {
+    const id = ++this.lastId;
+    this.feeds.set(id, { session, cursor: after, tell });
+    if (this.ready) this.write({ type: "subscribe", id, session, after });
+  }
+  close() {
+    this.closed = true;
+    this.socket.end(JSON.stringify({ type: "goodbye" }) + "\n");
+  }
+}
+
+if (process.argv[1] === new URL(import.meta.url).pathname) {
+  const client = new Client(process.argv[2], process.argv[3]).connect();
+  const { session } = await client.change("create", { session: randomUUID(), config: { model: "m" } });
+  client.subscribe(session, 0, ({ seq, kind, body, offset }) => {
+    if (seq) console.log(seq, kind);
+    else if (offset === 0) console.log("-", body.text);
+  });
+  const first = await client.change("send", { session, content: "hello" });
+  client.socket.destroy(); // a network does that, too: the client comes back and goes on
+  const { messages } = await client.ask("outcome", { session, turn: first.turn });
+  console.log("said", messages.at(-1).content[0].text);
+  const second = await client.change("send", { session, content: "a long story" });
+  const stopped = await client.change("interrupt", { session, turn: second.turn });
+  console.log("interrupt", stopped.result);
+  client.close();
+}

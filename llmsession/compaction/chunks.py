@@ -1,0 +1,64 @@
+"""Splitting a source that is longer than a summariser's window, at the ends of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llmsession.turns.request import Profile
+
+from .rendering import Media, Passage, passage_tokens
+from .shorten import shorten_text
+
+__all__ = ["chunked", "fitted"]
+
+_TRIES = 12
+
+
+def chunked(
+    passages: Sequence[Passage], most_tokens: int, profile: Profile
+) -> tuple[tuple[Passage, ...], ...]:
+    """*passages* in runs of at most *most_tokens*, each at least one passage long: all of them,
+    in order. One that is longer by itself is cut to its head and its tail."""
+    runs: list[tuple[Passage, ...]] = []
+    run: list[Passage] = []
+    size = 0
+    for passage in passages:
+        tokens = passage_tokens(passage, profile)
+        if tokens > most_tokens:
+            passage = fitted(passage, most_tokens, profile)
+            tokens = passage_tokens(passage, profile)
+        if run and size + tokens > most_tokens:
+            runs.append(tuple(run))
+            run, size = [], 0
+        run.append(passage)
+        size += tokens
+    if run:
+        runs.append(tuple(run))
+    return tuple(runs)
+
+
+def fitted(passage: Passage, most_tokens: int, profile: Profile) -> Passage:
+    """*passage* in at most *most_tokens*, or as few as a cut can leave: without its images and
+    documents, if they are most of it, and its text cut to head and tail."""
+    if passage_tokens(passage, profile) <= most_tokens:
+        return passage
+    media = [part for part in passage.parts if isinstance(part, Media)]
+    if len(media) * profile.image_tokens <= most_tokens // 2:
+        words = Passage(tuple(part for part in passage.parts if isinstance(part, str)))
+        cut = _cut(words, most_tokens - len(media) * profile.image_tokens, profile)
+        return Passage((*cut.parts, *media))
+    return _cut(Passage((passage.text,)), most_tokens, profile)
+
+
+def _cut(passage: Passage, most_tokens: int, profile: Profile) -> Passage:
+    text = passage.text
+    chars = len(text)
+    cut = passage
+    for _ in range(_TRIES):
+        tokens = passage_tokens(cut, profile)
+        if tokens <= most_tokens:
+            break
+        # A little less than in proportion: the ends may be denser than the middle was.
+        chars = min(chars * most_tokens // tokens, chars) * 9 // 10
+        cut = Passage((shorten_text(text, chars),))
+    return cut

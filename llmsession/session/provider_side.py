@@ -1,0 +1,222 @@
+"""What is left to the provider: edits of the context that it makes itself, and its summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from llmsession.errors import InvalidConfig
+from llmsession.turns.request import Profile
+
+__all__ = [
+    "ClearThinking",
+    "ClearToolUses",
+    "CompactAtThreshold",
+    "ProviderSideConfig",
+    "ProviderSummaries",
+]
+
+EDITS = ("clear_thinking", "clear_tool_uses", "compact")
+"""The edits by their fields, in the order that the provider wants them in: V14."""
+CLEAR_AT_TOKENS, CLEAR_KEEPS = 100_000, 3
+COMPACT_AT_TOKENS, LEAST_COMPACT_AT_TOKENS = 150_000, 50_000
+MOST_INSTRUCTION_CHARS = 16_384
+"""What the provider takes where nobody says another, and its limits."""
+
+
+class ClearToolUses(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider clears the oldest tool results (``clear_tool_uses_20250919``).
+
+    It begins once the prompt is over ``trigger_tokens`` (100,000 by default), or has more than
+    ``trigger_tool_uses``, and keeps the newest ``keep`` uses (3), those of ``exclude_tools``, and
+    everything where ``clear_at_least_tokens`` cannot be cleared. ``clear_inputs`` clears the
+    calls' inputs too: all, or those of the tools that are named.
+    """
+
+    trigger_tokens: int | None = None
+    trigger_tool_uses: int | None = None
+    keep: int | None = None
+    clear_at_least_tokens: int | None = None
+    exclude_tools: tuple[str, ...] = ()
+    clear_inputs: bool | tuple[str, ...] = False
+
+    def edit(self) -> dict[str, Any]:
+        """The edit as the provider is asked for it: what is not given is left to it."""
+        edit: dict[str, Any] = {"type": "clear_tool_uses_20250919"}
+        if self.trigger_tool_uses is not None:
+            edit["trigger"] = {"type": "tool_uses", "value": self.trigger_tool_uses}
+        elif self.trigger_tokens is not None:
+            edit["trigger"] = {"type": "input_tokens", "value": self.trigger_tokens}
+        if self.keep is not None:
+            edit["keep"] = {"type": "tool_uses", "value": self.keep}
+        if self.clear_at_least_tokens is not None:
+            least = {"type": "input_tokens", "value": self.clear_at_least_tokens}
+            edit["clear_at_least"] = least
+        if self.exclude_tools:
+            edit["exclude_tools"] = list(self.exclude_tools)
+        if self.clear_inputs:
+            inputs = self.clear_inputs
+            edit["clear_tool_inputs"] = list(inputs) if isinstance(inputs, tuple) else True
+        return edit
+
+
+class ClearThinking(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider clears the thinking of old turns (``clear_thinking_20251015``), all but that of
+    the newest ``keep_turns`` assistant turns; "all" keeps it. None is the model's own default."""
+
+    keep_turns: int | Literal["all"] | None = None
+
+    def edit(self) -> dict[str, Any]:
+        """The edit as the provider is asked for it."""
+        edit: dict[str, Any] = {"type": "clear_thinking_20251015"}
+        if self.keep_turns == "all":
+            edit["keep"] = "all"
+        elif self.keep_turns is not None:
+            edit["keep"] = {"type": "thinking_turns", "value": self.keep_turns}
+        return edit
+
+
+class CompactAtThreshold(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider summarises the conversation when a prompt reaches ``trigger_tokens`` (150,000
+    by default, at least 50,000), within the request (``compact_20260112``). Its summary is a block
+    of the reply, and the context begins with it from then on.
+
+    ``instructions`` replace its own prompt for the summary. With ``pause`` it stops behind the
+    summary, and the session asks it to go on: one request more, and a step boundary.
+    """
+
+    trigger_tokens: int | None = None
+    instructions: str | None = None
+    pause: bool = False
+
+    @property
+    def at_tokens(self) -> int:
+        """How large a prompt is when it is summarised."""
+        return COMPACT_AT_TOKENS if self.trigger_tokens is None else self.trigger_tokens
+
+    def edit(self) -> dict[str, Any]:
+        """The edit as the provider is asked for it."""
+        edit: dict[str, Any] = {"type": "compact_20260112"}
+        if self.trigger_tokens is not None:
+            edit["trigger"] = {"type": "input_tokens", "value": self.trigger_tokens}
+        if self.instructions:
+            edit["instructions"] = self.instructions
+        if self.pause:
+            edit["pause_after_compaction"] = True
+        return edit
+
+
+class ProviderSummaries(msgspec.Struct, frozen=True, kw_only=True):
+    """Where our compaction wants a summary for a prefix, the conversation's own provider and
+    model write it, in the background, as a signed block (the ``compaction`` parameter).
+
+    ``instructions`` replace its own prompt for the summary; they have to say that no tool may be
+    called. ``max_tokens`` is the room for it, thinking included. ``deadline_s`` bounds all of it,
+    and a provider that is overloaded is asked again within it.
+    """
+
+    instructions: str | None = None
+    max_tokens: int = 8_192
+    deadline_s: float = 180.0
+
+    def parameter(self) -> dict[str, Any]:
+        """What the request says to ask for the summary."""
+        asked = {"type": "summarize"}
+        if self.instructions:
+            asked["instructions"] = self.instructions
+        return asked
+
+
+class ProviderSideConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Compaction that the provider does itself. Each part is off unless it is given.
+
+    ``clear_thinking``, ``clear_tool_uses`` and ``compact`` are edits that go with every request
+    (``context_management``): history and what we send stay whole, the provider reads less.
+    ``summaries`` are asked for when our own compaction wants one. ``compact`` and ``summaries``
+    exclude each other. With ``clear_tool_uses`` or ``compact`` our own compaction only acts when
+    it is asked to, or when a request would not fit.
+    """
+
+    clear_thinking: ClearThinking | None = None
+    clear_tool_uses: ClearToolUses | None = None
+    compact: CompactAtThreshold | None = None
+    summaries: ProviderSummaries | None = None
+
+    @property
+    def replaces_ours(self) -> bool:
+        """Does the provider keep the context small, so that we need not?"""
+        return self.clear_tool_uses is not None or self.compact is not None
+
+    def edits(self, profile: Profile) -> list[dict[str, Any]]:
+        """The edits of every request to a model with *profile*, those that it takes, in the order
+        that the provider wants them in."""
+        taken = profile.provider_edits
+        wanted = (getattr(self, name) for name in EDITS if name in taken)
+        return [each.edit() for each in wanted if each is not None]
+
+    def checked(self) -> ProviderSideConfig:
+        """These settings. Raises InvalidConfig, naming the first that cannot be."""
+        if all(getattr(self, name) is None for name in (*EDITS, "summaries")):
+            raise InvalidConfig("provider_side says nothing: give it an edit or summaries")
+        if self.compact is not None and self.summaries is not None:
+            raise InvalidConfig(
+                "provider_side: compact and summaries exclude each other: the provider takes no"
+                " signed summary together with a compact edit"
+            )
+        _check_clearing(self.clear_thinking, self.clear_tool_uses)
+        if self.compact is not None:
+            _least("compact.trigger_tokens", self.compact.trigger_tokens, LEAST_COMPACT_AT_TOKENS)
+        if self.summaries is not None:
+            _least("summaries.max_tokens", self.summaries.max_tokens, 1)
+            said = len(self.summaries.instructions or "")
+            if said > MOST_INSTRUCTION_CHARS:
+                raise InvalidConfig(
+                    f"provider_side: summaries.instructions has {said} characters, at most"
+                    f" {MOST_INSTRUCTION_CHARS} are taken"
+                )
+            if not self.summaries.deadline_s > 0:
+                raise InvalidConfig("provider_side: summaries.deadline_s must be greater than 0")
+        return self
+
+    def check_model(self, model: str, profile: Profile, budget_tokens: int) -> None:
+        """Raises InvalidConfig where *model*, with this profile, does not take what is asked for,
+        or where a trigger is above what a request may hold, so that nothing ever came of it."""
+        for name in EDITS:
+            if getattr(self, name) is not None and name not in profile.provider_edits:
+                raise InvalidConfig(f"provider_side: model {model!r} is not known to take {name}")
+        if self.summaries is not None and not profile.compacts_on_demand:
+            raise InvalidConfig(f"provider_side: model {model!r} is not known to write summaries")
+        # What is cleared is cleared before the model reads it, but a summary is of all of it.
+        trigger = self.compact.at_tokens if self.compact is not None else 0
+        if trigger > budget_tokens:
+            raise InvalidConfig(
+                f"provider_side: compact begins at {trigger} tokens, but a request may hold"
+                f" {budget_tokens}"
+            )
+
+    def into(self, options: Mapping[str, Any], profile: Profile) -> dict[str, Any]:
+        """*options* with the edits in them that a model with *profile* takes."""
+        edits = self.edits(profile)
+        return {**options, "context_management": {"edits": edits}} if edits else dict(options)
+
+
+def _check_clearing(thinking: ClearThinking | None, tools: ClearToolUses | None) -> None:
+    if thinking is not None and thinking.keep_turns != "all":
+        _least("clear_thinking.keep_turns", thinking.keep_turns, 1)
+    if tools is None:
+        return
+    if tools.trigger_tokens is not None and tools.trigger_tool_uses is not None:
+        raise InvalidConfig("provider_side: clear_tool_uses has two triggers; say one")
+    _least("clear_tool_uses.trigger_tokens", tools.trigger_tokens, 1)
+    _least("clear_tool_uses.trigger_tool_uses", tools.trigger_tool_uses, 1)
+    _least("clear_tool_uses.keep", tools.keep, 0)
+    _least("clear_tool_uses.clear_at_least_tokens", tools.clear_at_least_tokens, 0)
+
+
+def _least(name: str, value: int | None, least: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidConfig(f"provider_side: {name} is {value!r}; it is a number from {least}")

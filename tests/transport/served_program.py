@@ -1,0 +1,27 @@
+"""A service in a process of its own, to be killed: arguments are its socket and its database."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from llmsession import SessionManager, SqliteStore
+from llmsession.testing.scripted import ScriptedProvider, say
+from llmsession.transport import Service, SocketServer
+
+REPLY = "word " * 20
+
+
+async def main(path: str, database: str) -> None:
+    provider = ScriptedProvider(lambda request, tag: say(REPLY).slow(0.003, delta_chars=10))
+    async with (
+        SessionManager(provider=provider, store=SqliteStore(database)) as manager,
+        Service(manager) as service,
+        SocketServer(service, f"unix:{path}"),
+    ):
+        print("ready", flush=True)
+        await asyncio.sleep(300)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

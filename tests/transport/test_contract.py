@@ -1,0 +1,621 @@
+"""The contract of sessions, embedded and at a service: the same tests on every place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias
+
+import pytest
+
+from llmsession import (
+    CompactionConfig,
+    Event,
+    HeadMoved,
+    InterruptResult,
+    InvalidConfig,
+    InvalidInput,
+    InvalidMessage,
+    KeyReused,
+    MemoryStore,
+    OpaqueBlock,
+    ProviderError,
+    Search,
+    Seed,
+    SessionBusy,
+    SessionClosed,
+    SessionConfig,
+    SessionExists,
+    SessionNotFound,
+    TextDelta,
+    ToolResult,
+    ToolUse,
+    TurnAborted,
+    TurnFailed,
+    TurnId,
+    TurnLimits,
+    UnknownToolCall,
+    records,
+)
+from llmsession.testing.scripted import call, never, say
+from tests.transport.places import CONFIG, PLACES, Place, first, place_at
+
+pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
+
+At: TypeAlias = Callable[..., AbstractAsyncContextManager[Place]]
+
+
+@pytest.fixture(params=list(PLACES))
+def at(request: pytest.FixtureRequest) -> At:
+    """A place of each kind: ``async with at(script) as place``."""
+    return lambda *args, **kwargs: place_at(request.param, *args, **kwargs)
+
+
+async def read(events: AsyncIterator[Event]) -> list[Event]:
+    return [event async for event in events]
+
+
+def shown(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+LS = {"name": "ls", "description": "lists", "input_schema": {"type": "object"}}
+
+
+# Turns and their events.
+
+
+async def test_a_turn_is_sent_streamed_and_committed(at: At) -> None:
+    async with at([say("hello, and how are you?").slow(0.01)]) as place:
+        session = await place.session()
+        turn = await session.send("hi")
+        assert turn.id == TurnId("u", 1)
+        events = await read(aiter(turn))
+        assert isinstance(events[0], records.TurnAccepted)
+        assert isinstance(events[-1], records.TurnCommitted)
+        assert shown(events) == "hello, and how are you?"
+        outcome = await turn.outcome()
+        assert (outcome.status, outcome.stop_reason) == ("committed", "end_turn")
+        assert await turn.text() == "hello, and how are you?"
+        embedded = await place.manager.open("s")
+        assert await session.read_conversation() == embedded.conversation()
+
+
+async def test_the_events_of_a_turn_that_has_ended_come_from_the_log(at: At) -> None:
+    async with at(["one", "two"]) as place:
+        session = await place.session()
+        await (await session.send("hi")).text()
+        await (await session.send("ho")).text()
+        events = await read(aiter(session.turn("u1")))
+        kinds = [type(event) for event in events]
+        assert kinds == [records.TurnAccepted, records.TurnCommitted]
+        assert {event.turn for event in events} == {1}  # type: ignore[union-attr]  # of a turn
+
+
+async def test_records_are_on_the_wire_as_they_are_in_the_log(at: At) -> None:
+    async with at(["one"]) as place:
+        session = await place.session()
+        await (await session.send("hi")).text()
+        log = [records.decode_record(row.body) for row in await place.manager.store.read("s")]
+        subscription = session.subscribe(after=0)
+        seen = [await anext(subscription) for _ in log]
+        assert seen == log
+        assert subscription.cursor == log[-1].seq
+        subscription.close()
+
+
+async def test_a_subscriber_begins_after_its_cursor(at: At) -> None:
+    async with at(["one", "two"]) as place:
+        session = await place.session()
+        await (await session.send("hi")).text()
+        cursor = (await session.read_status()).seq
+        subscription = session.subscribe(after=cursor)
+        await (await session.send("ho")).text()
+        accepted = await first(subscription, records.TurnAccepted)
+        assert (accepted.seq, accepted.turn) == (cursor + 1, 2)
+        subscription.close()
+
+
+async def test_a_subscriber_without_a_cursor_begins_now(at: At) -> None:
+    async with at(["one", "two"]) as place:
+        session = await place.session()
+        await (await session.send("hi")).text()
+        subscription = session.subscribe()
+        turn = await session.send("ho")
+        event = await anext(subscription)
+        assert isinstance(event, records.TurnAccepted)
+        assert event.turn == 2
+        await turn.text()
+        subscription.close()
+
+
+async def test_who_joins_in_mid_stream_first_gets_the_text_so_far(at: At) -> None:
+    reply = say("a" * 40).slow(0.005, delta_chars=1).hanging(at=30)
+    async with at([reply]) as place:
+        session = await place.session()
+        turn = await session.send("hi")
+        early = session.subscribe(after=0)
+        text = ""
+        async for event in early:
+            if isinstance(event, TextDelta):
+                text += event.text
+            if len(text) >= 20:
+                break
+        late = session.subscribe()
+        joined = await first(late, TextDelta)
+        assert len(joined.text) >= 20
+        for subscription in (early, late):
+            subscription.close()
+        await session.interrupt(turn.id)
+
+
+async def test_a_subscription_ends_when_its_session_is_closed(at: At) -> None:
+    async with at() as place:
+        session = await place.session()
+        subscription = session.subscribe(after=0)
+        assert isinstance(await anext(subscription), records.SessionCreated)
+        await session.close()
+        assert await read(aiter(subscription)) == []
+
+
+async def test_a_cursor_that_the_log_has_not_reached_is_refused(at: At) -> None:
+    async with at() as place:
+        session = await place.session()
+        with pytest.raises(InvalidInput, match="99"):
+            await anext(session.subscribe(after=99))
+
+
+async def test_a_long_log_is_read_by_a_slow_subscriber_without_a_gap(at: At) -> None:
+    async with at() as place:
+        session = await place.session()
+        for number in range(1400):
+            await session.label({"n": str(number)})
+        subscription = session.subscribe(after=0)
+        await asyncio.sleep(0.05)  # what is sent meanwhile waits, or is left in the log
+        seen = [await anext(subscription) for _ in range(1401)]
+        assert [event.seq for event in seen] == list(range(1, 1402))  # type: ignore[union-attr]
+        await session.label({"n": "last"})
+        last = await anext(subscription)
+        assert isinstance(last, records.SessionLabelled)
+        assert last.labels == {"n": "last"}
+        subscription.close()
+
+
+# Tools.
+
+
+async def test_calls_are_offered_and_answered(at: At) -> None:
+    script = [say("I look") + call("ls", {"path": "."}, id="c1"), "done"]
+    async with at(script) as place:
+        session = await place.session(tools=[LS])
+        turn = await session.send("look")
+        use = await first(aiter(turn), ToolUse)
+        assert (use.id, use.name, use.input, use.runner) == ("c1", "ls", {"path": "."}, "caller")
+        assert await session.read_open_calls() == (use,)
+        assert (await session.read_status()).open_calls == ("c1",)
+        await session.submit_tool_results([ToolResult("c1", "a\nb", compact_summary="2 files")])
+        assert await turn.text() == "done"
+        assert await session.read_open_calls() == ()
+
+
+async def test_results_may_be_blocks_and_large(at: At) -> None:
+    script = [call("ls", id="c1") + call("ls", id="c2"), "done"]
+    async with at(script) as place:
+        session = await place.session(tools=[LS])
+        turn = await session.send("look")
+        await first(aiter(turn), ToolUse)
+        large = "x" * 300_000
+        blocks = [{"type": "text", "text": "y", "cache_control": {"type": "ephemeral"}}]
+        await session.submit_tool_results([ToolResult("c1", large), ToolResult("c2", blocks)])
+        await turn.text()
+        results = (await session.read_conversation())[2].tool_results
+        assert results[0].content == large
+        assert results[1].content == blocks
+
+
+async def test_results_for_calls_that_nobody_made_are_refused(at: At) -> None:
+    async with at() as place:
+        session = await place.session(tools=[LS])
+        with pytest.raises(UnknownToolCall) as caught:
+            await session.submit_tool_results([ToolResult("c9", "x")])
+        assert caught.value.call_id == "c9"
+        with pytest.raises(InvalidInput):
+            await session.submit_tool_results([])
+
+
+# Interrupts, and order.
+
+
+async def test_an_interrupt_drops_the_turn_and_gives_back_what_the_user_said(at: At) -> None:
+    async with at(["one", never(), "three"]) as place:
+        session = await place.session()
+        await (await session.send("hi")).text()
+        before = await session.read_conversation()
+        turn = await session.send("stop me")
+        stopped = await session.interrupt()
+        assert stopped.result is InterruptResult.ABORTED
+        assert [block.text for block in stopped.dropped[0].user_content] == ["stop me"]  # type: ignore[union-attr]
+        assert await session.read_conversation() == before
+        with pytest.raises(TurnAborted) as caught:
+            await turn.text()
+        assert caught.value.turn == 2
+        assert caught.value.outcome == await turn.outcome()
+
+
+async def test_an_interrupt_of_what_is_not_there_says_so(at: At) -> None:
+    async with at(["one"]) as place:
+        session = await place.session()
+        assert (await session.interrupt()).result is InterruptResult.NOT_RUNNING
+        assert (await session.interrupt("u7")).result is InterruptResult.UNKNOWN_TURN
+        turn = await session.send("hi")
+        await turn.text()
+        assert (await session.interrupt(turn.id)).result is InterruptResult.NOT_RUNNING
+
+
+@pytest.mark.parametrize("cold", [False, True])
+async def test_an_interrupt_never_covers_a_send_that_comes_after_it(at: At, cold: bool) -> None:
+    store = MemoryStore()
+    async with at(lambda request, tag: say("here I am"), store=store) as place:
+        session = await place.session()
+        for _ in range(20):
+            if cold:
+                await place.manager.evict_idle()
+            sends = [asyncio.ensure_future(session.send(f"before {n}")) for n in range(3)]
+            stop = asyncio.ensure_future(session.interrupt())
+            later = asyncio.ensure_future(session.send("after"))
+            numbers = [(await sent).id.number for sent in [*sends, later]]
+            assert numbers == sorted(numbers)
+            await stop
+            assert await (await later).text() == "here I am"
+
+
+async def test_sends_are_accepted_in_the_order_in_which_they_were_called(at: At) -> None:
+    async with at(lambda request, tag: "ok") as place:
+        session = await place.session()
+        sent = [asyncio.ensure_future(session.send(f"{number}")) for number in range(60)]
+        turns = await asyncio.gather(*sent)
+        assert [turn.id.number for turn in turns] == list(range(1, 61))
+        for turn in turns:
+            await turn.text()
+        said = [message.text for message in await session.read_conversation() if message.is_user]
+        assert said == [f"{number}" for number in range(60)]
+
+
+async def test_large_results_do_not_let_a_later_command_overtake_them(at: At) -> None:
+    async with at([call("ls", id="c1"), "done", "again"]) as place:
+        session = await place.session(tools=[LS])
+        turn = await session.send("look")
+        await first(aiter(turn), ToolUse)
+        results = [ToolResult("c1", "x" * 200_000)]
+        submitted = asyncio.ensure_future(session.submit_tool_results(results))
+        if place.service is None:
+            await submitted  # embedded, preparing them takes a thread before they are enqueued
+        steered = asyncio.ensure_future(session.send("and", when_busy="steer"))
+        await submitted
+        assert (await steered).id == turn.id
+        await turn.text()
+
+
+async def test_a_send_while_a_turn_is_open_does_as_it_is_told(at: At) -> None:
+    async with at([never(), "two", "three"]) as place:
+        session = await place.session()
+        running = await session.send("first")
+        with pytest.raises(SessionBusy):
+            await session.send("no", when_busy="reject")
+        waiting = await session.send("wait")
+        jumped = await session.send("now", when_busy="interrupt")
+        assert (await running.outcome()).stop_reason == "replaced"
+        assert await jumped.text() == "two"
+        assert await waiting.text() == "three"
+        with pytest.raises(InvalidInput):
+            await session.send("x", when_busy="whenever")  # type: ignore[arg-type]
+
+
+# Repeats.
+
+
+async def test_a_repeated_command_id_gets_the_same_answer(at: At) -> None:
+    async with at(["one"]) as place:
+        session = await place.session()
+        one = await session.send("hi", command_id="c-1")
+        again = await session.send("hi", command_id="c-1")
+        assert again.id == one.id
+        assert await again.text() == "one"
+        with pytest.raises(KeyReused) as caught:
+            await session.send("something else", command_id="c-1")
+        assert caught.value.command_id == "c-1"
+        await session.clear(command_id="c-2")
+        generation = (await session.read_status()).generation
+        await session.clear(command_id="c-2")
+        assert (await session.read_status()).generation == generation
+
+
+async def test_a_session_is_created_once_for_one_command_id(at: At) -> None:
+    async with at() as place:
+        labels = {"a": "b"}
+        one = await place.sessions.create(CONFIG, session_id="x", labels=labels, command_id="c")
+        two = await place.sessions.create(CONFIG, session_id="x", labels=labels, command_id="c")
+        assert one.id == two.id
+        for command_id in ("d", None):
+            with pytest.raises(SessionExists):
+                await place.sessions.create(
+                    CONFIG, session_id="x", labels=labels, command_id=command_id
+                )
+        with pytest.raises(SessionExists):
+            await place.sessions.create(CONFIG, session_id="x", command_id="c")
+
+
+async def test_a_repeated_fork_is_the_same_session(at: At) -> None:
+    async with at() as place:
+        session = await place.session()
+        one = await session.fork(command_id="f")
+        two = await session.fork(command_id="f")
+        assert one.id == two.id != session.id
+
+
+# The whole history.
+
+
+async def test_a_history_is_cleared_rewound_and_forgotten(at: At) -> None:
+    async with at(["one", "two", "three"]) as place:
+        session = await place.session()
+        for said in ("a", "b", "c"):
+            await (await session.send(said)).text()
+        await session.rewind("a2")
+        assert [message.turn for message in await session.read_conversation()] == [1, 1, 2, 2]
+        await session.forget(2)
+        assert [message.turn for message in await session.read_conversation()] == [2, 2]
+        with pytest.raises(InvalidInput):
+            await session.rewind(3)
+        await session.clear(purge=True)
+        assert await session.read_conversation() == ()
+
+
+async def test_what_was_said_before_a_moment_is_forgotten(at: At) -> None:
+    async with at(["one", "two"], clock=lambda: 100.0) as place:
+        session = await place.session()
+        await (await session.send("a")).text()
+        await session.forget(50.0)
+        assert len(await session.read_conversation()) == 2
+        await session.forget(150.0)
+        assert await session.read_conversation() == ()
+        with pytest.raises(InvalidInput):
+            await session.forget(float("nan"))
+
+
+async def test_a_fork_goes_on_from_a_turn_and_leaves_its_parent_alone(at: At) -> None:
+    async with at(lambda request, tag: f"reply {tag.turn}") as place:
+        session = await place.session()
+        for said in ("a", "b"):
+            await (await session.send(said)).text()
+        fork = await session.fork(at=1, session_id="f", labels={"try": "2"})
+        assert fork.id == "f"
+        assert await (await fork.send("c")).text() == "reply 2"
+        assert [message.turn for message in await fork.read_conversation()] == [1, 1, 2, 2]
+        assert [message.turn for message in await session.read_conversation()] == [1, 1, 2, 2]
+
+
+async def test_a_history_of_many_pages_is_read_whole(at: At) -> None:
+    async with at(lambda request, tag: "r" * 8_000) as place:
+        session = await place.session()
+        for number in range(150):
+            await (await session.send(f"{number}")).outcome()
+        embedded = await place.manager.open("s")
+        assert await session.read_conversation() == embedded.conversation()
+
+
+async def test_the_open_turn_is_shown_where_it_is_asked_for(at: At) -> None:
+    async with at([call("ls", id="c1"), never()]) as place:
+        session = await place.session(tools=[LS])
+        turn = await session.send("look")
+        await first(aiter(turn), ToolUse)
+        assert await session.read_conversation() == ()
+        staged = await session.read_conversation(include_open=True)
+        assert [message.role for message in staged] == ["user", "assistant"]
+        await session.interrupt()
+
+
+async def test_what_is_read_is_what_the_session_says_embedded(at: At) -> None:
+    async with at(["the reply"]) as place:
+        session = await place.session(system="be brief", tools=[LS])
+        await (await session.send("hello")).text()
+        embedded = await place.manager.open("s")
+        assert await session.read_context() == embedded.context()
+        assert await session.read_status() == embedded.status()
+        assert await session.read_usage() == embedded.usage()
+        assert await session.read_summary(max_chars=200) == embedded.summary(max_chars=200)
+
+
+# Configuration, labels, compaction.
+
+
+async def test_a_configuration_is_changed_and_checked(at: At) -> None:
+    async with at() as place:
+        session = await place.session()
+        await session.configure(model="other", limits=TurnLimits(max_steps=3), tools=[LS])
+        config = (await place.manager.open("s")).config
+        assert (config.model, config.limits.max_steps) == ("other", 3)
+        assert list(config.bound_tools) == ["ls"]
+        for wrong in ({"modle": "x"}, {"model": ""}, {"limits": 7}, {"command": 1}):
+            with pytest.raises(InvalidConfig):
+                await session.configure(**wrong)
+
+
+async def test_a_session_that_cannot_work_is_not_made(at: At) -> None:
+    async with at() as place:
+        with pytest.raises(InvalidConfig, match="model is empty"):
+            await place.sessions.create(SessionConfig(model=""))
+        with pytest.raises(InvalidInput):
+            await place.sessions.create(CONFIG, session_id="\n")
+        assert await place.sessions.list() == ()
+
+
+async def test_sessions_are_listed_by_labels_and_deleted(at: At) -> None:
+    async with at() as place:
+        for name in ("a", "b", "c"):
+            await place.sessions.create(CONFIG, session_id=name, labels={"user": name})
+        session = await place.sessions.open("c")
+        await session.label({"user": "a"})
+        search = Search(labels={"user": "a"})
+        assert [row.session for row in await place.sessions.list(search=search)] == ["a", "c"]
+        assert [row.session for row in await place.sessions.list(after="a", limit=1)] == ["b"]
+        await place.sessions.delete("a")
+        assert [row.session for row in await place.sessions.list()] == ["b", "c"]
+        with pytest.raises(SessionNotFound):
+            await place.sessions.delete("a")
+        with pytest.raises(SessionNotFound):
+            await place.sessions.open("a")
+        with pytest.raises(InvalidInput):
+            await session.label({"": "x"})
+
+
+async def test_a_seed_begins_the_conversation(at: At) -> None:
+    async with at(["one"]) as place:
+        session = await place.sessions.create(CONFIG, session_id="s", seed=Seed("earlier", "e"))
+        await (await session.send("hi")).text()
+        assert "earlier" in str((await session.read_conversation())[0].content)
+
+
+async def test_a_compaction_is_asked_for_and_summaries_are_given(at: At) -> None:
+    script = [call("ls", id="c1"), "done"] + ["more"] * 6
+    async with at(script) as place:
+        session = await place.session(tools=[LS], compaction=CompactionConfig(keep_recent_turns=1))
+        turn = await session.send("look")
+        await first(aiter(turn), ToolUse)
+        await session.submit_tool_results([ToolResult("c1", "long " * 4000)])
+        await turn.text()
+        await session.store_compact_summaries({"c1": "it was long"})
+        for _ in range(6):
+            await (await session.send("go on")).text()
+        outcome = await session.compact()
+        assert outcome.applied
+        assert outcome.tokens_after < outcome.tokens_before
+        assert b"it was long" in (await session.read_context()).encode()
+        with pytest.raises(UnknownToolCall):
+            await session.store_compact_summaries({"c7": "x"})
+
+
+# Errors.
+
+
+async def test_what_a_user_cannot_say_is_refused(at: At) -> None:
+    async with at(["one"]) as place:
+        session = await place.session()
+        wrong: list[Any] = ["", "  ", [], [{"type": "tool_result", "tool_use_id": "x"}], [{"a": 1}]]
+        for content in wrong:
+            with pytest.raises(InvalidMessage):
+                await session.send(content)
+        assert (await session.read_status()).seq == 1
+
+
+async def test_a_head_that_has_moved_is_named(at: At) -> None:
+    async with at(["one", "two"]) as place:
+        session = await place.session()
+        await (await session.send("a")).text()
+        await (await session.send("b", expected_head="a1")).text()
+        with pytest.raises(HeadMoved) as caught:
+            await session.send("c", expected_head="a1")
+        assert (caught.value.expected, caught.value.actual) == ("a1", "a2")
+
+
+async def test_a_turn_that_fails_says_why(at: At) -> None:
+    error = ProviderError("no such model", kind="fatal")
+    async with at([say("x").raising(error)]) as place:
+        session = await place.session(on_failure="drop")
+        turn = await session.send("a")
+        with pytest.raises(TurnFailed, match="no such model") as caught:
+            await turn.text()
+        assert caught.value.cause_kind == "fatal"
+        assert caught.value.outcome.status == "failed"
+
+
+async def test_a_turn_that_never_was_has_no_outcome(at: At) -> None:
+    async with at() as place:
+        session = await place.session()
+        with pytest.raises(InvalidInput, match="no turn 4"):
+            await session.turn("u4").outcome()
+
+
+async def test_a_closed_session_takes_no_commands_and_can_be_opened_again(at: At) -> None:
+    async with at([never(), "two"]) as place:
+        session = await place.session()
+        turn = await session.send("hi")
+        closed = await session.close()
+        assert closed.session == "s"
+        assert (await turn.outcome()).stop_reason == "closed"
+        with pytest.raises(SessionClosed):
+            await session.send("more")
+        again = await place.sessions.open("s")
+        assert await (await again.send("hello")).text() == "two"
+
+
+async def test_text_and_blocks_arrive_as_they_were_sent(at: At) -> None:
+    async with at(["one", "two", "three"]) as place:
+        session = await place.session()
+        texts = ["line\nend \u2028 \x00 ü \U0001f600", "lone \ud83d surrogate"]
+        for text in texts:
+            await (await session.send(text)).text()
+        raw = b'{"type": "text",\n "text": "pretty",  "more": 1.50}'
+        await (await session.send([OpaqueBlock("text", raw)])).text()
+        said = [message for message in await session.read_conversation() if message.is_user]
+        assert said[0].text == texts[0]
+        assert said[1].text == "lone \ufffd surrogate"
+        assert b'"text": "pretty",  "more": 1.50}' in bytes(said[2].body)
+
+
+async def test_a_large_message_is_taken_and_one_that_is_too_large_is_not(at: At) -> None:
+    async with at(["one"]) as place:
+        session = await place.session()
+        text = "ü" * 1_000_000
+        await (await session.send(text)).text()
+        assert (await session.read_conversation())[0].text == text
+        with pytest.raises(InvalidMessage):
+            await session.send("x" * (33 * 1024 * 1024))
+
+
+# Many at once.
+
+
+async def test_many_sessions_do_not_mix(at: At) -> None:
+    def reply(request: Any, tag: Any) -> Any:
+        return say(request.system * 20).slow(0.001, delta_chars=9)
+
+    async with at(reply) as place:
+
+        async def live(number: int) -> None:
+            config = SessionConfig(model="m", system=f"<{number}>")
+            session = await place.sessions.create(config, session_id=f"s{number}")
+            for _ in range(3):
+                turn = await session.send("hi")
+                events = await read(aiter(turn))
+                assert shown(events) == f"<{number}>" * 20
+                assert await turn.text() == f"<{number}>" * 20
+
+        await asyncio.gather(*(live(number) for number in range(40)))
+
+
+async def test_two_clients_of_one_session_see_the_same(at: At) -> None:
+    async with at(["one"]) as place, place.connect() as other:
+        session = await place.session()
+        there = await other.open("s")
+        watching = there.subscribe(after=0)
+        await (await session.send("hi")).text()
+        committed = await first(watching, records.TurnCommitted)
+        assert committed.turn == 1
+        assert await there.read_conversation() == await session.read_conversation()
+        watching.close()
+
+
+async def test_who_cancels_a_wait_has_not_taken_the_command_back(at: At) -> None:
+    async with at(["one", "two"]) as place:
+        session = await place.session()
+        sending = asyncio.ensure_future(session.send("a", command_id="c-1"))
+        await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        turn = await session.send("b")
+        assert turn.id.number == 2
+        await turn.text()
+        assert await session.turn(1).text() == "one"

@@ -1,0 +1,270 @@
+"""A client outlives its connections: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmsession import (
+    InvalidInput,
+    SessionConfig,
+    SessionError,
+    SessionManager,
+    SqliteStore,
+    TextDelta,
+    ToolResult,
+    ToolUse,
+    Unreachable,
+    connect,
+    records,
+)
+from llmsession.testing.scripted import ScriptedProvider, call, never, say
+from llmsession.transport import RemoteManager, Service, SocketServer, connecting
+from llmsession.transport.addresses import parse_address
+from llmsession.transport.link import Link
+from tests.transport.cutting import CuttingProxy
+from tests.transport.places import CONFIG, first, until
+
+pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
+
+PATIENCE_S = 25.0
+
+
+class Served:
+    """A service on a Unix socket that can be taken away and brought back over one store."""
+
+    def __init__(self, folder: Path, script: Any) -> None:
+        self.folder = folder
+        self.path = str(folder / "s.sock")
+        self.script = script
+        self.manager: SessionManager
+
+    @asynccontextmanager
+    async def up(self) -> AsyncIterator[Service]:
+        provider = ScriptedProvider(self.script)
+        store = SqliteStore(self.folder / "sessions.db")
+        async with (
+            SessionManager(provider=provider, store=store) as self.manager,
+            Service(self.manager) as service,
+            SocketServer(service, f"unix:{self.path}"),
+        ):
+            yield service
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self.path}"
+
+
+@asynccontextmanager
+async def linked(
+    address: str, patience_s: float = PATIENCE_S
+) -> AsyncIterator[tuple[Link, RemoteManager]]:
+    """As ``connect``, with the link in hand."""
+    dial = connecting.dial_of(parse_address(address), None)
+    link = Link(dial, token=None, patience_s=patience_s, client="test")
+    await link.begin()
+    try:
+        yield link, RemoteManager(link)
+    finally:
+        await link.aclose()
+
+
+def cuts(seed: int, many: int) -> Iterator[int]:
+    chance = random.Random(seed)
+    yield 3000  # the first connection has to be made
+    for _ in range(many):
+        # Long enough for a hello and its welcome, mostly: or nothing would be asked.
+        yield chance.choice([chance.randrange(20, 400), chance.randrange(200, 6000)])
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_cut_at_random_bytes_every_send_is_taken_once_and_every_event_seen_once(
+    tmp_path: Path, seed: int
+) -> None:
+    served = Served(tmp_path, lambda request, tag: say("word " * 30).slow(0.001, delta_chars=10))
+    proxy = CuttingProxy(str(tmp_path / "p.sock"), served.path, cuts(seed, 40))
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        served.up(),
+        proxy.running(),
+        linked(f"unix:{proxy.path}") as (link, sessions),
+    ):
+
+        async def live(name: str) -> None:
+            session = await sessions.create(CONFIG, session_id=name)
+            watching = asyncio.ensure_future(watch(session.subscribe(after=0), 6))
+            for number in range(6):
+                turn = await session.send(f"{name} says {number}")
+                assert await turn.text() == "word " * 30
+            seen = await watching
+            log = [records.decode_record(row.body) for row in await served.manager.store.read(name)]
+            assert seen == log[: len(seen)]
+            said = [m.text for m in await session.read_conversation() if m.is_user]
+            assert said == [f"{name} says {number}" for number in range(6)]
+
+        await asyncio.gather(*(live(f"s{number}") for number in range(5)))
+        assert link.reconnects >= 10
+        assert proxy.cut >= 10
+
+
+async def watch(events: Any, commits: int) -> list[Any]:
+    """The durable events, up to that many commits; previews of a step make its text, once."""
+    seen: list[Any] = []
+    text: dict[tuple[int, int, int], str] = {}
+    async for event in events:
+        if isinstance(event, TextDelta):
+            step = (event.turn, event.step, event.attempt)
+            text[step] = text.get(step, "") + event.text
+            assert ("word " * 30).startswith(text[step]), text[step]
+            continue
+        seen.append(event)
+        commits -= isinstance(event, records.TurnCommitted)
+        if not commits:
+            events.close()
+            return seen
+    raise AssertionError("the events ended")
+
+
+async def test_previews_are_not_shown_twice_after_the_connection_was_lost(tmp_path: Path) -> None:
+    whole = "".join(f"{number}," for number in range(120))
+    served = Served(tmp_path, [say(whole).slow(0.004, delta_chars=4)])
+    async with asyncio.timeout(PATIENCE_S), served.up(), linked(served.address) as (link, sessions):
+        session = await sessions.create(CONFIG, session_id="s")
+        turn = await session.send("hi")
+        text = ""
+        async for event in turn:
+            if isinstance(event, TextDelta):
+                before = len(text) // 100
+                text += event.text
+                if len(text) // 100 > before:
+                    link.drop_connection()
+        assert link.reconnects >= 2
+        # The end may be missing, where it came while the connection was away: the record has it.
+        assert whole.startswith(text)
+        assert len(text) > 200
+
+
+async def test_a_dropped_connection_cancels_nothing(tmp_path: Path) -> None:
+    served = Served(tmp_path, [say("done").slow(0.05)])
+    async with asyncio.timeout(PATIENCE_S), served.up() as service:
+        async with connect(served.address) as sessions:
+            session = await sessions.create(CONFIG, session_id="s")
+            turn = await session.send("hi")
+            waiting = asyncio.ensure_future(turn.outcome())
+            watching = asyncio.ensure_future(anext(session.subscribe(after=99)))
+            await asyncio.sleep(0)
+        results = await asyncio.gather(waiting, watching, return_exceptions=True)
+        assert all(isinstance(result, SessionError) for result in results)
+        await until(lambda: service.statistics().connections == 0)
+        embedded = await served.manager.open("s")
+        assert await embedded.turn(1).text() == "done"
+
+
+async def test_clients_live_through_a_service_that_goes_down_in_order_and_comes_back(
+    tmp_path: Path,
+) -> None:
+    served = Served(tmp_path, lambda request, tag: say("hello").slow(0.002))
+    async with asyncio.timeout(PATIENCE_S):
+        async with served.up():
+            linking = linked(served.address)
+            link, sessions = await linking.__aenter__()
+            session = await sessions.create(CONFIG, session_id="s")
+            watching = asyncio.ensure_future(watch_turns(session.subscribe(after=0), 6))
+            for _ in range(3):
+                await (await session.send("hi")).text()
+        sending = [asyncio.ensure_future(session.send("ho")) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        async with served.up():
+            for sent in sending:
+                assert await (await sent).text() == "hello"
+            assert await watching == [1, 2, 3, 4, 5, 6]
+            assert link.reconnects == 1
+            await linking.__aexit__(None, None, None)
+
+
+async def watch_turns(events: Any, turns: int) -> list[int]:
+    """The turns that ended, in order."""
+    ended: list[int] = []
+    async for event in events:
+        if records.is_terminal(event):
+            ended.append(event.turn)
+        if len(ended) == turns:
+            events.close()
+            break
+    return ended
+
+
+async def test_a_service_that_stays_away_is_named_and_the_next_call_tries_anew(
+    tmp_path: Path,
+) -> None:
+    served = Served(tmp_path, lambda request, tag: "hello")
+    async with asyncio.timeout(PATIENCE_S):
+        async with served.up():
+            linking = linked(served.address, patience_s=0.3)
+            _link, sessions = await linking.__aenter__()
+            session = await sessions.create(CONFIG, session_id="s")
+            subscription = session.subscribe()
+            assert (await session.read_status()).phase == "idle"
+        with pytest.raises(Unreachable):
+            await session.send("hi")
+        with pytest.raises(Unreachable):
+            async for _ in subscription:
+                pass
+        async with served.up():
+            assert await (await session.send("hi")).text() == "hello"
+            await linking.__aexit__(None, None, None)
+
+
+async def test_nobody_at_the_address_is_said_at_once(tmp_path: Path) -> None:
+    for address in (f"unix:{tmp_path}/none.sock", "tcp://127.0.0.1:1"):
+        with pytest.raises(Unreachable):
+            async with connect(address):
+                pass
+    for address in ("unix:", "http://x", "tcp://x", "unix://x/y", "grpc", ""):
+        with pytest.raises(InvalidInput):
+            async with connect(address):
+                pass
+
+
+async def test_calls_that_wait_are_told_once_however_often_the_connection_is_lost(
+    tmp_path: Path,
+) -> None:
+    served = Served(tmp_path, [call("ls", id="c1"), "done"])
+    async with asyncio.timeout(PATIENCE_S), served.up(), linked(served.address) as (link, sessions):
+        config = SessionConfig(model="m", tools=[{"name": "ls"}])
+        session = await sessions.create(config, session_id="s")
+        turn = await session.send("look")
+        events = aiter(turn)
+        use = await first(events, ToolUse)
+        told = [use.id]
+        for _ in range(3):
+            link.drop_connection()
+            await session.read_status()
+        await session.submit_tool_results([ToolResult("c1", "x")])
+        async for event in events:
+            if isinstance(event, ToolUse):
+                told.append(event.id)
+        assert told == ["c1"]
+        assert await turn.text() == "done"
+
+
+async def test_a_subscription_that_nobody_holds_is_given_up(tmp_path: Path) -> None:
+    served = Served(tmp_path, [say("x" * 400).slow(0.005, delta_chars=2), never()])
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        served.up() as service,
+        connect(served.address) as sessions,
+    ):
+        session = await sessions.create(CONFIG, session_id="s")
+        turn = await session.send("hi")
+        async for _ in turn:
+            break
+        assert service.statistics().subscriptions == 1
+        await until(lambda: service.statistics().subscriptions == 0)
+        await session.interrupt()
