@@ -81,7 +81,7 @@ export class Client {
 if (process.argv[1] === new URL(import.meta.url).pathname) {
   const client = new Client(process.argv[2], process.argv[3]).connect();
   const { session } = await client.change("create", { session: randomUUID(), config: { model: "m" } });
-  client.subscribe(session, 0, ({ seq, kind, body, offset }) => {
+  client.subscribe(session, 0, ({ seq, kind, body, offset = 0 }) => {
     if (seq) console.log(seq, kind);
     else if (offset === 0) console.log("-", body.text);
   });

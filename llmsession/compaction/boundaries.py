@@ -45,12 +45,27 @@ def safe_cuts(messages: Sequence[Message], start: int, end: int) -> Iterator[int
 
 
 def shows_open_thinking(view: View, messages: Sequence[Message], committed: int) -> bool:
-    """Does *view* show thinking of the open turn, whose messages begin at *committed*?"""
-    return any(
-        is_thinking(block)
-        for message in messages[max(committed, view.thinking_from) :]
-        for block in message.content
-    )
+    """Does *view* show thinking of the open turn, whose messages begin at *committed*, or of a
+    tool loop that goes on in it? A turn that was stopped ends with results, and what is said
+    next joins them."""
+    start = max(min(committed, _loop_start(messages)), view.thinking_from)
+    return any(is_thinking(block) for message in messages[start:] for block in message.content)
+
+
+def _loop_start(messages: Sequence[Message]) -> int:
+    """The position of the first reply of the tool loop that the next reply would go on with; the
+    number of messages if there is none."""
+    at = start = len(messages)
+    answers = False
+    while at > 0:
+        at -= 1
+        if messages[at].is_user:
+            answers = answers or bool(messages[at].tool_results)
+        elif answers:
+            start, answers = at, False
+        else:
+            break
+    return start
 
 
 def must_wait(view: View, messages: Sequence[Message], profile: Profile, committed: int) -> bool:

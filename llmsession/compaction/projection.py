@@ -150,7 +150,7 @@ class Projector:
             message, first = messages[position], 0
             if segment is not None and segment.inside is not None and position == segment.upto:
                 first = segment.inside + (not in_block)
-                cut = self._from_block(message, first)
+                cut = self.from_block(message, first)
                 if cut is None:
                     continue
                 message = cut
@@ -163,7 +163,7 @@ class Projector:
         if len(messages) in notes:
             yield _said(notes[len(messages)])
 
-    def _from_block(self, message: Message, first: int) -> Message | None:
+    def from_block(self, message: Message, first: int) -> Message | None:
         """*message* from block number *first* on; the same object each time it is asked for."""
         known = self._cut
         if known is None or known[0] is not message or known[1] != first:

@@ -8,12 +8,12 @@ Source: the anthropic SDK 2.11, its types, and the documentation of compaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from llmsession.turns.blocks import block_type, split_blocks
+from llmsession.turns.edits import edit_kinds
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Segment
 from llmsession.turns.request import Profile
@@ -82,13 +82,3 @@ def is_sent_as_block(segment: Segment | None, profile: Profile, frame: Frame) ->
     if segment.inside is not None:
         return compacts and "compact" in profile.provider_edits
     return not compacts and profile.compacts_on_demand
-
-
-def edit_kinds(options: Mapping[str, Any]) -> list[str]:
-    """The types of the edits that a request with *options* asks the provider for."""
-    management = options.get("context_management")
-    edits = management.get("edits") if isinstance(management, Mapping) else None
-    if not isinstance(edits, list | tuple):
-        return []
-    kinds = (edit.get("type") if isinstance(edit, Mapping) else None for edit in edits)
-    return [kind for kind in kinds if isinstance(kind, str)]

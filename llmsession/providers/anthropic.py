@@ -99,6 +99,8 @@ class AnthropicProvider:
         self._clients = Clients(sdk, pattern, settings, given=client is not None)
         # Only the vendor's own API takes bytes; the others rewrite the request.
         self._takes_bytes = type(pattern) is sdk.AsyncAnthropic
+        # The documentation of on-demand compaction leaves out Bedrock alone.
+        self._compacts_on_demand = "Bedrock" not in type(pattern).__name__
         self._stream_class = sdk.AsyncStream[object]
         self._cache: CacheTtl = cache
         self._headers = dict(headers or {})
@@ -122,7 +124,10 @@ class AnthropicProvider:
 
     def profile(self, model: str) -> Profile:
         """What *model* accepts, needs and holds; the careful values for an unknown one."""
-        return find_profile(model, CLAUDE, otherwise=ANTHROPIC, own=self._profiles)
+        profile = find_profile(model, CLAUDE, otherwise=ANTHROPIC, own=self._profiles)
+        if self._compacts_on_demand or not profile.compacts_on_demand:
+            return profile
+        return msgspec.structs.replace(profile, compacts_on_demand=False)
 
     def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
         """The reply to *request*. Cancelling or closing it closes the connection.

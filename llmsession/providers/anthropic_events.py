@@ -12,6 +12,7 @@ import msgspec
 
 from llmsession.errors import ProviderError
 from llmsession.turns.blocks import block_type, clean_text, encode_json
+from llmsession.turns.edits import AppliedEdit
 from llmsession.turns.stream import (
     BlockDelta,
     BlockStarted,
@@ -43,12 +44,37 @@ class _CacheCreation(msgspec.Struct):
     ephemeral_1h_input_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct):
+class _Counts(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     cache_creation: _CacheCreation | None = None
+
+    def over(self, old: Usage) -> Usage:
+        """This in place of *old*; what it does not say stays."""
+        created = self.cache_creation or _CacheCreation()
+        return Usage(
+            _or(self.input_tokens, old.input_tokens),
+            _or(self.output_tokens, old.output_tokens),
+            _or(self.cache_read_input_tokens, old.cache_read_tokens),
+            _or(self.cache_creation_input_tokens, old.cache_write_tokens),
+            _or(created.ephemeral_1h_input_tokens, old.cache_write_1h_tokens),
+        )
+
+
+class _Iteration(_Counts):
+    """One sampling of several within a request, or the writing of a summary."""
+
+    type: str = ""
+
+
+class _Usage(_Counts):
+    iterations: list[_Iteration] | None = None
+
+
+class _ContextManagement(msgspec.Struct):
+    applied_edits: list[AppliedEdit] | None = None
 
 
 class _Message(msgspec.Struct):
@@ -73,6 +99,7 @@ class _Event(msgspec.Struct):
     content_block: msgspec.Raw = _ABSENT
     message: _Message | None = None
     usage: _Usage | None = None
+    context_management: _ContextManagement | None = None
 
 
 class _RawDelta(msgspec.Struct):
@@ -107,11 +134,16 @@ class AnthropicEvents:
     """Reads the events of one reply in order. ``ended`` after ``message_stop``.
 
     Usage is cumulative: what is reported later overwrites, what is not reported again stays.
+    Where a reply took several iterations, its usage is their sum, which is what is paid for.
     """
 
     def __init__(self) -> None:
         self.ended = False
         self.usage: Usage | None = None
+        self._sampled: Usage | None = None
+        """What was reported beside the iterations: the sum of all but summaries."""
+        self._context: Usage | None = None
+        self._edits: tuple[AppliedEdit, ...] = ()
         self._stop_reason: str | None = None
         self._held: dict[int, tuple[bytes, dict[str, Any]]] = {}
 
@@ -138,10 +170,13 @@ class AnthropicEvents:
         if kind == "message_delta":
             self._stop_reason = (event.delta and event.delta.stop_reason) or self._stop_reason
             self._report(event.usage)
+            if event.context_management is not None:
+                self._edits = tuple(event.context_management.applied_edits or ())
             return (UsageReported(self.usage),) if self.usage and event.usage else _NONE
         if kind == "message_stop":
             self.ended = True
-            return (ReplyEnded(self._stop_reason, self.usage),)
+            context = self._context if self._context != self.usage else None
+            return (ReplyEnded(self._stop_reason, self.usage, context, self._edits),)
         if kind == "error":
             raise StreamFault(msgspec.json.decode(data))
         return _NONE  # ping, and what is not known yet
@@ -188,15 +223,14 @@ class AnthropicEvents:
     def _report(self, reported: _Usage | None) -> None:
         if reported is None:
             return
-        old = self.usage or Usage()
-        created = reported.cache_creation or _CacheCreation()
-        self.usage = Usage(
-            _or(reported.input_tokens, old.input_tokens),
-            _or(reported.output_tokens, old.output_tokens),
-            _or(reported.cache_read_input_tokens, old.cache_read_tokens),
-            _or(reported.cache_creation_input_tokens, old.cache_write_tokens),
-            _or(created.ephemeral_1h_input_tokens, old.cache_write_1h_tokens),
-        )
+        self.usage = self._sampled = reported.over(self._sampled or Usage())
+        if not reported.iterations:
+            return
+        # All of them are paid for; the context is that of the last sampling, never a summary's.
+        each = [(one.type, one.over(Usage())) for one in reported.iterations]
+        self.usage = sum((usage for _, usage in each), Usage())
+        sampled = [usage for kind, usage in each if kind == "message"]
+        self._context = sampled[-1] if sampled else Usage()
 
 
 def _or(value: int | None, otherwise: int) -> int:

@@ -3,13 +3,14 @@ equal bytes, and a request gets its breakpoints by its own content alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from llmsession.errors import ProviderError
 from llmsession.turns.blocks import block_type, join_blocks, split_blocks
+from llmsession.turns.edits import edit_kinds
 from llmsession.turns.request import Request, RequestMessage
 
 __all__ = ["NEUTRAL_TOKENS", "CacheTtl", "closed_by_user", "count_body", "messages_body"]
@@ -20,6 +21,9 @@ _FIXED = ("model", "messages", "max_tokens", "system", "stream")
 _COUNTED = ("thinking", "tool_choice", "output_config", "context_management", "mcp_servers")
 _NOT_CACHED = frozenset({"thinking", "redacted_thinking"})
 _CONTROL = b'"cache_control"'
+EDITS_BETA = "context-management-2025-06-27"
+COMPACT_BETA = "compact-2026-01-12"
+ON_DEMAND_BETA = "compact-2026-09-04"
 _NEUTRAL = RequestMessage("user", msgspec.Raw(b'[{"type":"text","text":"."}]'))
 NEUTRAL_TOKENS = 5
 """One for the dot, four for the role and the separators of a message."""
@@ -44,7 +48,7 @@ def messages_body(request: Request, *, cache: CacheTtl) -> tuple[bytes, tuple[st
     body = _framed(request, None if _has_own(request) else cache, options.pop("tools", ()))
     body |= options
     body["stream"] = True
-    return msgspec.json.encode(body), betas
+    return msgspec.json.encode(body), _with_needed(betas, request)
 
 
 def count_body(request: Request) -> tuple[bytes, tuple[str, ...]]:
@@ -53,7 +57,7 @@ def count_body(request: Request) -> tuple[bytes, tuple[str, ...]]:
     body = _framed(request, None, options.get("tools", ()))
     del body["max_tokens"]
     body |= {name: options[name] for name in _COUNTED if name in options}
-    return msgspec.json.encode(body), _betas(options.get("betas", ()))
+    return msgspec.json.encode(body), _with_needed(_betas(options.get("betas", ())), request)
 
 
 def closed_by_user(request: Request) -> tuple[Request, int]:
@@ -71,6 +75,30 @@ def closed_by_user(request: Request) -> tuple[Request, int]:
 
 def _betas(given: Any) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(map(str, given))
+
+
+def _with_needed(given: tuple[str, ...], request: Request) -> tuple[str, ...]:
+    """*given*, and the betas that *request* needs for what it says of compaction."""
+    return tuple(dict.fromkeys((*given, *_needed(request))))
+
+
+def _needed(request: Request) -> Iterator[str]:
+    for kind in edit_kinds(request.options):
+        yield COMPACT_BETA if kind.startswith("compact_") else EDITS_BETA
+    if request.options.get("compaction") is not None:
+        yield ON_DEMAND_BETA
+    for message in request.messages:
+        if b'"compaction"' in bytes(message.body):
+            for raw in split_blocks(message.body):
+                if block_type(raw) == "compaction":
+                    yield ON_DEMAND_BETA if _Signed.decode(raw).signature else COMPACT_BETA
+
+
+class _Signature(msgspec.Struct):
+    signature: str | None = None
+
+
+_Signed = msgspec.json.Decoder(_Signature)
 
 
 def _framed(request: Request, cache: CacheTtl, own_tools: Any) -> dict[str, Any]:

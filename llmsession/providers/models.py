@@ -8,6 +8,7 @@ beginning, so that dated versions need no entry of their own; other versions do.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -33,20 +34,31 @@ COMPATIBLE = Profile(
 where they are served, so the careful one is small; say the real one in the configuration."""
 
 
-def _claude(window_tokens: int, max_output_tokens: int, **needs: bool) -> Profile:
-    fields = {"binds_thinking": False, **needs}
+CLEARS = frozenset({"clear_tool_uses", "clear_thinking"})
+"""What all Claude models since 4 clear from a context themselves."""
+
+
+def _claude(window_tokens: int, max_output_tokens: int, **needs: Any) -> Profile:
+    fields: dict[str, Any] = {"binds_thinking": False, **needs}
     return msgspec.structs.replace(
         ANTHROPIC, window_tokens=window_tokens, max_output_tokens=max_output_tokens, **fields
     )
 
 
-_BOUND = _claude(1_000_000, 128_000, binds_thinking=True)
-_ADAPTIVE = _claude(1_000_000, 128_000)
+_COMPACTS = {"provider_edits": CLEARS | {"compact"}, "compacts_on_demand": True}
+_BOUND = _claude(1_000_000, 128_000, binds_thinking=True, **_COMPACTS)
+_ADAPTIVE = _claude(1_000_000, 128_000, **_COMPACTS)
 
 
 def _manual(max_output_tokens: int) -> Profile:
     """Until 4.5: prefill is accepted, and with thinking on a tool loop has to start with it."""
-    return _claude(200_000, max_output_tokens, prefill=True, thinking_opens_tool_loop=True)
+    return _claude(
+        200_000,
+        max_output_tokens,
+        prefill=True,
+        thinking_opens_tool_loop=True,
+        provider_edits=CLEARS,
+    )
 
 
 CLAUDE: dict[str, Profile] = {
@@ -70,7 +82,7 @@ CLAUDE: dict[str, Profile] = {
     "claude-opus-4": _manual(32_000),
     "claude-sonnet-4-0": _manual(64_000),
     "claude-sonnet-4": _manual(64_000),
-    "claude-3-7-sonnet": _manual(64_000),
+    "claude-3-7-sonnet": msgspec.structs.replace(_manual(64_000), provider_edits=frozenset()),
     "claude-3-5": _claude(200_000, 8_192, prefill=True),
     "claude-3": _claude(200_000, 4_096, prefill=True),
 }

@@ -8,8 +8,10 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from llmsession.compaction.calibration import Calibration
+from llmsession.compaction.clearing import clearing_of
 from llmsession.compaction.prefix import shared_prefix
 from llmsession.compaction.projection import Frame, Projector
+from llmsession.compaction.provider_blocks import is_sent_as_block
 from llmsession.compaction.sizing import Anchor, Sized, size_after, size_whole
 from llmsession.compaction.tokens import (
     context_tokens,
@@ -76,6 +78,7 @@ class ContextBuilder:
         self.profile = profile
         self._calibrations = calibrations or Calibrations()
         self._frame = frame
+        self._clearing = clearing_of(frame.options)
         self._frame_tokens = frame_tokens(frame, profile)
         self._projector = Projector()
         self._checker = Checker(profile)
@@ -109,10 +112,28 @@ class ContextBuilder:
         paused = last is not None and last.is_assistant and _is_paused(last)
         violations = self._checker.check(request, paused=paused)
         if self.profile.binds_thinking:
-            violations += self._checker.check_against_history(
-                request, messages, view.thinking_from, self._edited_from(messages, view)
-            )
+            violations += self._check_thinking(request, messages, view)
         return Built(request, self.size(request, messages, view, reported), violations)
+
+    def _check_thinking(
+        self, request: Request, messages: Sequence[Message], view: View
+    ) -> tuple[Violation, ...]:
+        """The request against its history. Behind the provider's own summary a new one begins:
+        what is bound to what stands before it is bound to that."""
+        edited_from = self._edited_from(messages, view)
+        thinking_from = view.thinking_from
+        segment, start = view.segment, view.start
+        if segment is not None and segment.by == "provider":
+            if not is_sent_as_block(segment, self.profile, self._frame):
+                edited_from = 0
+            else:
+                messages = messages[start:]
+                if segment.inside is not None:
+                    opening = self._projector.from_block(messages[0], segment.inside)
+                    messages = (opening or messages[0], *messages[1:])
+                thinking_from = max(0, thinking_from - start)
+                edited_from = None if edited_from is None else max(0, edited_from - start)
+        return self._checker.check_against_history(request, messages, thinking_from, edited_from)
 
     def size(
         self,
@@ -131,9 +152,28 @@ class ContextBuilder:
             least = known * LEAST_PLAUSIBLE // 1000
             most = known * MOST_PLAUSIBLE // 1000 + SMALL_TOKENS
             if least <= reported.sent_tokens <= most:
-                return Size(sized.tokens, "usage", estimate, sized)
+                cleared = self._cleared_ahead(sized.tokens, messages, view, reported)
+                return Size(sized.tokens - cleared, "usage", estimate, sized)
         sized = size_whole(estimate, calibration)
-        return Size(sized.tokens, "estimate", estimate, sized)
+        cleared = self._cleared_ahead(sized.tokens, messages, view, None)
+        return Size(sized.tokens - cleared, "estimate", estimate, sized)
+
+    def _cleared_ahead(
+        self, tokens: int, messages: Sequence[Message], view: View, reported: Reported | None
+    ) -> int:
+        """What the provider will clear of a request of *tokens*, beside what it has cleared of
+        the one that was reported."""
+        if self._clearing is None:
+            return 0
+        before = reported.cleared_tokens if reported is not None else 0
+        cleared = self._clearing.expected(
+            tokens + before,
+            messages,
+            view,
+            self.profile,
+            cleared_before=reported.count - 1 if reported is not None and before else None,
+        )
+        return min(tokens - 1, self._calibrations.of(self._frame.model).scaled(cleared))
 
     def _size_after(
         self,

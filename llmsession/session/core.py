@@ -9,7 +9,10 @@ import anyio
 import msgspec
 
 from llmsession.compaction.projection import Frame
+from llmsession.compaction.tokens import text_tokens_for
 from llmsession.errors import InvalidConfig, error_text
+from llmsession.providers.counting import default_counter
+from llmsession.providers.counts import Count, Counter
 from llmsession.providers.protocol import Provider
 from llmsession.turns.prices import PriceTable
 from llmsession.turns.request import Profile
@@ -40,8 +43,8 @@ class Surroundings:
     """What a manager gives each of its sessions."""
 
     __slots__ = (
-        "_frame", "_shared", "calibrations", "clock", "hub", "logger", "prices", "provider",
-        "summariser", "tenants", "timers", "tool_threads", "works",
+        "_frame", "_shared", "calibrations", "clock", "counter", "hub", "logger", "prices",
+        "provider", "summariser", "tenants", "timers", "tool_threads", "works",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +63,8 @@ class Surroundings:
         self.provider = provider
         self.summariser = summariser
         self.calibrations = Calibrations()
+        self.counter: Counter | None = None
+        """Made when somebody counts."""
         self.prices = prices
         self.tenants = tenants
         self.works = works
@@ -188,6 +193,22 @@ class Core:
         messages, view = self.state.context_messages(), self.state.view
         request = self.builder.project(messages, view)
         return self.builder.size(request, messages, view, self.state.reported)
+
+    async def count(self) -> Count:
+        """The context as it would be sent now, counted: see ``LLMSession.count``."""
+        messages, view = self.state.context_messages(), self.state.view
+        request = self.builder.project(messages, view)
+        if self.world.counter is None:
+            self.world.counter = default_counter(self.provider, estimate=text_tokens_for)
+        count = await self.world.counter.count(request)
+        size = self.builder.size(request, messages, view, self.state.reported)
+        if size.method != "usage" or count.method == "api":
+            return count
+        margin = size.sized.margin_tokens
+        accuracy = count.accuracy if margin is None else margin / max(1, size.tokens)
+        return msgspec.structs.replace(
+            count, input_tokens=size.tokens, method="usage", accuracy=accuracy
+        )
 
     def counted(self, size: Size) -> None:
         """Note *size* as that of the context as it would be sent now."""

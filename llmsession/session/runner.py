@@ -298,13 +298,11 @@ class TurnRunner:
             self._core.late_reports += 1
             return
         if reply.edits:
-            self._core.log.event(
-                "context.edited", run.turn, cleared=cleared_tokens(reply.edits)
-            )
+            cleared = cleared_tokens(reply.edits)
+            self._core.log.event("context.edited", run.turn, cleared=cleared)
         # What the provider cleared or summarised itself says nothing of how it counts.
         if run.sent_size is not None and not (reply.edits or reply.context):
-            used = reply.context or reply.usage
-            self._core.builder.learn(run.sent_size, used.prompt_tokens)
+            self._core.builder.learn(run.sent_size, reply.usage.prompt_tokens)
         blocks = rename_calls(reply.blocks, self._core.state.call_turns.keys())
         run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
         offers: tuple[r.CallOffer, ...] = ()

@@ -15,6 +15,7 @@ from llmsession.compaction.digest import DIGEST_CHARS, LEAST_DIGEST_CHARS, diges
 from llmsession.compaction.segment_text import without_title
 from llmsession.compaction.shorten import shorten_text
 from llmsession.errors import InvalidConfig, InvalidInput
+from llmsession.providers.counts import Count
 from llmsession.turns import records as r
 from llmsession.turns.blocks import Content, clean_text
 from llmsession.turns.ids import TurnId, turn_number
@@ -418,6 +419,14 @@ class LLMSession:
             lingering=tuple(sorted(core.lingering)),
             open_calls=tuple(call.id for call in actor.open_calls),
         )
+
+    async def count(self) -> Count:
+        """How large what the model would be sent now is, counted as well as can be: by the
+        provider where it counts itself, else from the last reported usage on, else by tiktoken
+        where its vocabulary is there, else by characters; ``method`` says which. Counts are
+        remembered by content. Raises nothing but cancellation; waits a few seconds at most.
+        """
+        return await self._actor.core.count()
 
     def open_calls(self) -> tuple[ToolUse, ...]:
         """The calls of the running turn that wait for their results, in their order, as events

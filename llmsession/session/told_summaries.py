@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from llmsession.compaction.boundaries import is_safe_cut
+from llmsession.compaction.boundaries import is_safe_cut, must_wait
 from llmsession.compaction.plan import Plan, record_of
 from llmsession.compaction.segment_text import introduced
 from llmsession.compaction.tokens import context_tokens, text_tokens_for
@@ -54,10 +54,9 @@ class ToldSummaries:
                 self._write(command, book, segment)
 
     def _holds(self) -> bool:
-        # Where thinking has to open a tool loop, an edit would take it away: between turns only.
-        profile, running = self._core.builder.profile, self._core.state.running()
-        opens = profile.thinking_opens_tool_loop and profile.binds_thinking
-        return opens and running is not None and bool(running.staged)
+        state = self._core.state
+        messages, profile = state.context_messages(), self._core.builder.profile
+        return must_wait(state.view, messages, profile, len(state.history))
 
     def _segment(self, command: c.SetSummary) -> Segment:
         state, core = self._core.state, self._core

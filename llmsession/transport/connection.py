@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection"]
 
+WAITING_BYTES = 256 * 1024
+"""Frames of commands that wait for their session; beside them one that is larger than that."""
+
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -47,7 +50,8 @@ class _Attachment:
 
     def __init__(self) -> None:
         self.handle: LLMSession | None = None
-        self.waiting: deque[w.SessionCommand] = deque()
+        self.waiting: deque[tuple[int, w.SessionCommand]] = deque()
+        """With the bytes of their frames."""
         self.opening = False
         self.held = False
         """A command is on its way into the mailbox; the next one waits for it."""
@@ -73,6 +77,11 @@ class Connection:
         self._waits: set[asyncio.Task[None]] = set()
         """Tasks that only wait, for this client alone."""
         self.open_requests = 0
+        self._frame_bytes = 0
+        """Of the frame that is being read."""
+        self._waiting_bytes = 0
+        """Of the commands that cannot begin yet."""
+        self._room: asyncio.Event | None = None
         self._closing = False
         self._closed = False
 
@@ -100,6 +109,7 @@ class Connection:
         try:
             if len(frame) > self.max_frame_bytes:
                 raise ProtocolError(f"the frame is larger than {self.max_frame_bytes:,} bytes")
+            self._frame_bytes = len(frame)
             message = w.decode_from_client(frame)
             self._read(message)
         except SessionError as error:
@@ -112,9 +122,19 @@ class Connection:
         """The next frame to send, or None: ``wake`` is called when there is one again."""
         return self.outbox.take()
 
+    @property
+    def has_room(self) -> bool:
+        """Does so little wait, to be sent or to begin, that the next frame may be read?"""
+        return self.outbox.has_room and self._waiting_bytes <= WAITING_BYTES
+
     async def wait_for_room(self) -> None:
-        """Until so little waits to be sent that the next frame may be read. Cancellable."""
-        await self.outbox.wait_for_room()
+        """Until ``has_room``, or the connection ends. Cancellable."""
+        while not self._closing and not self.has_room:
+            if not self.outbox.has_room:
+                await self.outbox.wait_for_room()
+            else:
+                self._room = self._room or asyncio.Event()
+                await self._room.wait()
 
     def call(self, command: w.Command) -> asyncio.Future[bytes]:
         """Perform one command of a connection that was welcomed; the frame of its answer, a
@@ -166,6 +186,7 @@ class Connection:
             answer.cancel()
         self._callers.clear()
         self._attached.clear()
+        self._let_in()
 
     # Reading.
 
@@ -215,7 +236,8 @@ class Connection:
                     self._start(command, lambda: self._delete(command))
                 else:
                     attachment = self._attachment(command.session)
-                    attachment.waiting.append(command)
+                    attachment.waiting.append((self._frame_bytes, command))
+                    self._waiting_bytes += self._frame_bytes
                     self._begin_waiting(command.session, attachment)
             elif isinstance(command, w.Create):
                 self._start(command, lambda: self._create(command))
@@ -241,13 +263,34 @@ class Connection:
         that is gone."""
         while attachment.waiting and not attachment.held and not attachment.opening:
             handle = attachment.handle
-            command = attachment.waiting[0]
+            command = attachment.waiting[0][1]
             if handle is None or is_cold(handle) or _reopens(command):
                 attachment.opening = True
                 self._service.start(self._open(session, attachment, command))
                 return
-            attachment.waiting.popleft()
-            self._begin(attachment, handle, command)
+            if type(command) in READS and not self.outbox.has_room and not self._closing:
+                attachment.held = True
+                self._service.start(self._go_on(session, attachment))
+                return
+            self._begin(attachment, handle, self._next(attachment))
+
+    def _next(self, attachment: _Attachment) -> w.SessionCommand:
+        """The command that is next in line, taken out of it."""
+        size_bytes, command = attachment.waiting.popleft()
+        self._waiting_bytes -= size_bytes
+        self._let_in()
+        return command
+
+    def _let_in(self) -> None:
+        if self._room is not None and (self._closing or self._waiting_bytes <= WAITING_BYTES):
+            self._room.set()
+            self._room = None
+
+    async def _go_on(self, session: str, attachment: _Attachment) -> None:
+        """Reads, whose answers are large, are performed as the client takes these."""
+        await self.outbox.wait_for_room()
+        attachment.held = False
+        self._begin_waiting(session, attachment)
 
     async def _open(self, session: str, attachment: _Attachment, command: w.SessionCommand) -> None:
         opening = command if isinstance(command, w.Open) else w.Open(id=0, session=session)
@@ -259,16 +302,15 @@ class Connection:
             if self._attached.get(session) is attachment and attachment.handle is None:
                 del self._attached[session]
             # Those that only need the session open fail with it, up to one that says how.
-            self._answer_error(attachment.waiting.popleft(), refusal)
-            while attachment.waiting and not isinstance(attachment.waiting[0], w.Open):
-                self._answer_error(attachment.waiting.popleft(), refusal)
+            self._answer_error(self._next(attachment), refusal)
+            while attachment.waiting and not isinstance(attachment.waiting[0][1], w.Open):
+                self._answer_error(self._next(attachment), refusal)
             if attachment.waiting and not self._closing:
                 self._attached[session] = attachment
         else:
             attachment.opening = False
-            if command is opening and attachment.waiting:
-                attachment.waiting.popleft()
-                self._answer(command, opened(attachment.handle))
+            if command is opening:
+                self._answer(self._next(attachment), opened(attachment.handle))
         self._begin_waiting(session, attachment)
 
     def _begin(
@@ -277,7 +319,7 @@ class Connection:
         try:
             read = READS.get(type(command))
             if read is not None:
-                self._answer(command, read(handle, command))
+                self._answer(command, None if self._closing else read(handle, command))
             elif isinstance(command, w.Subscribe):
                 if not self._closing:
                     self._subscribe(handle, command)

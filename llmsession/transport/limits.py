@@ -29,7 +29,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """A message of a session may have 32 MiB."""
     commands_per_s: float | None = 5_000.0
     outgoing_bytes: int = 4 * 1024 * 1024
-    max_lag_s: float = 0.5
+    max_lag_s: float = 1.0
     keepalive_s: float = 20.0
     """How long a connection may be silent before it is asked, and again before it is dropped."""
     hello_s: float = 10.0

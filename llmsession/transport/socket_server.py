@@ -17,7 +17,7 @@ from . import wire as w
 from .addresses import Address, parse_address
 from .connection import Connection
 from .framing import LineReader, line_of
-from .service import Service
+from .service import RETRY_AFTER_S, Service
 from .wire_errors import to_wire
 
 __all__ = ["SocketServer"]
@@ -35,9 +35,8 @@ LINGER_S = 5.0
 class SocketServer:
     """Serves *service* at *address*, ``unix:PATH`` or ``tcp://HOST:PORT`` (0 is any free port).
 
-    Use it as an async context manager inside that of the service: leaving it closes the listening
-    socket and every connection that is left, so leave the service, which says goodbye, first; or
-    ``stop_listening`` before that. The file of a Unix socket is its owner's alone; one that was
+    Use it as an async context manager inside that of the service. Leaving it takes no more
+    connections, says goodbye on those that there are, and drops those that do not take it. The file of a Unix socket is its owner's alone; one that was
     left behind is replaced, one that somebody listens at is not.
 
     Raises InvalidInput for an address that cannot be listened at.
@@ -79,8 +78,15 @@ class SocketServer:
         await self.stop_listening()
         peers = tuple(self._peers)
         for peer in peers:
-            peer.abort()
-        await asyncio.gather(*(peer.gone.wait() for peer in peers))
+            peer.leave()
+        all_gone = asyncio.gather(*(peer.gone.wait() for peer in peers))
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await asyncio.shield(all_gone)
+        except TimeoutError:
+            for peer in peers:
+                peer.abort()
+            await all_gone
 
     async def stop_listening(self) -> None:
         """Take no more connections. Those that there are stay."""
@@ -91,11 +97,12 @@ class SocketServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = _Peer(self._service, reader, writer)
-        self._peers.add(peer)
-        try:
-            await peer.run()
-        finally:
-            self._peers.discard(peer)
+        if await peer.admitted():
+            self._peers.add(peer)
+            try:
+                await peer.run()
+            finally:
+                self._peers.discard(peer)
 
 
 class _Peer:
@@ -115,14 +122,18 @@ class _Peer:
         self._over = asyncio.Event()
         self.gone = asyncio.Event()
 
-    async def run(self) -> None:
-        """Serve until either side ends. Raises nothing."""
+    async def admitted(self) -> bool:
+        """Does the service take one more client? If not, it is told so."""
         try:
             self._connection = self._service.connect(_name_of(self._writer), self._wake)
         except Overloaded as error:
             self._writer.write(line_of(w.encode(to_wire(error))))
             await self._close()
-            return
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Serve until either side ends. Raises nothing."""
         watch = self._loop.create_task(self._watch())
         reading = self._loop.create_task(self._read())
         over = self._loop.create_task(self._over.wait())
@@ -134,6 +145,10 @@ class _Peer:
             await asyncio.gather(watch, reading, over, return_exceptions=True)
             self._connection.close()
             await self._close()
+
+    def leave(self) -> None:
+        """Say goodbye, and end once that is sent."""
+        self._connection.leave("the service goes down", RETRY_AFTER_S)
 
     def abort(self) -> None:
         """Drop the socket as it is."""
@@ -162,7 +177,7 @@ class _Peer:
                 for line in self._lines.feed(received, connection.max_frame_bytes):
                     self._heard_at = self._loop.time()
                     connection.receive(line)
-                    if not connection.outbox.has_room:
+                    if not connection.has_room:
                         await connection.wait_for_room()
         except ProtocolError as error:
             connection.fail(error)
@@ -183,6 +198,9 @@ class _Peer:
         if self._draining is not None or self.gone.is_set():
             return
         transport = self._writer.transport
+        if transport.is_closing():  # nobody is there to read it
+            self._over.set()
+            return
         take, lines, size = self._connection.take, list[bytes](), 0
         while transport.get_write_buffer_size() <= WRITE_BYTES:
             while size <= WRITE_BYTES and (frame := take()) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -360,7 +360,7 @@ class Error(_FromServer, frozen=True, kw_only=True, tag="error"):
     message: str
     retryable: bool = False
     retry_after_s: float | None = None
-    details: dict[str, Any] = {}
+    details: dict[str, msgspec.Raw] = {}
 
 
 class Event(_FromServer, frozen=True, kw_only=True, tag="event", gc=False):

@@ -27,7 +27,7 @@ def to_wire(error: SessionError, *, id: int | None = None) -> w.Error:
     """*error* as a message. One of a class of somebody else's is the nearest of ours."""
     code = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS)
     details = {
-        name: msgspec.to_builtins(value, enc_hook=str)
+        name: msgspec.Raw(msgspec.json.encode(value, enc_hook=str))
         for name, value in vars(error).items()
         if not name.startswith("_")
     }
@@ -65,18 +65,14 @@ def from_wire(message: w.Error) -> SessionError:
         return SessionError(f"{message.code}: {message.message}")
     # Not by its constructor: that makes the text, and the text is there.
     error = kind.__new__(kind, message.message)
-    vars(error).update(_attributes(message.details))
+    for name, told in message.details.items():
+        vars(error)[name] = _attribute(name, told)
     return error
 
 
-def _attributes(details: dict[str, Any]) -> dict[str, Any]:
+def _attribute(name: str, told: msgspec.Raw) -> Any:
+    if name == "outcome":
+        return msgspec.json.decode(told, type=TurnOutcome | None)
+    value = msgspec.json.decode(told)
     # JSON has no tuples, and an error's attributes no lists.
-    details = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in details.items()
-    }
-    outcome = details.get("outcome")
-    if outcome is None:
-        return details
-    # Through bytes: messages keep their content as the JSON that it came in.
-    told = msgspec.json.decode(msgspec.json.encode(outcome), type=TurnOutcome)
-    return {**details, "outcome": told}
+    return tuple(value) if isinstance(value, list) else value

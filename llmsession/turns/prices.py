@@ -4,7 +4,8 @@ Money is counted in whole nano-dollars (10^-9 USD), so that sums are exact; a pr
 micro-dollars per million tokens, as vendors print theirs in dollars per million. A model that is
 not priced costs None, which is not 0.
 
-Source of PRICES: the vendors' pages, as far as two sources agreed, read in November 2026:
+Source of PRICES: the vendors' pages, read in November 2026 (some older models of OpenAI, which are
+not on them any more, from lists of others; where sources disagreed the model is left out):
 platform.claude.com/docs/en/about-claude/pricing and its model pages (Haiku 5.5 and the cache
 reads of Sonnet 5.5: as of 2026-10-24), and developers.openai.com/api/docs/pricing and its model
 pages. They are the prices of the standard tier: batch, priority, flex and fast modes, regions,

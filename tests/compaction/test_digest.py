@@ -90,6 +90,55 @@ def test_paths_are_found_in_a_command_line_and_counted_once_a_call() -> None:
     assert "Paths named: /etc/hosts, /tmp/a-b/c.txt" in told
 
 
+def failed(call_id: str, text: str) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": text, "is_error": True}
+
+
+def uses(call_id: str, name: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+
+
+def test_failures_of_tools_are_told_once_each_with_the_tools_name() -> None:
+    talk = (
+        message(1, "user", "go"),
+        message(1, "assistant", uses("a", "read"), uses("b", "read"), uses("c", "run")),
+        message(1, "user", failed("a", "no such\nfile"), failed("b", "no such file"),
+                failed("c", "exit 1")),
+    )  # fmt: skip
+    told = digest(talk)
+    assert "Tool failures:\n- read: no such file\n- run: exit 1" in told
+    assert told.count("no such file") == 1
+
+
+def test_of_many_failures_the_newest_eight_are_told_and_long_ones_are_cut() -> None:
+    calls = [uses(f"c{n}", "run") for n in range(20)]
+    results = [failed(f"c{n}", f"failure number {n} " + "x" * 999) for n in range(20)]
+    talk = (message(1, "user", "go"), message(1, "assistant", *calls), message(1, "user", *results))
+    told = digest(talk, max_chars=40_000)
+    lines = told.split("\n")
+    failures = [line for line in lines if line.startswith("- run: ")]
+    assert [line.split()[4] for line in failures] == [str(n) for n in range(12, 20)]
+    assert all(len(line) <= 240 for line in failures)
+    assert "- (12 more before)" in lines
+
+
+def test_the_longest_results_are_named_for_a_reader_who_can_recall_them() -> None:
+    calls = [uses("big", "read"), uses("small", "read"), uses("bigger", "run")]
+    results = [
+        {"type": "tool_result", "tool_use_id": call_id, "content": "x" * chars}
+        for call_id, chars in (("big", 5_000), ("small", 100), ("bigger", 60_000))
+    ]
+    talk = (message(1, "user", "go"), message(1, "assistant", *calls), message(1, "user", *results))
+    named = "whole by recall(id): bigger (run, 60,000 characters), big (read, 5,000 characters)"
+    assert named in digest(talk, recallable=True)
+    assert "recall" not in digest(talk)  # another session has no such results
+
+
+def test_an_earlier_digest_does_not_nest_its_title() -> None:
+    once = digest(WORK, "once upon a time")
+    assert digest(WORK, once).count("Earlier:") == 1
+
+
 WORDS = st.text(st.characters(codec="utf-8"), max_size=400)
 
 

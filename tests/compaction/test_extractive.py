@@ -38,7 +38,26 @@ def test_a_short_text_is_not_worth_a_summary() -> None:
 
 
 def test_a_summary_says_how_much_there_was() -> None:
-    assert summary_of(LOG).startswith(f"208 lines, {len(LOG):,} characters; in part:\n")
+    found = summary_of(LOG)
+    title, *lines = found.split("\n")
+    numbered = [line for line in lines if re.match(r"\d+: ", line)]
+    left_out = 208 - len(numbered)
+    assert title == f"208 lines, {len(LOG):,} characters; {left_out} lines left out:"
+
+
+def test_a_text_of_one_line_has_no_lines_left_out() -> None:
+    assert summary_of("word " * 1000).startswith("1 line, 5,000 characters; in part:\n")
+
+
+def test_paths_without_a_line_are_listed_too_and_those_of_places_not_again() -> None:
+    found = summary_of(filled("M  src/a/b.py", "a/b.py:12: x", "/etc/hosts and ../up/c.txt, 1/2"))
+    assert "paths: src/a/b.py, /etc/hosts, ../up/c.txt" in found.split("\n")
+    assert "places: a/b.py:12" in found.split("\n")
+
+
+def test_an_address_is_a_link_and_no_path() -> None:
+    found = summary_of(filled("see https://example.org/a/b for more"))
+    assert "paths:" not in found
 
 
 def test_a_summary_names_the_tool_and_that_it_failed() -> None:

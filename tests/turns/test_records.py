@@ -102,7 +102,9 @@ RECORDS: dict[str, r.Record] = {
         calls=("c1",),
         **BASE,
     ),
-    "summaries.stored": r.SummariesStored(summaries={"c1": "short"}, **BASE),
+    "summaries.stored": r.SummariesStored(
+        summaries={"c1": "short"}, requests=(r.ModelRequest("m", Usage(3, 4)),), **BASE
+    ),
     "compaction.applied": r.CompactionApplied(
         policy="swap",
         reason="high",

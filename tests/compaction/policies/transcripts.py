@@ -10,6 +10,7 @@ import random
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
 from hypothesis import strategies as st
 
 from llmsession.compaction.projection import Frame
@@ -29,6 +30,11 @@ PROFILES: Mapping[Kind, Profile] = {
 """Thinking that is signed and bound; none that is; and the one that has to open a tool loop."""
 
 _THINKS: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+
+_TOOLS = tuple(
+    msgspec.Raw(msgspec.json.encode({"name": name, "input_schema": {"type": "object"}}))
+    for name in ("read_file", "write_to_file", "bash", "search", "skill")
+)
 
 PATHS = ("src/a.py", "src/b.py", "./src/a.py", "README.md")
 _SIZES = (0, 12, 90, 400, 1_500, 6_000)
@@ -58,7 +64,9 @@ class Talked(NamedTuple):
     @property
     def frame(self) -> Frame:
         options = _THINKS if self.kind == "manual" else {}
-        return Frame(model="m", max_tokens=2_000, system="be brief", options=options)
+        return Frame(
+            model="m", max_tokens=2_000, system="be brief", tools=_TOOLS, options=options
+        )
 
 
 class _Teller:
@@ -111,7 +119,8 @@ class _Teller:
     def _ask(self, rng: random.Random) -> None:
         blocks = [text(f"request {self._turn}: {self._said(rng)}")]
         if rng.random() < 0.15:
-            blocks.append(text(_mention(rng) + self._long(rng)))
+            path, body = rng.choice(PATHS), self._long(rng)
+            blocks.append(text(f'<file_content path="{path}">\n{body}\n</file_content>'))
         if rng.random() < 0.15:
             blocks.append(image())
         receipts = int(rng.random() < 0.1)

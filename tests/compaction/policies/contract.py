@@ -1,0 +1,478 @@
+"""The contract of a policy, G1 to G12, as checks of what a plan does to a conversation.
+
+``live`` takes a policy through a conversation: at each of its stops it is asked whether it is
+due, and for a plan if it is; the plan is filled, applied and looked at, and the next stop sees
+the view it left. What is broken is told as a ``Breach``; rules that the policy declares itself
+exempt from are not asked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from llmsession.compaction.boundaries import has_own_words, is_safe_cut, newest_request
+from llmsession.compaction.plan import Budget, Plan, Policy, Wanted
+from llmsession.compaction.projection import is_thinking, project
+from llmsession.compaction.segments import extracted_segment, with_segment, without_title
+from llmsession.compaction.tokens import frame_tokens
+from llmsession.compaction.validity import check_against_history, check_request
+from llmsession.compaction.view import View, text_key
+from llmsession.turns.blocks import TextBlock, encode_blocks
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Segment, Trigger
+from llmsession.turns.request import Request
+from tests.compaction.policies.transcripts import Talked
+
+__all__ = ["RULES", "Breach", "Depth", "check_values", "exempt_from", "live", "order_kept"]
+
+RULES = {
+    "G1": "what goes in is not changed",
+    "G2": "equal inputs give equal plans",
+    "G3": "applied twice is applied once",
+    "G4": "the system text, the tools and the options stay",
+    "G5": "the user's newest words are shown",
+    "G6": "the request is valid, also after an abort or a rewind",
+    "G7": "the context gets no larger, and what a plan says that it frees is freed",
+    "G8": "what is shown stands in its old order",
+    "G9": "a message is shown, masked, folded or left out, and a plan says which",
+    "G10": "a summary that fails is as if it had not been asked for",
+    "G11": "without new messages no second summary is asked for",
+    "G12": "decisions are whole numbers, and more is never less due",
+}
+"""The global invariants of the catalogue, as a plan can keep them."""
+
+SETTLES_WITHIN = 20
+"""Plans, one after the other without new messages, of a policy that is exempt from G3."""
+
+Depth: TypeAlias = "Counter[str]"
+
+
+class Breach(AssertionError):
+    """A rule that a policy has broken."""
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(f"{rule} ({RULES[rule]}): {what}")
+        self.rule = rule
+
+
+class Moment(NamedTuple):
+    """A policy that is asked for a plan."""
+
+    talked: Talked
+    messages: tuple[Message, ...]
+    view: View
+    budget: Budget
+
+
+def exempt_from(policy: object) -> frozenset[str]:
+    """The rules that *policy* declares itself exempt from."""
+    return frozenset(getattr(policy, "exempt", frozenset()))
+
+
+def live(policy: Policy, talked: Talked, limit_percent: int, depth: Depth) -> None:
+    """Take *policy* through *talked* with a limit of so many percent of the whole; *depth*
+    counts what happened. Raises Breach."""
+    whole = Budget(used_tokens=0, limit_tokens=0, profile=talked.profile, committed=0)
+    frame = frame_tokens(talked.frame, talked.profile)
+    limit = max(200, (frame + whole.size(talked.messages, View())) * limit_percent // 100)
+    exempt = exempt_from(policy)
+    before = [bytes(msgspec.json.encode(message.content)) for message in talked.messages]
+    view = View()
+    for stop in talked.stops:
+        messages = talked.messages[: stop.at]
+        depth["asked"] += 1
+        moment = _moment(talked, messages, view, limit, stop.committed)
+        _heed(_due_is_whole(policy, moment), exempt)
+        trigger = _trigger(policy, moment)
+        if trigger is None:
+            continue
+        depth["due"] += trigger == "threshold"
+        moment = _with_trigger(moment, trigger)
+        plan = _planned(policy, moment, exempt)
+        if plan is None:
+            continue
+        _count(depth, plan, view)
+        after = _applied(plan, moment)
+        _heed(_breaches(policy, moment, plan, after), exempt)
+        view = _settled(policy, moment, after, exempt)
+    now = [bytes(msgspec.json.encode(message.content)) for message in talked.messages]
+    if now != before and "G1" not in exempt:
+        raise Breach("G1", "the content of a message is another one")
+
+
+def _heed(breaches: Iterator[Breach], exempt: frozenset[str]) -> None:
+    for breach in breaches:
+        if breach.rule not in exempt:
+            raise breach
+
+
+def _moment(
+    talked: Talked, messages: tuple[Message, ...], view: View, limit: int, committed: int
+) -> Moment:
+    frame = frame_tokens(talked.frame, talked.profile)
+    # An odd scale, so that a policy that mixes estimates and used tokens is noticed.
+    budget = Budget(
+        used_tokens=0,
+        limit_tokens=limit,
+        summaries=talked.summaries,
+        profile=talked.profile,
+        committed=committed,
+        frame_tokens=frame,
+        scale_permille=1_000 if talked.scale == 1 else 1_150,
+    )
+    used = frame + budget.size(messages, view)
+    return Moment(talked, messages, view, msgspec.structs.replace(budget, used_tokens=used))
+
+
+def _with_trigger(moment: Moment, trigger: Trigger) -> Moment:
+    return moment._replace(budget=msgspec.structs.replace(moment.budget, trigger=trigger))
+
+
+def _again(moment: Moment, view: View) -> Moment:
+    """The same moment with what is used counted anew, under another view."""
+    budget = moment.budget
+    used = budget.frame_tokens + budget.size(moment.messages, view)
+    again = msgspec.structs.replace(budget, used_tokens=used)
+    return moment._replace(view=view, budget=again)
+
+
+def _trigger(policy: Policy, moment: Moment) -> Trigger | None:
+    """Why a plan is asked for here: it is due, the request does not fit, or somebody asks."""
+    budget = moment.budget
+    fits = budget.used_tokens <= budget.limit_tokens
+    if not fits and len(moment.messages) % 2:
+        return "window"
+    if policy.due(budget.used_tokens, budget.limit_tokens):
+        return "threshold"
+    return "asked" if len(moment.messages) % 3 == 0 else None
+
+
+def _due_is_whole(policy: Policy, moment: Moment) -> Iterator[Breach]:
+    used, limit = moment.budget.used_tokens, moment.budget.limit_tokens
+    answers = [policy.due(at, limit) for at in (used // 2, used, used + 1, 3 * used)]
+    if not all(type(answer) is bool for answer in answers) or answers != sorted(answers):
+        yield Breach("G12", f"due from {used // 2} to {3 * used} of {limit} is {answers}")
+
+
+def _planned(policy: Policy, moment: Moment, exempt: frozenset[str]) -> Plan | None:
+    view, budget = msgspec.msgpack.encode(moment.view), msgspec.msgpack.encode(moment.budget)
+    settings = msgspec.msgpack.encode(policy)
+    plan = policy.plan(moment.view, moment.messages, moment.budget)
+    told = msgspec.msgpack.encode(plan)
+    same_settings = settings == msgspec.msgpack.encode(policy)
+    kept = (view, budget) == (
+        msgspec.msgpack.encode(moment.view), msgspec.msgpack.encode(moment.budget)
+    )  # fmt: skip
+    if not (kept and same_settings) and "G1" not in exempt:
+        raise Breach("G1", "the view, the budget or the policy is another one")
+    # New objects, and dicts in another order: nothing of an earlier call, and no address, counts.
+    budget_again = msgspec.structs.replace(
+        moment.budget, summaries=dict(reversed(list(moment.budget.summaries.items())))
+    )
+    fresh = [msgspec.structs.replace(message) for message in moment.messages]
+    again = type(policy)(**_fields(policy)).plan(moment.view, fresh, budget_again)
+    if msgspec.msgpack.encode(again) != told and "G2" not in exempt:
+        raise Breach("G2", f"first {plan}, then {again}")
+    return plan
+
+
+def _fields(policy: Any) -> dict[str, Any]:
+    return {name: getattr(policy, name) for name in policy.__struct_fields__}
+
+
+def _count(depth: Depth, plan: Plan, view: View) -> None:
+    depth["plans"] += 1
+    depth["again"] += bool(view.version)
+    depth["wanted"] += plan.wanted is not None
+    depth["omitted"] += bool(plan.omitted)
+    depth["masked"] += bool(plan.frozen or plan.inputs or plan.texts)
+    depth["injected"] += plan.injected is not None
+
+
+def _filled(plan: Plan, moment: Moment) -> Plan | None:
+    if plan.wanted is None:
+        return plan
+    segment = extracted_segment(plan.wanted, moment.messages, moment.talked.profile)
+    return with_segment(plan, segment, moment.view, moment.messages, moment.budget)
+
+
+def _applied(plan: Plan, moment: Moment) -> View:
+    filled = _filled(plan, moment)
+    return moment.view.applied(filled, len(moment.messages)) if filled else moment.view
+
+
+def _breaches(policy: Policy, moment: Moment, plan: Plan, after: View) -> Iterator[Breach]:
+    yield from check_values(plan)
+    yield from _says_what_becomes(plan, moment, after)
+    yield from _summary_covers_all(plan, moment)
+    yield from _summary_may_fail(plan, moment)
+    yield from _frees_what_it_says(plan, moment, after)
+    yield from _request_is_right(moment, after)
+    yield from _can_be_rewound(moment, after)
+
+
+# G12.
+
+
+def check_values(plan: Plan) -> Iterator[Breach]:
+    """What in *plan* is a number and no whole one."""
+    numbers: list[Any] = [
+        plan.frontier, plan.tokens_before, plan.tokens_after, plan.results_summarised,
+        plan.results_redacted, plan.turns_compacted, *plan.figures.values(),
+        *(end for each in plan.omitted for end in each),
+        *(each.at for each in plan.injected or ()),
+    ]  # fmt: skip
+    if plan.wanted is not None:
+        numbers += [plan.wanted.first, plan.wanted.upto, plan.wanted.most_tokens]
+    wrong = [number for number in numbers if type(number) is not int]
+    if wrong:
+        yield Breach("G12", f"not whole: {wrong}")
+
+
+# G9.
+
+
+def _says_what_becomes(plan: Plan, moment: Moment, after: View) -> Iterator[Breach]:
+    messages = moment.messages
+    count = len(messages)
+    frontier = max(plan.frontier, moment.view.frontier)
+    results = {
+        result.tool_use_id for message in messages[:frontier] for result in message.tool_results
+    }
+    calls = {call.id for message in messages for call in message.tool_calls}
+    texts = {
+        text_key(message, at)
+        for message in messages
+        for at, block in enumerate(message.content)
+        if isinstance(block, TextBlock)
+    }
+    strangers = [*(plan.frozen.keys() - results), *(plan.inputs.keys() - calls)]
+    strangers += plan.texts.keys() - texts
+    if strangers:
+        yield Breach("G9", f"masks what is not there, or not before {frontier}: {strangers[:3]}")
+    if not 0 <= plan.frontier <= count:
+        yield Breach("G9", f"the frontier {plan.frontier} of {count} messages")
+    if wrong := [each for each in plan.omitted if not 0 <= each[0] < each[1] <= count]:
+        yield Breach("G9", f"leaves out {wrong} of {count} messages")
+    if wrong := [each.at for each in plan.injected or () if not -1 <= each.at <= count]:
+        yield Breach("G9", f"injects at {wrong} of {count} messages")
+    segment = plan.segment
+    if segment is not None and not 0 < segment.upto <= count:
+        yield Breach("G9", f"folds {segment.upto} of {count} messages")
+    yield from _nothing_vanishes(messages, moment.talked, after)
+
+
+def _nothing_vanishes(
+    messages: Sequence[Message], talked: Talked, after: View
+) -> Iterator[Breach]:
+    """A message that nothing is left of has to be left out by the plan's own word."""
+    apart = msgspec.structs.replace(talked.profile, merges_roles=False)
+    sent = len(project(messages, after, apart, talked.frame).messages)
+    notes = {max(each.at, after.start) for each in after.injected if each.at >= 0}
+    shown = [at for at in range(len(messages)) if after.shows(at) and _has_words(messages[at])]
+    most = sent - len(notes) - (after.segment is not None)
+    if most < len(shown):
+        yield Breach("G9", f"{len(shown)} messages are shown, but {most} are sent")
+
+
+def _has_words(message: Message) -> bool:
+    return any(
+        bool(block.text.strip()) if isinstance(block, TextBlock) else not is_thinking(block)
+        for block in message.content
+    )
+
+
+def _summary_covers_all(plan: Plan, moment: Moment) -> Iterator[Breach]:
+    wanted, view = plan.wanted, moment.view
+    if wanted is None:
+        return
+    if not view.start < wanted.upto <= len(moment.messages):
+        yield Breach("G9", f"wants a summary up to {wanted.upto}, one up to {view.start} stands")
+    if wanted.first > view.start and any(map(view.shows, range(view.start, wanted.first))):
+        yield Breach("G9", f"no summary has {view.start} to {wanted.first}")
+    told = without_title(view.segment.text) if view.segment else ""
+    if view.start and wanted.first and told not in wanted.earlier:
+        yield Breach("G9", "the summary so far is not folded into the next")
+
+
+# G10.
+
+
+def _failures(wanted: Wanted, source_tokens: int) -> Iterator[Segment | None]:
+    """No summary, blank ones, and one as long as what it stands for."""
+    yield None
+    yield Segment(wanted.upto, "")
+    yield Segment(wanted.upto, " \n")
+    yield Segment(wanted.upto, "word " * (source_tokens + 1))
+
+
+def _summary_may_fail(plan: Plan, moment: Moment) -> Iterator[Breach]:
+    wanted = plan.wanted
+    if wanted is None:
+        return
+    views: list[View] = []
+    source_tokens = moment.budget.size(moment.messages[: wanted.upto], moment.view)
+    for failure in _failures(wanted, source_tokens):
+        left = with_segment(plan, failure, moment.view, moment.messages, moment.budget)
+        view = moment.view if left is None else moment.view.applied(left, len(moment.messages))
+        if view.segments != moment.view.segments:
+            yield Breach("G10", "a summary that failed stands for messages")
+        lost = [
+            at for at in range(wanted.upto) if moment.view.shows(at) and not view.shows(at)
+        ]
+        if lost:
+            yield Breach("G10", f"no summary, and {lost[:5]} are left out all the same")
+        if view not in views:
+            views.append(view)
+            yield from _request_is_right(moment, view)
+
+
+# G7.
+
+
+def _frees_what_it_says(plan: Plan, moment: Moment, after: View) -> Iterator[Breach]:
+    filled = _filled(plan, moment)
+    if filled is None:
+        return
+    size = moment.budget.size
+    before, now = size(moment.messages, moment.view), size(moment.messages, after)
+    if now > before:
+        yield Breach("G7", f"{before} tokens became {now}")
+    says = filled.tokens_before - filled.tokens_after
+    # An estimate of an estimate may be off by a little.
+    if says > (before - now) + 64 + before // 20:
+        yield Breach("G7", f"says that it frees {says} tokens, frees {before - now}")
+
+
+# G4, G5, G6, G8.
+
+
+def _request_is_right(moment: Moment, view: View) -> Iterator[Breach]:
+    request, messages = _request(moment.messages, view, moment.talked)
+    yield from _frame_stays(moment.talked, request)
+    yield from _is_valid(moment.talked, request, messages, view)
+    yield from _newest_words_shown(moment.messages, view, request)
+    apart = msgspec.structs.replace(moment.talked.profile, merges_roles=False)
+    parts = project(moment.messages, view, apart, moment.talked.frame)
+    yield from order_kept(moment.messages, parts)
+
+
+def _request(
+    messages: tuple[Message, ...], view: View, talked: Talked
+) -> tuple[Request, tuple[Message, ...]]:
+    """The next request, and its messages: after an assistant's word a new turn begins."""
+    if not messages or messages[-1].is_assistant:
+        number = messages[-1].turn + 1 if messages else 1
+        body = encode_blocks("and now?")
+        ask = Message(id="s/next", session="s", turn=number, role="user", body=body)
+        messages = (*messages, ask)
+    return project(messages, view, talked.profile, talked.frame), messages
+
+
+def _frame_stays(talked: Talked, request: Request) -> Iterator[Breach]:
+    frame, system = talked.frame, request.system or ""
+    head = system == frame.system or system.startswith(f"{frame.system}\n\n")
+    if not head or (request.tools, request.options) != (frame.tools, frame.options):
+        yield Breach("G4", f"the system text is {system[:80]!r}")
+
+
+def _is_valid(
+    talked: Talked, request: Request, messages: Sequence[Message], view: View
+) -> Iterator[Breach]:
+    violations = check_request(request, talked.profile)
+    if talked.profile.binds_thinking:
+        edited = view.edited_from(messages)
+        violations += check_against_history(request, messages, view.thinking_from, edited)
+    if violations:
+        first = violations[0]
+        more = f" ({len(violations)} in all)" if len(violations) > 1 else ""
+        yield Breach("G6", f"{first.rule} at {first.where}: {first.text}{more}")
+
+
+def _newest_words_shown(
+    messages: Sequence[Message], view: View, request: Request
+) -> Iterator[Breach]:
+    at = newest_request(messages)
+    if at is None or view.shows(at):
+        return
+    said = msgspec.json.encode(messages[at].text)[1:-1]
+    if not any(said in bytes(message.body) for message in request.messages):
+        yield Breach("G5", f"message {at} of {len(messages)} is not shown")
+
+
+def order_kept(messages: Sequence[Message], request: Request) -> Iterator[Breach]:
+    """Does *request*, whose neighbours of one role are apart, have *messages* in their order?"""
+    bodies = {id(message.body): at for at, message in enumerate(messages)}
+    calls = {call.id: at for at, message in enumerate(messages) for call in message.tool_calls}
+    results = {
+        result.tool_use_id: at
+        for at, message in enumerate(messages)
+        for result in message.tool_results
+    }
+    last = -1
+    for part in request.messages:
+        at = bodies.get(id(part.body))
+        if at is None:
+            for block in msgspec.json.decode(part.body):
+                known = calls.get(block.get("id", "")), results.get(block.get("tool_use_id", ""))
+                at = next((place for place in known if place is not None), at)
+        if at is None:
+            continue
+        if at <= last:
+            yield Breach("G8", f"message {at} stands behind message {last}")
+        last = at
+
+
+def _can_be_rewound(moment: Moment, after: View) -> Iterator[Breach]:
+    """The open turn may be aborted, and the history cut at any turn's end."""
+    messages = moment.messages
+    ends = [at for at in range(1, len(messages)) if messages[at].turn != messages[at - 1].turn]
+    for cut in {moment.budget.committed, *ends[len(ends) // 2 :][:1]}:
+        if cut == len(messages):
+            continue
+        view = after.clamped(cut)
+        request, rest = _request(messages[:cut], view, moment.talked)
+        for breach in _is_valid(moment.talked, request, rest, view):
+            yield Breach("G6", f"after a cut to {cut}: {breach}")
+
+
+# G3, G11.
+
+
+def _settled(policy: Policy, moment: Moment, after: View, exempt: frozenset[str]) -> View:
+    """*after*, looked at once more without new messages: nothing may change any more. A policy
+    that is exempt from that goes on until it does not, and never grows what is shown."""
+    for number in range(SETTLES_WITHIN):
+        again = _again(moment, after)
+        if not _asks_again(policy, again):
+            return after
+        plan = policy.plan(after, moment.messages, again.budget)
+        if plan is None:
+            return after
+        if plan.wanted is not None and "G11" not in exempt:
+            raise Breach("G11", f"a summary up to {plan.wanted.upto} is wanted, too")
+        view = _applied(plan, again)
+        if _sent(moment, view) == _sent(moment, after):
+            return after
+        if "G3" not in exempt:
+            raise Breach("G3", f"plan {number + 2} of the same: {plan.reason}")
+        _heed(_breaches(policy, again, plan, view), exempt)
+        after = view
+    raise Breach("G3", f"{SETTLES_WITHIN} plans without new messages, and no end")
+
+
+def _asks_again(policy: Policy, moment: Moment) -> bool:
+    budget = moment.budget
+    if budget.trigger == "window":
+        return budget.used_tokens > budget.limit_tokens
+    return budget.trigger == "asked" or policy.due(budget.used_tokens, budget.limit_tokens)
+
+
+def _sent(moment: Moment, view: View) -> bytes:
+    return project(moment.messages, view, moment.talked.profile, moment.talked.frame).encode()
+
+

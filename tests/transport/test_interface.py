@@ -1,0 +1,53 @@
+"""Embedded and remote have one interface, and an address chooses between transports."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from llmsession import LLMSession, SessionManager, Turn
+from llmsession.transport import (
+    ManagerInterface,
+    RemoteManager,
+    RemoteSession,
+    RemoteTurn,
+    SessionInterface,
+    TurnInterface,
+)
+
+MANAGERS: list[type[ManagerInterface]] = [SessionManager, RemoteManager]
+SESSIONS: list[type[SessionInterface]] = [LLMSession, RemoteSession]
+TURNS: list[type[TurnInterface]] = [Turn, RemoteTurn]
+"""That these are typed so is half of the test: the type checker compares the signatures."""
+
+EMBEDDED_ONLY = {"tools", "tenant"}
+"""Callables cannot be sent, and whose a session is, the token says."""
+
+
+@pytest.mark.parametrize(
+    ("interface", "kinds"),
+    [(ManagerInterface, MANAGERS), (SessionInterface, SESSIONS), (TurnInterface, TURNS)],
+    ids=["manager", "session", "turn"],
+)
+def test_what_is_shared_has_the_same_parameters_on_both_sides(
+    interface: type, kinds: list[type]
+) -> None:
+    shared = [name for name, each in vars(interface).items() if inspect.isfunction(each)]
+    public = [name for name in shared if not name.startswith("_")]
+    assert public
+    for name in public:
+        told = [
+            {
+                parameter.name: (parameter.kind, parameter.default)
+                for parameter in inspect.signature(getattr(kind, name)).parameters.values()
+                if parameter.name not in EMBEDDED_ONLY
+            }
+            for kind in (interface, *kinds)
+        ]
+        assert told[0] == told[1] == told[2], name
+
+
+def test_what_a_remote_session_has_beside_the_interface_is_its_own() -> None:
+    beside = {name for name in vars(RemoteSession) if not name.startswith("_")}
+    assert beside - set(vars(SessionInterface)) == {"events_of", "ask_outcome"}
