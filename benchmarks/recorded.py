@@ -31,7 +31,7 @@ class Replays:
 
     def profile(self, model: str) -> Profile:
         """The replay's own."""
-        return Profile(name=self.name)
+        return Profile(name=self.name, counts_requests=False)
 
     def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
         """A provider plays one conversation, so each request gets one of its own."""

@@ -227,6 +227,7 @@ class ProviderError(SessionError):
     ``retryable``: the same request may succeed, after ``delay_s`` if the server named one.
     ``overflow``: the request is too large for the model. ``fatal``: anything else. With
     ``retried`` the provider has tried again itself, as often as it may: the session does not.
+    ``code`` is the provider's own name for what was wrong in detail, where it gives one.
     """
 
     def __init__(
@@ -238,6 +239,7 @@ class ProviderError(SessionError):
         status: int | None = None,
         request_id: str | None = None,
         retried: bool = False,
+        code: str | None = None,
     ) -> None:
         super().__init__(message)
         self.kind: Literal["retryable", "overflow", "fatal"] = kind
@@ -245,6 +247,7 @@ class ProviderError(SessionError):
         self.status = status
         self.request_id = request_id
         self.retried = retried
+        self.code = code
 
 
 class ContextTooLarge(SessionError):

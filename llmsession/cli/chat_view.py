@@ -50,6 +50,9 @@ class TurnView:
             case r.CompactionApplied():
                 freed = event.tokens_before - event.tokens_after
                 self._line(f"[dim]compacted: {freed:,} tokens freed ({escape(event.reason)})[/]")
+            case r.ContextWarned():
+                share = event.tokens * 100 // event.budget_tokens
+                self._line(f"[yellow]the context fills {share} % of what the model may be sent[/]")
             case r.StepCompleted() | r.TurnCommitted():
                 self.close()
 

@@ -11,7 +11,9 @@ from typing import Annotated
 import msgspec
 import typer
 
+from llmsession.compaction.policies import policy_names
 from llmsession.errors import InvalidInput
+from llmsession.session import CompactionConfig
 from llmsession.testing.drive import DriveOptions
 from llmsession.transcripts import FORMATS
 
@@ -52,6 +54,9 @@ def replay(
     window: Annotated[
         int, typer.Option(min=2, metavar="TOKENS", help="The model's context window.")
     ] = 200_000,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="How the context is compacted: a policy's name.")
+    ] = "balanced",
     delta_chars: Annotated[
         int, typer.Option(min=1, metavar="CHARS", help="The length of a streamed piece.")
     ] = 48,
@@ -74,8 +79,12 @@ def replay(
     """
     if format is not None and format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+    if policy not in policy_names():
+        known = ", ".join(policy_names())
+        raise InvalidInput(f"unknown policy {policy!r}; known policies: {known}")
     options = DriveOptions(
         window_tokens=window,
+        compaction=CompactionConfig(policy=policy).checked(),
         delta_chars=delta_chars,
         delay_s=delay_ms / 1000,
         interrupt_every=interrupt_every,

@@ -86,7 +86,8 @@ class Failures:
         if isinstance(error, StreamFault):
             said = f"{self._provider} reported in its stream: {_message(error.body)}"
             failure = classify(error.body, headers=headers, now=now)
-            return self._made(said, failure, request_id=_request_id(error.body) or request_id)
+            request_id = _request_id(error.body) or request_id
+            return self._made(said, failure, request_id=request_id, code=_code(error.body))
         if _is_network(error) or isinstance(error, UnicodeError):
             said = f"the stream of {self._provider} broke: {_network_text(error)}"
             return self._made(said, Failure("retryable"), request_id=request_id)
@@ -103,6 +104,7 @@ class Failures:
             status=status,
             request_id=_request_id(headers) or _request_id(body),
             retried=self._retries and failure.kind == "retryable",
+            code=_code(body),
         )
 
     def _made(
@@ -113,6 +115,7 @@ class Failures:
         status: int | None = None,
         request_id: str | None = None,
         retried: bool = False,
+        code: str | None = None,
     ) -> ProviderError:
         return ProviderError(
             self.hide(said),
@@ -121,6 +124,7 @@ class Failures:
             status=status,
             request_id=request_id,
             retried=retried,
+            code=code,
         )
 
 
@@ -157,6 +161,14 @@ def _message(body: Any) -> str:
             return f"{said} ({kind})" if kind else said
         return str(inner)
     return str(body) or "no message"
+
+
+def _code(body: Any) -> str | None:
+    """What an error body's details call the fault."""
+    inner = body.get("error", body) if isinstance(body, Mapping) else None
+    details = inner.get("details") if isinstance(inner, Mapping) else None
+    code = details.get("error_code") if isinstance(details, Mapping) else None
+    return code[:100] if isinstance(code, str) and code else None
 
 
 def _request_id(source: Any) -> str | None:

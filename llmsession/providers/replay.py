@@ -67,7 +67,7 @@ class ReplayProvider:
         self._delta_chars = delta_chars
         self._delay_s = delay_s
         self._exhausted = exhausted
-        self._profile = profile or Profile(name="replay")
+        self._profile = profile or Profile(name="replay", counts_requests=False)
 
     def profile(self, model: str) -> Profile:
         """The one that it was made with, whatever *model* is."""

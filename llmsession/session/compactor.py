@@ -113,8 +113,14 @@ class Compactor:
             self._start(size, "idle" if timing == "idle" else "threshold")
 
     def _may_start(self) -> bool:
-        enabled = self._core.config.compaction.enabled is not False
-        return enabled and self.is_idle and self._ready is None
+        return self._acts_itself() and self.is_idle and self._ready is None
+
+    def _acts_itself(self) -> bool:
+        """Does it compact without being asked, though nothing forces it? Not where the provider
+        keeps the context small: both would clear the same results."""
+        compaction = self._core.config.compaction
+        side = compaction.provider_side
+        return compaction.enabled is not False and not (side and side.replaces_ours)
 
     def _is_stalled(self, tokens: int) -> bool:
         """Did the last one gain too little, and has nothing changed that could give more? A
@@ -138,7 +144,7 @@ class Compactor:
         compacted at no further cost, if nothing else came by then."""
         self._unrest()
         compaction, size = self._core.config.compaction, self._core.context_size
-        if compaction.enabled is False or compaction.schedule != "cache" or size is None:
+        if not self._acts_itself() or compaction.schedule != "cache" or size is None:
             return
         delay_s = self._cache().ttl_s - IDLE_BEFORE_S
         limit = self._core.budget_tokens

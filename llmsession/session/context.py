@@ -146,7 +146,8 @@ class ContextBuilder:
         the last one, and an estimate of what came after it; else an estimate of it all."""
         estimate = self.tokens(request)
         calibration = self._calibrations.of(self._frame.model)
-        if reported is not None and reported.count <= len(messages):
+        counts = self.profile.counts_requests
+        if counts and reported is not None and reported.count <= len(messages):
             sized = self._size_after(reported, messages, view, calibration)
             known = max(1, estimate - (sized.estimated_tokens if sized.estimated_tokens else 0))
             least = known * LEAST_PLAUSIBLE // 1000
@@ -193,7 +194,8 @@ class ContextBuilder:
 
     def learn(self, size: Size, prompt_tokens: int) -> None:
         """The request that had *size* was reported to have *prompt_tokens*."""
-        self._calibrations.learn(self._frame.model, size.sized, prompt_tokens)
+        if self.profile.counts_requests:
+            self._calibrations.learn(self._frame.model, size.sized, prompt_tokens)
 
     @property
     def frame_tokens(self) -> int:

@@ -15,8 +15,10 @@ from typing import TypeAlias
 import anyio
 
 from llmsession.compaction.plan import Wanted
+from llmsession.compaction.provider_blocks import signed_segment
 from llmsession.compaction.segment_text import introduced
 from llmsession.compaction.segments import extracted_segment
+from llmsession.compaction.view import View
 from llmsession.errors import error_text
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
@@ -27,6 +29,8 @@ from .core import Core
 from .model_summary import ModelSummary, SummaryFailed, count_by
 from .offloop import off_loop
 from .promise import Promise
+from .provider_side import ProviderSummaries
+from .provider_summary import SignedSummary, is_asked_for, summary_request
 from .works import Work
 
 __all__ = ["Asked", "NotWanted", "Summarising"]
@@ -56,7 +60,7 @@ class Asked:
         self,
         core: Core,
         name: str,
-        summary: ModelSummary,
+        summary: ModelSummary | SignedSummary,
         body: Callable[[], Awaitable[str]],
         *,
         deadline_s: float,
@@ -140,9 +144,17 @@ class Summarising:
         """The segment by rules alone; never waits."""
         return extracted_segment(wanted, messages, self._core.builder.profile)
 
-    async def segment(self, wanted: Wanted, messages: Sequence[Message]) -> Segment | None:
-        """The segment that *wanted* asks for, None if there is nothing to say. Raises nothing but
+    async def segment(
+        self, wanted: Wanted, messages: Sequence[Message], view: View
+    ) -> Segment | None:
+        """The segment that *wanted* asks for, None if there is nothing to say, or if the provider
+        was to write it and did not. *view* shows the messages now. Raises nothing but
         cancellation."""
+        side = self._core.config.compaction.provider_side
+        by_provider = side.summaries if side is not None else None
+        if by_provider is not None and self._core.builder.profile.compacts_on_demand:
+            if self.may_ask() and is_asked_for(messages, wanted.upto):
+                return await self._by_provider(by_provider, messages[: wanted.upto], view)
         config = self._core.config.compaction.summariser
         if config is not None and self.may_ask():
             text = await self._by_model(config, wanted, messages)
@@ -173,6 +185,45 @@ class Summarising:
             return await told.wait()
         finally:
             asked.cancel()
+
+    async def _by_provider(
+        self, config: ProviderSummaries, messages: Sequence[Message], view: View
+    ) -> Segment | None:
+        """The signed summary of *messages* by the provider of the conversation."""
+        core, told = self._core, Promise[str | None]()
+        profile = core.builder.profile
+        frame = core.world.frame(core.config, profile)
+        self._steps += 1
+
+        def over(block: str | None, why: str, requests: Requests) -> None:
+            self.charge(requests)
+            if block is not None:
+                self.failures = 0
+            elif why != "cancelled":
+                self._note(why)
+            told.set(block)
+
+        summary = SignedSummary(
+            core.provider,
+            partial(summary_request, messages, view, profile, frame, config),
+            is_long=len(messages) > INLINE_MESSAGES,
+            step=self._steps,
+            refused=partial(core.log.bug, "summary.refused"),
+        )
+        asked = Asked(
+            core,
+            f"summary of {core.session} by its provider",
+            summary,
+            summary.block,
+            deadline_s=config.deadline_s,
+            ended=over,
+            late=self.charge,
+        )
+        try:
+            block = await told.wait()
+        finally:
+            asked.cancel()
+        return None if block is None else signed_segment(block.encode(), len(messages))
 
     def may_ask(self) -> bool:
         """Is the model to be asked? Not when it has failed too often, unless something changed,

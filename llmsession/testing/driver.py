@@ -53,7 +53,7 @@ class Driver:
         self._advanced = advanced
         self._rng = random.Random(f"{options.seed} {conversation.id}")
         self._turns = read_turns(conversation)
-        profile = Profile(name="replay")
+        profile = Profile(name="replay", counts_requests=False)
         self._watch = RequestWatch(profile)
         recorded = ReplayProvider(
             conversation.messages,

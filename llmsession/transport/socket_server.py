@@ -36,8 +36,9 @@ class SocketServer:
     """Serves *service* at *address*, ``unix:PATH`` or ``tcp://HOST:PORT`` (0 is any free port).
 
     Use it as an async context manager inside that of the service. Leaving it takes no more
-    connections, says goodbye on those that there are, and drops those that do not take it. The file of a Unix socket is its owner's alone; one that was
-    left behind is replaced, one that somebody listens at is not.
+    connections, says goodbye on those that there are, and drops those that do not take it. The
+    file of a Unix socket is its owner's alone; one that was left behind is replaced, one that
+    somebody listens at is not.
 
     Raises InvalidInput for an address that cannot be listened at.
     """

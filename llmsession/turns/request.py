@@ -73,6 +73,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     token_family: TokenFamily | None = None
     """Estimate texts as this family's tokenizer cuts them; None: by ``chars_per_token``."""
     image_tokens: int = 1600
+    counts_requests: bool = True
+    """Is reported usage that of the request that was sent? A replay's is that of the recording."""
     returns_thinking: bool = True
     """Is thinking that the reported output counts sent back with the next request?"""
     cache_ttl_s: float = 300.0

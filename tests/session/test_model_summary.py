@@ -19,8 +19,6 @@ from llmsession.turns.blocks import ToolResultBlock
 from llmsession.turns.request import Profile, Request, StepTag
 from tests.compaction.conversations import Talk, image, text
 
-pytestmark = pytest.mark.anyio
-
 LINE = "a line of output that says something\n"
 ROOMY = Profile(window_tokens=200_000)
 TIGHT = Profile(window_tokens=8_000)
@@ -99,25 +97,20 @@ async def test_a_source_that_is_too_long_goes_in_parts_that_cover_all_of_it_in_o
     talk = conversation(30)
 
     def script(request: Request, tag: StepTag) -> str:
-        return f"part {tag.attempt}" if "part" in (request.system or "")[-900:] else "merged"
+        merges = "[summary of part 1]" in said(request)
+        return "merged" if merges else f"what part {tag.attempt} says"
 
-    summary, provider = asked(
-        lambda request, tag: "merged" if "[summary of part 1]" in said(request) else script(
-            request, tag
-        ),
-        profile=TIGHT,
-        max_requests=12,
-    )  # fmt: skip
+    summary, provider = asked(script, profile=TIGHT, max_requests=12)
     assert await summary.of_prefix(wanted(talk), talk.messages) == "merged"
     *parts, merge = provider.requests
     assert len(parts) > 1
-    told = "".join(said(request) for request in parts)
+    told = "".join(f"{said(request)}\n" for request in parts)
     places = [told.index(f"question {n}\n") for n in range(30)]
     assert places == sorted(places)
     assert all(told.count(f"[a{n}, assistant]") == 2 for n in range(1, 31))
     assert all(said(request).strip() for request in parts)
     assert "[summary of part 1]" in said(merge)
-    assert f"[summary of part {len(parts)}]" in said(merge)
+    assert f"[summary of part {len(parts)}]\nwhat part {len(parts)} says" in said(merge)
     assert f"part 1 of {len(parts)}" in (parts[0].system or "")
 
 
@@ -136,7 +129,7 @@ async def test_where_there_are_too_many_parts_less_of_each_message_is_told() -> 
     summary, provider = asked(lambda *_: "short", profile=TIGHT, max_requests=4)
     await summary.of_prefix(wanted(talk), talk.messages)
     assert len(provider.requests) <= 4
-    told = "".join(said(request) for request in provider.requests)
+    told = "".join(f"{said(request)}\n" for request in provider.requests)
     assert all(f"question {n}\n" in told for n in range(30))
 
 
