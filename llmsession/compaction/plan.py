@@ -59,6 +59,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     most_tokens: int
     earlier: str = ""
     instructions: str = ""
+    appendix: str = ""
+    """What stands behind the summary, whoever writes it: what rules can say for certain."""
+    fallback: str = ""
+    """What stands instead where no summary comes, or none that is shorter than its source; the
+    policy's own text by rules, without a title."""
+    pinned: Injected | None = None
+    """What of the messages up to ``upto`` is said once more behind the summary, word for word:
+    injected together with it, or not at all."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,11 +8,18 @@ Source: the anthropic SDK 2.11, its types, and the documentation of compaction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from llmsession.turns.blocks import block_type, split_blocks
+from llmsession.turns.blocks import (
+    DocumentBlock,
+    ImageBlock,
+    ToolResultBlock,
+    block_type,
+    split_blocks,
+)
 from llmsession.turns.edits import edit_kinds
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Segment
@@ -23,7 +30,14 @@ from .segment_text import introduced
 if TYPE_CHECKING:
     from .projection import Frame
 
-__all__ = ["COMPACTION", "is_sent_as_block", "message_from_block", "signed_segment", "summary_in"]
+__all__ = [
+    "COMPACTION",
+    "is_sent_as_block",
+    "lost_media",
+    "message_from_block",
+    "signed_segment",
+    "summary_in",
+]
 
 COMPACTION = "compaction"
 
@@ -82,3 +96,20 @@ def is_sent_as_block(segment: Segment | None, profile: Profile, frame: Frame) ->
     if segment.inside is not None:
         return compacts and "compact" in profile.provider_edits
     return not compacts and profile.compacts_on_demand
+
+
+def lost_media(messages: Sequence[Message]) -> int:
+    """How many images and documents *messages* hold, which no summary of the provider's carries."""
+    count = 0
+    for message in messages:
+        if not any(mark in bytes(message.body) for mark in (b'"image"', b'"document"')):
+            continue
+        for block in message.content:
+            if isinstance(block, ImageBlock | DocumentBlock):
+                count += 1
+            elif isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+                count += sum(
+                    isinstance(part, dict) and part.get("type") in ("image", "document")
+                    for part in block.content
+                )
+    return count

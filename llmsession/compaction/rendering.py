@@ -30,7 +30,16 @@ from .cap import cap_text
 from .shorten import shorten_text
 from .tokens import text_tokens_for
 
-__all__ = ["RUNGS", "Caps", "Passage", "body_of", "passage_tokens", "render", "render_result"]
+__all__ = [
+    "RUNGS",
+    "Caps",
+    "Passage",
+    "body_of",
+    "is_media",
+    "passage_tokens",
+    "render",
+    "render_result",
+]
 
 MOST_BLOCKS, MOST_BLOCK_CHARS = 20, 8_000_000
 """The images and documents of one request, the newest of them: providers refuse requests of over
@@ -124,8 +133,13 @@ def _result(result: ToolResultBlock, tools: dict[str, str], most_chars: int) -> 
     yield f"result of {call_id}{tool}{failed}: {shown.strip() or '(no text)'}"
     if not isinstance(result.content, str):
         for part in result.content:
-            if isinstance(part, dict) and part.get("type") in ("image", "document"):
+            if is_media(part):
                 yield from _media(part, f" in the result of {call_id}")
+
+
+def is_media(part: Any) -> bool:
+    """Is this part of a result's content an image or a document?"""
+    return isinstance(part, dict) and part.get("type") in ("image", "document")
 
 
 def _media(fields: dict[str, Any], place: str) -> Iterable[Part]:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Segment
+from llmsession.turns.records import Injected, Segment
 from llmsession.turns.request import Profile
 
-from .digest import digest
+from .boundaries import newest_request
+from .digest import LEAST_DIGEST_CHARS, digest
 from .plan import Budget, Plan, Wanted, measured
+from .provider_blocks import lost_media
 from .segment_text import SEGMENT_TITLE, introduced, without_title
+from .shorten import shorten_text
 from .tokens import text_tokens_for
 from .view import View
 
-__all__ = ["SEGMENT_TITLE", "extracted_segment", "introduced", "with_segment", "without_title"]
+__all__ = [
+    "SEGMENT_TITLE",
+    "digest_of",
+    "extracted_segment",
+    "introduced",
+    "with_segment",
+    "without_title",
+]
 
 _MOST_TRIES = 4
 """How many tokens a text has by its characters differs with the text: it is tried again."""
@@ -66,26 +76,63 @@ def with_segment(
         return plan
     if segment is not None and segment.by == "provider":
         plan = _undisturbed(plan, segment, view, messages)
-    if segment is not None and segment.text.strip():
-        source = budget.size(messages[: wanted.upto], view)
-        if budget.scaled(text_tokens_for(segment.text, budget.profile)) < source:
-            filled = replace(plan, wanted=None, segment=segment)
+    source = budget.size(messages[: wanted.upto], view)
+    for each in _offered(wanted, segment):
+        pinned = None if each.by == "provider" else wanted.pinned
+        told = text_tokens_for(each.text, budget.profile)
+        told += text_tokens_for(pinned.text, budget.profile) if pinned else 0
+        if budget.scaled(told) < source:
+            filled = replace(plan, wanted=None, segment=each)
+            if each.by != "provider":
+                injected = _with_pin(plan, pinned, view, messages, each.upto)
+                filled = replace(filled, injected=injected)
             return measured(filled, view, messages, budget)
     if not (plan.frozen or plan.inputs or plan.texts or plan.omitted or plan.injected):
         return None
     return measured(replace(plan, wanted=None), view, messages, budget)
 
 
-def _undisturbed(
-    plan: Plan, segment: Segment, view: View, messages: Sequence[Message]
-) -> Plan:
+def _offered(wanted: Wanted, segment: Segment | None) -> Iterator[Segment]:
+    """What may stand for the prefix, the best first."""
+    behind = f"\n\n{wanted.appendix}" if wanted.appendix else ""
+    if segment is not None and segment.text.strip():
+        own = segment.by == "provider"
+        yield segment if own or not behind else replace(segment, text=segment.text + behind)
+    if wanted.fallback.strip():
+        yield Segment(wanted.upto, introduced(wanted.fallback) + behind, "extractive")
+
+
+def _with_pin(
+    plan: Plan, pinned: Injected | None, view: View, messages: Sequence[Message], upto: int
+) -> tuple[Injected, ...] | None:
+    """All that is injected beside a new summary up to *upto*. An earlier pin goes with the earlier
+    summary; what it says of a request that is still the newest is said on."""
+    before = view.injected if plan.injected is None else plan.injected
+    said = {message.text for message in messages[: view.start] if message.is_user}
+    pins = [each for each in before if each.at >= 0 and each.text in said]
+    newest = newest_request(messages)
+    if pins and pinned is None and newest is not None and newest < view.start:
+        words = messages[newest].text
+        pinned = next((Injected(upto, words) for each in pins if each.text == words), None)
+    after = tuple(each for each in before if each not in pins)
+    after += (pinned,) if pinned else ()
+    return plan.injected if after == before else after
+
+
+def _undisturbed(plan: Plan, segment: Segment, view: View, messages: Sequence[Message]) -> Plan:
     """*plan* without its edits behind the provider's own summary: thinking in what follows such a
     summary stays valid as long as all of it is sent as it was. What follows has to be of the other
     side than what was summarised last, or the provider reads both as one message."""
     upto = segment.upto
+    reason = f"the provider's own summary for the first {upto} messages"
+    if lost := lost_media(messages[view.start : upto]):
+        reason += f", without the {lost} images and documents in them"
     joins = upto < len(messages) and messages[upto].role == messages[upto - 1].role
     return replace(
         plan,
+        reason=reason,
+        results_summarised=0,
+        results_redacted=0,
         frontier=max(view.frontier, min(plan.frontier, upto)),
         frozen={},
         inputs={},
@@ -94,3 +141,17 @@ def _undisturbed(
         injected=None,
         voids_thinking=plan.voids_thinking and joins,
     )
+
+
+def digest_of(
+    history: Sequence[Message], segment: Segment | None, earlier: str, *, max_chars: int
+) -> str:
+    """What *history* was about, for another session to begin with: *segment*, where it stands for
+    all of it; a digest of what came after it, behind it; or, without one, of all, behind
+    *earlier*, what the conversation began with. At most *max_chars* characters, at least 200."""
+    if segment is None or segment.upto > len(history):
+        return digest(history, earlier, max_chars=max_chars)
+    told, later = without_title(segment.text), history[segment.upto :]
+    if later:
+        return digest(later, told, max_chars=max_chars)
+    return shorten_text(told, max(max_chars, LEAST_DIGEST_CHARS))

@@ -251,8 +251,10 @@ def _whole(opened: bytes, held: dict[str, Any]) -> bytes:
     if not held:
         return opened
     fields: dict[str, Any] = msgspec.json.decode(opened, type=dict[str, msgspec.Raw])
+    # A summary comes whole in its delta, whatever it was opened with; so the SDK reads it.
+    replaces = block_type(opened) == "compaction"
     for name, value in held.items():
-        before = bytes(fields.get(name, b""))
+        before = b"" if replaces else bytes(fields.get(name, b""))
         if isinstance(value, str) and before.startswith(b'"'):
             value = msgspec.json.decode(before, type=str) + value
         fields[name] = value

@@ -27,7 +27,8 @@ class Provider(Protocol):
         """Send *request* and yield its reply.
 
         Cancelling the task that iterates, or closing the generator, ends the request and
-        frees what it holds. *tag* names the work, for logs and idempotency keys.
+        frees what it holds. *tag* names the work, for logs and idempotency keys; its turn is 0
+        for a request beside all turns, as for a summary.
 
         Raises ProviderError, classified. Before the first event the provider may retry by
         itself, and says so in ``retried``: the session does not on top. After it, it never

@@ -84,6 +84,8 @@ class ReplayProvider:
 
     async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
         """The recorded reply for this step, in deltas. Cancellable at each of them."""
+        if not tag.turn:
+            raise ProviderError("a recording has no summaries", kind="fatal")
         reply = self._choose(tag)
         if reply is None:
             if self._exhausted == "fail":

@@ -85,7 +85,7 @@ class Actor:
             world=world,
         )
         self.book = CommandBook(state)
-        self.settings = Settings(self.core, self.book)
+        self.settings = Settings(self.core, self.book, self._reconfigured)
         self.turns = TurnQueue(self.core, self.book.forget, self.settings.apply_waiting)
         self.changes = Changes(
             self.core,
@@ -104,6 +104,9 @@ class Actor:
         self._serving = False
         self._close: c.Close | None = None
         self._error: SessionError | None = None
+
+    def _reconfigured(self) -> None:
+        self.turns.runner.reconsider()
 
     @property
     def session(self) -> str:
@@ -444,6 +447,7 @@ class Actor:
 
     def _end(self, standing: Standing) -> None:
         self.standing = standing
+        self.turns.runner.compactor.end()
         self.core.journal.stop()
         self._gone(self)
 

@@ -35,6 +35,7 @@ __all__ = [
     "checked_search",
     "checked_seed",
     "checked_session_id",
+    "checked_summary",
     "checked_user_body",
     "turn_or_moment",
     "turn_or_none_before",
@@ -157,3 +158,10 @@ def turn_or_moment(before: TurnId | str | int | float | datetime) -> int | float
             raise InvalidInput(f"{before} is no moment in seconds since the epoch")
         return before
     return turn_number(before)
+
+
+def checked_summary(text: Any) -> str:
+    """*text* as a caller's summary may be. Raises InvalidInput where it says nothing."""
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInput("the summary is empty: give it a text")
+    return clean_text(text)

@@ -22,7 +22,7 @@ from llmsession.errors import error_text
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Trigger
 
-from .config import SessionConfig
+from .config import CompactionConfig, SessionConfig
 from .context import ContextBuilder, Size
 from .core import Core
 from .offloop import off_loop
@@ -58,6 +58,7 @@ class _Question(_Snapshot, frozen=True):
     """What a plan is made for."""
 
     budget: Budget
+    config: CompactionConfig
 
 
 class Compactor:
@@ -82,6 +83,9 @@ class Compactor:
         """How large a context gained too little, and under which configuration."""
         self._waiting: list[Promise[CompactionOutcome]] = []
         self._resting: Timer | None = None
+        self._rests = False
+        """Is the session idle, and its cache about to expire?"""
+        self._closed = False
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -110,10 +114,12 @@ class Compactor:
         if compaction.schedule == "cache":
             ahead = limit * (IDLE_PERCENT if timing == "idle" else AHEAD_PERCENT) // 100
         if self._core.policy.due(size.tokens + ahead, limit):
-            self._start(size, "idle" if timing == "idle" else "threshold")
+            early: Trigger = "prefix_broken" if self._core.state.prefix_broken else "idle"
+            self._start(size, early if timing == "idle" else "threshold")
 
     def _may_start(self) -> bool:
-        return self._acts_itself() and self.is_idle and self._ready is None
+        free = self.is_idle and self._ready is None and not self._closed
+        return free and self._acts_itself()
 
     def _acts_itself(self) -> bool:
         """Does it compact without being asked, though nothing forces it? Not where the provider
@@ -142,29 +148,37 @@ class Compactor:
     def rest(self) -> None:
         """A turn has ended: shortly before the provider's cache expires, what is large may be
         compacted at no further cost, if nothing else came by then."""
-        self._unrest()
+        self.wake()
         compaction, size = self._core.config.compaction, self._core.context_size
-        if not self._acts_itself() or compaction.schedule != "cache" or size is None:
+        if self._closed or not self._acts_itself() or compaction.schedule != "cache":
             return
         delay_s = self._cache().ttl_s - IDLE_BEFORE_S
         limit = self._core.budget_tokens
-        if delay_s > 0 and self._core.policy.due(size.tokens + limit * IDLE_PERCENT // 100, limit):
-            rested = partial(self._core.report, partial(self._rested, size))
+        ahead = limit * IDLE_PERCENT // 100
+        if delay_s > 0 and size is not None and self._core.policy.due(size.tokens + ahead, limit):
+            rested = partial(self._core.report, self._rested)
             self._resting = self._core.timers.after(delay_s, rested)
 
-    def _rested(self, size: Size) -> None:
+    def _rested(self) -> None:
         if self._resting is None:
             return
-        self._resting = None
-        if self._ready is not None:
-            self._apply("idle")
-        else:
-            self.consider(size, "idle")
+        self._resting, self._rests = None, True
+        # One that waits for its moment has it now: the actor asks for it after each report.
+        if self._ready is None:
+            self.consider(self._core.size_now(), "idle")
 
-    def _unrest(self) -> None:
+    def wake(self) -> None:
+        """A turn begins: this is no time of rest any more."""
+        self._rests = False
         if self._resting is not None:
             self._resting.cancel()
             self._resting = None
+
+    def forget_plan(self) -> None:
+        """The configuration is another: what was planned under the old one is not applied,
+        unless somebody waits for it."""
+        if not self._waiting:
+            self._drop_job()
 
     def cancel(self) -> None:
         """Stop the job; what it would have decided is not applied."""
@@ -174,11 +188,17 @@ class Compactor:
 
     def close(self) -> None:
         """``cancel``, and begin nothing any more."""
+        self.end()
         self.results.close()
         self.cancel()
 
+    def end(self) -> None:
+        """Begin nothing any more; nobody waits for anything."""
+        self._closed = True
+        self.wake()
+
     def _drop_job(self) -> None:
-        self._unrest()
+        self.wake()
         if self._job is not None:
             self._job.cancel()
         # Forgotten at once: it may take a while to end, and the next one does not wait for it.
@@ -193,7 +213,8 @@ class Compactor:
         state = self._core.state
         messages = state.context_messages()
         budget = self._budget(size, trigger)
-        snapshot = _Question(state.generation, state.view, messages, budget)
+        compaction = self._core.config.compaction
+        snapshot = _Question(state.generation, state.view, messages, budget, compaction)
         self._planning = snapshot
         policy, report = self._core.policy, self._core.report
 
@@ -219,9 +240,9 @@ class Compactor:
             made = await off_loop(plan)
         if made is None or made.wanted is None:
             return made
-        segment = await self._summarising.segment(made.wanted, messages)
+        segment = await self._summarising.segment(made.wanted, messages, view)
         filled = partial(with_segment, made, segment, view, messages, budget)
-        return await off_loop(filled)
+        return filled() if len(messages) <= INLINE_MESSAGES else await off_loop(filled)
 
     def _ended(self, work: Work) -> None:
         def ended() -> None:
@@ -282,11 +303,14 @@ class Compactor:
         if self._ready is None or self.is_applying:
             return
         plan, snapshot = self._ready
-        if not self._still_stands(snapshot):
+        if not self._still_stands(snapshot) or not self._is_wanted(snapshot):
             self._ready, self._holds = None, False
             self._discard()
             return
-        if plan.trigger in ("asked", "idle") or self._core.config.compaction.schedule == "at_once":
+        if self._waiting:
+            self._apply("asked")
+            return
+        if plan.trigger == "asked" or snapshot.config.schedule == "at_once":
             self._apply(plan.trigger)
             return
         used = self._core.context_tokens
@@ -297,14 +321,25 @@ class Compactor:
             kept_before_tokens=plan.figures.get("kept_before_tokens", 0),
             expected_requests=self._expected_requests(snapshot),
             cache=self._cache(),
+            timing="idle" if self._rests else "step",
         )
         due = self._core.policy.due(used, self._core.budget_tokens)
-        # Made ahead of its mark it only goes where the prefix is written anew anyway.
-        free = decision.trigger in ("cold_cache", "prefix_broken") and self._core.state.reported
+        # Made ahead of its mark it only goes where the prefix is written anew anyway. A provider
+        # that never had anything in its cache is no such place.
+        was_cached = self._core.state.reported is not None
+        free = decision.trigger in ("prefix_broken", "idle") or (
+            decision.trigger == "cold_cache" and was_cached
+        )
         if decision.act and (due or free):
             self._apply(decision.trigger, decision.figures)
         else:
             self._holds = True
+
+    def _is_wanted(self, question: _Question) -> bool:
+        """Is what was asked still what the configuration asks?"""
+        core = self._core
+        is_limit = question.budget.limit_tokens == core.budget_tokens
+        return is_limit and question.config == core.config.compaction
 
     def _expected_requests(self, snapshot: _Question) -> int:
         made = sum(message.is_assistant for message in snapshot.messages[snapshot.view.frontier :])

@@ -224,6 +224,11 @@ class ContextBuilder:
         self._counted = messages
         return self._frame_tokens + sums[-1]
 
+    def tokens_before(self, count: int) -> int:
+        """The estimated tokens of what stands before message number *count*, from 0, of the
+        request that was sized last: system text, tools and messages."""
+        return self._frame_tokens + self._sums[count]
+
     def _size(self, message: RequestMessage) -> int:
         shown = Message(id="", session="", turn=0, role=message.role, body=message.body)
         return message_tokens(shown, self.profile)

@@ -17,6 +17,7 @@ from llmsession.compaction.rendering import (
     RUNGS,
     Passage,
     body_of,
+    is_media,
     passage_tokens,
     render,
     render_result,
@@ -44,7 +45,7 @@ from .config import SummariserConfig
 from .offloop import off_loop
 from .streaming import read_reply
 
-__all__ = ["ModelSummary", "SummaryFailed", "count_by"]
+__all__ = ["ModelSummary", "SummaryFailed", "count_by", "shown_chars"]
 
 INLINE_MESSAGES, INLINE_BYTES = 64, 256_000
 """Up to here reading a source costs less than the hop to a thread and back."""
@@ -239,7 +240,7 @@ class ModelSummary:
                 )
         except _Overflowed:
             raise SummaryFailed("the result is too long for the model") from None
-        if len(text) > most_chars or len(text) >= len(result.text):
+        if len(text) > most_chars or len(text) >= shown_chars(result, self.profile):
             raise SummaryFailed("the summary of the result is too long")
         return text
 
@@ -290,6 +291,13 @@ def _text_of(reply: Reply) -> str:
     if text is None:
         raise SummaryFailed("the reply has no text" if not said.strip() else "no summary came")
     return text
+
+
+def shown_chars(result: ToolResultBlock, profile: Profile) -> int:
+    """How many characters of text *result* costs as much as, images and documents included."""
+    content = result.content
+    media = 0 if isinstance(content, str) else sum(map(is_media, content))
+    return len(result.text) + int(media * profile.image_tokens * profile.chars_per_token)
 
 
 def count_by(profile: Profile) -> Callable[[str], int]:

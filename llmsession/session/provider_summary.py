@@ -20,7 +20,6 @@ from llmsession.compaction.validity import check_request
 from llmsession.compaction.view import View
 from llmsession.errors import InvalidRequest, ProviderError
 from llmsession.providers.protocol import Provider
-from llmsession.turns.blocks import DocumentBlock, ImageBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import ModelRequest
 from llmsession.turns.reply import Reply, ReplyBuilder
@@ -32,7 +31,7 @@ from .offloop import off_loop
 from .provider_side import ProviderSummaries
 from .streaming import read_reply
 
-__all__ = ["SignedSummary", "is_asked_for", "lost_media", "summary_request"]
+__all__ = ["SignedSummary", "is_asked_for", "summary_request"]
 
 RETRY_DELAYS_S = (2.0, 10.0, 30.0)
 OUR_BUGS = frozenset({
@@ -56,7 +55,11 @@ def is_asked_for(messages: Sequence[Message], upto: int) -> bool:
 
 
 def summary_request(
-    messages: Sequence[Message], view: View, profile: Profile, frame: Frame, asked: ProviderSummaries
+    messages: Sequence[Message],
+    view: View,
+    profile: Profile,
+    frame: Frame,
+    asked: ProviderSummaries,
 ) -> Request:
     """The request for a summary of *messages*, sent as *view* shows them, with the same model,
     system text and tools, so that thinking in what follows them stays valid.
@@ -75,9 +78,7 @@ def summary_request(
     return request
 
 
-def _summary_options(
-    given: dict[str, Any], asked: ProviderSummaries
-) -> tuple[dict[str, Any], int]:
+def _summary_options(given: dict[str, Any], asked: ProviderSummaries) -> tuple[dict[str, Any], int]:
     options = {name: value for name, value in given.items() if name not in _OF_A_REPLY}
     choice = options.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
@@ -94,23 +95,6 @@ def _summary_options(
     # The room holds the thinking, too.
     room = asked.max_tokens + (budget_tokens if isinstance(budget_tokens, int) else 0)
     return {**options, "compaction": asked.parameter()}, room
-
-
-def lost_media(messages: Sequence[Message]) -> int:
-    """How many images and documents *messages* hold, which no summary of the provider's carries."""
-    count = 0
-    for message in messages:
-        if not any(mark in bytes(message.body) for mark in (b'"image"', b'"document"')):
-            continue
-        for block in message.content:
-            if isinstance(block, ImageBlock | DocumentBlock):
-                count += 1
-            elif isinstance(block, ToolResultBlock) and isinstance(block.content, list):
-                count += sum(
-                    isinstance(part, dict) and part.get("type") in ("image", "document")
-                    for part in block.content
-                )
-    return count
 
 
 class SignedSummary:

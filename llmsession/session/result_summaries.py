@@ -19,7 +19,7 @@ from llmsession.turns.blocks import ToolResultBlock
 from llmsession.turns.messages import Message
 
 from .core import Core
-from .model_summary import ModelSummary
+from .model_summary import ModelSummary, shown_chars
 from .offloop import off_loop
 from .summarising import Asked, NotWanted, Requests, Summarising
 
@@ -32,7 +32,7 @@ INLINE_CHARS = 32_000
 
 
 class _Old(msgspec.Struct, frozen=True):
-    """A result that a model may summarise, and the extracted summary that it has."""
+    """A result that a model may summarise, and the extracted summary that it has; "" for none."""
 
     result: ToolResultBlock
     tool: str | None
@@ -65,12 +65,13 @@ class ResultSummaries:
         return ("summaries",) if self._asked else ()
 
     def consider(self) -> None:
-        """A step was journaled: ask about the results that have become old."""
+        """A step was journaled, or a turn has ended: ask about the results that have become old,
+        and forget those that are gone."""
         compaction = self._core.config.compaction
         config = compaction.summariser
+        self._prune()
         if config is None or not config.improve_results or compaction.enabled is False:
             return
-        self.prune()
         for old in self._become_old():
             self._seen.add(old.result.tool_use_id)
             self._waiting.append(old)
@@ -99,19 +100,21 @@ class ResultSummaries:
             return
         tools = {call.id: call.name for call in before.tool_calls}
         for result in message.tool_results:
-            call_id, summary = result.tool_use_id, state.summaries.get(result.tool_use_id)
-            known = call_id in self._seen or call_id in state.view.frozen or not summary
-            if summary and not known and len(result_text(result.content)) >= LEAST_TIMES * chars:
-                yield _Old(result, tools.get(call_id), summary)
+            call_id, size = result.tool_use_id, shown_chars(result, self._core.builder.profile)
+            known = call_id in self._seen or call_id in state.view.frozen
+            if not known and size >= LEAST_TIMES * chars:
+                yield _Old(result, tools.get(call_id), state.summaries.get(call_id, ""))
 
-    def prune(self) -> None:
-        """Forget what is about calls that are gone, or need no better summary any more."""
+    def _prune(self) -> None:
+        # Those of a dropped turn, and those that are shown compacted by now.
         for call_id in [call_id for call_id in self._asked if not self._is_wanted(call_id)]:
             self._asked.pop(call_id).cancel()
 
     def _is_wanted(self, call_id: str) -> bool:
         state = self._core.state
-        return call_id in state.summaries and call_id not in state.view.frozen
+        turn = state.call_turns.get(call_id)
+        stands = turn in state.open or state.ended.get(turn or 0) == "committed"
+        return stands and call_id not in state.view.frozen
 
     def _start(self) -> None:
         config = self._core.config.compaction.summariser
@@ -120,9 +123,7 @@ class ResultSummaries:
                 return
             old = self._waiting.popleft()
             call_id = old.result.tool_use_id
-            if self._core.state.summaries.get(call_id) != old.summary:
-                continue
-            if not self._is_wanted(call_id):
+            if not self._is_wanted(call_id) or not self._has_ours(old):
                 continue
             asked = self._summarising.ask(
                 f"summary of {call_id} in {self._core.session}",
@@ -133,21 +134,29 @@ class ResultSummaries:
             if asked is not None:
                 self._asked[call_id] = asked
 
+    def _has_ours(self, old: _Old) -> bool:
+        return self._core.state.summaries.get(old.result.tool_use_id, "") == old.summary
+
     async def _made(self, old: _Old, summary: ModelSummary) -> str:
         result, chars = old.result, self._core.config.compaction.summary_chars
         text = result_text(result.content)
         rules = partial(summarise, text, is_error=bool(result.is_error), max_chars=chars)
         extracted = rules() if len(text) <= INLINE_CHARS else await off_loop(rules)
-        if extracted != old.summary:
+        if (extracted or "") != old.summary:
             raise NotWanted  # it is the caller's
         return await summary.of_result(result, old.tool, chars)
 
     def _ended(self, old: _Old, text: str | None, requests: Requests) -> None:
         call_id = old.result.tool_use_id
         known = self._asked.pop(call_id, None) is not None
-        stands = self._core.state.summaries.get(call_id) == old.summary
         stored = {}
-        if text and text != old.summary and known and stands and self._is_wanted(call_id):
+        if (
+            text
+            and text != old.summary
+            and known
+            and self._has_ours(old)
+            and self._is_wanted(call_id)
+        ):
             stored = {call_id: text}
         self._summarising.charge(requests, stored)
         self._start()

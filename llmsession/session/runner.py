@@ -109,7 +109,7 @@ class TurnRunner:
             # A call past its deadline may be within its grace still: close() has to name it.
             self._core.lingering.update(n for n, work in run.works.items() if not work.is_done)
             self._ended(run)
-            self.compactor.results.prune()
+            self.compactor.results.consider()
 
     def start(self, run: Run) -> None:
         """The run's user message is durable: its turn begins."""
@@ -122,6 +122,7 @@ class TurnRunner:
         self.feed(run, resume_event(self._core.state.open[run.number], self._core.config.limits))
 
     def _start_clock(self, run: Run) -> None:
+        self.compactor.wake()
         seconds = self._core.config.limits.max_seconds
         if seconds is not None:
             self._works.after(run, "max_seconds", seconds, lambda: self._limit(run, "max_seconds"))
@@ -196,6 +197,11 @@ class TurnRunner:
         core, state = self._core, self._core.state
         built = core.builder.build(state.context_messages(), state.view, state.reported)
         core.counted(built.size)
+        # Only now it is known how large the context has become.
+        self.compactor.apply_if_ready()
+        if self.compactor.is_applying:
+            self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
+            return
         budget = core.budget_tokens
         # A request that the provider found too large has to shrink, whatever we estimated.
         ceiling = min(budget, run.sent_tokens - 1) if effect.overflows else budget
@@ -224,6 +230,25 @@ class TurnRunner:
         self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
         overflow = bool(effect.overflows)
         self.compactor.force(size, ceiling, overflow=overflow, exhausted=exhausted)
+
+    def reconsider(self) -> None:
+        """The configuration is another. With a smaller window, or where the prompt is written
+        anew anyway, a plan is made at once: it is there when the next turn begins."""
+        self.compactor.forget_plan()
+        messages = self._core.state.context_messages()
+        if self.current is not None or not messages:
+            return
+        if len(messages) > INLINE_MESSAGES:
+            self._warm(messages, self._look_again)
+        else:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        if self.current is None:
+            core = self._core
+            size = core.size_now()
+            core.counted(size)
+            self.compactor.consider(size, "idle" if core.state.prefix_broken else "step")
 
     def _warn(self, run: Run, tokens: int) -> None:
         """Tell, once, that a context has come close to its budget."""

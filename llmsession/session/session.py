@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from llmsession.compaction.digest import DIGEST_CHARS, LEAST_DIGEST_CHARS, digest
-from llmsession.compaction.segment_text import without_title
-from llmsession.compaction.shorten import shorten_text
+from llmsession.compaction.digest import DIGEST_CHARS
+from llmsession.compaction.segments import digest_of
 from llmsession.errors import InvalidConfig, InvalidInput
 from llmsession.providers.counts import Count
 from llmsession.turns import records as r
-from llmsession.turns.blocks import Content, clean_text
+from llmsession.turns.blocks import Content
 from llmsession.turns.ids import TurnId, turn_number
 from llmsession.turns.machine import tag_of
 from llmsession.turns.messages import Message, count_turns
@@ -31,6 +30,7 @@ from .checked import (
     checked_if_busy,
     checked_labels,
     checked_session_id,
+    checked_summary,
     checked_user_body,
     turn_or_moment,
     turn_or_none_before,
@@ -329,11 +329,9 @@ class LLMSession:
         not in the history, or that a later summary has in it already, and for a text that is
         empty or too long.
         """
-        if not isinstance(text, str) or not text.strip():
-            raise InvalidInput("the summary is empty: give it a text")
-        turn = turn_number(upto)
+        told, turn = checked_summary(text), turn_number(upto)
         actor = await self._live()
-        command = c.SetSummary(actor.mailbox.number(), command_id, text=clean_text(text), turn=turn)
+        command = c.SetSummary(actor.mailbox.number(), command_id, text=told, turn=turn)
         actor.put(command)
         await command.promise.wait()
 
@@ -367,13 +365,8 @@ class LLMSession:
         for an empty history. Made to seed another session with.
         """
         state = self._actor.state
-        segment = state.view.segment
-        told, later = (state.seed.text if state.seed else ""), state.history
-        if segment is not None and segment.upto <= len(state.history):
-            told, later = without_title(segment.text), state.history[segment.upto :]
-            if not later:
-                return shorten_text(told, max(max_chars, LEAST_DIGEST_CHARS))
-        return digest(later, told, max_chars=max_chars)
+        seed = state.seed.text if state.seed else ""
+        return digest_of(state.history, state.view.segment, seed, max_chars=max_chars)
 
     def conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
         """The committed history, oldest first: a reference, valid for ever, in O(1).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -19,11 +19,13 @@ __all__ = ["Settings"]
 
 
 class Settings:
-    """Takes the configuration commands of one session, and keeps those that come too early."""
+    """Takes the configuration commands of one session, and keeps those that come too early.
+    *changed* is called when a change is durable."""
 
-    def __init__(self, core: Core, book: CommandBook) -> None:
+    def __init__(self, core: Core, book: CommandBook, changed: Callable[[], None]) -> None:
         self._core = core
         self._book = book
+        self._changed = changed
         self._waiting: list[c.Configure] = []
 
     def configure(self, command: c.Configure, *, now: bool) -> None:
@@ -46,7 +48,13 @@ class Settings:
             commands=c.remembered(command.command_id, command.digest, None),
         )
         self._core.configure(config)
-        self._core.journal.write(record, self._book.answer(command))
+        answer = self._book.answer(command)
+
+        def configured() -> None:
+            answer()
+            self._changed()
+
+        self._core.journal.write(record, configured)
 
     def _shows_otherwise(self, config: SessionConfig) -> bool:
         """Is the provider's summary, that the context begins with, sent as a text from now on, or

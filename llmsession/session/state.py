@@ -451,6 +451,7 @@ class SessionState:
             stop_reason=spoken.stop_reason,
         )  # fmt: skip
         turn.staged = (*turn.staged, message)
+        self.prefix_broken = False
         count = len(self._history) + len(self._late or ()) + len(turn.staged)
         summary = summary_in(spoken.body, count - 1)
         if summary is not None:
@@ -458,7 +459,6 @@ class SessionState:
         usage = spoken.usage if spoken.context is None else spoken.context
         if usage is not None and usage.prompt_tokens:
             self.reported = Reported(count, usage, at, cleared_tokens(spoken.edits))
-            self.prefix_broken = False
         elif summary is not None:
             self._unreport()
 

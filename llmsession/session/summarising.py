@@ -152,9 +152,11 @@ class Summarising:
         cancellation."""
         side = self._core.config.compaction.provider_side
         by_provider = side.summaries if side is not None else None
-        if by_provider is not None and self._core.builder.profile.compacts_on_demand:
-            if self.may_ask() and is_asked_for(messages, wanted.upto):
-                return await self._by_provider(by_provider, messages[: wanted.upto], view)
+        takes = self._core.builder.profile.compacts_on_demand and is_asked_for(
+            messages, wanted.upto
+        )
+        if by_provider is not None and takes and self.may_ask():
+            return await self._by_provider(by_provider, messages[: wanted.upto], view)
         config = self._core.config.compaction.summariser
         if config is not None and self.may_ask():
             text = await self._by_model(config, wanted, messages)

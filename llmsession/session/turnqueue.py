@@ -253,6 +253,8 @@ class TurnQueue:
         if self.current is None:
             self._between()
             self._start_next()
+        if self.current is None:
+            self.runner.compactor.rest()
 
     def _start_next(self) -> None:
         if not self._waiting:

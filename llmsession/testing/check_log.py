@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from llmsession.compaction.boundaries import is_safe_cut
 from llmsession.compaction.plan import plan_of
 from llmsession.compaction.tokens import context_tokens
+from llmsession.compaction.view import View
 from llmsession.session.redaction import NOTHING_SAID
 from llmsession.session.state import SessionState
 from llmsession.turns import records as r
+from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
 from .breach import Findings, of_record
@@ -165,9 +169,11 @@ class CompactionRules:
             faults.append(f"the frontier went back from {view.frontier} to {record.frontier}")
         if record.frontier > len(messages):
             faults.append(f"the frontier is {record.frontier} of {len(messages)} messages")
-        refrozen = sorted(set(record.frozen) & set(view.frozen))
-        if refrozen:
-            faults.append(f"the frozen texts of {refrozen} were frozen again")
+        for name in ("frozen", "inputs", "texts"):
+            refrozen = sorted(getattr(record, name).keys() & getattr(view, name).keys())
+            if refrozen:
+                faults.append(f"the {name} of {refrozen} were frozen again")
+        faults += _cuts_astray(view, messages, record)
         passed = {
             result.tool_use_id
             for message in messages[: record.frontier]
@@ -186,10 +192,27 @@ class CompactionRules:
         return faults
 
     def after(self, state: SessionState, record: r.Record) -> None:
-        frontier, messages = state.view.frontier, len(state.context_messages())
-        if frontier > messages:
-            told = f"after {of_record(record)} the frontier is {frontier} of {messages} messages"
-            self._findings.add(9, told, seqs=[record.seq])
+        view, messages = state.view, len(state.context_messages())
+        places = {"frontier": view.frontier, "segment's end": view.start}
+        for name, place in places.items():
+            if place > messages:
+                told = f"after {of_record(record)} the {name} is {place} of {messages} messages"
+                self._findings.add(9, told, seqs=[record.seq])
 
     def end(self, state: SessionState) -> None:
         pass
+
+
+def _cuts_astray(
+    view: View, messages: Sequence[Message], record: r.CompactionApplied
+) -> Iterator[str]:
+    """What is wrong with the places at which *record* leaves something out."""
+    segment = record.segment
+    if segment is not None:
+        if segment.upto <= view.start:
+            yield f"its segment ends at {segment.upto}, and one ends at {view.start} already"
+        if not is_safe_cut(messages, segment.upto):
+            yield f"its segment ends at {segment.upto} of {len(messages)} messages, within a step"
+    for first, end in record.omitted:
+        if not 0 <= first < end <= len(messages):
+            yield f"it leaves out {first} to {end} of {len(messages)} messages"

@@ -169,14 +169,17 @@ class _Run:
             limits=TurnLimits(
                 max_steps=random.choice((4, 6)),
                 max_seconds=random.choice((0.4, 0.8)),
-                max_tokens=random.choice((None, 50)),
+                max_tokens=random.choice((None, None, 20_000)),
                 max_retries=random.choice((1, 4)),
             ),
             tool_deadline_s=0.15,
             grace_s=GRACE_S,
             queue_limit=random.choice((3, 32)),
             compaction=CompactionConfig(
+                policy=random.choice(("balanced", "balanced", "swap_tool_results")),
+                schedule=random.choice(("cache", "at_once")),
                 threshold=random.choice((0.3, 0.5)),
+                low=random.choice((0.15, 0.25)),
                 keep_recent_turns=random.choice((1, 2)),
                 keep_recent_steps=random.choice((1, 3)),
                 cap_chars=2500,

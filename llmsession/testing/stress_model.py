@@ -17,6 +17,7 @@ import anyio.lowlevel
 from llmsession.errors import ProviderError
 from llmsession.session.config import Tool, ToolOutput
 from llmsession.turns.request import Request, StepTag
+from llmsession.turns.usage import Usage
 
 from .scripted import ScriptedReply, block, call, say, think
 
@@ -65,7 +66,8 @@ class Model:
         random = Random(f"{self._seed}/{session}/{tag.turn}/{tag.step}/{tag.attempt}")
         if LAST_WORDS in bytes(request.messages[-1].body):
             return call("stubborn", {"seed": random.randrange(1 << 30)}, id="call_0")
-        return self._with_fault(random, self._reply(random, tag))
+        reply = self._with_fault(random, self._reply(random, tag))
+        return reply if random.random() < 0.1 else reply.costing(_usage(random, request))
 
     def _reply(self, random: Random, tag: StepTag) -> ScriptedReply:
         reply = ScriptedReply()
@@ -94,6 +96,8 @@ class Model:
         arguments: dict[str, Any] = {"seed": random.randrange(1 << 30)}
         if name == "recall":
             arguments = {"id": f"call_{random.randrange(3)}"}
+        elif name in CALLER_TOOLS and random.random() < 0.15:
+            arguments["text"] = words(random, 2_500)
         return call(name, arguments, id=f"call_{at}")
 
     def _with_fault(self, random: Random, reply: ScriptedReply) -> ScriptedReply:
@@ -116,6 +120,14 @@ class Model:
         if kind < 0.19:
             return reply.out_of_order()
         return reply
+
+
+def _usage(random: Random, request: Request) -> Usage:
+    """About what *request* is, most of it from the cache or into it."""
+    tokens = len(request.encode()) // random.choice((2, 3, 3, 4))
+    read = int(tokens * random.choice((0, 0.5, 0.9)))
+    written = (tokens - read) // 2
+    return Usage(tokens - read - written, random.randrange(1, 60), read, written)
 
 
 def _server_call(call_id: str) -> ScriptedReply:

@@ -155,6 +155,12 @@ def _count_record(counted: Counter[str], record: r.Record, modes: dict[str, str 
             counted["turns resumed"] += 1
         case r.CompactionApplied():
             counted["compactions"] += 1
+            counted[f"compacted {record.trigger}"] += 1
+            counted["segments"] += record.segment is not None
+            counted["inputs shortened"] += len(record.inputs)
+            counted["texts cut"] += len(record.texts)
+        case r.ContextWarned():
+            counted["warnings"] += 1
         case r.SteerAccepted():
             counted["steers"] += 1
         case r.ConversationCleared(purge=purge):

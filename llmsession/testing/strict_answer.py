@@ -51,6 +51,7 @@ class Reply(msgspec.Struct, frozen=True):
     blocks: tuple[dict[str, Any], ...]
     cost: Cost
     transformations: list[dict[str, str]] | None = None
+    applied: tuple[dict[str, Any], ...] | None = None
 
     @property
     def stop_reason(self) -> str:
@@ -149,6 +150,7 @@ def _value(reply: Reply) -> MessageReply | CompletionReply:
             stop_reason=reply.stop_reason,
             cost=reply.cost,
             transformations=reply.transformations,
+            applied=reply.applied,
         )
     return CompletionReply(
         id=f"chatcmpl-strict-{reply.received.number:06d}",

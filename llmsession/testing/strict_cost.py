@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -11,7 +11,15 @@ from llmsession.turns.usage import Usage
 
 from .strict_tokens import block_tokens
 
-__all__ = ["Cost", "PromptCost", "completion_usage", "cost_of_reply", "message_usage"]
+__all__ = [
+    "Cost",
+    "Iteration",
+    "PromptCost",
+    "completion_usage",
+    "cost_of_reply",
+    "message_usage",
+    "with_summaries",
+]
 
 THINKING = ("thinking", "redacted_thinking")
 
@@ -31,12 +39,19 @@ class PromptCost(msgspec.Struct, frozen=True, kw_only=True):
         return self.new + self.read + self.written_5m + self.written_1h
 
 
+Iteration: TypeAlias = tuple[str, PromptCost, int]
+"""One sampling: what it was for, its prompt, and its tokens of output."""
+
+
 class Cost(msgspec.Struct, frozen=True):
     """The tokens of one prompt and of its reply; ``thinking`` is a part of ``output``."""
 
     prompt: PromptCost
     output: int = 0
     thinking: int = 0
+    iterations: tuple[Iteration, ...] = ()
+    """The samplings of a request that compacts, each with its prompt and output. Those of
+    summaries are not in the fields above."""
 
     @classmethod
     def told(cls, usage: Usage) -> Cost:
@@ -52,9 +67,14 @@ class Cost(msgspec.Struct, frozen=True):
     @property
     def usage(self) -> Usage:
         """The same in the words of the rest of this library."""
-        prompt = self.prompt
-        written = prompt.written_5m + prompt.written_1h
-        return Usage(prompt.new, self.output, prompt.read, written, prompt.written_1h)
+        if self.iterations:
+            return sum((_usage(prompt, output) for _, prompt, output in self.iterations), Usage())
+        return _usage(self.prompt, self.output)
+
+
+def _usage(prompt: PromptCost, output: int) -> Usage:
+    written = prompt.written_5m + prompt.written_1h
+    return Usage(prompt.new, output, prompt.read, written, prompt.written_1h)
 
 
 def cost_of_reply(prompt: PromptCost, blocks: Iterable[dict[str, Any]]) -> Cost:
@@ -64,9 +84,25 @@ def cost_of_reply(prompt: PromptCost, blocks: Iterable[dict[str, Any]]) -> Cost:
     return Cost(prompt, max(1, sum(tokens for _, tokens in counted)), thinking)
 
 
+def with_summaries(cost: Cost, summaries: tuple[Iteration, ...]) -> Cost:
+    """*cost* with *summaries* before the sampling that it is of, if there was one."""
+    sampled = (("message", cost.prompt, cost.output),) if cost.prompt.whole else ()
+    if not sampled:
+        cost = Cost(PromptCost())
+    return msgspec.structs.replace(cost, iterations=(*summaries, *sampled))
+
+
 def message_usage(cost: Cost, *, output: int | None = None) -> dict[str, Any]:
     """``usage`` of the Messages API. *output* is what there is so far, in a stream."""
-    prompt = cost.prompt
+    told = _counts(cost.prompt, cost.output if output is None else output)
+    if cost.iterations and output is None:
+        told["iterations"] = [
+            {"type": kind, **_counts(prompt, said)} for kind, prompt, said in cost.iterations
+        ]
+    return {**told, "service_tier": "standard"}
+
+
+def _counts(prompt: PromptCost, output: int) -> dict[str, Any]:
     return {
         "input_tokens": prompt.new,
         "cache_creation_input_tokens": prompt.written_5m + prompt.written_1h,
@@ -75,8 +111,7 @@ def message_usage(cost: Cost, *, output: int | None = None) -> dict[str, Any]:
             "ephemeral_5m_input_tokens": prompt.written_5m,
             "ephemeral_1h_input_tokens": prompt.written_1h,
         },
-        "output_tokens": cost.output if output is None else output,
-        "service_tier": "standard",
+        "output_tokens": output,
     }
 
 

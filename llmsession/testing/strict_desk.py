@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
-from .scripted import ScriptedReply
+from .scripted import ScriptedReply, say
 from .strict_answer import (
     Answer,
     Reply,
@@ -17,21 +17,28 @@ from .strict_answer import (
     reply_answer,
     value_answer,
 )
-from .strict_cache import CacheLedger, prompt_tokens
-from .strict_cost import Cost, PromptCost, cost_of_reply
+from .strict_cache import CacheLedger, Part, message_parts, prompt_tokens
+from .strict_context import Context, beginning_with, find_edit
+from .strict_cost import Cost, Iteration, PromptCost, cost_of_reply, with_summaries
 from .strict_faultbook import FaultBook, Faults
 from .strict_faults import WireFault
 from .strict_judge import judge_chat, judge_message, no_json
 from .strict_models import COMPLETION_MODELS, MESSAGE_MODELS, ModelRules, family_of
 from .strict_received import Ended, HttpRequest, Received, conversation_of, without_keys
 from .strict_refusal import Api, Refusal, invalid
+from .strict_request import MessageRequest
 from .strict_routes import api_of, no_such_path, refuse_head, route_of
 from .strict_script import Playbook, ServerScript
 from .strict_seals import Sealer, transformations
+from .strict_tokens import block_tokens, text_tokens
 
-__all__ = ["Desk"]
+__all__ = ["Desk", "Summaries"]
 
 _UNTOLD = ScriptedReply().usage
+SILENT = ScriptedReply(stop_reason="compaction")
+"""What the script says of a request that pauses behind its summary."""
+Summaries: TypeAlias = Callable[[Received], ScriptedReply]
+"""What the server's own summary of a request says, and why it stopped, if not with a summary."""
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -41,6 +48,17 @@ class Chosen(msgspec.Struct, frozen=True):
     script: ScriptedReply
     blocks: tuple[dict[str, Any], ...]
     fault: WireFault | None
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a reply is made of: its blocks, its prompt, and what was done to the context.
+    ``iterations`` are the summaries that were written; None where nobody asks for them."""
+
+    blocks: tuple[dict[str, Any], ...]
+    prompt: PromptCost
+    dropped: list[dict[str, str]] | None = None
+    applied: tuple[dict[str, Any], ...] | None = None
+    iterations: tuple[Iteration, ...] | None = None
 
 
 class Desk:
@@ -54,7 +72,9 @@ class Desk:
         models: Mapping[str, ModelRules] | None = None,
         api_keys: Collection[str] | None = None,
         seed: int = 0,
+        summaries: Summaries | None = None,
     ) -> None:
+        self._summaries = summaries or _plain_summary
         self.log: list[Received] = []
         self._playbook = Playbook(script)
         self._faults = FaultBook(faults)
@@ -115,24 +135,68 @@ class Desk:
             received.body,
             self._models["messages"],
             betas=_betas(http),
+            wants_betas=True,
             counting=counting,
             sealer=self._sealer,
         )
         if isinstance(verdict, Refusal):
             return self._refuse(received, "messages", verdict)
         if counting:
-            counted = {"input_tokens": prompt_tokens(verdict.parts)}
-            return value_answer(received.number, "messages", counted)
-        chosen = self._choose(received, "messages")
+            return value_answer(received.number, "messages", _counted(verdict.context))
+        request, context = verdict.request, verdict.context
+        if request.asks_for_compaction:
+            return self._summary(received, request, context, now_s)
+        summarised = context.compacts and not _just_summarised(request)
+        pauses = summarised and context.pauses
+        chosen = self._choose(received, "messages", SILENT if pauses else None)
         if not isinstance(chosen, Chosen):
             return chosen
-        request = verdict.request
-        prompt = self._messages_cache.charge_message(
-            verdict.parts, least_tokens=request.rules.min_cache_tokens, now_s=now_s
-        )
-        blocks = self._sealer.sign(request, chosen.blocks)
+        prompt = self._charge(request, context.parts, now_s)
+        blocks = chosen.blocks
+        iterations: tuple[Iteration, ...] = ()
+        if summarised:
+            block, iteration = self._summarised(received, context, prompt)
+            blocks = (block, *(() if pauses else chosen.blocks))
+            parts = message_parts(beginning_with(request, block))
+            prompt = PromptCost() if pauses else self._charge(request, parts, now_s)
+            iterations = (iteration,)
+        blocks = self._sealer.sign(request, blocks)
         dropped = transformations(request, verdict.broken)
-        return self._reply(chosen, "messages", blocks, prompt, dropped)
+        applied = context.applied if request.body.get("context_management") else None
+        counts = find_edit(request.body, "compact_") is not None
+        told = Told(blocks, prompt, dropped, applied, iterations if counts else None)
+        return self._reply(chosen, "messages", told)
+
+    def _charge(self, request: MessageRequest, parts: Sequence[Part], now_s: float) -> PromptCost:
+        least = request.rules.min_cache_tokens
+        return self._messages_cache.charge_message(parts, least_tokens=least, now_s=now_s)
+
+    def _summarised(
+        self, received: Received, context: Context, prompt: PromptCost
+    ) -> tuple[dict[str, Any], Iteration]:
+        """The summary of a context that has passed its threshold, and what it cost."""
+        script = self._summaries(received)
+        block = {"type": "compaction", "content": _text_of(script) or None}
+        return block, ("compaction", prompt, max(1, block_tokens(block)))
+
+    def _summary(
+        self, received: Received, request: MessageRequest, context: Context, now_s: float
+    ) -> Answer:
+        """The answer to a request for a summary: a signed block, or nothing at all."""
+        script = self._summaries(received)
+        chosen = self._choose(received, "messages", script)
+        if not isinstance(chosen, Chosen):
+            return chosen
+        text = _text_of(script)
+        prompt = self._charge(request, context.parts, now_s)
+        iteration = ("compaction", prompt, max(1, text_tokens(text)))
+        blocks: tuple[dict[str, Any], ...] = ()
+        if text and script.stop_reason is None:
+            blocks = (self._sealer.sign_summary(request, text),)
+            script = script.stopping("compaction")
+        chosen = msgspec.structs.replace(chosen, script=script)
+        told = Told(blocks, PromptCost(), iterations=(iteration,))
+        return self._reply(chosen, "messages", told)
 
     def _completion(self, received: Received, now_s: float) -> Answer:
         verdict = judge_chat(received.body, self._models["completions"])
@@ -142,36 +206,35 @@ class Desk:
         if not isinstance(chosen, Chosen):
             return chosen
         prompt = self._completions_cache.charge_completion(verdict.parts, now_s=now_s)
-        return self._reply(chosen, "completions", chosen.blocks, prompt, None)
+        return self._reply(chosen, "completions", Told(chosen.blocks, prompt))
 
-    def _choose(self, received: Received, api: Api) -> Chosen | Answer:
-        """The script's reply and what goes wrong with it, or the answer in place of one."""
+    def _choose(
+        self, received: Received, api: Api, script: ScriptedReply | None = None
+    ) -> Chosen | Answer:
+        """The script's reply and what goes wrong with it, or the answer in place of one. *script*
+        is answered instead of the next one."""
         fault = self._faults.choose(received)
         received = self._note(received, fault=fault)
         if fault is not None and (refusal := fault.refusal(api)) is not None:
             return self._refuse(received, api, refusal)
-        script = self._playbook.choose(received)
+        is_given = script is not None
+        script = script or self._playbook.choose(received)
         if script is None:
             of = f" of conversation {received.conversation!r}" if received.conversation else ""
             text = f"the script has no reply for request {received.number}{of}"
             return self._refuse(received, api, invalid(text))
-        if fault is not None and fault.loses_the_reply:
+        if fault is not None and fault.loses_the_reply and not is_given:
             self._playbook.put_back(received, script)
         blocks = tuple(msgspec.json.decode(raw, type=dict[str, Any]) for raw in script.blocks)
         return Chosen(received, script, blocks, fault)
 
-    def _reply(
-        self,
-        chosen: Chosen,
-        api: Api,
-        blocks: tuple[dict[str, Any], ...],
-        prompt: PromptCost,
-        dropped: list[dict[str, str]] | None,
-    ) -> Answer:
+    def _reply(self, chosen: Chosen, api: Api, said: Told) -> Answer:
         told = chosen.script.usage
-        cost = cost_of_reply(prompt, blocks) if told == _UNTOLD else Cost.told(told)
+        cost = cost_of_reply(said.prompt, said.blocks) if told == _UNTOLD else Cost.told(told)
+        if said.iterations is not None:
+            cost = with_summaries(cost, said.iterations)
         received = self._note(chosen.received, cost=cost)
-        reply = Reply(received, api, chosen.script, blocks, cost, dropped)
+        reply = Reply(received, api, chosen.script, said.blocks, cost, said.dropped, said.applied)
         return reply_answer(reply, chosen.fault)
 
     def _list_models(self, api: Api, received: Received) -> Answer:
@@ -184,6 +247,28 @@ class Desk:
             refusal = Refusal(status=404, kind="not_found_error", message=f"model: {asked}")
             return self._refuse(received, api, refusal)
         return value_answer(received.number, api, model_entry(asked, api))
+
+
+def _plain_summary(received: Received) -> ScriptedReply:
+    return say(f"Summary of {len(received.messages)} messages.")
+
+
+def _text_of(script: ScriptedReply) -> str:
+    blocks = (msgspec.json.decode(raw, type=dict[str, Any]) for raw in script.blocks)
+    return "".join(block["text"] for block in blocks if block.get("type") == "text")
+
+
+def _just_summarised(request: MessageRequest) -> bool:
+    """Does it only ask to go on behind a summary?"""
+    last = request.dialogue()[-1:]
+    return bool(last and last[0].spots and last[0].spots[-1].kind == "compaction")
+
+
+def _counted(context: Context) -> dict[str, Any]:
+    counted: dict[str, Any] = {"input_tokens": prompt_tokens(context.parts)}
+    if context.request.body.get("context_management"):
+        counted["context_management"] = {"original_input_tokens": context.original_tokens}
+    return counted
 
 
 def _json(raw: bytes) -> Any:

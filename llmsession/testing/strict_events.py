@@ -39,6 +39,8 @@ class MessageReply(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost
     transformations: list[dict[str, str]] | None = None
     """Which thinking the model did not read; None where the request does not ask."""
+    applied: tuple[dict[str, Any], ...] | None = None
+    """The edits that were made of the context; None where the request asks for none."""
 
 
 def sse(event: str, fields: Mapping[str, Any]) -> bytes:
@@ -63,6 +65,7 @@ def message_body(reply: MessageReply) -> bytes:
             "stop_reason": reply.stop_reason,
             "stop_sequence": reply.stop_sequence,
             "usage": message_usage(reply.cost),
+            **_management(reply),
         }
     )
 
@@ -77,8 +80,14 @@ def message_events(reply: MessageReply, *, delta_chars: int) -> list[bytes]:
     if inside:
         inside[0] += PING
     delta = {"stop_reason": reply.stop_reason, "stop_sequence": reply.stop_sequence}
-    end = sse("message_delta", {"delta": delta, "usage": message_usage(reply.cost)})
+    told = {"delta": delta, "usage": message_usage(reply.cost), **_management(reply)}
+    end = sse("message_delta", told)
     return [start, *inside, end + sse("message_stop", {})]
+
+
+def _management(reply: MessageReply) -> dict[str, Any]:
+    applied = reply.applied
+    return {} if applied is None else {"context_management": {"applied_edits": applied}}
 
 
 def _opening(reply: MessageReply) -> dict[str, Any]:
@@ -99,6 +108,10 @@ def _opening(reply: MessageReply) -> dict[str, Any]:
 def _block_events(index: int, block: dict[str, Any], size: int) -> Iterator[bytes]:
     kind = str(block.get("type"))
     opened = dict(block)
+    if kind == "compaction" and block.get("signature"):  # one that was asked for comes whole
+        yield sse("content_block_start", {"index": index, "content_block": opened})
+        yield sse("content_block_stop", {"index": index})
+        return
     for name, empty in _EMPTY.get(kind, {}).items():
         if name in block:
             opened[name] = empty

@@ -14,7 +14,7 @@ import anyio.abc
 import anyio.lowlevel
 import h11
 
-from .strict_desk import Desk
+from .strict_desk import Desk, Summaries
 from .strict_faultbook import Faults
 from .strict_models import ModelRules
 from .strict_received import Ended, Received
@@ -37,7 +37,8 @@ class StrictServer:
     valid requests: one for each in order (None for none), a function, or RandomFaults. A reply
     that a fault kept from its client is the next one again. *clock* gives the seconds that the
     cache lives by. *models* adds to the models that are known, or changes them. *api_keys*, if
-    given, are the only ones that are let in. Equal *seed*, equal signatures.
+    given, are the only ones that are let in. Equal *seed*, equal signatures. *summaries* says
+    what its own summaries of conversations say, by the request that they are for.
     """
 
     def __init__(
@@ -50,8 +51,16 @@ class StrictServer:
         api_keys: Collection[str] | None = None,
         seed: int = 0,
         port: int = 0,
+        summaries: Summaries | None = None,
     ) -> None:
-        self._desk = Desk(script, faults=faults, models=models, api_keys=api_keys, seed=seed)
+        self._desk = Desk(
+            script,
+            faults=faults,
+            models=models,
+            api_keys=api_keys,
+            seed=seed,
+            summaries=summaries,
+        )
         self._clock = clock
         self._port = port
         self._listener: socket.socket | None = None

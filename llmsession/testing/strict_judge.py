@@ -6,16 +6,19 @@ sends a request, so that the two can disagree.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from .strict_cache import Part, completion_parts, message_parts, prompt_tokens
+from .strict_cache import Part, completion_parts, prompt_tokens
+from .strict_context import Context, context_of
 from .strict_models import ModelRules, family_of
 from .strict_refusal import Refusal, invalid
 from .strict_request import MessageRequest, read_request
 from .strict_rules import MESSAGE_RULES
+from .strict_rules_betas import beta_faults, edit_faults
 from .strict_rules_chat import CHAT_RULES
 from .strict_rules_options import OPTION_RULES
 from .strict_seals import Broken, Sealer, refused_seal
@@ -23,14 +26,21 @@ from .strict_shape import shape_faults
 
 __all__ = ["AcceptedChat", "AcceptedMessage", "judge_chat", "judge_message", "no_json"]
 
+_CODE = re.compile(r": (compaction_[a-z_]+): ")
+
 
 class AcceptedMessage(msgspec.Struct, frozen=True):
     """A Messages request that breaks no rule. ``broken`` are seals that do not hold and that are
     let pass, as the real API lets them."""
 
     request: MessageRequest
-    parts: list[Part]
+    context: Context
     broken: tuple[Broken, ...]
+
+    @property
+    def parts(self) -> list[Part]:
+        """The request as the model reads it, for the cache."""
+        return self.context.parts
 
 
 class AcceptedChat(msgspec.Struct, frozen=True):
@@ -45,10 +55,12 @@ def judge_message(
     models: Mapping[str, ModelRules],
     *,
     betas: Sequence[str] = (),
+    wants_betas: bool = False,
     counting: bool = False,
     sealer: Sealer | None = None,
 ) -> AcceptedMessage | Refusal:
-    """*counting* is for ``count_tokens``. Without a *sealer* no signature is looked at."""
+    """*counting* is for ``count_tokens``. Without a *sealer* no signature is looked at.
+    *wants_betas*: what needs a beta is refused where the header does not name it."""
     if not isinstance(body, dict):
         return invalid("Input should be a valid dictionary or object to extract fields from")
     if (fault := _first(shape_faults(body, counting=counting))) is not None:
@@ -58,17 +70,28 @@ def judge_message(
         text = f"model: {body['model']}"
         return Refusal(status=404, kind="not_found_error", message=text)
     request = read_request(body, family, models[family], betas)
-    rules = [*MESSAGE_RULES.values(), *OPTION_RULES.values()]
+    rules = [*MESSAGE_RULES.values(), *OPTION_RULES.values(), edit_faults]
+    if wants_betas:
+        rules.insert(0, beta_faults)
     if (fault := _first(text for rule in rules for text in rule(request))) is not None:
-        return invalid(fault)
+        return _invalid(fault)
+    if sealer is not None and (fault := sealer.refused_summary(request)) is not None:
+        return _invalid(fault)
     broken = tuple(sealer.check(request)) if sealer is not None else ()
     said = (refused_seal(request, one) for one in broken)
     if (fault := _first(text for text in said if text is not None)) is not None:
         return invalid(fault)
-    parts = message_parts(request)
-    if not counting and (fault := _first(_size_faults(request, parts))) is not None:
+    context = context_of(request)
+    if not counting and (fault := _first(_size_faults(request, context.parts))) is not None:
         return invalid(fault)
-    return AcceptedMessage(request, parts, broken)
+    return AcceptedMessage(request, context, broken)
+
+
+def _invalid(fault: str) -> Refusal:
+    """A refusal whose text may name the code that stands in its details."""
+    found = _CODE.search(fault)
+    refusal = invalid(fault)
+    return msgspec.structs.replace(refusal, error_code=found.group(1)) if found else refusal
 
 
 def _size_faults(request: MessageRequest, parts: list[Part]) -> Iterator[str]:

@@ -31,6 +31,10 @@ class ModelRules(msgspec.Struct, frozen=True, kw_only=True):
     """May ``messages`` hold some with the role ``system``?"""
     window_holds_output: bool = False
     """Is a request refused whose prompt and ``max_tokens`` do not fit the window together?"""
+    compacts: bool = False
+    """Does it summarise a conversation, at a threshold or on demand?"""
+    keeps_thinking: bool = False
+    """Is the thinking of earlier turns kept where nobody says how much of it?"""
     reasons: bool = False
     """Of chat completions: is it a reasoning model, with parameters of its own?"""
 
@@ -38,17 +42,30 @@ class ModelRules(msgspec.Struct, frozen=True, kw_only=True):
 _OLD = ModelRules(prefill=True, max_output_tokens=8192, window_holds_output=True)
 _FOUR = ModelRules(prefill=True, window_holds_output=True)
 _FOUR_FIVE = ModelRules(prefill=True)
-_SIX = ModelRules(max_output_tokens=128_000, context_tokens=1_000_000, adaptive_thinking=True)
+_SIX = ModelRules(
+    max_output_tokens=128_000,
+    context_tokens=1_000_000,
+    adaptive_thinking=True,
+    compacts=True,
+    keeps_thinking=True,
+)
 _LATE = ModelRules(
     max_output_tokens=128_000,
     context_tokens=1_000_000,
     adaptive_thinking=True,
     manual_thinking=False,
     system_messages=True,
+    compacts=True,
+    keeps_thinking=True,
 )
 _BOUND = msgspec.structs.replace(_LATE, binds_thinking=True)
 _TEST = ModelRules(
-    binds_thinking=True, adaptive_thinking=True, system_messages=True, window_holds_output=True
+    binds_thinking=True,
+    adaptive_thinking=True,
+    system_messages=True,
+    window_holds_output=True,
+    compacts=True,
+    keeps_thinking=True,
 )
 
 MESSAGE_MODELS: dict[str, ModelRules] = {

@@ -33,6 +33,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     param: str | None = None
     code: str | None = None
     retry_after_s: float | None = None
+    error_code: str | None = None
+    """What the Messages API calls the fault in its details."""
 
     def headers(self) -> list[tuple[str, str]]:
         """When to come back, in whole seconds and in milliseconds; nothing if it is not said."""
@@ -126,7 +128,9 @@ def error_body(refusal: Refusal, api: Api, request_id: str) -> bytes:
     """The JSON that tells a client."""
     body: dict[str, Any]
     if api == "messages":
-        error = {"type": refusal.kind, "message": refusal.message}
+        error: dict[str, Any] = {"type": refusal.kind, "message": refusal.message}
+        if refusal.error_code is not None:
+            error["details"] = {"error_code": refusal.error_code}
         body = {"type": "error", "error": error, "request_id": request_id}
     else:
         body = {

@@ -53,6 +53,8 @@ def v2_the_user_speaks_last(request: MessageRequest) -> Iterator[str]:
         return
     if any(is_server_call(spot.kind) for spot in last[0].spots):
         return
+    if last[0].spots and last[0].spots[-1].kind == "compaction":
+        return
     if not request.rules.prefill:
         yield (
             "This model does not support assistant message prefill. The conversation must end"

@@ -16,7 +16,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -64,12 +64,48 @@ class Sealer:
 
     def __init__(self, seed: int = 0) -> None:
         self._key = hashlib.sha256(b"strict server %d" % seed).digest()
+        self._summaries: dict[str, Summarised] = {}
+        """The signed summaries that were made, by their signatures."""
+
+    def sign_summary(self, request: MessageRequest, content: str) -> dict[str, Any]:
+        """The block that stands for all messages of *request*."""
+        walk = self._walk(request)
+        for run in request.runs:
+            for spot in run.spots:
+                walk.pass_by(run, spot, self._read(spot.block))
+        bound = walk.messages() + content.encode("utf-8", "replace")
+        mac = hmac.digest(self._key, b"summary" + bound, "sha256")
+        signature = f"{_PREFIX}summary.{base64.b64encode(mac).decode()}"
+        self._summaries[signature] = walk.summarised(content)
+        return {"type": "compaction", "content": content, "signature": signature}
+
+    def refused_summary(self, request: MessageRequest) -> str | None:
+        """What the real API answers to a signed summary that is not as it was made."""
+        for spot in request.spots():
+            signature = spot.block.get("signature") if spot.kind == "compaction" else None
+            if not isinstance(signature, str):
+                continue
+            made = self._summaries.get(signature)
+            if made is None:
+                return (
+                    f"{spot.where}: compaction_signature_invalid: Invalid `signature` in"
+                    " `compaction` block"
+                )
+            if made.content != spot.block.get("content"):
+                return (
+                    f"{spot.where}: compaction_content_mismatch: the `content` of the `compaction`"
+                    " block differs from the text its `signature` recorded"
+                )
+        return None
+
+    def _walk(self, request: MessageRequest) -> _Walk:
+        return _Walk(self._key, request, self._summaries)
 
     def sign(
         self, request: MessageRequest, blocks: Sequence[dict[str, Any]]
     ) -> tuple[dict[str, Any], ...]:
         """The blocks of a reply to *request*, its thinking signed, whatever signature it had."""
-        walk = _Walk(self._key, request)
+        walk = self._walk(request)
         for run in request.runs:
             for spot in run.spots:
                 walk.pass_by(run, spot, self._read(spot.block))
@@ -86,7 +122,7 @@ class Sealer:
     def check(self, request: MessageRequest) -> Iterator[Broken]:
         """Every seal in *request* that does not hold, in order. What a model does not bind is
         not looked at, but for the latest assistant message, which no model lets be changed."""
-        walk = _Walk(self._key, request)
+        walk = self._walk(request)
         replies = [run for run in request.runs if run.role == "assistant"]
         for run in request.runs:
             for spot in run.spots:
@@ -156,11 +192,23 @@ class Sealer:
         return Seal(family, system, tools, messages, local, previous, count, raw[-16:])
 
 
+class Summarised(NamedTuple):
+    """What stood at the end of the messages that a signed summary stands for: what follows it is
+    bound to that, as if they were there."""
+
+    content: str
+    hash: hmac.HMAC
+    role: str
+
+
 class _Walk:
     """What stands before a place in a request, while it is read from its beginning."""
 
-    def __init__(self, key: bytes, request: MessageRequest) -> None:
+    def __init__(
+        self, key: bytes, request: MessageRequest, summaries: Mapping[str, Summarised]
+    ) -> None:
         self.request = request
+        self._summaries = summaries
         self._key = key
         self.family = self._short(request.family.encode(), 8)
         self.system = self._short(b"\n".join(canonical_block(one) for one in request.system), 8)
@@ -180,11 +228,21 @@ class _Walk:
             if seal is not None and seal.family == self.family:
                 self.previous = seal.mac
             return
-        if spot.kind == "compaction":  # what is bound begins with the latest summary
+        if spot.kind == "compaction":
+            made = self._summaries.get(str(spot.block.get("signature")))
+            if made is not None:
+                self._hash, self._role = made.hash.copy(), made.role
+                self._in_run, self.previous = [], _NONE
+                return
+            # What is bound begins with the latest summary.
             self._hash = hmac.new(self._key, b"messages", "sha256")
         said = canonical_block(spot.block)
         self._hash.update(b"\x01" + said)
         self._in_run.append(said)
+
+    def summarised(self, content: str) -> Summarised:
+        """A summary with *content* of all that is passed."""
+        return Summarised(content, self._hash.copy(), self._role)
 
     def start_reply(self) -> None:
         """A reply begins here; it may go on with an assistant message that stands already."""

@@ -83,7 +83,9 @@ class Feed(Listener):
         try:
             while not self._over and self._cursor < self._head:
                 await self._outbox.wait_for_room()
-                page = await self._listening.read(self._cursor, PAGE)
+                # Not past the head: what is in the log and not published yet is told by the hub.
+                behind = self._head - self._cursor
+                page = await self._listening.read(self._cursor, min(PAGE, behind))
                 for stored in page:
                     await self._outbox.wait_for_room(2 * len(stored.body))
                     if self._over:

@@ -152,6 +152,9 @@ WAITS: dict[type[w.SessionCommand], Callable[[LLMSession, Any], Awaitable[Any]]]
     w.StoreSummaries: lambda handle, command: handle.store_compact_summaries(
         command.summaries, command_id=command.command_id
     ),
+    w.SetSummary: lambda handle, command: handle.set_summary(
+        command.text, upto=command.upto, command_id=command.command_id
+    ),
     w.Close: lambda handle, _: handle.close(),
 }
 

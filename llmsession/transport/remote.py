@@ -31,6 +31,7 @@ from llmsession.session.checked import (
     checked_search,
     checked_seed,
     checked_session_id,
+    checked_summary,
     checked_user_body,
     turn_or_moment,
     turn_or_none_before,
@@ -279,6 +280,13 @@ class RemoteSession:
         """As ``LLMSession.store_compact_summaries``."""
         cleaned = {clean_text(call_id): clean_text(text) for call_id, text in summaries.items()}
         await self._change(w.StoreSummaries, command_id, summaries=cleaned)
+
+    async def set_summary(
+        self, text: str, *, upto: TurnId | str | int, command_id: str | None = None
+    ) -> None:
+        """As ``LLMSession.set_summary``."""
+        told, turn = checked_summary(text), turn_number(upto)
+        await self._change(w.SetSummary, command_id, text=told, upto=turn)
 
     async def close(self) -> Closed:
         """As ``LLMSession.close``: it ends for every client of the service."""

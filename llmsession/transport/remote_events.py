@@ -84,8 +84,6 @@ class RemoteSubscription(Subscription):
             return  # of a newer service: a kind that is not known here
 
     def _record(self, event: w.Event) -> None:
-        if self._received is not None and event.seq <= self._received:
-            return
         self._received = event.seq
         record = decode_record(bytes(event.body))
         if event.kind == "turn.resumed":

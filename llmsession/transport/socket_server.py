@@ -52,6 +52,7 @@ class SocketServer:
         self._peers: set[_Peer] = set()
         self._server: asyncio.Server | None = None
         self._file: tuple[int, int] | None = None
+        self._stopped = False
 
     @property
     def address(self) -> str:
@@ -91,12 +92,16 @@ class SocketServer:
 
     async def stop_listening(self) -> None:
         """Take no more connections. Those that there are stay."""
+        self._stopped = True
         if self._server is not None:
             self._server.close()
             if self._file is not None:
                 await asyncio.to_thread(_unlink_ours, self._asked.path, self._file)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stopped:  # it was accepted in the moment that the server stopped
+            writer.transport.abort()
+            return
         peer = _Peer(self._service, reader, writer)
         if await peer.admitted():
             self._peers.add(peer)

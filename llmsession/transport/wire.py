@@ -56,6 +56,7 @@ __all__ = [
     "Rewind",
     "Send",
     "SessionCommand",
+    "SetSummary",
     "Status",
     "StoreSummaries",
     "Submit",
@@ -296,6 +297,13 @@ class StoreSummaries(_Remembered, frozen=True, kw_only=True, tag="store_summarie
     summaries: dict[str, str]
 
 
+class SetSummary(_Remembered, frozen=True, kw_only=True, tag="set_summary"):
+    """``text`` in place of all messages up to the end of turn ``upto``. Answered with null."""
+
+    text: str
+    upto: int
+
+
 class Close(_SessionCommand, frozen=True, kw_only=True, tag="close"):
     """End the session here. Answered with a Closed."""
 
@@ -333,6 +341,7 @@ SessionCommand: TypeAlias = (
     | Label
     | Configure
     | StoreSummaries
+    | SetSummary
     | Close
     | Delete
 )

@@ -70,6 +70,6 @@ def test_every_message_is_in_one_run_in_order_and_no_run_is_empty_or_too_long(
     assert len(flat) == len(source)
     for shown, given_one in zip(flat, source, strict=True):
         fits = passage_tokens(given_one, PROFILE) <= most_tokens
-        assert shown == given_one if fits else shown.text.startswith(given_one.parts[0])
+        assert shown == given_one if fits else shown.text.startswith(f"[{flat.index(shown)}]")
     for run in runs:
         assert sum(passage_tokens(each, PROFILE) for each in run) <= most_tokens

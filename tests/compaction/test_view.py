@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsession.compaction.plan import Plan
 from llmsession.compaction.view import View
+from llmsession.turns.records import Segment
 
 
 def plan(frontier: int, frozen: dict[str, str], *, voids_thinking: bool = True) -> Plan:
@@ -57,6 +61,23 @@ def test_applying_changes_neither_the_view_nor_the_plan() -> None:
     view.applied(applied, 9)
     assert view.frozen == {"a": "A"}
     assert applied.frozen == {"b": "B"}
+
+
+def segment(upto: int, text: str, by: Any = "extractive") -> Plan:
+    return msgspec.structs.replace(plan(0, {}), segment=Segment(upto, text, by))
+
+
+def test_a_segment_is_only_followed_by_a_longer_one() -> None:
+    view = View().applied(segment(4, "one"), 8)
+    for other in (segment(3, "shorter"), segment(4, "as long"), segment(3, "told", "caller")):
+        assert view.applied(other, 8).segments == view.segments
+    assert [each.text for each in view.applied(segment(6, "two"), 8).segments] == ["one", "two"]
+
+
+def test_the_callers_segment_takes_the_place_of_one_of_the_same_length() -> None:
+    view = View().applied(segment(2, "zero"), 8).applied(segment(4, "one"), 8)
+    told = view.applied(segment(4, "told", "caller"), 8)
+    assert [each.text for each in told.segments] == ["zero", "told"]
 
 
 def test_a_cap_is_added_beside_the_others_and_leaves_the_version() -> None:

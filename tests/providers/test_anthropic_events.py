@@ -14,6 +14,7 @@ from anthropic._streaming import SSEDecoder
 from llmsession import ProviderError, Usage
 from llmsession.providers.anthropic_events import AnthropicEvents, StreamFault
 from llmsession.turns.reply import Reply, ReplyBuilder
+from llmsession.turns.edits import AppliedEdit
 from llmsession.turns.stream import (
     BlockDelta,
     BlockStarted,
@@ -187,7 +188,7 @@ def test_a_block_that_is_not_known_grows_by_its_own_deltas() -> None:
     assert json.loads(whole.blocks[0]) == {
         "type": "compaction",
         "content": "a summary",
-        "encrypted_content": "xy",
+        "encrypted_content": "y",
         "extra": {"n": 1},
     }
 
@@ -207,6 +208,54 @@ def test_usage_is_cumulative_and_what_is_not_repeated_stays() -> None:
     reported = [event.usage for event in events if isinstance(event, UsageReported)]
     assert reported == [Usage(5, 7, 100, 20), Usage(6, 9, 100, 20), Usage(6, 11, 100, 20)]
     assert reply(events).usage == Usage(6, 11, 100, 20)
+
+
+ITERATIONS = [
+    {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500},
+    {"type": "message", "input_tokens": 20_000, "output_tokens": 700},
+    {
+        "type": "message",
+        "input_tokens": 3_000,
+        "output_tokens": 300,
+        "cache_read_input_tokens": 20_700,
+    },
+]
+
+
+def test_all_iterations_are_paid_for_and_the_context_is_that_of_the_last_sampling() -> None:
+    told = {"input_tokens": 23_000, "output_tokens": 1_000, "iterations": ITERATIONS}
+    whole = reply(read(start(input_tokens=23_000, output_tokens=1), *ended(**told)))
+    assert whole.usage == Usage(203_000, 4_500, 20_700)
+    assert whole.context == Usage(3_000, 300, 20_700)
+
+
+def test_a_summary_is_never_taken_for_the_size_of_the_context() -> None:
+    told = {"input_tokens": 0, "output_tokens": 0, "iterations": ITERATIONS[:1]}
+    whole = reply(read(start(input_tokens=0, output_tokens=0), *ended("compaction", **told)))
+    assert whole.usage == Usage(180_000, 3_500)
+    assert whole.context == Usage()
+    last = reply(read(start(), *ended(input_tokens=5, iterations=[ITERATIONS[1], ITERATIONS[0]])))
+    assert last.context == Usage(20_000, 700)
+
+
+def test_one_sampling_alone_needs_no_second_figure() -> None:
+    told = {"input_tokens": 20_000, "output_tokens": 700, "iterations": ITERATIONS[1:2]}
+    whole = reply(read(start(input_tokens=20_000), *ended(**told)))
+    assert (whole.usage, whole.context) == (Usage(20_000, 700), None)
+
+
+def test_what_the_provider_cleared_is_told_with_the_end() -> None:
+    edit = {"type": "clear_tool_uses_20250919", "cleared_tool_uses": 8, "cleared_input_tokens": 50}
+    unknown = {"type": "clear_more_20300101", "cleared_input_tokens": 7, "cleared_more": 1}
+    told, stopped = ended(output_tokens=3)
+    told["context_management"] = {"applied_edits": [edit, unknown]}
+    whole = reply(read(start(input_tokens=5), told, stopped))
+    assert whole.edits == (
+        AppliedEdit("clear_tool_uses_20250919", 50, 8),
+        AppliedEdit("clear_more_20300101", 7),
+    )
+    told["context_management"] = None
+    assert reply(read(start(input_tokens=5), told, stopped)).edits == ()
 
 
 def test_what_is_written_to_the_cache_for_an_hour_is_told_apart() -> None:

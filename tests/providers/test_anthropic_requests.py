@@ -226,3 +226,39 @@ def test_every_body_is_valid_equal_for_equal_requests_and_the_request_but_for_br
         return [bare(item) for item in value] if isinstance(value, list) else value
 
     assert bare(decoded["messages"]) == body(made, None)["messages"]
+
+
+SIGNED = {"type": "compaction", "content": "said", "signature": "s"}
+UNSIGNED = {"type": "compaction", "content": "said"}
+
+
+@pytest.mark.parametrize(
+    ("contents", "options", "betas"),
+    [
+        (["hi"], {}, ()),
+        (
+            ["hi"],
+            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+            ("context-management-2025-06-27",),
+        ),
+        (
+            ["hi"],
+            {
+                "context_management": {
+                    "edits": [{"type": "clear_thinking_20251015"}, {"type": "compact_20260112"}]
+                }
+            },
+            ("context-management-2025-06-27", "compact-2026-01-12"),
+        ),
+        (["hi"], {"compaction": {"type": "summarize"}}, ("compact-2026-09-04",)),
+        ([[SIGNED, {"type": "text", "text": "hi"}]], {}, ("compact-2026-09-04",)),
+        (["a", [UNSIGNED], "b"], {}, ("compact-2026-01-12",)),
+        ([[SIGNED]], {"betas": ["compact-2026-09-04", "x"]}, ("compact-2026-09-04", "x")),
+    ],
+)
+def test_what_a_request_says_of_compaction_names_the_betas_that_it_needs(
+    contents: list[Any], options: dict[str, Any], betas: tuple[str, ...]
+) -> None:
+    request = ask(*contents, model="claude-opus-5-5", **options)
+    assert messages_body(request, cache=None)[1] == betas
+    assert count_body(request)[1] == betas

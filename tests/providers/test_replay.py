@@ -85,6 +85,13 @@ async def test_it_plays_turn_by_turn_and_step_by_step() -> None:
     assert await text(provider, 3) == "three"
 
 
+async def test_a_request_beside_all_turns_takes_no_recorded_reply() -> None:
+    provider = ReplayProvider(THREE_TURNS)
+    with pytest.raises(ProviderError, match="no summaries"):
+        await play(provider, 0)
+    assert await text(provider, 1) == "one"
+
+
 async def test_turn_numbers_may_have_gaps() -> None:
     provider = ReplayProvider(THREE_TURNS)
     assert [await text(provider, turn) for turn in (4, 7, 19)] == ["one", "two a", "three"]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 
-from llmsession import MemoryStore, SessionManager, StoreError
-from llmsession.testing.scripted import Script, ScriptedProvider, say
+from llmsession import MemoryStore, SessionManager, StoreError, records
+from llmsession.store.protocol import AppendResult, Batch
+from llmsession.testing.scripted import Script, ScriptedProvider, call, say
 from llmsession.transport import Connection, Limits, Service
 from llmsession.transport import wire as w
 from tests.transport.places import CONFIG, until
@@ -108,6 +109,22 @@ async def test_frames_of_one_session_are_begun_in_order_though_it_is_cold() -> N
         assert ends == ["aborted"] * 20 + ["committed"] * 10
 
 
+async def test_a_command_does_not_overtake_large_results_that_need_a_thread() -> None:
+    async with bare([call("ls", id="c1"), "done"]) as on:
+        session = await on.service.manager.open("s")
+        await session.configure(tools=[{"name": "ls"}])
+        await session.send("look")
+        await until(lambda: bool(session.open_calls()))
+        large = w.Result("c1", msgspec.Raw(b'"%s"' % (b"x" * 400_000)))
+        on.say(w.Submit(id=1, session="s", results=(large,)))
+        on.say(w.Label(id=2, session="s", labels={"a": "b"}))
+        replies = [await on.hear(), await on.hear()]
+        assert [reply.id for reply in replies if isinstance(reply, w.Reply)] == [1, 2]
+        log = [records.decode_record(row.body) for row in await on.service.manager.store.read("s")]
+        kinds = [type(record) for record in log]
+        assert kinds.index(records.ToolsAnswered) < kinds.index(records.SessionLabelled)
+
+
 async def test_it_wakes_its_transport_and_says_when_it_is_over() -> None:
     async with bare() as on:
         before = on.woken
@@ -164,6 +181,30 @@ async def test_a_reader_whose_log_cannot_be_read_is_told_and_the_others_are_not(
         event = await on.hear()
         assert isinstance(event, w.Event)
         assert (event.subscription, event.seq) == (6, 102)
+
+
+async def test_a_record_that_is_in_the_log_and_not_published_yet_is_told_once() -> None:
+    async with bare() as on:
+        session = await on.service.manager.open("s")
+        store = on.service.manager.store
+        append, held = store.append, list[Callable[[], None]]()
+
+        def acknowledged_late(batch: Batch, done: Callable[[AppendResult], None]) -> None:
+            append(batch, lambda result: held.append(lambda: done(result)))
+
+        store.append = acknowledged_late  # type: ignore[method-assign]  # a slow store
+        labelling = asyncio.ensure_future(session.label({"a": "b"}))
+        await until(lambda: bool(held))
+        on.say(w.Subscribe(id=5, session="s", after=0))
+        assert isinstance(await on.hear(), w.Reply)
+        assert isinstance(await on.hear(), w.Event)
+        await asyncio.sleep(0.01)
+        held.pop()()
+        await labelling
+        on.say(w.Status(id=6, session="s"))
+        told = [await on.hear(), await on.hear()]
+        assert [each.seq if isinstance(each, w.Event) else each for each in told[:1]] == [2]
+        assert isinstance(told[1], w.Reply)
 
 
 async def test_a_subscription_id_is_used_once_at_a_time() -> None:

@@ -282,21 +282,6 @@ async def test_sends_are_accepted_in_the_order_in_which_they_were_called(at: At)
         assert said == [f"{number}" for number in range(60)]
 
 
-async def test_large_results_do_not_let_a_later_command_overtake_them(at: At) -> None:
-    async with at([call("ls", id="c1"), "done", "again"]) as place:
-        session = await place.session(tools=[LS])
-        turn = await session.send("look")
-        await first(aiter(turn), ToolUse)
-        results = [ToolResult("c1", "x" * 200_000)]
-        submitted = asyncio.ensure_future(session.submit_tool_results(results))
-        if place.service is None:
-            await submitted  # embedded, preparing them takes a thread before they are enqueued
-        steered = asyncio.ensure_future(session.send("and", when_busy="steer"))
-        await submitted
-        assert (await steered).id == turn.id
-        await turn.text()
-
-
 async def test_a_send_while_a_turn_is_open_does_as_it_is_told(at: At) -> None:
     async with at([never(), "two", "three"]) as place:
         session = await place.session()
@@ -494,6 +479,22 @@ async def test_a_compaction_is_asked_for_and_summaries_are_given(at: At) -> None
         assert b"it was long" in (await session.read_context()).encode()
         with pytest.raises(UnknownToolCall):
             await session.store_compact_summaries({"c7": "x"})
+
+
+async def test_the_callers_summary_stands_for_the_beginning(at: At) -> None:
+    async with at(["one", "two"]) as place:
+        session = await place.session()
+        for text in ("hello", "and on"):
+            await (await session.send(text)).text()
+        await session.set_summary("they said hello", upto="u1")
+        shown = (await session.read_context()).encode()
+        assert b"they said hello" in shown
+        assert b"one" not in shown
+        await session.set_summary("all of it", upto=2)
+        assert await session.read_summary() == "all of it"
+        for text, upto in (("late", 3), ("early", 1), ("", 2)):
+            with pytest.raises(InvalidInput):
+                await session.set_summary(text, upto=upto)
 
 
 # Errors.

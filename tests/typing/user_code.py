@@ -46,11 +46,13 @@ from llmsession import (
     TurnOutcome,
     Usage,
     WhenBusy,
+    connect,
     count_turns,
     records,
 )
 from llmsession.testing import ScriptedProvider, StressPlan, StressReport, run_stress, say
 from llmsession.transcripts import Conversation
+from llmsession.transport import ManagerInterface, RemoteManager, RemoteSession
 from llmsession.turns import ReplyEnded, ReplyStarted, StreamEvent
 
 
@@ -171,6 +173,25 @@ async def agent(messages: tuple[Message, ...]) -> None:
         again = await manager.open(session.id, tools=[Tool(name="look_up", run=look_up)])
         await again.close()
         await history(manager, session)
+
+
+async def anywhere(sessions: ManagerInterface) -> str:
+    """Runs on embedded and remote sessions alike."""
+    session = await sessions.create(SessionConfig(model="m"))
+    turn = await session.send("hello")
+    async for event in turn:
+        print(told(event))
+    assert_type(await session.read_conversation(), tuple[Message, ...])
+    return await turn.text()
+
+
+async def remote(manager: SessionManager) -> None:
+    async with connect("unix:/run/llmsession.sock", token="t") as sessions:
+        assert_type(sessions, RemoteManager)
+        await anywhere(sessions)
+        fork = await (await sessions.open("s")).fork(at="a3")
+        assert_type(fork, RemoteSession)
+    await anywhere(manager)
 
 
 async def history(manager: SessionManager, session: LLMSession) -> None:

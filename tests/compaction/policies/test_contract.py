@@ -1,15 +1,36 @@
-"""Every registered policy keeps the contract: G1 to G12 of ``contract.py``, over random lives."""
+"""Every registered policy keeps the contract, G1 to G12 of ``contract.py``; a policy that is
+registered is asked by itself. And each rule bites: a policy that breaks it is caught."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, ClassVar
 
+import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from msgspec.structs import replace
 
+from llmsession.compaction.boundaries import newest_request
+from llmsession.compaction.plan import Budget, Plan, Policy, Wanted
 from llmsession.compaction.policies import make_policy, policy_names
-from tests.compaction.policies.contract import RULES, Depth, exempt_from, live
-from tests.compaction.policies.transcripts import Talked, transcripts
+from llmsession.compaction.projection import project
+from llmsession.compaction.validity import check_against_history, check_request
+from llmsession.compaction.view import View, text_key
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Injected, Segment
+from tests.compaction.policies.contract import (
+    RULES,
+    Breach,
+    Depth,
+    exempt_from,
+    frame_stays,
+    live,
+    order_kept,
+)
+from tests.compaction.policies.transcripts import PROFILES, Talked, tell, transcripts
 
 LIMIT_PERCENTS = (30, 60, 90)
 """The limit of a life, in hundredths of what the whole conversation is."""
@@ -17,21 +38,25 @@ LIMIT_PERCENTS = (30, 60, 90)
 NEVER_PLANS = {"full_history"}
 """The baseline: it shows everything, and that is all it does."""
 
+EVERY_CHECK = list(HealthCheck)
 
-def lived(name: str, examples: int, *, at_random: bool = False) -> Depth:
-    """How deep *examples* random lives under each limit went."""
+
+def lived(policy: Policy, examples: int, *, at_random: bool = False, shrinks: bool = True) -> Depth:
+    """How deep *examples* random lives of *policy* under each limit went. Raises Breach."""
     depth: Depth = Counter()
+    phases = [Phase.generate, *([Phase.shrink] if shrinks else [])]
 
     @settings(
         derandomize=not at_random,
         database=None,
         max_examples=examples,
         deadline=None,
-        suppress_health_check=list(HealthCheck),
+        phases=phases,
+        suppress_health_check=EVERY_CHECK,
+        report_multiple_bugs=False,
     )
     @given(transcripts())
     def lives(talked: Talked) -> None:
-        policy = make_policy(name)
         for percent in LIMIT_PERCENTS:
             live(policy, talked, percent, depth)
 
@@ -40,7 +65,7 @@ def lived(name: str, examples: int, *, at_random: bool = False) -> Depth:
 
 
 def has_planned(name: str, depth: Depth) -> None:
-    told = ", ".join(f"{count} {what}" for what, count in depth.items() if count)
+    told = ", ".join(f"{number} {what}" for what, number in depth.items() if number)
     print(f"{name}: {told}")
     if name in NEVER_PLANS:
         assert not depth["plans"]
@@ -50,14 +75,14 @@ def has_planned(name: str, depth: Depth) -> None:
 
 @pytest.mark.parametrize("name", policy_names())
 def test_a_policy_keeps_the_contract(name: str) -> None:
-    has_planned(name, lived(name, 20))
+    has_planned(name, lived(make_policy(name), 16))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", policy_names())
 def test_a_policy_keeps_the_contract_for_long(name: str) -> None:
-    has_planned(name, lived(name, 400, at_random=True))
+    has_planned(name, lived(make_policy(name), 400, at_random=True))
 
 
 @pytest.mark.parametrize("name", policy_names())
@@ -66,3 +91,231 @@ def test_an_exemption_is_of_a_rule_and_the_docstring_says_why(name: str) -> None
     assert exempt_from(policy) <= RULES.keys()
     for rule in exempt_from(policy):
         assert rule in (type(policy).__doc__ or "")
+
+
+# The conversations.
+
+
+def test_every_random_conversation_is_valid_as_it_stands_and_all_of_it_is_drawn() -> None:
+    drawn: Counter[str] = Counter()
+
+    @settings(
+        derandomize=True,
+        database=None,
+        max_examples=40,
+        deadline=None,
+        suppress_health_check=EVERY_CHECK,
+    )
+    @given(transcripts())
+    def are_valid(talked: Talked) -> None:
+        for stop in talked.stops:
+            messages = talked.messages[: stop.at]
+            if messages[-1].is_assistant:
+                continue
+            request = project(messages, View(), talked.profile, talked.frame)
+            assert check_request(request, talked.profile) == ()
+            assert check_against_history(request, messages) == ()
+        drawn[talked.kind] += 1
+        drawn["open"] += talked.stops[-1].committed < len(talked.messages)
+        for message in talked.messages:
+            drawn["receipts"] += bool(message.synthetic)
+            drawn["no time"] += not message.created_at
+            drawn["parallel calls"] += len(message.tool_calls) > 1
+            drawn["errors"] += any(result.is_error for result in message.tool_results)
+            drawn["steers"] += bool(message.tool_results and message.text)
+            drawn["images"] += b'"image"' in bytes(message.body)
+            drawn["thinking"] += b"thinking" in bytes(message.body)
+            drawn["long"] += len(bytes(message.body)) > 20_000
+
+    are_valid()
+    assert set(drawn) > {*PROFILES, "open", "receipts", "errors"}
+    assert min(drawn.values()) >= 5, drawn
+
+
+# Each rule bites.
+
+
+class Bad(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy that is always due and does one thing wrong."""
+
+    name: ClassVar[str] = "bad"
+    does: Callable[[View, Sequence[Message], Budget], Plan | None]
+    is_due: Callable[[int, int], bool] = lambda used, limit: True
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        return self.is_due(used_tokens, limit_tokens)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        return self.does(view, messages, budget)
+
+
+def a_plan(**fields: Any) -> Plan:
+    return Plan(policy="bad", frontier=0, reason="bad", tokens_before=0, tokens_after=0, **fields)
+
+
+def changes_the_view(view: View, messages: Sequence[Message], budget: Budget) -> None:
+    view.frozen["c1"] = "gone"
+
+
+def changes_a_message(view: View, messages: Sequence[Message], budget: Budget) -> None:
+    for message in messages:
+        for call in message.tool_calls:
+            call.input["path"] = "elsewhere"
+
+
+numbers = count()
+
+
+def counts_its_calls(view: View, messages: Sequence[Message], budget: Budget) -> Plan:
+    return replace(a_plan(), reason=f"plan {next(numbers)}")
+
+
+def goes_by_the_order_of_a_dict(view: View, messages: Sequence[Message], budget: Budget) -> Plan:
+    return replace(a_plan(), reason=next(iter(budget.summaries), ""))
+
+
+def folds_one_more(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    upto = view.start + 1
+    newest = newest_request(messages) or 0
+    if upto > newest or messages[upto].tool_results:
+        return None
+    return a_plan(segment=Segment(upto, "short"))
+
+
+def folds_all(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    if messages[-1].is_assistant or view.start == len(messages) or len(messages) < 3:
+        return None
+    return a_plan(segment=Segment(len(messages), "short"))
+
+
+def leaves_out_the_first(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    return a_plan(omitted=((0, 1),)) if len(messages) > 1 else None
+
+
+def injects(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    return a_plan(injected=(Injected(-1, "a word"),))
+
+
+def boasts(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    return replace(a_plan(), tokens_before=100_000_000)
+
+
+def freezes_a_stranger(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    return replace(a_plan(frozen={"stranger": ""}), frontier=len(messages))
+
+
+def freezes_behind_the_frontier(
+    view: View, messages: Sequence[Message], budget: Budget
+) -> Plan | None:
+    results = [result for message in messages for result in message.tool_results]
+    return a_plan(frozen={results[0].tool_use_id: ""}) if results else None
+
+
+def empties_a_message(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    blocks = range(len(messages[0].content))
+    return a_plan(texts={text_key(messages[0], at): "" for at in blocks})
+
+
+def summarises_the_rest_only(
+    view: View, messages: Sequence[Message], budget: Budget
+) -> Plan | None:
+    newest = newest_request(messages) or 0
+    if newest < 2:
+        return None
+    return a_plan(wanted=Wanted(first=1, upto=newest, most_tokens=100))
+
+
+def counts_on_its_summary(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    newest = newest_request(messages) or 0
+    if view.omitted or newest == 0 or messages[newest].tool_results:
+        return None
+    wanted = Wanted(first=0, upto=newest, most_tokens=100)
+    return a_plan(wanted=wanted, omitted=((0, newest),))
+
+
+def summarises_one_more(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    upto = view.start + 1
+    newest = newest_request(messages) or 0
+    while upto < newest and messages[upto].tool_results:
+        upto += 1
+    if upto > newest:
+        return None
+    earlier = view.segment.text if view.segment else ""
+    return a_plan(wanted=Wanted(first=view.start, upto=upto, most_tokens=100, earlier=earlier))
+
+
+def counts_in_halves(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    halves: Any = 1.5
+    return a_plan(figures={"halves": halves})
+
+
+def does_nothing(view: View, messages: Sequence[Message], budget: Budget) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("rule", "policy"),
+    [
+        ("G1", Bad(does=changes_the_view)),
+        ("G1", Bad(does=changes_a_message)),
+        ("G2", Bad(does=counts_its_calls)),
+        ("G2", Bad(does=goes_by_the_order_of_a_dict)),
+        ("G3", Bad(does=folds_one_more)),
+        ("G5", Bad(does=folds_all)),
+        ("G6", Bad(does=leaves_out_the_first)),
+        ("G7", Bad(does=injects)),
+        ("G7", Bad(does=boasts)),
+        ("G9", Bad(does=freezes_a_stranger)),
+        ("G9", Bad(does=freezes_behind_the_frontier)),
+        ("G9", Bad(does=empties_a_message)),
+        ("G9", Bad(does=summarises_the_rest_only)),
+        ("G10", Bad(does=counts_on_its_summary)),
+        ("G11", Bad(does=summarises_one_more)),
+        ("G12", Bad(does=counts_in_halves)),
+        ("G12", Bad(does=does_nothing, is_due=lambda used, limit: used < limit)),
+    ],
+    ids=lambda each: each.does.__name__ if isinstance(each, Bad) else each,
+)
+def test_a_policy_that_breaks_a_rule_is_caught(rule: str, policy: Bad) -> None:
+    with pytest.raises(Breach) as caught:
+        lived(policy, 30, shrinks=False)
+    assert caught.value.rule == rule
+
+
+def test_an_exemption_is_honoured_and_the_rule_still_has_an_end() -> None:
+    class Exempt(Bad, frozen=True):
+        exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
+
+    assert lived(Exempt(does=boasts), 5, shrinks=False)["plans"] > 0
+
+    class Endless(Bad, frozen=True):
+        exempt: ClassVar[frozenset[str]] = frozenset({"G3", "G7"})
+
+    with pytest.raises(Breach, match="no end"):
+        live(Endless(does=injects_once_more), tell("free", 1, [4] * 3, is_open=True), 30, Counter())
+
+
+def injects_once_more(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    return a_plan(injected=(*view.injected, Injected(0, ".")))
+
+
+def test_a_request_that_loses_the_system_text_or_an_option_is_caught() -> None:
+    talked = tell("manual", 1, [7], is_open=True)
+    request = project(talked.messages, View(), talked.profile, talked.frame)
+    assert not list(frame_stays(talked, request))
+    for broken in (
+        replace(request, system="be long"),
+        replace(request, system=None),
+        replace(request, tools=request.tools[1:]),
+        replace(request, options={}),
+    ):
+        assert [breach.rule for breach in frame_stays(talked, broken)] == ["G4"]
+
+
+def test_a_request_in_another_order_is_caught() -> None:
+    talked = tell("free", 1, [7, 8, 9], is_open=True)
+    apart = replace(talked.profile, merges_roles=False)
+    request = project(talked.messages, View(), apart, talked.frame)
+    assert not list(order_kept(talked.messages, request))
+    turned = replace(request, messages=(*request.messages[2:], *request.messages[:2]))
+    assert {breach.rule for breach in order_kept(talked.messages, turned)} == {"G8"}

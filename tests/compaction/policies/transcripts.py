@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 from hypothesis import strategies as st
 
+from llmsession.compaction.cap import cap_content
 from llmsession.compaction.projection import Frame
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.ids import TurnId
@@ -54,8 +55,13 @@ class Talked(NamedTuple):
     messages: tuple[Message, ...]
     stops: tuple[Stop, ...]
     summaries: Mapping[str, str]
+    capped: Mapping[str, str]
+    """What the cap shows of some long results."""
     kind: Kind
     scale: int
+
+    def __repr__(self) -> str:
+        return f"Talked({len(self.messages)} messages, {self.kind}, {self.scale})"
 
     @property
     def profile(self) -> Profile:
@@ -64,9 +70,7 @@ class Talked(NamedTuple):
     @property
     def frame(self) -> Frame:
         options = _THINKS if self.kind == "manual" else {}
-        return Frame(
-            model="m", max_tokens=2_000, system="be brief", tools=_TOOLS, options=options
-        )
+        return Frame(model="m", max_tokens=2_000, system="be brief", tools=_TOOLS, options=options)
 
 
 class _Teller:
@@ -78,6 +82,7 @@ class _Teller:
         self.messages: list[Message] = []
         self.stops: list[Stop] = []
         self.summaries: dict[str, str] = {}
+        self.capped: dict[str, str] = {}
         self._turn = 0
         self._calls = 0
         self._now = 1_700_000_000.0
@@ -137,9 +142,11 @@ class _Teller:
             call_id = f"c{self._calls}"
             name, arguments = self._call(rng)
             blocks.append({"type": "tool_use", "id": call_id, "name": name, "input": arguments})
-            results.append(
-                result_block(call_id, self._output(rng, name), is_error=rng.random() < 0.15)
-            )
+            output = self._output(rng, name)
+            results.append(result_block(call_id, output, is_error=rng.random() < 0.15))
+            capped = cap_content(output, max_chars=3_000, call_id=call_id)
+            if capped is not None and rng.random() < 0.3:
+                self.capped[call_id] = capped
             if rng.random() < 0.7:
                 self.summaries[call_id] = f"what {name} {self._calls} said"
         self._add(rng, "assistant", blocks)
@@ -207,7 +214,12 @@ def tell(kind: Kind, scale: int, seeds: list[int], *, is_open: bool) -> Talked:
     last = teller.stops[-1]
     picked = random.Random(sum(seeds)).sample(teller.stops, min(3, len(teller.stops)))
     return Talked(
-        tuple(teller.messages), tuple(sorted({*picked, last})), teller.summaries, kind, scale
+        messages=tuple(teller.messages),
+        stops=tuple(sorted({*picked, last})),
+        summaries=teller.summaries,
+        capped=teller.capped,
+        kind=kind,
+        scale=scale,
     )
 
 

@@ -1,0 +1,32 @@
+"""``full_history``: everything, always. What the other policies are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from llmsession.compaction.plan import Budget, Plan
+from llmsession.compaction.view import View
+from llmsession.turns.messages import Message
+
+__all__ = ["FullHistory"]
+
+
+class FullHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing is ever left out. Past the window a turn ends with ``ContextTooLarge``."""
+
+    name: ClassVar[str] = "full_history"
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Never."""
+        return False
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """None."""
+        return None
+
+    def harder(self) -> tuple[FullHistory, ...]:
+        """Nothing else is tried where a request does not fit."""
+        return ()

@@ -1,0 +1,276 @@
+"""A plan while it is made: what several stages would change, and how large the request is then.
+
+The stages of one policy decide by what the stages before them left, and come out as one plan: a
+rewrite of the prompt's prefix each would cost its cache again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from copy import copy
+
+import msgspec
+
+from llmsession.compaction.boundaries import is_safe_cut
+from llmsession.compaction.cap import result_text
+from llmsession.compaction.plan import Budget, Plan, Wanted, measured
+from llmsession.compaction.tokens import MESSAGE_OVERHEAD_TOKENS, shown_tokens, text_tokens_for
+from llmsession.compaction.view import View, text_key
+from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Injected
+
+from .spans import beside_pins, left_out, newest_that_fit, pinned
+
+__all__ = ["Draft", "cut_ranges", "live_tail", "never_left_out"]
+
+
+class Draft:
+    """*view* with changes. ``used`` is the estimated size of the whole request with them.
+
+    ``shown`` is the view so far, its frontier behind the last message; ``sizes`` are the tokens
+    of each message in it, 0 for one that is not shown.
+    """
+
+    def __init__(self, view: View, messages: Sequence[Message], budget: Budget) -> None:
+        self.messages = messages
+        self.budget = budget
+        self.view = view
+        # Its dicts are this draft's own.
+        self.shown = msgspec.structs.replace(
+            view,
+            frontier=len(messages),
+            frozen=dict(view.frozen),
+            inputs=dict(view.inputs),
+            texts=dict(view.texts),
+        )
+        self.start = view.start
+        self.wanted: Wanted | None = None
+        self.drops_thinking = False
+        self.sizes = [self._size(at) for at in range(len(messages))]
+        self._segment_tokens = 0
+        if view.segment is not None:
+            self._segment_tokens = self.text_tokens(view.segment.text)
+        before = budget.size(messages, view)
+        # What the request has beside the messages: system text and tools.
+        self.rest = max(budget.used_tokens - before, budget.frame_tokens)
+        self.used = before + self.rest
+        self._before = before
+
+    def fork(self) -> Draft:
+        """Another draft that begins with what this one has."""
+        other = copy(self)
+        other.shown = msgspec.structs.replace(
+            self.shown,
+            frozen=dict(self.shown.frozen),
+            inputs=dict(self.shown.inputs),
+            texts=dict(self.shown.texts),
+        )
+        other.sizes = list(self.sizes)
+        return other
+
+    def text_tokens(self, text: str) -> int:
+        """The tokens of *text* as a message of its own."""
+        told = text_tokens_for(text, self.budget.profile) + MESSAGE_OVERHEAD_TOKENS
+        return self.budget.scaled(told)
+
+    def _size(self, at: int) -> int:
+        if not self.shows(at):
+            return 0
+        tokens = shown_tokens(self.messages[at], at, self.shown, self.budget.profile)
+        return self.budget.scaled(tokens)
+
+    def shows(self, at: int) -> bool:
+        """Is the message at *at* shown, in whatever form?"""
+        return at >= self.start and self.shown.shows(at)
+
+    def measure(self, at: int) -> None:
+        """The message at *at* is shown otherwise: it is measured again."""
+        size = self._size(at)
+        self.used += size - self.sizes[at]
+        self.sizes[at] = size
+
+    def result(self, at: int, result: ToolResultBlock) -> str:
+        """What is shown of *result*, which the message at *at* holds."""
+        shown = self.shown.text_for(result.tool_use_id, at)
+        return result_text(result.content) if shown is None else shown
+
+    def is_open(self, result: ToolResultBlock) -> bool:
+        """May this plan still decide what is shown of *result*? What is frozen stays."""
+        return result.tool_use_id not in self.view.frozen
+
+    def freeze(self, at: int, result: ToolResultBlock, text: str) -> bool:
+        """Show *text* for *result*, if it is shorter than what is shown and none was frozen."""
+        if not self.is_open(result) or len(text) >= len(self.result(at, result)):
+            return False
+        self.shown.frozen[result.tool_use_id] = text
+        self.measure(at)
+        return True
+
+    def text(self, at: int, block: int) -> str:
+        """What is shown of the text block number *block* of the message at *at*."""
+        own = self.messages[at].content[block]
+        told = own.text if isinstance(own, TextBlock) else ""
+        return self.shown.texts.get(text_key(self.messages[at], block), told)
+
+    def shorten(self, at: int, block: int, text: str) -> bool:
+        """Show *text* for a text block, if it is shorter and no earlier plan decided that."""
+        key = text_key(self.messages[at], block)
+        if key in self.view.texts or len(text) >= len(self.text(at, block)):
+            return False
+        self.shown.texts[key] = text
+        self.measure(at)
+        return True
+
+    def shorten_input(self, at: int, call: ToolUseBlock, shown: msgspec.Raw) -> bool:
+        """Show *shown*, JSON, for the input of *call*, if it is shorter and none was chosen."""
+        if call.id in self.shown.inputs or len(shown) >= len(msgspec.json.encode(call.input)):
+            return False
+        self.shown.inputs[call.id] = shown
+        self.measure(at)
+        return True
+
+    def omit(self, ranges: Collection[tuple[int, int]]) -> None:
+        """Leave out the messages in *ranges*."""
+        ranges = [each for each in ranges if any(map(self.shows, range(*each)))]
+        if not ranges:
+            return
+        draft = Plan(
+            policy="", frontier=0, reason="", tokens_before=0, tokens_after=0,
+            omitted=tuple(ranges), voids_thinking=False,
+        )  # fmt: skip
+        self.shown = self.shown.applied(draft, 0)
+        for first, end in ranges:
+            for at in range(first, end):
+                self.measure(at)
+
+    def keep_newest(self, most_tokens: int) -> None:
+        """Leave out the oldest messages, until the request has at most *most_tokens* or nothing
+        is left that may go."""
+        room = most_tokens - (self.used - sum(self.sizes))
+        charged, left = beside_pins(self.sizes, pinned(self.messages), room)
+        begin = newest_that_fit(charged, left)
+        self.omit(left_out(self.messages, begin, shown_from=self.start))
+
+    def without(self, ranges: Collection[tuple[int, int]]) -> int:
+        """What ``used`` would be with *ranges* left out."""
+        return self.used - sum(sum(self.sizes[first:end]) for first, end in ranges)
+
+    def inject(self, items: Sequence[Injected], *, instead_of: str) -> None:
+        """Inject *items*, in place of those whose text begins with *instead_of*."""
+        gone = [each for each in self.shown.injected if each.text.startswith(instead_of)]
+        kept = [each for each in self.shown.injected if not each.text.startswith(instead_of)]
+        injected = tuple(sorted([*kept, *items], key=lambda each: each.at))
+        if injected == self.shown.injected:
+            return
+        self.used += sum(map(self.text_tokens, (each.text for each in items)))
+        self.used -= sum(map(self.text_tokens, (each.text for each in gone)))
+        self.shown = msgspec.structs.replace(self.shown, injected=injected)
+
+    def want(self, upto: int, room: int, instructions: str = "") -> None:
+        """A summary of at most *room* tokens in place of what stands before *upto*."""
+        earlier = self.view.segment.text if self.view.segment else ""
+        most_tokens = max(1, room * 1000 // max(1, self.budget.scale_permille))
+        self.wanted = Wanted(
+            first=self.start,
+            upto=upto,
+            most_tokens=most_tokens,
+            earlier=earlier,
+            instructions=instructions,
+        )
+        self.used += room - self._segment_tokens - sum(self.sizes[:upto])
+        self._segment_tokens = room
+        self.sizes[:upto] = [0] * upto
+        self.start = upto
+
+    def drop_thinking(self) -> None:
+        """Leave out all thinking made so far."""
+        self.drops_thinking = True
+        self.shown = msgspec.structs.replace(self.shown, thinking_from=len(self.messages))
+        for at, message in enumerate(self.messages):
+            if message.is_assistant:
+                self.measure(at)
+
+    def absorb(self, plan: Plan) -> None:
+        """Take over what *plan*, made for ``shown``, changes, with the summary that it wants."""
+        if plan.drops_thinking:
+            self.drop_thinking()
+        applied = self.shown.applied(plan, len(self.messages))
+        self.shown = msgspec.structs.replace(
+            applied, version=self.view.version, thinking_from=self.shown.thinking_from
+        )
+        self.start = max(self.start, self.shown.start)
+        for at in range(len(self.messages)):
+            self.measure(at)
+        self.used = self.rest + self.budget.size(self.messages, self.shown)
+        if plan.wanted is not None:
+            self.wanted = plan.wanted
+            self.used = self.rest + plan.tokens_after
+
+    def plan(self, name: str, reason: str, **figures: int) -> Plan | None:
+        """The plan of policy *name*, None if nothing is changed. *reason* says what was done;
+        *figures* with 0 are left out."""
+        view, shown, budget = self.view, self.shown, self.budget
+        frozen = {call: text for call, text in shown.frozen.items() if call not in view.frozen}
+        frontier, turns = view.frontier, set[int]()
+        for at, message in enumerate(self.messages):
+            if any(result.tool_use_id in frozen for result in message.tool_results):
+                frontier = max(frontier, at + 1)
+                turns.add(message.turn)
+            elif view.shows(at) and not self.shows(at):
+                turns.add(message.turn)
+        segment = shown.segment if shown.segment != view.segment else None
+        plan = Plan(
+            policy=name,
+            frontier=frontier,
+            frozen=frozen,
+            inputs={call: raw for call, raw in shown.inputs.items() if call not in view.inputs},
+            texts={key: text for key, text in shown.texts.items() if key not in view.texts},
+            segment=segment,
+            omitted=tuple(each for each in shown.omitted if each not in view.omitted),
+            injected=shown.injected if shown.injected != view.injected else None,
+            drops_thinking=self.drops_thinking,
+            wanted=self.wanted,
+            reason=f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used; {reason}",
+            tokens_before=self._before,
+            tokens_after=max(0, self.used - self.rest),
+            results_summarised=len(frozen),
+            turns_compacted=len(turns),
+            voids_thinking=budget.profile.binds_thinking,
+            trigger=budget.trigger,
+            figures={key: value for key, value in figures.items() if value},
+        )
+        changes = plan.frozen or plan.inputs or plan.texts or plan.omitted or plan.drops_thinking
+        if not (changes or plan.wanted or plan.segment or plan.injected is not None):
+            return None
+        return plan if self.wanted else measured(plan, view, self.messages, budget)
+
+
+def live_tail(messages: Sequence[Message]) -> int:
+    """Where what the model has not answered yet begins: the last message, and the calls that its
+    results answer."""
+    last = len(messages) - 1
+    return max(0, last - 1 if last > 0 and messages[last].tool_results else last)
+
+
+def never_left_out(messages: Sequence[Message]) -> frozenset[int]:
+    """The positions that no stage leaves out: what ``pinned`` names, and the live tail."""
+    return frozenset((*pinned(messages), *range(live_tail(messages), len(messages))))
+
+
+def cut_ranges(
+    messages: Sequence[Message], first: int, end: int, kept: Collection[int]
+) -> tuple[tuple[int, int], ...]:
+    """What can be left out of the messages from *first* up to *end*, those at the positions
+    *kept* excepted: ranges that split no call from its results."""
+    ranges: list[tuple[int, int]] = []
+    edges = [at for at in range(first, end) if at in kept]
+    for before, after in zip([first - 1, *edges], [*edges, end], strict=True):
+        start, stop = before + 1, after
+        while start < stop and not is_safe_cut(messages, start):
+            start += 1
+        while stop > start and not is_safe_cut(messages, stop):
+            stop -= 1
+        if start < stop:
+            ranges.append((start, stop))
+    return tuple(ranges)

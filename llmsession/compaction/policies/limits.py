@@ -1,0 +1,35 @@
+"""What a setting may be: the checks that the policies share, and shares of a limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmsession.errors import InvalidConfig
+
+__all__ = ["check_fraction", "check_whole", "portion", "reached"]
+
+_MILLION = 1_000_000
+
+
+def check_whole(name: str, value: Any, least: int | None = None) -> None:
+    """Raises InvalidConfig unless *value*, the setting *name*, is a whole number from *least*."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or (least is not None and value < least):
+        bound = "" if least is None else f" from {least}"
+        raise InvalidConfig(f"{name} must be a whole number{bound}, got {value!r}")
+
+
+def check_fraction(name: str, value: Any) -> None:
+    """Raises InvalidConfig unless *value*, the setting *name*, is between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < 1:
+        raise InvalidConfig(f"{name} must be between 0 and 1, got {value!r}")
+
+
+def portion(whole: int, fraction: float) -> int:
+    """*fraction* of *whole*, rounded down; in whole numbers, so it is the same everywhere."""
+    return whole * round(fraction * _MILLION) // _MILLION
+
+
+def reached(used: int, limit: int, fraction: float) -> bool:
+    """Is *used* at least *fraction* of *limit*? Never without a limit. In whole numbers."""
+    return limit > 0 and used * _MILLION >= limit * round(fraction * _MILLION)

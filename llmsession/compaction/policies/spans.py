@@ -1,0 +1,93 @@
+"""Where a context may begin, and what has to be left out for that.
+
+It begins with a person's word, never with a result or an answer. The newest request is never
+left out: where a window would begin behind it, in a long turn, the request stays, and the steps
+between the two are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from llmsession.compaction.boundaries import has_own_words, is_safe_cut, newest_request
+from llmsession.turns.messages import Message
+
+__all__ = [
+    "Span",
+    "begins_turn",
+    "beside_pins",
+    "left_out",
+    "newest_that_fit",
+    "pinned",
+    "spans_between",
+]
+
+Span: TypeAlias = tuple[int, int]
+"""A range of positions: the first, and the first that is not in it any more."""
+
+
+def newest_that_fit(sizes: Sequence[int], room: int) -> int:
+    """Where the longest suffix of *sizes* begins whose sum is at most *room*: the first one, from
+    the newest, that does not fit ends it."""
+    at = len(sizes)
+    while at > 0 and sizes[at - 1] <= room:
+        at -= 1
+        room -= sizes[at]
+    return at
+
+
+def begins_turn(message: Message) -> bool:
+    """May a context begin with *message*: a person's word that answers no call?"""
+    return has_own_words(message) and not message.tool_results
+
+
+def pinned(messages: Sequence[Message]) -> tuple[int, ...]:
+    """The positions that are never left out: the newest message that a context may begin with,
+    and a later word that came with results, with the calls that they answer."""
+    opening = next(
+        (at for at in range(len(messages) - 1, -1, -1) if begins_turn(messages[at])), None
+    )
+    if opening is None:
+        return ()
+    steer = newest_request(messages)
+    return (opening,) if steer is None or steer == opening else (opening, steer - 1, steer)
+
+
+def left_out(
+    messages: Sequence[Message], start: int, *, shown_from: int = 0, back: bool = False
+) -> tuple[Span, ...]:
+    """What is left out, from position *shown_from* on, for a window that begins at *start* or
+    at the next place where it may: the next older one if *back*, else the next newer one."""
+    pins = pinned(messages)
+    if not pins:
+        return ()
+    opening = pins[0]
+    if start <= opening:
+        places = range(start, -1, -1) if back else range(start, opening + 1)
+        first = next((at for at in places if begins_turn(messages[at])), 0)
+        return spans_between(shown_from, first, ())
+    steps = range(opening + 1, len(messages))
+    safe = [at for at in steps if is_safe_cut(messages, at)]
+    if not safe:
+        return spans_between(shown_from, opening, ())
+    # Backwards a cut is moved to the calls that own a result; and a step stays in any case.
+    wider = [at for at in safe if at <= start] if back else [at for at in safe if at >= start]
+    begin = (wider[-1] if back else wider[0]) if wider else (safe[0] if back else safe[-1])
+    return spans_between(shown_from, begin, pins)
+
+
+def spans_between(first: int, end: int, pins: tuple[int, ...]) -> tuple[Span, ...]:
+    """The ranges from *first* to *end* without *pins*."""
+    spans: list[Span] = []
+    for pin in (*pins, end):
+        if first < min(pin, end):
+            spans.append((first, min(pin, end)))
+        first = max(first, pin + 1)
+    return tuple(spans)
+
+
+def beside_pins(sizes: list[int], pins: tuple[int, ...], room: int) -> tuple[list[int], int]:
+    """*sizes* and *room* with what is pinned charged first."""
+    charged = [0 if at in pins else size for at, size in enumerate(sizes)]
+    return charged, room - sum(sizes[at] for at in pins)

@@ -1,0 +1,116 @@
+"""Several policies over the conversations of one file, in several windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from llmsession.compaction.plan import Policy
+from llmsession.errors import InvalidInput
+from llmsession.transcripts import Conversation
+from llmsession.turns.prices import Price, PriceTable
+
+from .cache import PLAIN
+from .held import Needs, find_needs
+from .recording import Recording, record, window_of
+from .replaying import Replayed, Step, replay
+from .table import Figures, Row, row_of
+
+__all__ = ["Compared", "Curve", "Subject", "compare", "ready", "summed"]
+
+
+class Subject(NamedTuple):
+    """A conversation that is ready to be replayed."""
+
+    recording: Recording
+    needs: Needs
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """The requests of one conversation under one policy."""
+
+    conversation: str
+    steps: tuple[Step, ...]
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """What one policy did to one file in one window: its row, the figures that it was made of, the
+    largest conversation's curve, and what was wrong with requests, if anything was."""
+
+    row: Row
+    figures: Figures
+    curve: Curve | None = None
+    faults: tuple[str, ...] = ()
+
+
+def ready(conversations: Iterable[Conversation], *, least_tokens: int = 0) -> list[Subject]:
+    """Those of *conversations* that have a request and at least *least_tokens*, ready to be
+    replayed. Raises InvalidMessage."""
+    found = []
+    for conversation in conversations:
+        recording = record(conversation)
+        if recording.asks and recording.tokens >= least_tokens:
+            needs = find_needs(recording.messages, recording.asks, recording.system)
+            found.append(Subject(recording, needs))
+    return found
+
+
+def compare(
+    file: str,
+    subjects: Sequence[Subject],
+    policies: Sequence[Policy],
+    windows: Sequence[int],
+    *,
+    prices: PriceTable | None = None,
+    advanced: Callable[[int], None] = lambda messages: None,
+) -> Iterator[Compared]:
+    """A row a window and policy, in their order. Without *prices* the costs are in plain input
+    tokens. Raises InvalidInput for a model that *prices* do not know."""
+    priced = [_price(subject.recording.model, prices) for subject in subjects]
+    unit = "input_tokens" if prices is None else "usd"
+    longest = max(range(len(subjects)), key=lambda at: len(subjects[at].recording.asks), default=0)
+    for window in windows:
+        sized = [window_of(subject.recording, window) for subject in subjects]
+        for policy in policies:
+            figures = Figures()
+            curve: Curve | None = None
+            faults: list[str] = []
+            for at, subject in enumerate(subjects):
+                replayed: Replayed = replay(
+                    subject.recording,
+                    sized[at],
+                    policy,
+                    subject.needs,
+                    price=priced[at],
+                    advanced=advanced,
+                )
+                figures.add(replayed)
+                faults += replayed.faults
+                if at == longest:
+                    curve = Curve(subject.recording.id, tuple(replayed.steps))
+            row = row_of(file, policy.name, window, figures, unit)
+            yield Compared(row=row, figures=figures, curve=curve, faults=tuple(faults[:3]))
+
+
+def _price(model: str, prices: PriceTable | None) -> Price:
+    if prices is None:
+        return PLAIN
+    price = prices.find(model)
+    if price is None:
+        raise InvalidInput(f"there is no price for model {model!r}: add it to the prices")
+    return price
+
+
+def summed(name: str, compared: Iterable[Compared]) -> list[Compared]:
+    """A row a window and policy over all of *compared*, called *name*: of what they counted, not
+    of their shares."""
+    sums: dict[tuple[int, str, str], Figures] = {}
+    for each in compared:
+        key = (each.row.window, each.row.policy, each.row.unit)
+        sums.setdefault(key, Figures()).join(each.figures)
+    return [
+        Compared(row=row_of(name, policy, window, figures, unit), figures=figures)
+        for (window, policy, unit), figures in sums.items()
+    ]

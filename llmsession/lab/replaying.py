@@ -1,0 +1,374 @@
+"""One policy, driven over a recorded conversation: request by request, without a model.
+
+The rules of when a plan is asked for, when it is applied and what is done where a request does
+not fit are a session's (``session/compactor.py``). What the session does beside its replies
+happens between two requests here: a plan that is made while one is answered is there for the
+next. Where a policy wants a summary that a model would write, the extractive one is written, by
+the same rules for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from llmsession.compaction.economy import CacheState, decide
+from llmsession.compaction.plan import Budget, Plan, Policy, worth
+from llmsession.compaction.policies import Balanced
+from llmsession.compaction.segments import extracted_segment, with_segment
+from llmsession.compaction.tokens import text_tokens_for
+from llmsession.compaction.view import View
+from llmsession.session.compactor import (
+    AHEAD_PERCENT,
+    IDLE_BEFORE_S,
+    IDLE_PERCENT,
+    LEAST_EXPECTED,
+    MOST_EXPECTED,
+)
+from llmsession.session.context import Built, ContextBuilder, Size
+from llmsession.turns.messages import Message
+from llmsession.turns.prices import Price
+from llmsession.turns.records import Trigger
+
+from .cache import PLAIN, PrefixCache, Spent
+from .held import Need, Needs, Presence
+from .recording import Ask, Recording, Window
+
+__all__ = ["MIN_GAIN", "Replayed", "Step", "replay"]
+
+MIN_GAIN = 0.05
+"""A compaction that gains less is not made, as a session's default has it."""
+MOST_FORCED = 50
+"""So many rewrites one request may take to fit."""
+CALL_TOKENS = 60
+"""What a call of ``recall`` costs: its input, and the marks around it and its result."""
+
+Advanced = Callable[[int], None]
+
+
+class Step(NamedTuple):
+    """One request: ``at`` messages were its context, of so many tokens; was the context rewritten
+    for it, and was it too large to be sent?"""
+
+    at: int
+    tokens: int
+    rewritten: bool
+    too_large: bool
+
+
+class Replayed(msgspec.Struct, kw_only=True):
+    """What a policy did to one conversation. Tokens are calibrated estimates, ``cost`` is in nano
+    of the price's unit. ``needs`` is how many strings the replies took from earlier results, of
+    which ``held`` were in the context, and of the rest ``recallable`` could be recalled.
+    ``too_large`` requests could not be made to fit, were not sent, and held nothing.
+    ``rescues`` are rewrites by another policy, as a session makes them where a request does not
+    fit and its own policy frees too little. ``faults`` names the first of what made requests
+    invalid: rules and places, nothing that was said."""
+
+    requests: int = 0
+    spent: Spent = msgspec.field(default_factory=Spent)
+    peak_context: int = 0
+    rewrites: int = 0
+    summaries: int = 0
+    needs: int = 0
+    held: int = 0
+    recallable: int = 0
+    recalls: int = 0
+    recall_cost: int = 0
+    invalid_requests: int = 0
+    too_large: int = 0
+    rescues: int = 0
+    steps: list[Step] = []
+    faults: list[str] = []
+
+
+def replay(
+    recording: Recording,
+    window: Window,
+    policy: Policy,
+    needs: Needs,
+    *,
+    price: Price = PLAIN,
+    advanced: Advanced = lambda messages: None,
+) -> Replayed:
+    """Drive *policy* over *recording* in *window*. *needs* are the recording's; *advanced* is
+    called with the number of messages that were passed since the last call."""
+    run = _Run(recording, window, policy, needs, price)
+    passed = 0
+    for ask, needed in zip(recording.asks, needs.by_ask, strict=True):
+        run.request(ask, needed)
+        advanced(ask.end - passed)
+        passed = ask.end
+    return run.replayed
+
+
+class _Ready(NamedTuple):
+    """A plan that waits, and what of the conversation it was made for."""
+
+    plan: Plan
+    expected_requests: int
+
+
+class _Run:
+    """A replay on its way."""
+
+    def __init__(
+        self, recording: Recording, window: Window, policy: Policy, needs: Needs, price: Price
+    ) -> None:
+        self._recording = recording
+        self._policy = policy
+        self._limit = window.sizes.budget_tokens
+        self._builder = ContextBuilder(recording.profile, window.frame, recording.calibrations)
+        self._view = View(capped=window.capped)
+        self._presence = Presence(needs)
+        self._needs = needs
+        self._price = price
+        self._cache = PrefixCache(price, recording.profile.cache_ttl_s)
+        self._size: Size | None = None
+        """Of the last request, and of what was recalled since the last rewrite."""
+        self._reported = False
+        """Was a request answered since the last rewrite?"""
+        self._ready: _Ready | None = None
+        self._stalled_at: int | None = None
+        self._recalled: dict[tuple[str, int], int] = {}
+        """Pages of results that were recalled: the tokens of each, until the next rewrite."""
+        self._rewritten = False
+        self._before: Ask | None = None
+        self.replayed = Replayed(steps=[], faults=[])
+
+    # One request.
+
+    def request(self, ask: Ask, needed: Sequence[Need]) -> None:
+        """Build the request of *ask*, as far as it can be, and charge it."""
+        messages = self._recording.messages[: ask.at]
+        self._rest(messages, ask)
+        self._apply_if_ready(messages, ask.asked_at)
+        built, fits = self._fitting(messages, ask)
+        size = self._size = self._sized(built)
+        rewritten, self._rewritten = self._rewritten, False
+        self._before = ask
+        replayed = self.replayed
+        if ask.counts:
+            replayed.requests += 1
+            replayed.needs += len(needed)
+            replayed.too_large += not fits
+            replayed.steps.append(Step(ask.at, size.tokens, rewritten, not fits))
+        if not fits:
+            return
+        shared = self._cache.shared(built.request, ask.asked_at)
+        read = 0 if shared is None else self._scaled(self._builder.tokens_before(shared))
+        read = min(size.tokens, read + self._recalled_tokens if shared else read)
+        charged = self._cache.ask(
+            built.request, read_tokens=read, tokens=size.tokens, now_s=ask.asked_at
+        )
+        self._presence.look(built.request)
+        if ask.counts:
+            replayed.spent.add(charged)
+            replayed.peak_context = max(replayed.peak_context, size.tokens)
+            self._note_invalid(built, ask)
+        self._meet(needed, counts=ask.counts)
+        self._cache.touch(ask.replied_at)
+        self._reported = True
+        self._consider(messages, self._size, ask)
+
+    def _note_invalid(self, built: Built, ask: Ask) -> None:
+        self.replayed.invalid_requests += bool(built.violations)
+        for broken in built.violations[: 3 - len(self.replayed.faults)]:
+            told = f"{broken.rule} {broken.where}: {broken.text}"
+            self.replayed.faults.append(f"before message {ask.at}: {told}")
+
+    def _scaled(self, tokens: int) -> int:
+        return self._recording.calibrations.of(self._recording.model).scaled(tokens)
+
+    @property
+    def _recalled_tokens(self) -> int:
+        return sum(self._recalled.values())
+
+    def _sized(self, built: Built) -> Size:
+        size, recalled = built.size, self._recalled_tokens
+        return msgspec.structs.replace(size, tokens=size.tokens + recalled) if recalled else size
+
+    # What it needs.
+
+    def _meet(self, needed: Sequence[Need], *, counts: bool) -> None:
+        """Is what the reply uses in the context? What is not, and can be recalled, is."""
+        held = recallable = 0
+        for need in needed:
+            if self._presence.holds(need.text) or self._is_recalled(need):
+                held += 1
+            elif self._presence.names(need.call_id) and self._recall(need, counts=counts):
+                recallable += 1
+        if counts:
+            self.replayed.held += held
+            self.replayed.recallable += recallable
+
+    def _is_recalled(self, need: Need) -> bool:
+        pages = self._needs.pages(need.call_id, need.text)
+        return bool(pages) and (need.call_id, len(pages or ()) - 1) in self._recalled
+
+    def _recall(self, need: Need, *, counts: bool) -> bool:
+        """Recall what *need* is about, page by page, each by a request of its own, if there is
+        room for it; is it there now?"""
+        size = self._size
+        pages = self._needs.pages(need.call_id, need.text)
+        if pages is None or size is None:
+            return False
+        profile = self._recording.profile
+        tokens = {
+            (need.call_id, number): self._scaled(text_tokens_for(page, profile) + CALL_TOKENS)
+            for number, page in enumerate(pages)
+            if (need.call_id, number) not in self._recalled
+        }
+        grown = size.tokens + sum(tokens.values())
+        if grown > self._limit:
+            return False
+        self._size = msgspec.structs.replace(size, tokens=grown)
+        self._recalled |= tokens
+        for added in tokens.values():
+            charged = self._cache.ask_again(added_tokens=added, output_tokens=CALL_TOKENS)
+            if counts:
+                self.replayed.spent.add(charged)
+                self.replayed.recalls += 1
+                self.replayed.recall_cost += charged.cost
+        if counts:
+            self.replayed.peak_context = max(self.replayed.peak_context, grown)
+        return True
+
+    # When a plan is made, and when it is applied: session/compactor.py.
+
+    def _rest(self, messages: tuple[Message, ...], ask: Ask) -> None:
+        """Between two turns the cache of a session that rests would have gone cold."""
+        before, size = self._before, self._size
+        if before is None or size is None or before.committed == ask.committed:
+            return
+        if self._cache.idle_s(ask.asked_at) < self._cache.ttl_s - IDLE_BEFORE_S:
+            return
+        ahead = self._limit * IDLE_PERCENT // 100
+        if not self._policy.due(size.tokens + ahead, self._limit):
+            return
+        # Nobody has said anything yet: what the next turn begins with is not there.
+        at = max(before.end, ask.committed)
+        if self._ready is None:
+            self._plan(messages[:at], size, "idle", ask.committed)
+        if self._ready is not None:
+            ready, self._ready = self._ready, None
+            self._apply(ready.plan, "idle", at)
+
+    def _consider(self, messages: tuple[Message, ...], size: Size, ask: Ask) -> None:
+        stalled = self._stalled_at
+        if stalled is not None and stalled <= size.tokens < stalled * (1 + MIN_GAIN):
+            return
+        ahead = self._limit * AHEAD_PERCENT // 100
+        if self._ready is None and self._policy.due(size.tokens + ahead, self._limit):
+            self._plan(messages, size, "threshold", ask.committed)
+
+    def _plan(
+        self, messages: tuple[Message, ...], size: Size, trigger: Trigger, committed: int
+    ) -> None:
+        budget = self._budget(size, trigger, committed, None)
+        plan = self._filled(self._policy, messages, budget)
+        if plan is None or not worth(plan, MIN_GAIN):
+            self._stalled_at = size.tokens
+            return
+        made = sum(message.is_assistant for message in messages[self._view.frontier :])
+        self._ready = _Ready(plan, max(LEAST_EXPECTED, min(made, MOST_EXPECTED)))
+
+    def _filled(self, policy: Policy, messages: tuple[Message, ...], budget: Budget) -> Plan | None:
+        """The plan of *policy*, with the summary that it wants, by rules."""
+        plan = policy.plan(self._view, messages, budget)
+        if plan is None or plan.wanted is None:
+            return plan
+        segment = extracted_segment(plan.wanted, messages, self._recording.profile)
+        return with_segment(plan, segment, self._view, messages, budget)
+
+    def _budget(self, size: Size, trigger: Trigger, committed: int, now_s: float | None) -> Budget:
+        return Budget(
+            used_tokens=size.tokens,
+            limit_tokens=self._limit,
+            summaries=self._recording.summaries,
+            profile=self._recording.profile,
+            committed=committed,
+            frame_tokens=self._builder.frame_tokens * size.scale_permille // 1000,
+            scale_permille=size.scale_permille,
+            cache=self._cache_state(now_s),
+            trigger=trigger,
+        )
+
+    def _cache_state(self, now_s: float | None) -> CacheState:
+        ttl_s = self._cache.ttl_s
+        if not self._reported:
+            return CacheState(ttl_s=ttl_s)
+        idle_s = self._cache.idle_s(now_s)
+        return CacheState(cached_tokens=self._cache.tokens, idle_s=idle_s, ttl_s=ttl_s)
+
+    def _apply_if_ready(self, messages: tuple[Message, ...], now_s: float | None) -> None:
+        if self._ready is None or self._size is None:
+            return
+        plan, used = self._ready.plan, self._size.tokens
+        decision = decide(
+            used_tokens=used,
+            limit_tokens=self._limit,
+            cleared_tokens=plan.tokens_before - plan.tokens_after,
+            kept_before_tokens=plan.figures.get("kept_before_tokens", 0),
+            expected_requests=self._ready.expected_requests,
+            cache=self._cache_state(now_s),
+        )
+        due = self._policy.due(used, self._limit)
+        free = decision.trigger in ("cold_cache", "prefix_broken") and self._reported
+        if decision.act and (due or free):
+            self._ready = None
+            self._apply(plan, decision.trigger, len(messages))
+
+    def _apply(self, plan: Plan, trigger: Trigger, position_now: int) -> None:
+        self._view = self._view.applied(
+            msgspec.structs.replace(plan, trigger=trigger), position_now
+        )
+        self._reported, self._stalled_at = False, None
+        self._recalled.clear()
+        self._rewritten = True
+        self.replayed.rewrites += 1
+        self.replayed.summaries += plan.segment is not None
+
+    # Where a request does not fit.
+
+    def _fitting(self, messages: tuple[Message, ...], ask: Ask) -> tuple[Built, bool]:
+        """The request for *messages*, and whether it fits, after all that makes it fit."""
+        for _ in range(MOST_FORCED):
+            built = self._builder.build(messages, self._view)
+            size = self._sized(built)
+            if size.tokens <= self._limit:
+                return built, True
+            self._ready = None
+            plan = self._hardest(messages, size, ask)
+            if plan is None and not self._recalled:
+                break
+            if plan is not None:
+                self._apply(plan, "window", len(messages))
+            # What was recalled is as old as any result, and is shown by its header again.
+            self._recalled.clear()
+        return built, False
+
+    def _hardest(self, messages: tuple[Message, ...], size: Size, ask: Ask) -> Plan | None:
+        budget = self._budget(size, "window", ask.committed, ask.asked_at)
+        best: Plan | None = None
+        rescued = False
+        for number, policy in enumerate(_ladder(self._policy)):
+            made = self._filled(policy, messages, budget)
+            if made is None or not worth(made, 0.0):
+                continue
+            if best is None or made.tokens_after < best.tokens_after:
+                best, rescued = made, number > 0 and policy.name != self._policy.name
+            if made.tokens_before - made.tokens_after >= size.tokens - self._limit:
+                break
+        self.replayed.rescues += rescued
+        return best
+
+
+def _ladder(policy: Policy) -> tuple[Policy, ...]:
+    harder: Callable[[], tuple[Policy, ...]] | None = getattr(policy, "harder", None)
+    if harder is not None:
+        return (policy, *harder())
+    return (policy, Balanced(), Balanced(keep_recent_turns=1, keep_recent_steps=2))

@@ -1,0 +1,182 @@
+"""The lab's report: one HTML file that needs nothing else, neither scripts nor the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from .charts import Dot, Line, curves, scatter, short
+from .comparing import Compared
+from .table import Row, frontier
+
+__all__ = ["CAVEATS", "html_report"]
+
+MOST_CHARTED = 24
+"""Charts are drawn of so many files, those with most requests; the table has all."""
+
+CAVEATS = (
+    "The replayed cost is counterfactual: the recorded model did not see the shorter context, and"
+    " would have answered otherwise.",
+    "Every summary of a prefix is extractive, made by the same rules for every policy, also where"
+    " the policy wants a model's; it costs nothing here.",
+    "held: of the distinctive strings (paths, identifiers, numbers, quoted lines) that replies take"
+    " from earlier tool results, the share that was in the context then. recallable: of the"
+    " others, the share that recall brought; each recall is a request of its own, and in the cost.",
+    "Sizes are calibrated estimates; the cache is a prefix cache that forgets by the recorded"
+    " times. System texts and tools that are not in the file are not counted.",
+    "A request that a policy could not make fit (too_large) is not sent, costs nothing and holds"
+    " nothing; such a policy is drawn hollow, and is not on the frontier.",
+)
+"""What a reader of the figures has to know."""
+
+_COLUMNS = (
+    "policy", "requests", "tokens_sent", "cache_write", "cache_read", "cost", "peak_context",
+    "rewrites", "summaries", "held", "recallable", "recalls", "recall_cost", "invalid_requests",
+    "too_large", "rescues",
+)  # fmt: skip
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1d1f21; --soft: #6b7075; --line: #d9dcdf; --back: #fff; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6e6; --soft: #9aa0a6; --line: #3a3d40; --back: #17181a; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back);
+  max-width: 1360px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
+h3 { font-size: 1rem; color: var(--soft); } li { color: var(--soft); }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 1rem; }
+svg { width: 100%; height: auto; } svg polyline { fill: none; stroke-width: 1.6; }
+svg polyline.back { stroke: var(--line); stroke-width: 1; }
+svg polyline.frontier { stroke: var(--soft); stroke-dasharray: 2 3; }
+svg line.grid { stroke: var(--line); stroke-width: .6; }
+svg line.limit { stroke: var(--soft); stroke-dasharray: 5 4; }
+svg circle.mark { stroke: var(--back); stroke-width: .8; }
+svg text { fill: var(--soft); font-size: 11px; } svg text.name { font-size: 9.5px; }
+.table { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; }
+th, td { padding: .15rem .55rem; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; } tr.best td { font-weight: 600; }
+.legend span { margin-right: 1rem; white-space: nowrap; font-size: 13px; }
+.legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
+"""
+
+
+def html_report(compared: Sequence[Compared], sums: Sequence[Compared] = ()) -> str:
+    """A page for *compared*, and for *sums* over them in front: for each file and window the
+    context over the steps, a curve a policy, with rewrites marked; cost against held; the rows.
+    """
+    colours = _colours(list(dict.fromkeys(each.row.policy for each in (*sums, *compared))))
+    charted = set(_largest(compared))
+    groups: dict[tuple[str, int], list[Compared]] = {}
+    for each in (*sums, *compared):
+        groups.setdefault((each.row.file, each.row.window), []).append(each)
+    sections = []
+    for (file, window), group in groups.items():
+        draws = group[0] in sums or file in charted
+        sections.append(_section(file, window, group, colours, draws=draws))
+    caveats = "".join(f"<li>{escape(each)}</li>" for each in CAVEATS)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>llmsession lab</title><style>{_STYLE}</style></head><body>"
+        f"<h1>llmsession lab</h1><ul>{caveats}</ul>{''.join(sections)}</body></html>\n"
+    )
+
+
+def _largest(compared: Sequence[Compared]) -> list[str]:
+    requests: dict[str, int] = {}
+    for each in compared:
+        requests[each.row.file] = max(requests.get(each.row.file, 0), each.row.requests)
+    return sorted(requests, key=lambda file: -requests[file])[:MOST_CHARTED]
+
+
+def _colours(policies: Sequence[str]) -> dict[str, str]:
+    # Steps of the golden angle: neighbours in the list are far from each other in colour.
+    return {
+        policy: f"hsl({at * 137.508 % 360:.0f} 62% {42 + 12 * (at % 2)}%)"
+        for at, policy in enumerate(policies)
+    }
+
+
+def _section(
+    file: str, window: int, group: Sequence[Compared], colours: dict[str, str], *, draws: bool
+) -> str:
+    rows = [each.row for each in group]
+    best = frontier(rows)
+    named = {row.policy for row in best} | {"balanced"}
+    charts = ""
+    if draws:
+        charts = (
+            f'<div class="pair">{_curves(group, named, colours)}'
+            f"{_scatter(rows, best, colours)}</div>{_legend(named, rows, colours)}"
+        )
+    return (
+        f"<section><h2>{escape(file)}</h2><h3>window {window:,} tokens, costs in"
+        f" {'dollars' if rows[0].unit == 'usd' else 'plain input tokens'}</h3>"
+        f"{charts}{_table(rows, best)}</section>"
+    )
+
+
+def _curves(group: Sequence[Compared], named: set[str], colours: dict[str, str]) -> str:
+    lines = []
+    for each in group:
+        if each.curve is None:
+            continue
+        steps = [(at, step) for at, step in enumerate(each.curve.steps) if not step.too_large]
+        lines.append(
+            Line(
+                name=each.row.policy,
+                colour=colours[each.row.policy],
+                points=tuple((float(at), float(step.tokens)) for at, step in steps),
+                marks=tuple((float(at), float(step.tokens)) for at, step in steps if step.rewritten),
+                stands_back=each.row.policy not in named,
+            )
+        )
+    return curves(
+        lines, limit=float(group[0].row.window), x_name="request", y_name="context, tokens"
+    )
+
+
+def _scatter(rows: Sequence[Row], best: Sequence[Row], colours: dict[str, str]) -> str:
+    dots = [
+        Dot(
+            name=row.policy,
+            colour=colours[row.policy],
+            x=row.cost,
+            y=row.held,
+            told=f"{row.policy}: held {row.held:.1%}, cost {short(row.cost)}",
+            hollow=row.too_large > 0,
+        )
+        for row in rows
+        if row.held is not None
+    ]
+    line = [(row.cost, row.held) for row in best if row.held is not None]
+    return scatter(dots, line, x_name="cost", y_name="held")
+
+
+def _legend(named: set[str], rows: Sequence[Row], colours: dict[str, str]) -> str:
+    shown = [row.policy for row in rows if row.policy in named]
+    told = "".join(
+        f'<span><i style="background:{colours[each]}"></i>{escape(each)}</span>' for each in shown
+    )
+    return f'<p class="legend">{told}<span>grey: the others; dots: the context rewritten</span></p>'
+
+
+def _table(rows: Sequence[Row], best: Sequence[Row]) -> str:
+    head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in _COLUMNS)
+    body = "".join(
+        f'<tr{" class=best" if row in best else ""}>'
+        + "".join(f"<td>{_cell(getattr(row, name))}</td>" for name in _COLUMNS)
+        + "</tr>"
+        for row in sorted(rows, key=lambda row: (row.cost, row.policy))
+    )
+    return (
+        f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        "<p>Bold: on the frontier of cost against held.</p></div>"
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.4f}"
+    return f"{value:,}" if isinstance(value, int) else escape(str(value))

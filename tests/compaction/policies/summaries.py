@@ -1,0 +1,116 @@
+"""Policies that want summaries, taken through conversations of a known size by the tests here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from llmsession.compaction.plan import Budget, Plan, Policy, Wanted
+from llmsession.compaction.segment_text import introduced
+from llmsession.compaction.segments import extracted_segment, with_segment
+from llmsession.compaction.view import View
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Segment, Trigger
+from llmsession.turns.request import Profile
+from tests.compaction.conversations import Talk
+
+PROFILE = Profile(chars_per_token=4.0)
+"""Texts of ``4 * n`` characters are n tokens, and a message has 4 more."""
+
+
+class After(NamedTuple):
+    """A plan, filled, and the view after it."""
+
+    plan: Plan
+    view: View
+
+    @property
+    def wanted(self) -> Wanted:
+        assert self.plan.wanted is not None
+        return self.plan.wanted
+
+
+def said(tokens: int, word: str = "w") -> str:
+    """A text of so many tokens: with its message's overhead, ``tokens``."""
+    return (word * (4 * tokens))[: 4 * (tokens - 4)]
+
+
+def chat(*tokens: int) -> Talk:
+    """A user's and the model's words in turn, messages of so many tokens."""
+    built = Talk()
+    for at, each in enumerate(tokens):
+        if at % 2 == 0:
+            built.ask(said(each, "u"))
+        else:
+            built.reply(said(each, "a"))
+    return built
+
+
+def loop(steps: int, tokens: int = 1_000) -> Talk:
+    """One open turn: a request, and so many steps with results of so many tokens."""
+    built = Talk()
+    built.ask("look at all of it")
+    for _ in range(steps):
+        built.step(said(tokens))
+    return built
+
+
+def budget_for(
+    messages: Sequence[Message],
+    limit: int,
+    *,
+    view: View | None = None,
+    used: int | None = None,
+    trigger: Trigger = "threshold",
+    **fields: Any,
+) -> Budget:
+    empty = Budget(used_tokens=0, limit_tokens=0, profile=PROFILE, committed=len(messages))
+    return Budget(
+        used_tokens=empty.size(messages, view or View()) if used is None else used,
+        limit_tokens=limit,
+        profile=fields.pop("profile", PROFILE),
+        committed=fields.pop("committed", len(messages)),
+        trigger=trigger,
+        **fields,
+    )
+
+
+def planned(
+    policy: Policy, messages: Sequence[Message], limit: int, view: View | None = None, **fields: Any
+) -> Plan | None:
+    view = view or View()
+    return policy.plan(view, messages, budget_for(messages, limit, view=view, **fields))
+
+
+def applied(
+    policy: Policy,
+    messages: Sequence[Message],
+    limit: int,
+    view: View | None = None,
+    *,
+    text: str | None = None,
+    **fields: Any,
+) -> After:
+    """The plan of *policy*, with *text* as its summary, else one by rules, and what is shown."""
+    view = view or View()
+    budget = budget_for(messages, limit, view=view, **fields)
+    plan = policy.plan(view, messages, budget)
+    assert plan is not None
+    if plan.wanted is None:
+        return After(plan, view.applied(plan, len(messages)))
+    segment = extracted_segment(plan.wanted, messages, budget.profile)
+    if text is not None:
+        segment = Segment(plan.wanted.upto, introduced(text), "model")
+    filled = with_segment(plan, segment, view, messages, budget)
+    assert filled is not None
+    return After(plan, view.applied(filled, len(messages)))
+
+
+def left_without_summary(
+    policy: Policy, messages: Sequence[Message], limit: int, **fields: Any
+) -> Plan | None:
+    """What is left of the plan where no summary came."""
+    budget = budget_for(messages, limit, **fields)
+    plan = policy.plan(View(), messages, budget)
+    assert plan is not None
+    return with_segment(plan, None, View(), messages, budget)
