@@ -10,7 +10,15 @@ raises.
 
 from typing import TYPE_CHECKING
 
-from llmsession.compaction import RECALL_TOOL_NAME, SwapToolResults
+from llmsession.compaction import (
+    RECALL_TOOL_NAME,
+    ClearThinking,
+    ClearToolUses,
+    CompactAtThreshold,
+    ProviderSideConfig,
+    ProviderSummaries,
+    SwapToolResults,
+)
 from llmsession.errors import (
     BudgetExhausted,
     ContextTooLarge,
@@ -146,7 +154,10 @@ __all__ = [
     "Block",
     "BudgetExhausted",
     "ChatDialect",
+    "ClearThinking",
+    "ClearToolUses",
     "Closed",
+    "CompactAtThreshold",
     "CompactionConfig",
     "CompactionOutcome",
     "Content",
@@ -181,6 +192,8 @@ __all__ = [
     "ProtocolError",
     "Provider",
     "ProviderError",
+    "ProviderSideConfig",
+    "ProviderSummaries",
     "Record",
     "Recovery",
     "RedactedThinkingBlock",

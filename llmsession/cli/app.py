@@ -15,6 +15,7 @@ from llmsession.errors import SessionError
 from .calibrate import calibrate
 from .chat import chat
 from .exit_codes import HUNG_UP, USAGE
+from .lab import lab
 from .replay import replay
 from .sessions import delete, list_sessions, show
 from .story import story
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command()(chat)
 app.command()(replay)
 app.command()(calibrate)
+app.command()(lab)
 app.command()(stress)
 app.command()(story)
 app.command("list")(list_sessions)

@@ -18,14 +18,13 @@ from llmsession.session.exporting import conversation_of
 from llmsession.session.manager import SessionManager
 from llmsession.store import Store
 from llmsession.testing.recorded_turns import recorded_tools
-from llmsession.transcripts import FORMATS, Conversation, Files, detect, read, write
+from llmsession.transcripts import FORMATS, Conversation, Files, read, write
 
+from .reading import sources
 from .stores import KeyFile, StoreAddress, using_store
 
 __all__ = ["export_sessions", "import_files"]
 
-MAX_FOLDER_BYTES = 2 << 30
-"""A folder that holds more is surely not the one that was meant."""
 MADE_ID_CHARS = 12
 """Of the digest in the id of a history without one: enough that no two are alike."""
 _WRITABLE = [name for name, format in FORMATS.items() if format.write is not None]
@@ -67,7 +66,7 @@ def _read(path: Path, format: str | None, partial: bool) -> list[Conversation]:
     if format is not None and format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
     found: list[Conversation] = []
-    for where, files in _sources(path, format):
+    for where, files in sources(path, format):
         try:
             found += _told_apart(read(files, format, strict=not partial), files)
         except TranscriptError as error:
@@ -90,27 +89,6 @@ def _told_apart(read: Iterable[Conversation], files: Files) -> list[Conversation
         else one
         for one in read
     ]
-
-
-def _sources(path: Path, format: str | None) -> list[tuple[Path, Files]]:
-    """What is read at once: a file, or a folder that a format keeps one history in; else each
-    file of the folder is its own."""
-    if not path.is_dir():
-        return [(path, {path.name: path.read_bytes()})]
-    below = sorted(each for each in path.rglob("*") if each.is_file())
-    if sum(each.stat().st_size for each in below) > MAX_FOLDER_BYTES:
-        raise InvalidInput(f"{path}: more than {MAX_FOLDER_BYTES >> 30} GiB in it")
-    files = {each.relative_to(path).as_posix(): each.read_bytes() for each in below}
-    if format is not None or detect(files) is not None:
-        return [(path, files)]
-    alone: list[tuple[Path, Files]] = [
-        (each, {each.name: files[each.relative_to(path).as_posix()]}) for each in below
-    ]
-    known = [source for source in alone if detect(source[1]) is not None]
-    for where, _ in alone:
-        if where not in {each for each, _ in known}:
-            print(f"llmsession: {where}: no known transcript format; left out", file=sys.stderr)
-    return known
 
 
 async def _take_in(

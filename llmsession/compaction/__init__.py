@@ -7,6 +7,13 @@ Absent: async and I/O; history is never changed here.
 from .plan import Budget, Plan, Policy
 from .policies import SwapToolResults
 from .projection import Frame, project
+from .provider_side import (
+    ClearThinking,
+    ClearToolUses,
+    CompactAtThreshold,
+    ProviderSideConfig,
+    ProviderSummaries,
+)
 from .recall import RECALL_TOOL_NAME
 from .repair import PairingError, Repair, tool_pair_repair
 from .tokens import context_tokens, message_tokens
@@ -16,10 +23,15 @@ from .view import View
 __all__ = [
     "RECALL_TOOL_NAME",
     "Budget",
+    "ClearThinking",
+    "ClearToolUses",
+    "CompactAtThreshold",
     "Frame",
     "PairingError",
     "Plan",
     "Policy",
+    "ProviderSideConfig",
+    "ProviderSummaries",
     "Repair",
     "SwapToolResults",
     "View",

@@ -25,13 +25,22 @@ __all__ = [
 
 
 def is_safe_cut(messages: Sequence[Message], at: int) -> bool:
-    """May what stands before position *at* be left out? Not where the message there answers
-    calls of the one before: a result without its call is refused, and so is the reverse."""
+    """May what stands before position *at* be left out? Not where results after it answer calls
+    before it: a result without its call is refused, and so is the reverse. Neighbours of one side
+    are one message to a provider, so a run of replies has its calls answered behind the run.
+    """
     if not 0 <= at <= len(messages):
         return False
-    if at == len(messages):
-        return not (messages and messages[-1].tool_calls)
-    return not messages[at].tool_results
+    before, after = at - 1, at
+    while before >= 0 and messages[before].is_assistant:
+        if messages[before].tool_calls:
+            return False
+        before -= 1
+    while after < len(messages) and messages[after].is_user:
+        if messages[after].tool_results:
+            return False
+        after += 1
+    return True
 
 
 def is_turn_start(messages: Sequence[Message], at: int) -> bool:

@@ -22,6 +22,8 @@ _READ_LINE_CHARS = 400
 
 _SHOWN_LINE_CHARS = 160
 _MAX_TOOL_CHARS = 64
+_LEAST_LIST_CHARS = 30
+"""Below this not even one name fits, so none is looked for."""
 
 # Every repetition has a bound and starts at a word's edge, so that no line can make a search slow.
 _OUTCOME = re.compile(
@@ -76,16 +78,7 @@ def summarise(
     room -= sum(len(line) + 1 for line in kept.values())
     title = _title(size, tool, is_error, left_out=total - len(kept), blank=not lines)
     parts = [title, *(kept[number] for number in sorted(kept))]
-    places, links = _matches(lines, _PLACE), _matches(lines, _LINK)
-    for name, names in (
-        ("places", places),
-        ("links", links),
-        ("paths", _paths(lines, places)),
-    ):
-        joined = _joined(name, names, room)
-        if joined:
-            parts.append(joined)
-            room -= len(joined) + 1
+    parts.extend(_lists(lines, room))
     summary = "\n".join(parts)
     return summary if 0 < len(summary) <= max_chars else None
 
@@ -158,6 +151,22 @@ def _trimmed(line: str) -> str:
         return ends
     ends = ends.lstrip()
     return f"{ends[: _SHOWN_LINE_CHARS - 50]} ... {ends[-40:]}"
+
+
+def _lists(lines: list[_Line], room: int) -> Iterator[str]:
+    """Places, links and paths in *lines*, a line each, as far as there is room."""
+    places: list[str] = []
+    for name in ("places", "links", "paths"):
+        if room < _LEAST_LIST_CHARS:
+            return
+        if name == "places":
+            found = places = _matches(lines, _PLACE)
+        else:
+            found = _matches(lines, _LINK) if name == "links" else _paths(lines, places)
+        joined = _joined(name, found, room)
+        if joined:
+            room -= len(joined) + 1
+            yield joined
 
 
 def _paths(lines: list[_Line], places: Iterable[str]) -> list[str]:

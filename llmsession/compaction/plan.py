@@ -64,6 +64,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     fallback: str = ""
     """What stands instead where no summary comes, or none that is shorter than its source; the
     policy's own text by rules, without a title."""
+    omitted: tuple[tuple[int, int], ...] = ()
+    """The ranges that are left out together with it, or not at all."""
     pinned: Injected | None = None
     """What of the messages up to ``upto`` is said once more behind the summary, word for word:
     injected together with it, or not at all."""

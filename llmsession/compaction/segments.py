@@ -43,9 +43,7 @@ def extracted_segment(
     earlier = without_title(wanted.earlier)
     chars = int(wanted.most_tokens * profile.chars_per_token)
     for _ in range(_MOST_TRIES):
-        text = digest(
-            source, earlier, max_chars=chars - len(SEGMENT_TITLE) - 1, recallable=True
-        )
+        text = digest(source, earlier, max_chars=chars - len(SEGMENT_TITLE) - 1, recallable=True)
         # Without a word in it, as images alone are, it still has to stand for what was there.
         text = introduced(text if text.strip() else _count(source))
         tokens = text_tokens_for(text, profile)
@@ -85,7 +83,8 @@ def with_segment(
             filled = replace(plan, wanted=None, segment=each)
             if each.by != "provider":
                 injected = _with_pin(plan, pinned, view, messages, each.upto)
-                filled = replace(filled, injected=injected)
+                omitted = (*plan.omitted, *wanted.omitted)
+                filled = replace(filled, injected=injected, omitted=omitted)
             return measured(filled, view, messages, budget)
     if not (plan.frozen or plan.inputs or plan.texts or plan.omitted or plan.injected):
         return None

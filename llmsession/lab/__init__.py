@@ -1,4 +1,4 @@
-"""Comparisons on recorded conversations: how close counters come to what was reported.
+"""Comparisons on recorded conversations: of counters with what was reported, and of policies.
 
-In: conversations. Out: rows of figures. Absent: sessions, and decisions about a live one.
+In: conversations. Out: rows of figures, and a report. Absent: models, live sessions and files.
 """

@@ -18,7 +18,7 @@ from llmsession.turns.prices import Price, cost
 from llmsession.turns.request import Request, RequestMessage
 from llmsession.turns.usage import Usage
 
-__all__ = ["PLAIN", "Charged", "PrefixCache", "shared_messages"]
+__all__ = ["PLAIN", "Charged", "PrefixCache", "Spent", "shared_messages"]
 
 PLAIN = Price.usd(1, 5, cache_read="0.1", cache_write_5m="1.25", cache_write_1h=2)
 """Prices relative to a plain input token, as Anthropic's models have them: a million plain input

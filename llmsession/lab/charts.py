@@ -96,9 +96,7 @@ def scatter(
         path = " ".join(f"{x_scale.at(x)},{y_scale.at(y)}" for x, y in sorted(best))
         drawn.append(f'<polyline class="frontier" points="{path}"/>')
     for dot in dots:
-        inside = (
-            x_scale.least <= dot.x <= x_scale.most and y_scale.least <= dot.y <= y_scale.most
-        )
+        inside = x_scale.least <= dot.x <= x_scale.most and y_scale.least <= dot.y <= y_scale.most
         if not inside:
             continue
         x, y = x_scale.at(dot.x), y_scale.at(dot.y)

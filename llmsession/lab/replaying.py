@@ -10,7 +10,6 @@ the same rules for all.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import msgspec

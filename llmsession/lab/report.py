@@ -126,7 +126,9 @@ def _curves(group: Sequence[Compared], named: set[str], colours: dict[str, str])
                 name=each.row.policy,
                 colour=colours[each.row.policy],
                 points=tuple((float(at), float(step.tokens)) for at, step in steps),
-                marks=tuple((float(at), float(step.tokens)) for at, step in steps if step.rewritten),
+                marks=tuple(
+                    (float(at), float(step.tokens)) for at, step in steps if step.rewritten
+                ),
                 stands_back=each.row.policy not in named,
             )
         )
@@ -163,7 +165,7 @@ def _legend(named: set[str], rows: Sequence[Row], colours: dict[str, str]) -> st
 def _table(rows: Sequence[Row], best: Sequence[Row]) -> str:
     head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in _COLUMNS)
     body = "".join(
-        f'<tr{" class=best" if row in best else ""}>'
+        f"<tr{' class=best' if row in best else ''}>"
         + "".join(f"<td>{_cell(getattr(row, name))}</td>" for name in _COLUMNS)
         + "</tr>"
         for row in sorted(rows, key=lambda row: (row.cost, row.policy))

@@ -11,6 +11,7 @@ import msgspec
 from llmsession.compaction.plan import Policy
 from llmsession.compaction.policies import make_policy, settings_of
 from llmsession.compaction.projection import Frame
+from llmsession.compaction.provider_side import ProviderSideConfig
 from llmsession.compaction.recall import RECALL_TOOL, RECALL_TOOL_NAME
 from llmsession.errors import InvalidConfig, InvalidMessage
 from llmsession.turns.blocks import Content, encode_json
@@ -19,8 +20,6 @@ from llmsession.turns.naming import OnFailure
 from llmsession.turns.records import InterruptPolicy
 from llmsession.turns.request import Profile, Sizes, sizes_for
 from llmsession.turns.spending import SpendingBudget
-
-from .provider_side import ProviderSideConfig
 
 __all__ = [
     "CompactionConfig",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -42,6 +43,7 @@ from .actor import Actor
 from .checked import checked_labels, checked_search, checked_seed, checked_session_id
 from .config import Recovery, SessionConfig, Tool, bind_tools, load_config
 from .core import Surroundings, profile_of
+from .environment import with_environment
 from .exporting import conversation_of
 from .house import House
 from .hub import Hub
@@ -80,6 +82,8 @@ class SessionManager:
     ``llmsession``.
     *prices* are by model name or its beginning, and go before the known ones (``PRICES``);
     *tenant_budgets* are what all sessions of a tenant together may spend: see docs/budgets.md.
+    *environ* stands for the environment, whose ``LLMSESSION_*`` fill what configurations leave
+    open: see docs/compaction.md.
     Raises InvalidConfig for those that cannot be kept.
     """
 
@@ -95,8 +99,11 @@ class SessionManager:
         logger: Any | None = None,
         prices: Mapping[str, Price] | None = None,
         tenant_budgets: Mapping[str, SpendingBudget] | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.provider = provider
+        self.environ = dict(os.environ if environ is None else environ)
+        """What configurations leave open is looked for here first; read once."""
         self.summariser = summariser
         self._prices = PriceTable(prices)
         self.tenants = Tenants(tenant_budgets)
@@ -228,6 +235,7 @@ class SessionManager:
         InvalidConfig."""
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
+        config = with_environment(config, self.environ)
         config, stored = self._world.shared(config.checked())
         config.check_model(profile_of(self.provider, config))
         self._world.check_priced(config, tenant)

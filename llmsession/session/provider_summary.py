@@ -16,6 +16,7 @@ import msgspec
 
 from llmsession.compaction.projection import Frame, project
 from llmsession.compaction.provider_blocks import signed_segment
+from llmsession.compaction.provider_side import ProviderSummaries
 from llmsession.compaction.validity import check_request
 from llmsession.compaction.view import View
 from llmsession.errors import InvalidRequest, ProviderError
@@ -28,7 +29,6 @@ from llmsession.turns.stop import Follow, stop_rule
 
 from .model_summary import SummaryFailed
 from .offloop import off_loop
-from .provider_side import ProviderSummaries
 from .streaming import read_reply
 
 __all__ = ["SignedSummary", "is_asked_for", "summary_request"]

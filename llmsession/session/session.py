@@ -37,6 +37,7 @@ from .checked import (
 )
 from .compactor import CompactionOutcome
 from .config import SessionConfig, ToolResult, WhenBusy
+from .environment import with_environment
 from .forking import fork_of
 from .hub import Subscription
 from .labels import tenant_of
@@ -295,7 +296,8 @@ class LLMSession:
         unknown = set(changes) - set(SessionConfig.__struct_fields__)
         if unknown:
             raise InvalidConfig(f"no such configuration: {', '.join(sorted(unknown))}")
-        config = msgspec.structs.replace(actor.core.config, **changes).checked()
+        config = msgspec.structs.replace(actor.core.config, **changes)
+        config = with_environment(config, self._manager.environ).checked()
         checked = {name: getattr(config, name) for name in changes}
         command = c.Configure(actor.mailbox.number(), command_id, checked)
         actor.put(command)

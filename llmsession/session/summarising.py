@@ -16,6 +16,7 @@ import anyio
 
 from llmsession.compaction.plan import Wanted
 from llmsession.compaction.provider_blocks import signed_segment
+from llmsession.compaction.provider_side import ProviderSummaries
 from llmsession.compaction.segment_text import introduced
 from llmsession.compaction.segments import extracted_segment
 from llmsession.compaction.view import View
@@ -29,7 +30,6 @@ from .core import Core
 from .model_summary import ModelSummary, SummaryFailed, count_by
 from .offloop import off_loop
 from .promise import Promise
-from .provider_side import ProviderSummaries
 from .provider_summary import SignedSummary, is_asked_for, summary_request
 from .works import Work
 

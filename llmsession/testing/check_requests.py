@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from llmsession.compaction.projection import Frame, Projector
+from llmsession.compaction.provider_blocks import summary_in
+from llmsession.compaction.provider_side import ProviderSideConfig
 from llmsession.compaction.recall import RECALL_TOOL
 from llmsession.compaction.validity import Checker
 from llmsession.session.state import SessionState
@@ -31,6 +33,7 @@ _BREAKS_PREFIX = (
 
 class _Compaction(msgspec.Struct):
     enabled: bool
+    provider_side: ProviderSideConfig | None = None
 
 
 class _Config(msgspec.Struct):
@@ -53,12 +56,13 @@ class _Config(msgspec.Struct):
         ]
         if self.compaction.enabled and tools:
             tools.append(RECALL_TOOL)
+        side = self.compaction.provider_side
         return Frame(
             model=self.model,
             max_tokens=sizes_for(self.window_tokens, self.max_tokens, profile).max_tokens,
             system=self.system,
             tools=tuple(tools),
-            options=self.options,
+            options=self.options if side is None else side.into(self.options, profile),
         )
 
 
@@ -89,7 +93,9 @@ class RequestRules:
             self._findings.add(4, told, request)
 
     def before(self, state: SessionState, record: r.Record) -> None:
-        if isinstance(record, _BREAKS_PREFIX):
+        spoken = getattr(record, "spoken", None)
+        summarises = spoken is not None and summary_in(spoken.body, 0) is not None
+        if summarises or isinstance(record, _BREAKS_PREFIX):
             self._prefix_may_change = True
 
     def after(self, state: SessionState, record: r.Record) -> None:

@@ -31,7 +31,7 @@ __all__ = ["ContextLife"]
 _BASH = msgspec.Raw(
     encode_json({"name": "bash", "description": "", "input_schema": {"type": "object"}})
 )
-_WORDS = "the file parser returns a wrong offset when lines are empty so we look at it again".split()
+_WORDS = ["the", "parser", "returns", "a", "wrong", "offset", "when", "lines", "are", "empty", "so"]
 _PIECES = (
     "2024-11-05 12:00:01 ERROR a.py:42 failed: connection refused\n",
     "    return self._parse(line, offset=offset + 1)  # noqa\n",

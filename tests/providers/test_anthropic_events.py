@@ -13,8 +13,8 @@ from anthropic._streaming import SSEDecoder
 
 from llmsession import ProviderError, Usage
 from llmsession.providers.anthropic_events import AnthropicEvents, StreamFault
-from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.edits import AppliedEdit
+from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.stream import (
     BlockDelta,
     BlockStarted,
@@ -210,7 +210,7 @@ def test_usage_is_cumulative_and_what_is_not_repeated_stays() -> None:
     assert reply(events).usage == Usage(6, 11, 100, 20)
 
 
-ITERATIONS = [
+ITERATIONS: list[dict[str, Any]] = [
     {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500},
     {"type": "message", "input_tokens": 20_000, "output_tokens": 700},
     {
@@ -223,14 +223,22 @@ ITERATIONS = [
 
 
 def test_all_iterations_are_paid_for_and_the_context_is_that_of_the_last_sampling() -> None:
-    told = {"input_tokens": 23_000, "output_tokens": 1_000, "iterations": ITERATIONS}
+    told: dict[str, Any] = {
+        "input_tokens": 23_000,
+        "output_tokens": 1_000,
+        "iterations": ITERATIONS,
+    }
     whole = reply(read(start(input_tokens=23_000, output_tokens=1), *ended(**told)))
     assert whole.usage == Usage(203_000, 4_500, 20_700)
     assert whole.context == Usage(3_000, 300, 20_700)
 
 
 def test_a_summary_is_never_taken_for_the_size_of_the_context() -> None:
-    told = {"input_tokens": 0, "output_tokens": 0, "iterations": ITERATIONS[:1]}
+    told: dict[str, Any] = {
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "iterations": ITERATIONS[:1],
+    }
     whole = reply(read(start(input_tokens=0, output_tokens=0), *ended("compaction", **told)))
     assert whole.usage == Usage(180_000, 3_500)
     assert whole.context == Usage()
@@ -239,7 +247,11 @@ def test_a_summary_is_never_taken_for_the_size_of_the_context() -> None:
 
 
 def test_one_sampling_alone_needs_no_second_figure() -> None:
-    told = {"input_tokens": 20_000, "output_tokens": 700, "iterations": ITERATIONS[1:2]}
+    told: dict[str, Any] = {
+        "input_tokens": 20_000,
+        "output_tokens": 700,
+        "iterations": ITERATIONS[1:2],
+    }
     whole = reply(read(start(input_tokens=20_000), *ended(**told)))
     assert (whole.usage, whole.context) == (Usage(20_000, 700), None)
 

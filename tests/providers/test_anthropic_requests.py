@@ -20,6 +20,7 @@ from llmsession.providers.anthropic_requests import (
     messages_body,
 )
 from llmsession.turns.blocks import encode_blocks
+from tests.providers.asked import ask
 
 CONTROL = {"type": "ephemeral"}
 

@@ -17,14 +17,15 @@ from llmsession import (
     Tool,
     records,
 )
-from llmsession.session import provider_summary
-from llmsession.session.provider_side import (
+from llmsession.compaction.provider_side import (
     ClearThinking,
     ClearToolUses,
     CompactAtThreshold,
     ProviderSideConfig,
     ProviderSummaries,
 )
+from llmsession.session import provider_summary
+from llmsession.session.session import live_state
 from llmsession.testing import ScriptedReply, WireFault, call, say, think
 from llmsession.turns.blocks import encode_blocks
 from tests.providers.over_http import Line, on_line
@@ -114,8 +115,11 @@ async def test_the_provider_clears_old_results_and_we_send_all_of_them() -> None
 async def test_a_size_is_that_of_what_the_model_reads_after_the_edit() -> None:
     compaction = side(clear_tool_uses=ClearToolUses(trigger_tokens=6_000, keep=2))
     tool = Tool(name="t", run=Quick(RESULT))
-    async with on_line("anthropic", loop(8), tools=[tool], compaction=compaction) as line:
+    async with on_line("anthropic", loop(12), tools=[tool], compaction=compaction) as line:
         await line.say("go")
+        reported = live_state(line.session).reported
+        assert reported is not None
+        assert reported.sent_tokens > 3 * reported.usage.prompt_tokens
         status = line.session.status()
         last = (await spoken(line))[-1]
         assert last.usage is not None
@@ -128,18 +132,49 @@ async def test_a_request_that_fits_only_once_the_provider_has_cleared_is_not_com
     None
 ):
     compaction = side(clear_tool_uses=ClearToolUses(trigger_tokens=6_000, keep=2))
-    tool = Tool(name="t", run=Quick(RESULT))
+    calls = ScriptedReply()
+    for number in range(12):
+        calls += call("t", {"n": number}, id=f"c{number}")
     async with on_line(
         "anthropic",
-        loop(12),
-        tools=[tool],
+        [calls, "answer"],
+        tools=[Tool(name="t", run=Quick(RESULT))],
         compaction=compaction,
         window_tokens=18_000,
         max_tokens=2_000,
     ) as line:
-        assert "answer" in await line.say("go")
+        assert await line.say("go") == "answer"
         assert not any(isinstance(r, records.CompactionApplied) for r in await line.log())
         assert str(line.server.requests[-1].body["messages"]).count("line of output") == 12 * 600
+        cost = line.server.requests[-1].cost
+        assert cost is not None
+        assert cost.prompt.whole < 8_000
+
+
+async def test_our_own_compaction_rests_where_the_provider_clears() -> None:
+    script = [call("t", {"n": n}, id=f"c{n}") for n in range(5)] + [say("a"), say("b"), say("c")]
+    applied = []
+    clears = ProviderSideConfig(clear_tool_uses=ClearToolUses(trigger_tokens=500_000))
+    for provider_side in (clears, None):
+        compaction = CompactionConfig(
+            schedule="at_once",
+            keep_recent_steps=1,
+            keep_recent_turns=1,
+            provider_side=provider_side,
+        )
+        async with on_line(
+            "anthropic",
+            script,
+            tools=[Tool(name="t", run=Quick(RESULT))],
+            compaction=compaction,
+            window_tokens=15_000,
+            max_tokens=1_000,
+        ) as line:
+            for said in ("go", "and", "on"):
+                await line.say(said)
+            log = await line.log()
+            applied.append(any(isinstance(r, records.CompactionApplied) for r in log))
+    assert applied == [False, True]
 
 
 async def test_what_does_not_fit_though_the_provider_clears_is_compacted_by_us() -> None:
@@ -197,6 +232,9 @@ async def test_from_a_summary_on_the_context_begins_with_it(pause: bool) -> None
             assert await line.say(f"{turn} {LONG}") == f"answer {turn}"
         held = [m for m in line.session.conversation() if b"What was said" in bytes(m.body)]
         assert len(held) == 1
+        reported = live_state(line.session).reported
+        assert reported is not None
+        assert reported.usage.prompt_tokens < 2_000
         assert len(line.session.conversation()) == (11 if pause else 10)
         log = await spoken(line)
         summary = next(each for each in log if b"What was said" in bytes(each.body))
@@ -227,7 +265,7 @@ async def test_what_is_rewound_forked_or_cleared_takes_the_summary_with_it() -> 
         assert line.server.requests[-1].messages[0]["content"][0]["type"] == "compaction"
         early = await line.session.fork(at=4)
         late = await line.session.fork(at=5)
-        assert [r.role for r in early.context().messages][0] == "user"
+        assert early.context().messages[0].role == "user"
         assert late.context().messages[0].role == "assistant"
         await line.session.rewind(to=5)
         await line.say("again")

@@ -3,6 +3,7 @@ they do. Every stage ends with a look at its log, whatever the test was about.""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -108,6 +109,7 @@ async def stage(
     profile: Profile | None = None,
     logger: Any = None,
     idle_s: float = 60.0,
+    clock: Callable[[], float] = time.time,
     reopen: bool = False,
     **config: Any,
 ) -> AsyncIterator[Stage]:
@@ -117,7 +119,7 @@ async def stage(
     kept: Store = store if store is not None else MemoryStore()
     with anyio.fail_after(PATIENCE_S):
         async with SessionManager(
-            provider=provider, store=kept, logger=logger, idle_s=idle_s
+            provider=provider, store=kept, logger=logger, idle_s=idle_s, clock=clock
         ) as manager:
             config.setdefault("model", "m")
             set_up = Stage(manager, provider, kept)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,10 @@ from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, block, 
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.previews import ToolUse
 from llmsession.turns.records import (
+    CompactionApplied,
+    ContextWarned,
     InterruptPolicy,
+    Record,
     TurnAborted,
     TurnCommitted,
     TurnFailed,
@@ -58,6 +61,7 @@ class Life:
     ) -> None:
         self.rng = random.Random(seed)
         self.changing = random.Random(f"{seed}/changes")
+        self.compacting = random.Random(f"{seed}/compaction")
         self.turns = turns
         self.changes = changes
         self.quiet = quiet
@@ -72,7 +76,7 @@ class Life:
 
     def _reply(self, request: Request, tag: StepTag) -> ScriptedReply:
         rng = self.rng
-        reply = ScriptedReply(usage=Usage(input_tokens=rng.randrange(50), output_tokens=3))
+        reply = ScriptedReply(usage=self._usage(request))
         if rng.random() < 0.4 or self.provider._profile.thinking_opens_tool_loop:
             reply += think("let me think about it", f"sig{rng.randrange(10**6)}")
         mark = f"mark{tag.turn}x"
@@ -80,12 +84,22 @@ class Life:
             reply += say(f"{mark} some words on the way")
         if rng.random() < (0.75 if tag.step < 4 else 0.2):
             for number in range(rng.randint(1, 4)):
-                given = {"x": number, "mark": mark}
+                given: dict[str, Any] = {"x": number, "mark": mark}
+                if self.compacting.random() < 0.1:
+                    given["text"] = f"{mark} " + "long argument " * 250
                 reply += call(rng.choice(TOOLS), given, id=f"call_{number}")
         elif not reply.blocks or rng.random() < 0.8:
             reply += say(f"{mark} in the end")
         reply = reply.slow(rng.choice((0.0, 0.0, 0.01, 0.2)), delta_chars=rng.choice((3, 16, 99)))
         return self._with_trouble(reply)
+
+    def _usage(self, request: Request) -> Usage:
+        """About what was sent, and mostly cached; or nonsense."""
+        rng = self.compacting
+        if rng.random() < 0.3:
+            return Usage(input_tokens=rng.randrange(50), output_tokens=3)
+        tokens = int(len(request.encode()) / rng.choice((2.0, 2.7, 4.0)))
+        return Usage(tokens // 10, 30, tokens * 8 // 10, tokens // 10)
 
     def _with_trouble(self, reply: ScriptedReply) -> ScriptedReply:
         rng, kind = self.rng, self.rng.random()
@@ -143,7 +157,7 @@ class Life:
         return SessionConfig(
             model="m",
             tools=tuple(self.tools()),
-            window_tokens=20_000,
+            window_tokens=self.compacting.choice((2_500, 20_000)),
             max_tokens=1000,
             on_failure=rng.choice(("keep_steps", "drop")),
             limits=TurnLimits(
@@ -151,10 +165,30 @@ class Life:
                 max_seconds=rng.choice((None, None, 1.0)),
                 max_retries=1,
             ),
-            compaction=CompactionConfig(
-                threshold=0.05, keep_recent_turns=1, keep_recent_steps=2, cap_chars=800
-            ),
+            compaction=self._compaction(),
         )
+
+    def _compaction(self) -> CompactionConfig:
+        """Ours in a window that a turn fills, or old results alone, at marks near nothing."""
+        rng = self.compacting
+        return CompactionConfig(
+            policy=rng.choice(("balanced", "balanced", "swap_tool_results")),
+            schedule=rng.choice(("cache", "at_once")),
+            threshold=0.05,
+            keep_recent_turns=1,
+            keep_recent_steps=2,
+            cap_chars=800,
+        )
+
+    def _count_compactions(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if isinstance(record, CompactionApplied):
+                self.seen["compacted"] += 1
+                self.seen[f"compacted {record.trigger}"] += 1
+                self.seen["segments"] += record.segment is not None
+                self.seen["inputs shortened"] += len(record.inputs)
+                self.seen["texts cut"] += len(record.texts)
+            self.seen["warned"] += isinstance(record, ContextWarned)
 
     # The life.
 
@@ -169,6 +203,8 @@ class Life:
                         await self._episode(number)
                         await self._rest()
                     events.close()
+        log = await self.store.read("s")
+        self._count_compactions(decode_record(stored.body) for stored in log)
         assert self.manager.running_works == ()
         assert self.provider.open_streams == 0
         return self.seen

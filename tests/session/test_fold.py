@@ -90,6 +90,8 @@ def test_the_fold_of_the_log_is_the_state_in_memory_wherever_a_life_comes_to_res
         assert seen[state] >= 5, state
     for state in ("rewound", "forked", "forgotten"):
         assert seen[state] >= 5, state
+    for state in ("segments", "inputs shortened", "compacted window", "compacted cold_cache"):
+        assert seen[state] >= 3, state
 
 
 class _Cuts:

@@ -122,6 +122,7 @@ async def test_an_earlier_summary_is_merged_with_the_parts_and_given_to_none_of_
     *parts, merge = provider.requests
     assert all("Hull" not in said(request) for request in parts)
     assert said(merge).count("they sailed to Hull") == 1
+    assert said(merge).index("Hull") < said(merge).index("[summary of part 1]")
 
 
 async def test_where_there_are_too_many_parts_less_of_each_message_is_told() -> None:

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from llmsession import (
+    BudgetExhausted,
     CompactionConfig,
     InvalidConfig,
     MemoryStore,
@@ -323,6 +324,18 @@ async def test_a_session_without_budget_asks_no_model_for_summaries() -> None:
         assert (await on.session.compact()).applied
         assert summariser.requests == []
         await on.session.configure(budget=None)
+
+
+async def test_what_summaries_cost_uses_a_budget_up_here_and_opened_again() -> None:
+    store, budget = MemoryStore(), SpendingBudget(max_tokens=900)
+    async with talking([say("short").costing(COST)], store=store, budget=budget) as (on, _):
+        assert (await on.session.compact()).applied
+        with pytest.raises(BudgetExhausted):
+            await on.session.send("and on")
+    async with SessionManager(provider=ScriptedProvider([]), store=store) as manager:
+        session = await manager.open("s")
+        with pytest.raises(BudgetExhausted):
+            await session.send("and on")
 
 
 async def test_a_budget_in_dollars_needs_a_price_of_the_summariser_too() -> None:

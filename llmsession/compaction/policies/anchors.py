@@ -40,9 +40,10 @@ class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
 
     The percentage is taken between 10 and 50; up to three messages are left alone. Where the
     context would still be past the threshold, the place moves on by whole turns until it is not,
-    or only the last turn is left. The summary stands first, not in the system text. Not copied:
-    retention by count alone, which compacted again with every turn; places within a turn; failed
-    summaries that stood there as cut lines.
+    or only the last turn is left, which is all that is kept where somebody asks for it. The
+    summary stands first, not in the system text. Not copied: retention by count alone, which
+    compacted again with every turn; places within a turn; failed summaries that stood there as
+    cut lines.
     """
 
     name: ClassVar[str] = "checkpoint_on_first_kept"
@@ -69,7 +70,9 @@ class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
         keep = max(2, path * percent // 100)
         latest = latest_cut(view, messages, budget)
         starts = [at for at in request_starts(messages, view.start + 1) if at <= latest]
-        early = [at for at in starts if at <= len(messages) - keep]
+        # Who asks for it keeps the last turn only.
+        last = len(messages) if budget.trigger == "asked" else len(messages) - keep
+        early = [at for at in starts if at <= last]
         upto = early[-1] if early else 0
         sizes = sizes_in_budget(view, messages, budget)
         beside = beside_tokens(sizes, view, budget) + self.summary_tokens

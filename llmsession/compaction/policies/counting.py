@@ -12,7 +12,13 @@ from llmsession.compaction.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
-__all__ = ["quarter_tokens", "rest_tokens", "sizes_in_budget", "sizes_in_quarters"]
+__all__ = [
+    "kept_before_tokens",
+    "quarter_tokens",
+    "rest_tokens",
+    "sizes_in_budget",
+    "sizes_in_quarters",
+]
 
 
 def sizes_in_budget(view: View, messages: Sequence[Message], budget: Budget) -> list[int]:
@@ -28,6 +34,12 @@ def rest_tokens(sizes: Sequence[int], budget: Budget) -> int:
     """What the request has beside messages of *sizes*: system text, tools, what stands for a
     prefix, what is injected."""
     return max(budget.used_tokens - sum(sizes), budget.frame_tokens)
+
+
+def kept_before_tokens(first: int, view: View, messages: Sequence[Message], budget: Budget) -> int:
+    """How much of the request stands before the message at position *first* and stays in the
+    provider's cache if that is the first that is changed: the figure ``kept_before_tokens``."""
+    return budget.frame_tokens + budget.size(messages[:first], view)
 
 
 def quarter_tokens(chars: int) -> int:

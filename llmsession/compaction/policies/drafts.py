@@ -11,7 +11,7 @@ from copy import copy
 
 import msgspec
 
-from llmsession.compaction.boundaries import is_safe_cut
+from llmsession.compaction.boundaries import is_safe_cut, is_turn_start
 from llmsession.compaction.cap import result_text
 from llmsession.compaction.plan import Budget, Plan, Wanted, measured
 from llmsession.compaction.tokens import MESSAGE_OVERHEAD_TOKENS, shown_tokens, text_tokens_for
@@ -20,9 +20,10 @@ from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
+from .prefixes import cut_at_most, latest_cut
 from .spans import beside_pins, left_out, newest_that_fit, pinned
 
-__all__ = ["Draft", "cut_ranges", "live_tail", "never_left_out"]
+__all__ = ["Draft", "cut_ranges", "live_tail", "never_left_out", "summary_cut"]
 
 
 class Draft:
@@ -259,18 +260,36 @@ def never_left_out(messages: Sequence[Message]) -> frozenset[int]:
 
 
 def cut_ranges(
-    messages: Sequence[Message], first: int, end: int, kept: Collection[int]
+    draft: Draft, first: int, end: int, kept: Collection[int]
 ) -> tuple[tuple[int, int], ...]:
     """What can be left out of the messages from *first* up to *end*, those at the positions
     *kept* excepted: ranges that split no call from its results."""
+    messages = draft.messages
+    # Results and a later question would become one message, which looks like an open tool loop.
+    joins = draft.budget.profile.thinking_opens_tool_loop
     ranges: list[tuple[int, int]] = []
     edges = [at for at in range(first, end) if at in kept]
     for before, after in zip([first - 1, *edges], [*edges, end], strict=True):
         start, stop = before + 1, after
-        while start < stop and not is_safe_cut(messages, start):
+        while start < stop and (
+            not is_safe_cut(messages, start)
+            or (joins and start and messages[start - 1].tool_results)
+        ):
             start += 1
         while stop > start and not is_safe_cut(messages, stop):
             stop -= 1
         if start < stop:
             ranges.append((start, stop))
     return tuple(ranges)
+
+
+def summary_cut(draft: Draft, at: int) -> int:
+    """The last place up to *at* where a summary may end; the view's start if there is none.
+    Where thinking opens a tool loop it ends with an answer: should it fail, what is left out behind
+    it must not follow on results."""
+    messages, edge = draft.messages, latest_cut(draft.view, draft.messages, draft.budget)
+    cut = cut_at_most(messages, min(at, edge))
+    if draft.budget.profile.thinking_opens_tool_loop:
+        while cut > 0 and (not is_turn_start(messages, cut) or messages[cut - 1].tool_results):
+            cut -= 1
+    return max(cut, draft.start)

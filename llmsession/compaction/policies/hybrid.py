@@ -17,16 +17,16 @@ from llmsession.compaction.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 
-from .drafts import Draft
+from .drafts import Draft, summary_cut
 from .limits import check_fraction, check_whole, portion, reached
-from .prefixes import LEAST_SUMMARY_TOKENS, cut_at_most, latest_cut, request_starts
+from .prefixes import LEAST_SUMMARY_TOKENS, request_starts
 from .spans import spans_between
 
 __all__ = [
     "MAX_OUT_TOKENS",
     "Action",
-    "Hybrid608090",
     "Hybrid7060",
+    "Hybrid608090",
     "hybrid_action",
     "hybrid_budget",
 ]
@@ -90,8 +90,8 @@ class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
 
     The shares are of its own budget for the history, ``hybrid_budget``. They are taken of what is
     shown; what is cut is counted over all messages, so that nothing is cut twice without new
-    ones. What is still over the budget then is left out, the oldest first; so is what no summary
-    could be made of. A summary that fails changes nothing.
+    ones. Measured again after a summary, what is at 60 % still is cut, too; and over the budget
+    the oldest messages go until it holds. A summary that fails changes nothing.
 
     Raises InvalidConfig, naming what cannot be.
     """
@@ -130,7 +130,8 @@ class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
             return None
         if action == "condense" and not _condense(draft, self._turns_cut(draft)):
             action = "truncate"
-        if action == "truncate":
+        left = draft.used - (budget.used_tokens - history)
+        if reached(left, room, self.truncate_at):
             draft.omit(spans_between(draft.start, self._share_cut(messages), ()))
         most = budget.used_tokens - history + room
         if draft.used > most:
@@ -145,7 +146,7 @@ class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
         messages = draft.messages
         turns = list(dict.fromkeys(each.turn for each in messages))[-self.keep_turns :]
         first = next((at for at, each in enumerate(messages) if each.turn in turns), 0)
-        return cut_at_most(messages, min(first, latest_cut(draft.view, messages, draft.budget)))
+        return summary_cut(draft, first)
 
     def _share_cut(self, messages: Sequence[Message]) -> int:
         """Where the newest 70 % begin, or the request that they belong to."""
@@ -184,8 +185,7 @@ class Hybrid7060(msgspec.Struct, frozen=True, kw_only=True):
             return None
         room, history = known
         oldest = portion(len(messages), self.fold_share)
-        upto = cut_at_most(messages, min(oldest, latest_cut(view, messages, budget)))
-        folds = _condense(draft, upto)
+        folds = _condense(draft, summary_cut(draft, oldest))
         most = budget.used_tokens - history + room
         if draft.used > most:
             draft.keep_newest(most)

@@ -122,7 +122,7 @@ def summary_plan(
 ) -> Plan | None:
     """The plan of the policy *name* that wants a summary of what stands before *upto*, in at most
     *most_tokens* (as ``used_tokens`` counts) and half of what it stands for; None if too little
-    stands there. Nothing is left out (*omitted*) but behind it.
+    stands there. Behind it *omitted* is left out, if the summary comes.
 
     The summary so far is folded in: it is the first thing that the next one is made of.
     """
@@ -131,7 +131,9 @@ def summary_plan(
         return None
     sizes = sizes_in_budget(view, messages, budget)
     source = sum(sizes[:upto]) + told_tokens(view, budget)
-    room = min(most_tokens, source // 2)
+    pinned = _pin(messages, upto) if pins else None
+    twice = text_tokens_for(pinned.text, budget.profile) if pinned else 0
+    room = min(most_tokens, (source - budget.scaled(twice)) // 2)
     most_tokens = room * 1000 // max(1, budget.scale_permille)
     if most_tokens < LEAST_SUMMARY_TOKENS or not sum(sizes[start:upto]):
         return None
@@ -143,7 +145,8 @@ def summary_plan(
         instructions=instructions,
         appendix=appendix,
         fallback=fallback,
-        pinned=_pin(messages, upto) if pins else None,
+        omitted=omitted,
+        pinned=pinned,
     )
     before = sum(sizes) + told_tokens(view, budget)
     gone = source + sum(sum(sizes[max(first, upto) : end]) for first, end in omitted)
@@ -153,11 +156,10 @@ def summary_plan(
         reason=f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used;"
         f" a summary for the first {upto} messages",
         tokens_before=before,
-        tokens_after=before - gone + room,
+        tokens_after=before - gone + room + budget.scaled(twice),
         turns_compacted=count_turns(messages[start:upto]),
         voids_thinking=budget.profile.binds_thinking,
         wanted=wanted,
-        omitted=omitted,
         trigger=budget.trigger,
         figures={
             "kept_before_tokens": budget.frame_tokens,

@@ -17,6 +17,7 @@ from llmsession.compaction.view import View, text_key
 from llmsession.turns.messages import Message
 
 from .counting import sizes_in_budget
+from .folding import fold_target, fold_trigger
 from .prefixes import cut_at_most, latest_cut, summary_plan
 from .spans import newest_that_fit
 
@@ -25,8 +26,6 @@ __all__ = [
     "SidecarProjection",
     "prefix_hash",
     "sidecar_of",
-    "target_tokens",
-    "trigger_tokens",
     "view_beside",
 ]
 
@@ -84,20 +83,6 @@ def view_beside(sidecar: Sidecar, messages: Sequence[Message]) -> View:
     return msgspec.structs.replace(sidecar.view, texts=texts)
 
 
-def trigger_tokens(most_input_tokens: int) -> int:
-    """From how many tokens Cline compacts."""
-    return most_input_tokens * 9 // 10
-
-
-def target_tokens(most_input_tokens: int, pairs: int, max_tokens: int) -> int:
-    """Down to how many: half, with five pairs of a request and a reply and a reply that leaves
-    room, else 70 % of the trigger; below the trigger in any case."""
-    trigger = trigger_tokens(most_input_tokens)
-    many = pairs >= 5 and max_tokens < most_input_tokens
-    target = most_input_tokens // 2 if many else trigger * 7 // 10
-    return max(0, min(target, trigger - 1))
-
-
 class SidecarProjection(msgspec.Struct, frozen=True, kw_only=True):
     """Cline's SDK with a model: from 90 % of the limit on the newest ``preserve_tokens``, or the
     target if that is less, are kept, never less than the latest typed turn, and all before them
@@ -116,12 +101,12 @@ class SidecarProjection(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the trigger reached?"""
-        return limit_tokens > 0 and used_tokens >= trigger_tokens(limit_tokens)
+        return limit_tokens > 0 and used_tokens >= fold_trigger(limit_tokens)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """A summary of all before the newest messages; None if nothing more can go."""
         pairs = sum(message.is_assistant and not message.tool_calls for message in messages)
-        target = target_tokens(budget.limit_tokens, pairs, self.max_tokens)
+        target = fold_target(budget.limit_tokens, pairs, self.max_tokens)
         keep = min(self.preserve_tokens, target)
         sizes = sizes_in_budget(view, messages, budget)
         cut = min(newest_that_fit(sizes, keep), latest_cut(view, messages, budget))

@@ -20,7 +20,7 @@ from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
-from .counting import sizes_in_budget, sizes_in_quarters
+from .counting import kept_before_tokens, sizes_in_budget, sizes_in_quarters
 from .drafts import Draft
 from .limits import check_fraction, check_whole, portion
 from .reads import drop_duplicate_reads, saved_enough
@@ -113,6 +113,7 @@ class AdaptiveWindowTruncate(msgspec.Struct, frozen=True, kw_only=True):
         if must_wait(view, messages, budget.profile, budget.committed):
             return None
         draft = Draft(view, messages, budget)
+        sizes = list(draft.sizes)
         whole_chars = 4 * sum(sizes_in_quarters(view, messages, budget.profile))
         saved_chars = drop_duplicate_reads(draft)
         done = "older reads of files read again left out"
@@ -121,14 +122,14 @@ class AdaptiveWindowTruncate(msgspec.Struct, frozen=True, kw_only=True):
             keep: Keep = "quarter" if crowded or budget.trigger == "overflow" else "half"
             self._truncate(draft, keep)
             done = f"{keep} of the messages behind the first pair kept"
-        plan = draft.plan(self.name, done, saved_chars=saved_chars)
+        first = next((at for at, size in enumerate(sizes) if draft.sizes[at] != size), 0)
+        kept = kept_before_tokens(first, view, messages, budget)
+        plan = draft.plan(self.name, done, saved_chars=saved_chars, kept_before_tokens=kept)
         return plan if plan is not None and plan.tokens_after < plan.tokens_before else None
 
     def _truncate(self, draft: Draft, keep: Keep) -> None:
         messages, view = draft.messages, draft.view
-        # Results that answer the first pair belong to it.
-        first = next((at for at in range(2, len(messages)) if is_safe_cut(messages, at)), 2)
-        first = max(first, view.start)
+        first = max(_behind_first_pair(draft), view.start)
         start = max([first, *(end for _, end in view.omitted)])
         assistants = [at for at, message in enumerate(messages) if message.is_assistant]
         end = deleted_end(len(messages), start, keep, assistants) + 1
@@ -136,6 +137,16 @@ class AdaptiveWindowTruncate(msgspec.Struct, frozen=True, kw_only=True):
         if any(view.shows(at) for begin, behind in spans for at in range(begin, behind)):
             draft.omit(spans)
             draft.inject([Injected(first, NOTICE)], instead_of=NOTICE)
+
+
+def _behind_first_pair(draft: Draft) -> int:
+    """Where what may go begins: behind the first pair, and the results that belong to it."""
+    messages = draft.messages
+    if draft.budget.profile.thinking_opens_tool_loop and messages[1:2] and messages[1].tool_calls:
+        # Results that a later request is joined to are an open loop again, which would have to
+        # begin with the thinking that a truncation voids. So the first reply is not kept.
+        return 1
+    return next((at for at in range(2, len(messages)) if is_safe_cut(messages, at)), 2)
 
 
 def _safe_before(messages: Sequence[Message], at: int) -> int:
@@ -169,7 +180,10 @@ def _truncation(
         turns_compacted=len({messages[at].turn for at in gone}),
         voids_thinking=budget.profile.binds_thinking,
         trigger=budget.trigger,
-        figures={"messages_left_out": len(gone)},
+        figures={
+            "messages_left_out": len(gone),
+            "kept_before_tokens": kept_before_tokens(gone[0], view, messages, budget),
+        },
     )
     plan = measured(plan, view, messages, budget)
     return plan if plan.tokens_after < plan.tokens_before else None
@@ -388,12 +402,13 @@ class NondestructiveCondense(msgspec.Struct, frozen=True, kw_only=True):
         gone: int,
     ) -> Plan:
         after = replace(view, omitted=view.omitted + spans)
+        injected = _marked(after, messages, wanted.upto)
         plan = Plan(
             policy=self.name,
             frontier=view.frontier,
             wanted=wanted,
             omitted=spans,
-            injected=_marked(after, messages, wanted.upto),
+            injected=None if injected == view.injected else injected,
             reason=f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used;"
             f" a summary for the first {wanted.upto} messages",
             tokens_before=0,
@@ -401,6 +416,7 @@ class NondestructiveCondense(msgspec.Struct, frozen=True, kw_only=True):
             turns_compacted=len({message.turn for message in messages[view.start : wanted.upto]}),
             voids_thinking=budget.profile.binds_thinking,
             trigger=budget.trigger,
+            figures={"kept_before_tokens": budget.frame_tokens},
         )
         plan = measured(plan, view, messages, budget)
         return replace(plan, tokens_after=max(0, plan.tokens_after - gone))

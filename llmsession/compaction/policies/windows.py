@@ -19,7 +19,7 @@ from llmsession.compaction.view import View, text_key
 from llmsession.turns.blocks import TextBlock
 from llmsession.turns.messages import Message
 
-from .counting import rest_tokens, sizes_in_budget, sizes_in_quarters
+from .counting import kept_before_tokens, rest_tokens, sizes_in_budget, sizes_in_quarters
 from .limits import check_whole
 from .spans import Span, beside_pins, left_out, newest_that_fit, pinned
 
@@ -48,6 +48,9 @@ def _window_plan(
     gone = [at for first, end in spans for at in range(first, end) if view.shows(at)]
     if not gone and not texts:
         return None
+    cleaned = {key.rpartition("#")[0] for key in texts or ()}
+    edited = next((at for at, message in enumerate(messages) if message.id in cleaned), None)
+    first = min([*gone[:1], *([] if edited is None else [edited])])
     edits = [f"{len(gone)} messages left out"] * bool(gone)
     edits += [f"{len(texts)} texts cleaned"] if texts else []
     plan = Plan(
@@ -62,7 +65,11 @@ def _window_plan(
         turns_compacted=len({messages[at].turn for at in gone}),
         voids_thinking=budget.profile.binds_thinking,
         trigger=budget.trigger,
-        figures={"messages_left_out": len(gone), **(figures or {})},
+        figures={
+            "messages_left_out": len(gone),
+            "kept_before_tokens": kept_before_tokens(first, view, messages, budget),
+            **(figures or {}),
+        },
     )
     return measured(plan, view, messages, budget)
 

@@ -369,7 +369,7 @@ def _request_is_right(moment: Moment, view: View) -> Iterator[Breach]:
     request, messages = _request(moment.messages, view, moment.talked)
     yield from frame_stays(moment.talked, request)
     yield from _is_valid(moment.talked, request, messages, view)
-    yield from _newest_words_shown(moment.messages, view, request)
+    yield from _newest_words_shown(moment, view, request)
     apart = msgspec.structs.replace(moment.talked.profile, merges_roles=False)
     parts = project(moment.messages, view, apart, moment.talked.frame)
     yield from order_kept(moment.messages, parts)
@@ -408,15 +408,13 @@ def _is_valid(
         yield Breach("G6", f"{first.rule} at {first.where}: {first.text}{more}")
 
 
-def _newest_words_shown(
-    messages: Sequence[Message], view: View, request: Request
-) -> Iterator[Breach]:
-    at = newest_request(messages)
-    if at is None or view.shows(at):
+def _newest_words_shown(moment: Moment, view: View, request: Request) -> Iterator[Breach]:
+    at = newest_request(moment.messages)
+    if at is None or view.shows(at) or not moment.view.shows(at):
         return
-    said = msgspec.json.encode(messages[at].text)[1:-1]
+    said = msgspec.json.encode(moment.messages[at].text)[1:-1]
     if not any(said in bytes(message.body) for message in request.messages):
-        yield Breach("G5", f"message {at} of {len(messages)} is not shown")
+        yield Breach("G5", f"message {at} of {len(moment.messages)} is not shown")
 
 
 def order_kept(messages: Sequence[Message], request: Request) -> Iterator[Breach]:

@@ -38,6 +38,17 @@ LIMIT_PERCENTS = (30, 60, 90)
 NEVER_PLANS = {"full_history"}
 """The baseline: it shows everything, and that is all it does."""
 
+_ITEM = {"provider": "file", "id": "a", "name": "a.py", "content": "a = 1\n" * 40}
+EAGER: dict[str, dict[str, Any]] = {
+    "position_clear": {"long_chars": 1_000, "keep_turns": 1},
+    "stale_read_batching": {"batch_bytes": 4_000},
+    "memory_injection": {"memories": ["likes tabs"], "relevant": ["src/a.py is old", "no"]},
+    "focus_chain": {"checklist": "- [ ] all of it", "every": 2},
+    "context_providers": {"items": [{**_ITEM, "turn": 1}, {**_ITEM, "turn": 2}]},
+}
+"""Settings under which a policy has something to do in a short life; the others have it as they
+are."""
+
 EVERY_CHECK = list(HealthCheck)
 
 
@@ -75,14 +86,14 @@ def has_planned(name: str, depth: Depth) -> None:
 
 @pytest.mark.parametrize("name", policy_names())
 def test_a_policy_keeps_the_contract(name: str) -> None:
-    has_planned(name, lived(make_policy(name), 16))
+    has_planned(name, lived(make_policy(name, EAGER.get(name)), 16))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", policy_names())
 def test_a_policy_keeps_the_contract_for_long(name: str) -> None:
-    has_planned(name, lived(make_policy(name), 400, at_random=True))
+    has_planned(name, lived(make_policy(name, EAGER.get(name)), 400, at_random=True))
 
 
 @pytest.mark.parametrize("name", policy_names())

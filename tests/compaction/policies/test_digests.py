@@ -119,9 +119,7 @@ def test_two_turns_stay_and_the_coverage_is_the_first_of_them() -> None:
     assert built.messages[12].turn == 4
 
 
-@pytest.mark.parametrize(
-    ("most", "upto"), [(None, 12), (2_500, 12), (1_500, 16), (10, 16)]
-)
+@pytest.mark.parametrize(("most", "upto"), [(None, 12), (2_500, 12), (1_500, 16), (10, 16)])
 def test_with_a_cap_whole_turns_stay_and_the_latest_always(most: int | None, upto: int) -> None:
     built = talk(5, said(1_000))
     after = applied(RecencyTurnSummary(most_recent_tokens=most), built.messages, 5_000)
@@ -193,9 +191,7 @@ def test_without_a_summary_one_line_says_how_many_messages_there_were() -> None:
     assert metadata_stub(built.messages[:12]) == (
         "[Metadata summary: 12 messages (3 human, 6 ai, 3 tool)]\n[Tools used: bash]"
     )
-    assert metadata_stub(chat(9, 9).messages) == (
-        "[Metadata summary: 2 messages (1 human, 1 ai)]"
-    )
+    assert metadata_stub(chat(9, 9).messages) == ("[Metadata summary: 2 messages (1 human, 1 ai)]")
     left = left_without_summary(RecencyTurnSummary(), built.messages, 5_000)
     assert left is not None
     assert left.segment == Segment(12, introduced(metadata_stub(built.messages[:12])))
@@ -287,7 +283,7 @@ def test_it_is_due_past_the_limit_only() -> None:
 def test_the_last_four_messages_stay_behind_the_summary() -> None:
     built = chat(2_000, 2_000, 200, 200, 200, 200, 200)
     after = applied(SummaryKeepLast4(), built.messages, 4_000)
-    assert (after.wanted.upto, after.plan.omitted) == (3, ())
+    assert (after.wanted.upto, after.wanted.omitted) == (3, ())
     assert [at for at in range(7) if after.view.shows(at)] == [3, 4, 5, 6]
 
 
@@ -296,7 +292,7 @@ def test_the_oldest_pairs_behind_the_summary_go_and_never_the_summary() -> None:
     after = applied(SummaryKeepLast4(), built.messages, 4_000)
     assert after.wanted.upto == 3
     # 5 and 6 would fit; 5 is the model's.
-    assert after.plan.omitted == ((3, 6),)
+    assert after.wanted.omitted == ((3, 6),)
     assert after.view.segment is not None
     assert [at for at in range(7) if after.view.shows(at)] == [6]
 
@@ -311,14 +307,10 @@ def test_fewer_than_six_messages_get_no_summary(count: int) -> None:
     assert request.messages[0].role == "user"
 
 
-def test_a_summary_that_does_not_come_is_no_word_in_the_context() -> None:
-    built = chat(2_000, 2_000, 200, 200, 3_000, 200, 200)
-    left = left_without_summary(SummaryKeepLast4(), built.messages, 4_000)
-    assert left is not None
-    assert left.segment is None
-    assert left_without_summary(
-        SummaryKeepLast4(), chat(2_000, 2_000, 200, 200, 200, 200, 200).messages, 4_000
-    ) is None
+@pytest.mark.parametrize("newest", [200, 3_000])
+def test_a_summary_that_does_not_come_leaves_no_word_and_no_gap(newest: int) -> None:
+    built = chat(2_000, 2_000, 200, 200, newest, 200, 200)
+    assert left_without_summary(SummaryKeepLast4(), built.messages, 4_000) is None
 
 
 # All of them.

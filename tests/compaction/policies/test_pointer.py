@@ -161,7 +161,5 @@ def test_a_message_longer_than_a_chunk_is_cut_to_head_and_tail_and_not_dropped()
 
 
 def test_nothing_comes_in_no_chunk() -> None:
-    chunking = chunked_summarise(
-        (), limit_tokens=1_000, threshold_tokens=10_000, profile=PROFILE
-    )
+    chunking = chunked_summarise((), limit_tokens=1_000, threshold_tokens=10_000, profile=PROFILE)
     assert chunking.runs == ()

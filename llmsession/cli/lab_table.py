@@ -1,0 +1,76 @@
+"""The lab's rows as tables for a terminal: one a file and window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from llmsession.lab.charts import short
+from llmsession.lab.report import CAVEATS
+from llmsession.lab.table import Row, frontier
+
+__all__ = ["print_caveats", "print_rows"]
+
+_FIGURES = ("cost", "held", "+recall", "recalls", "rewrites", "sums", "peak", "invalid", "large")
+"""``+recall`` is what could be recalled of the rest, ``sums`` are summaries, ``large`` requests did
+not fit."""
+
+
+NARROWEST_NAME = 10
+
+
+def _width(name: str) -> int:
+    return max(6, len(name))
+
+
+def print_rows(rows: Sequence[Row], console: Console | None = None) -> None:
+    """A table for each file and window in *rows*; a star is on its frontier of cost and held."""
+    console = console or Console()
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.file, row.window), []).append(row)
+    for (file, window), group in groups.items():
+        unit = "dollars" if group[0].unit == "usd" else "plain input tokens"
+        title = f"{escape(Path(file).name or file)}, window {window:,}, costs in {unit}"
+        console.print(title, soft_wrap=True, highlight=False)
+        console.print(_table(group, console.width))
+
+
+def _table(rows: Sequence[Row], width: int) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
+    room = max(NARROWEST_NAME, width - sum(map(_width, _FIGURES)) - len(_FIGURES))
+    table.add_column("policy", overflow="ellipsis", no_wrap=True, max_width=room)
+    for name in _FIGURES:
+        # Of a narrow terminal the name gives way: figures have to stay whole.
+        table.add_column(name, justify="right", no_wrap=True, min_width=_width(name))
+    best = frontier(rows)
+    for row in rows:
+        table.add_row(
+            f"{'*' if row in best else ' '} {row.policy}",
+            f"{row.cost:.4f}" if row.unit == "usd" else short(row.cost),
+            _percent(row.held),
+            _percent(row.recallable),
+            str(row.recalls),
+            str(row.rewrites),
+            str(row.summaries),
+            short(row.peak_context),
+            str(row.invalid_requests),
+            str(row.too_large),
+        )
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def print_caveats(console: Console | None = None) -> None:
+    """What a reader of the tables has to know."""
+    console = console or Console()
+    for caveat in ("* on the frontier of cost against held.", *CAVEATS):
+        console.print(escape(caveat), highlight=False)

@@ -1,0 +1,316 @@
+"""``balanced``, stage by stage: what it does first, what last, and what it leaves alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from llmsession.compaction.plan import Budget, Plan
+from llmsession.compaction.policies import Balanced
+from llmsession.compaction.projection import project
+from llmsession.compaction.tokens import context_tokens
+from llmsession.compaction.view import View
+from llmsession.errors import InvalidConfig
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Segment, Trigger
+from llmsession.turns.request import Profile
+from tests.compaction.conversations import (
+    FRAME,
+    Talk,
+    call_block,
+    image,
+    result_block,
+    talk,
+    text,
+)
+
+PROFILE = Profile()
+OUTPUT = "a line of output\n" * 300  # 5,100 characters, about 1,900 tokens
+OPENS = Profile(thinking_opens_tool_loop=True)
+
+
+def budget(messages: list[Message], view: View, limit: int, **changes: Any) -> Budget:
+    profile = changes.pop("profile", PROFILE)
+    used = changes.pop("used", context_tokens(messages, view, profile))
+    changes.setdefault("committed", len(messages))
+    return Budget(used_tokens=used, limit_tokens=limit, profile=profile, **changes)
+
+
+def planned(
+    built: Talk, limit: int, *, view: View | None = None, policy: Balanced | None = None,
+    trigger: Trigger = "threshold", **changes: Any,
+) -> Plan | None:  # fmt: skip
+    view = view or View()
+    asked = budget(built.messages, view, limit, trigger=trigger, **changes)
+    return (policy or Balanced()).plan(view, built.messages, asked)
+
+
+def swapped(plan: Plan | None) -> list[str]:
+    assert plan is not None
+    return list(plan.frozen)
+
+
+def test_it_begins_above_the_threshold_in_whole_numbers() -> None:
+    policy = Balanced(threshold=0.57, low=0.2)
+    assert not policy.due(57, 100)
+    assert policy.due(58, 100)
+    assert not policy.due(5, 0)
+
+
+def test_the_oldest_results_are_swapped_first_and_only_down_to_the_low_mark() -> None:
+    built = talk(20, OUTPUT)  # about 38,000 tokens
+    plan = planned(built, 48_000)
+    assert swapped(plan) == [f"c{n}" for n in range(1, 9)]
+    assert plan is not None
+    assert plan.wanted is None
+    after = context_tokens(built.messages, View().applied(plan, 80), PROFILE)
+    assert 22_000 < after <= 24_000
+    assert plan.tokens_after == after
+    assert plan.tokens_before == context_tokens(built.messages, View(), PROFILE)
+    assert plan.frontier == 31
+    assert plan.turns_compacted == 8
+
+
+def test_what_is_recent_is_left_alone() -> None:
+    built = talk(8, OUTPUT)
+    plan = planned(built, 8_000, policy=Balanced(keep_recent_turns=3, recent_share=0.99))
+    assert plan is not None
+    assert swapped(plan) == ["c1", "c2", "c3", "c4", "c5"]
+    assert plan.wanted is not None
+    assert plan.wanted.upto <= 20
+
+
+def test_of_one_long_turn_old_steps_are_compacted() -> None:
+    built = Talk()
+    built.ask()
+    for _ in range(30):
+        built.step(OUTPUT)
+    plan = planned(built, 60_000, policy=Balanced(keep_recent_steps=10), committed=0)
+    assert swapped(plan)[:3] == ["c1", "c2", "c3"]
+    assert set(swapped(plan)) <= {f"c{n}" for n in range(1, 21)}
+
+
+def test_a_summary_that_is_there_is_shown_and_else_one_is_extracted() -> None:
+    built = talk(8, OUTPUT)
+    plan = planned(built, 12_000, summaries={"c1": "what the first one said"})
+    assert plan is not None
+    assert plan.frozen["c1"].endswith("what the first one said")
+    assert "300 lines" in plan.frozen["c2"]
+    assert 'recall(id="c2")' in plan.frozen["c2"]
+
+
+def test_a_result_that_would_not_become_shorter_stays() -> None:
+    built = talk(3, "ok")
+    assert planned(built, 40, policy=Balanced(keep_recent_turns=1), trigger="asked") is None
+
+
+def test_an_image_in_a_result_is_left_out_by_name() -> None:
+    built = talk(1)
+    built.ask()
+    built.step([text("see"), image()])
+    for _ in range(6):
+        built.ask()
+        built.step(OUTPUT)
+        built.reply()
+    plan = planned(built, 10_000)
+    assert plan is not None
+    assert plan.frozen["c2"].endswith("[1 other block (image) left out]")
+
+
+def test_then_long_inputs_of_old_calls_are_shortened() -> None:
+    built = Talk()
+    for number in range(12):
+        built.ask()
+        call = call_block(f"c{number}", path="a.py", new="x = 1\n" * 1_000)
+        built.add("assistant", [call])
+        built.add("user", [result_block(f"c{number}", "ok")])
+        built.reply()
+    plan = planned(built, 32_000)
+    assert plan is not None
+    assert plan.frozen == {}
+    assert list(plan.inputs)[:2] == ["c0", "c1"]
+    assert len(plan.inputs) < 8
+    shown = msgspec.json.decode(plan.inputs["c0"])
+    assert shown["path"] == "a.py"
+    assert "6,000 characters, the middle is left out" in shown["new"]
+
+
+def talking(turns: int) -> Talk:
+    built = Talk()
+    for number in range(turns):
+        built.ask(f"question {number} " + "word " * 400)
+        built.reply("answer " * 300)
+    return built
+
+
+def test_then_a_summary_stands_for_a_prefix_that_ends_with_a_turn() -> None:
+    built = talking(30)
+    plan = planned(built, 50_000)
+    assert plan is not None
+    wanted = plan.wanted
+    assert wanted is not None
+    assert (wanted.first, wanted.earlier) == (0, "")
+    assert wanted.upto % 2 == 0
+    assert built.messages[wanted.upto].turn != built.messages[wanted.upto - 1].turn
+    assert wanted.most_tokens == 3_000
+    # No longer than it has to be: the summary of one turn less would not do.
+    sizes = [context_tokens([message], View(), PROFILE) for message in built.messages]
+    used = sum(sizes)
+    assert used - sum(sizes[: wanted.upto]) + 3_000 <= 25_000
+    assert used - sum(sizes[: wanted.upto - 4]) + 3_000 > 25_000
+
+
+def test_a_second_summary_continues_the_first() -> None:
+    built = talking(30)
+    view = View(version=1, segments=(Segment(10, "what was said before"),))
+    plan = planned(built, 30_000, view=view)
+    assert plan is not None
+    assert plan.wanted is not None
+    assert plan.wanted.first == 10 < plan.wanted.upto
+    assert plan.wanted.earlier == "what was said before"
+
+
+def test_a_summary_that_would_stand_for_less_than_its_own_length_is_not_asked_for() -> None:
+    built = Talk()
+    for _ in range(3):
+        built.ask("hi")
+        built.reply("hello")
+    built.ask("x" * 10_000)
+    assert planned(built, 4_000) is None
+
+
+@pytest.mark.parametrize("trigger", ["window", "overflow"])
+def test_only_where_it_is_forced_recent_results_are_taken(trigger: Trigger) -> None:
+    built = Talk()
+    built.ask("do it")
+    for _ in range(4):
+        built.step(OUTPUT)
+    policy = Balanced(recent_share=0.99, low=0.4)
+    frozen = {"c1": "short", "c2": "short"}
+    view = View(version=1, frontier=5, frozen=frozen)
+    assert planned(built, 3_900, view=view, policy=policy, committed=0) is None
+    forced = planned(built, 3_800, view=view, policy=policy, committed=0, trigger=trigger)
+    assert swapped(forced) == ["c3"]
+
+
+@pytest.mark.parametrize("piece", ["word ", "漢字仮名", "7f3a9c0e", "\x01", "{}[]();\n", "🎉"])
+@pytest.mark.parametrize("family", [None, "claude", "o200k", "other"])
+def test_a_message_larger_than_the_budget_is_cut_at_both_ends(piece: str, family: Any) -> None:
+    # A tool result of 702,568 tokens (Jan #8237); whatever a character costs, the cut fits.
+    profile = Profile(token_family=family)
+    built = Talk()
+    built.ask("BEGIN " + piece * 50_000 + " END")
+    plan = planned(built, 4_000, profile=profile, committed=0, trigger="window")
+    assert plan is not None
+    (cut,) = plan.texts.values()
+    assert cut.startswith("BEGIN ")
+    assert cut.endswith(" END")
+    assert "the middle is left out" in cut
+    view = View().applied(plan, 1)
+    assert 1_000 < context_tokens(built.messages, view, profile) <= 4_000
+
+
+def test_of_several_long_ones_each_gets_an_equal_share() -> None:
+    built = Talk()
+    built.ask("look")
+    built.step("a" * 60_000, "b" * 60_000, "short")
+    plan = planned(built, 8_000, committed=0, trigger="window")
+    assert plan is not None
+    assert set(plan.frozen) == {"c1", "c2"}
+    first, second = (plan.frozen[call] for call in ("c1", "c2"))
+    assert abs(len(first) - len(second)) < 10
+    assert len(first) > 6_000
+    assert context_tokens(built.messages, View().applied(plan, 3), PROFILE) <= 8_000
+
+
+def test_what_an_earlier_plan_cut_is_not_cut_again() -> None:
+    built = Talk()
+    built.ask("x" * 60_000)
+    first = planned(built, 8_000, committed=0, trigger="window")
+    assert first is not None
+    view = View().applied(first, 1)
+    assert planned(built, 4_000, view=view, committed=0, trigger="window") is None
+
+
+def test_what_was_refused_is_cut_deeper_for_it_is_larger_than_we_think() -> None:
+    built = Talk()
+    built.ask("x" * 60_000)
+    sizes = {}
+    for trigger in ("window", "overflow"):
+        plan = planned(built, 8_000, committed=0, trigger=trigger)
+        assert plan is not None
+        sizes[trigger] = plan.tokens_after
+    assert sizes["overflow"] <= 4_000 < sizes["window"] <= 8_000
+
+
+def test_where_thinking_has_to_open_the_loop_it_edits_only_between_turns() -> None:
+    built = talk(8, OUTPUT)
+    between = planned(built, 12_000, profile=OPENS)
+    assert between is not None
+    built.ask()
+    begun = planned(built, 12_000, profile=OPENS, committed=32)
+    # Nothing of the open turn has thought yet, so nothing is in the way.
+    assert begun is not None
+    built.step(OUTPUT, thinking="hm")
+    assert planned(built, 12_000, profile=OPENS, committed=32) is None
+    free = replace(OPENS, binds_thinking=False)
+    assert planned(built, 12_000, profile=free, committed=32) is not None
+
+
+def test_what_is_asked_for_frees_all_that_is_old() -> None:
+    built = talk(12, OUTPUT)
+    calm = planned(built, 100_000)
+    assert calm is None
+    asked = planned(built, 100_000, trigger="asked")
+    assert swapped(asked) == [f"c{n}" for n in range(1, 8)]
+
+
+def test_equal_questions_get_equal_plans_and_nothing_is_changed_by_asking() -> None:
+    built, view = talk(20, OUTPUT), View()
+    before = project(built.messages, view, PROFILE, FRAME).encode()
+    assert planned(built, 30_000, view=view) == planned(built, 30_000, view=view)
+    assert view == View()
+    assert project(built.messages, view, PROFILE, FRAME).encode() == before
+
+
+def test_what_was_done_is_not_done_again() -> None:
+    built = talk(20, OUTPUT)
+    plan = planned(built, 48_000)
+    assert plan is not None
+    assert planned(built, 48_000, view=View().applied(plan, 80)) is None
+
+
+def test_the_figure_of_what_stays_in_the_cache_is_what_stands_before_the_first_edit() -> None:
+    built = talk(20, OUTPUT)
+    first = planned(built, 48_000)
+    assert first is not None
+    assert first.figures["kept_before_tokens"] < 20
+    view = View().applied(first, 80)
+    for _ in range(8):
+        built.ask()
+        built.step(OUTPUT)
+        built.reply()
+    second = planned(built, 48_000, view=view)
+    assert second is not None
+    edited = next(at for at, m in enumerate(built.messages) if m.tool_results and at >= 31)
+    kept = context_tokens(built.messages[:edited], view, PROFILE)
+    assert second.figures["kept_before_tokens"] == kept
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"threshold": 0},
+        {"threshold": 1},
+        {"low": 0.8},
+        {"recent_share": True},
+        {"keep_recent_turns": 0},
+        {"keep_recent_steps": 1.5},
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_name(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match=next(iter(settings))):
+        Balanced(**settings)

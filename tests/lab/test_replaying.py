@@ -1,0 +1,263 @@
+"""A policy, driven over a conversation: what is sent, when it is rewritten, what is recalled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from llmsession.compaction.plan import Budget, Plan, Wanted, measured
+from llmsession.compaction.policies import Balanced, FullHistory
+from llmsession.compaction.view import View
+from llmsession.lab.recording import window_of
+from llmsession.lab.replaying import Replayed, replay
+from llmsession.turns.messages import Message
+from tests.lab.recorded import Recorded, call, result
+from tests.lab.talks import long_talk, needs_of, with_times
+
+
+AT_ONCE = {"kept_before_tokens": 1 << 30}
+"""A rewrite that costs nothing: the scheduler never waits with it."""
+
+
+class Cuts(msgspec.Struct, frozen=True):
+    """Swaps all results but the newest for a note, once more than a share of the limit is used."""
+
+    name: ClassVar[str] = "cuts"
+    percent: int = 50
+    note: str = 'gone; recall(id="{}")'
+    figures: dict[str, int] = {}
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        return used_tokens * 100 > limit_tokens * self.percent
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        old = messages[:-2]
+        frozen = {
+            each.tool_use_id: self.note.format(each.tool_use_id)
+            for message in old
+            for each in message.tool_results
+            if each.tool_use_id not in view.frozen
+        }
+        if not frozen:
+            return None
+        plan = Plan(
+            policy="cuts",
+            frontier=len(old),
+            frozen=frozen,
+            reason="",
+            tokens_before=0,
+            tokens_after=0,
+            figures=self.figures,
+        )
+        return measured(plan, view, messages, budget)
+
+    def harder(self) -> tuple[Cuts, ...]:
+        return ()
+
+
+class Sums(msgspec.Struct, frozen=True):
+    """Wants a summary of all but the newest step, past half of the limit."""
+
+    name: ClassVar[str] = "sums"
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        return used_tokens * 2 > limit_tokens
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        upto = len(messages) - 2
+        if upto <= view.start:
+            return None
+        wanted = Wanted(first=view.start, upto=upto, most_tokens=500)
+        plan = Plan(
+            policy="sums",
+            frontier=view.frontier,
+            reason="",
+            tokens_before=1,
+            tokens_after=0,
+            wanted=wanted,
+        )
+        return measured(plan, view, messages, budget)
+
+
+def lived(talk: Recorded, policy: object, window: int, **options: object) -> Replayed:
+    recording, needs = needs_of(talk.done())
+    return replay(recording, window_of(recording, window), policy, needs, **options)  # type: ignore[arg-type]
+
+
+def test_without_a_rewrite_each_request_reads_the_one_before_and_writes_what_is_new() -> None:
+    talk = Recorded("claude-opus-4-6").ask("hello").reply([call("c1")], None)
+    talk.answer(result("c1", "some words " * 50)).reply("done", None)
+    found = lived(talk, FullHistory(), 200_000)
+    first, second = (step.tokens for step in found.steps)
+    assert found.requests == 2
+    assert first < second
+    # The frame and the first message are read again; all else is written once.
+    assert found.spent.read_tokens == first
+    assert found.spent.written_tokens == second
+    assert found.spent.cost == first * 100 + second * 1_250
+    assert found.peak_context == second
+    assert (found.rewrites, found.invalid_requests, found.too_large) == (0, 0, 0)
+
+
+def test_a_cache_that_went_cold_between_two_requests_is_written_again() -> None:
+    talk = Recorded("claude-opus-4-6").ask().reply([call("c1")], None)
+    talk.answer(result("c1")).reply("done", None)
+    for gap_s, read in ((299.0, True), (300.0, False)):
+        recording, needs = needs_of(with_times(talk, 0.5, 1.0, 1.0 + gap_s, 2.0 + gap_s))
+        found = replay(recording, window_of(recording, 200_000), FullHistory(), needs)
+        assert bool(found.spent.read_tokens) is read
+
+
+def test_the_context_stays_in_the_budget_and_every_request_is_valid() -> None:
+    found = lived(long_talk(), Balanced(), 16_000)
+    assert found.requests == 41
+    assert found.rewrites > 0
+    assert found.peak_context <= 12_000
+    assert (found.invalid_requests, found.too_large) == (0, 0)
+    assert sum(step.rewritten for step in found.steps) <= found.rewrites
+
+
+def test_a_request_that_cannot_be_made_to_fit_is_not_sent_costs_nothing_and_holds_nothing() -> None:
+    found = lived(long_talk(), FullHistory(), 16_000)
+    sent = [step for step in found.steps if not step.too_large]
+    assert 0 < found.too_large == found.requests - len(sent)
+    assert found.spent.read_tokens + found.spent.written_tokens == sum(s.tokens for s in sent)
+    whole = lived(long_talk(), FullHistory(), 200_000)
+    assert found.needs == whole.needs
+    assert found.held < whole.held == whole.needs
+
+
+def test_where_a_policy_frees_too_little_a_session_lets_balanced_help_and_that_is_counted() -> None:
+    class Lazy(Cuts, frozen=True):
+        name: ClassVar[str] = "lazy"
+
+        def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+            return None
+
+        harder = None  # type: ignore[assignment]
+
+    found = lived(long_talk(), Lazy(), 16_000)
+    assert found.too_large == 0
+    assert 0 < found.rescues == found.rewrites
+
+
+def test_a_plan_is_made_while_a_request_is_answered_and_applied_before_a_later_one() -> None:
+    found = lived(long_talk(), Cuts(percent=50), 16_000)
+    first = next(at for at, step in enumerate(found.steps) if step.rewritten)
+    over = next(at for at, step in enumerate(found.steps) if step.tokens > 6_000)
+    assert first > over
+
+
+def swapped_and_needed(note: str) -> Replayed:
+    """The third reply takes a string from a result that was swapped for *note* by then."""
+    talk = Recorded("claude-opus-4-6").ask("go").reply([call("c1")], None)
+    talk.answer(result("c1", "row_of_result\n" + "some words\n" * 400)).reply([call("c2")], None)
+    talk.answer(result("c2", "other words\n" * 400)).reply([call("c3")], None)
+    talk.answer(result("c3", "other words\n" * 400)).reply("row_of_result", None)
+    recording, needs = needs_of(talk.done())
+    assert sum(map(len, needs.by_ask)) == 1
+    return replay(
+        recording, window_of(recording, 8_000), Cuts(percent=20, note=note, figures=AT_ONCE), needs
+    )
+
+
+def test_what_was_swapped_is_recalled_by_a_request_that_is_charged() -> None:
+    found = swapped_and_needed('gone; recall(id="{}")')
+    assert (found.needs, found.held, found.recallable, found.recalls) == (1, 0, 1, 1)
+    silent = swapped_and_needed("gone, and that is all; it cannot be got back")
+    assert (silent.held, silent.recallable, silent.recalls, silent.recall_cost) == (0, 0, 0, 0)
+    assert found.recall_cost > 0
+    difference = found.spent.cost - silent.spent.cost - found.recall_cost
+    assert abs(difference) < found.recall_cost // 4  # the notes differ by some words
+
+
+def test_what_does_not_fit_beside_the_context_cannot_be_recalled() -> None:
+    talk = Recorded("claude-opus-4-6").ask("go").reply([call("c1")], None)
+    talk.answer(result("c1", "row_of_result\n" + "some words\n" * 1_200)).reply([call("c2")], None)
+    talk.answer(result("c2", "other words\n" * 500)).reply([call("c3")], None)
+    talk.answer(result("c3", "other words\n" * 500)).reply("row_of_result", None)
+    recording, needs = needs_of(talk.done())
+    found = replay(recording, window_of(recording, 4_500), Cuts(percent=20, figures=AT_ONCE), needs)
+    assert (found.held, found.recallable, found.recalls) == (0, 0, 0)
+    assert found.peak_context <= window_of(recording, 4_500).sizes.budget_tokens
+
+
+def test_what_was_recalled_is_held_until_the_next_rewrite() -> None:
+    talk = long_talk(24)
+    talk.ask().reply([{"type": "text", "text": "value_2_30"}, call("d1")], None)
+    talk.answer(result("d1", "short")).reply([{"type": "text", "text": "value_2_31"}], None)
+    found = lived(talk, Cuts(percent=30), 24_000)
+    assert found.recalls == found.recallable > 0
+    assert found.held > 0
+
+
+def test_a_summary_that_a_model_would_write_is_written_by_rules() -> None:
+    found = lived(long_talk(), Sums(), 16_000)
+    assert found.summaries > 0
+    assert found.invalid_requests == 0
+
+
+def test_a_rest_before_the_cache_goes_cold_is_used_to_compact() -> None:
+    talk = long_talk(20).ask("and now?").reply("done", None)
+    quick = [float(at) for at in range(len(talk.messages))]
+    rested = [*quick[:-2], quick[-3] + 290.0, quick[-3] + 295.0]
+    rewritten = []
+    for times in (quick, rested):
+        recording, needs = needs_of(with_times(talk, *times))
+        tokens = recording.tokens
+        window = window_of(recording, tokens * 2)
+        found = replay(recording, window, Cuts(percent=60), needs)
+        rewritten.append(found.steps[-1].rewritten)
+    assert rewritten == [False, True]
+
+
+def test_equal_inputs_give_equal_replays() -> None:
+    def once() -> bytes:
+        return msgspec.json.encode(lived(long_talk(), Balanced(), 16_000))
+
+    assert once() == once()
+
+
+def test_progress_is_told_in_messages() -> None:
+    told: list[int] = []
+    talk = long_talk(5)
+    lived(talk, Balanced(), 200_000, advanced=told.append)
+    assert sum(told) == len(talk.messages)
+
+
+def test_the_turns_that_a_branch_shares_are_passed_and_not_counted() -> None:
+    talk = Recorded("claude-opus-4-6").ask("one").reply("a", None).ask("two").reply("b", None)
+    counted = []
+    for branch in ({}, {"parent": "other", "shared_turns": 1}):
+        recording, needs = needs_of(talk.done(**branch))
+        found = replay(recording, window_of(recording, 200_000), FullHistory(), needs)
+        counted.append((found.requests, found.spent.read_tokens > 0, found.spent.written_tokens))
+    (all_requests, _, all_written), (requests, reads, written) = counted
+    assert (all_requests, requests) == (2, 1)
+    assert reads
+    assert written < all_written
+
+
+def test_an_invalid_request_is_counted_and_its_rule_is_named() -> None:
+    class Tears(Cuts, frozen=True):
+        name: ClassVar[str] = "tears"
+
+        def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+            # A result without its call: what no policy may do.
+            plan = Plan(
+                policy="tears",
+                frontier=0,
+                reason="",
+                omitted=((1, 2),),
+                tokens_before=9,
+                tokens_after=1,
+                figures=AT_ONCE,
+            )
+            return None if view.omitted else plan
+
+    found = lived(long_talk(5), Tears(percent=0), 200_000)
+    assert (found.requests, found.invalid_requests) == (6, 5)
+    assert found.faults[0].startswith("before message 3: V")
+    assert len(found.faults) == 3
