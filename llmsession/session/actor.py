@@ -191,10 +191,11 @@ class Actor:
             self.mailbox.put_control(interrupt)
             interrupt.callers.append(caller)
 
-    def put_close(self) -> Promise[Closed]:
-        """Ask the session to end; a second call waits for the same end."""
+    def put_close(self, *, leave_open: bool = False) -> Promise[Closed]:
+        """Ask the session to end, *leave_open* without an end of its open turns; a second call
+        waits for the same end."""
         if self._close is None:
-            self._close = c.Close()
+            self._close = c.Close(leaves_open=leave_open)
             if self.standing == "live":
                 self.standing = "closing"
                 self.mailbox.put_control(self._close)
@@ -252,7 +253,7 @@ class Actor:
         if isinstance(item, c.Interrupt):
             self._interrupt(item)
         elif isinstance(item, c.Close):
-            self._begin_close()
+            self._begin_close(item)
         elif isinstance(item, c.Command):
             self._command(item)
         else:
@@ -414,17 +415,23 @@ class Actor:
 
     # The end.
 
-    def _begin_close(self) -> None:
+    def _begin_close(self, command: c.Close) -> None:
         if self.standing != "closing":
             return
         closed = SessionClosed(f"session {self.session!r} was closed")
+        if command.leaves_open:
+            told = f"session {self.session!r} was let go; what is open stays in its log"
+            closed = SessionClosed(told)
+            self._error = closed
+            self.turns.leave(closed)
         self.settings.refuse_waiting(closed)
         self.changes.refuse_waiting(closed)
         for command in self.mailbox.take_work(lambda command: True):
             command.promise.fail(closed)
         self.turns.runner.compactor.close()
         self.turns.runner.compactor.told.refuse_waiting(closed)
-        self.turns.stop_all("closed")
+        if not command.leaves_open:
+            self.turns.stop_all("closed")
 
     async def _release(self) -> None:
         with anyio.CancelScope(shield=True):

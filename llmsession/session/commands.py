@@ -287,11 +287,13 @@ class Interrupt:
 
 
 class Close:
-    """End the session here: what is open is interrupted, then it is released."""
+    """End the session here: what is open is interrupted, or left as the log has it, then it is
+    released."""
 
-    __slots__ = ("promise",)
+    __slots__ = ("leaves_open", "promise")
 
-    def __init__(self) -> None:
+    def __init__(self, *, leaves_open: bool = False) -> None:
+        self.leaves_open = leaves_open
         self.promise: Promise[Closed] = Promise()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ __all__ = [
     "RESERVED",
     "TENANT_LABEL",
     "checked_tenant",
+    "namespace_of",
+    "new_session_id",
     "reserved_labels",
     "tenant_of",
     "with_tenant",
@@ -37,6 +40,17 @@ def tenant_of(labels: Mapping[str, str]) -> str | None:
 def with_tenant(labels: dict[str, str], tenant: str | None) -> dict[str, str]:
     """*labels* of a session that belongs to *tenant*."""
     return labels if tenant is None else {**labels, TENANT_LABEL: tenant}
+
+
+def namespace_of(tenant: str) -> str:
+    """What the ids of *tenant*'s sessions begin with at a service, and those of nobody else: its
+    name and a slash. A slash in the name, and its escape, are escaped."""
+    return tenant.replace("%", "%25").replace("/", "%2F") + "/"
+
+
+def new_session_id(tenant: str | None) -> str:
+    """A random id for a session, in the namespace of its *tenant*."""
+    return (namespace_of(tenant) if tenant is not None else "") + uuid.uuid4().hex
 
 
 def checked_tenant(tenant: Any) -> str:

@@ -48,7 +48,7 @@ from .exporting import conversation_of
 from .house import House
 from .hub import Hub
 from .intake import ConfigFor, take_in, take_in_all
-from .labels import checked_tenant, tenant_of, with_tenant
+from .labels import checked_tenant, new_session_id, tenant_of, with_tenant
 from .loading import Loader, begun_rows, was_created_by, with_command
 from .outcome import Closed
 from .promise import Promise
@@ -205,16 +205,18 @@ class SessionManager:
         it begins with, of an earlier conversation for example (``LLMSession.summary``): the first
         message of its history begins with it, in a block of the session's own, until the
         conversation is cleared or that message forgotten. *tenant* is who it belongs to, for good:
-        the label ``llmsession.tenant``, which forks inherit. A repeat of *command_id*, which
-        needs a *session_id*, returns the same session.
+        the label ``llmsession.tenant``, which forks inherit. At a service a tenant reaches the
+        sessions whose ids begin with its name and a slash, as random ones do. A repeat of
+        *command_id*, which needs a *session_id*, returns the same session.
 
         Raises InvalidConfig, InvalidInput, SessionExists, StoreError, and SessionClosed once the
         manager is closing.
         """
         self._check_accepting()
-        session = uuid.uuid4().hex if session_id is None else checked_session_id(session_id)
         if tenant is not None:
-            await self._know_tenant(checked_tenant(tenant))
+            tenant = checked_tenant(tenant)
+        session = new_session_id(tenant) if session_id is None else checked_session_id(session_id)
+        await self._know_tenant(tenant)
         config, stored = self.checked(config, tenant)
         created = r.SessionCreated(
             session=session,
@@ -393,11 +395,31 @@ class SessionManager:
 
         Returns within the grace period plus the store's writes, whatever tools do.
         """
+        return await self._end_all(leave_open=False)
+
+    async def release(self) -> tuple[Closed, ...]:
+        """Let every live session go as it is, before the manager is left. Open turns are stopped
+        and stay open in the log: whoever opens the session next recovers them, as after a crash
+        (``recovery``), but nothing that was decided or answered is lost. Queued turns end aborted
+        there. Who waits for an open turn gets SessionClosed.
+
+        Returns as ``close``.
+        """
+        closed = await self._end_all(leave_open=True)
+        await self._works.stop_all(GRACE_S)
+        running = set(self.running_works)
+        return tuple(
+            Closed(each.session, tuple(name for name in each.still_running if name in running))
+            for each in closed
+        )
+
+    async def _end_all(self, *, leave_open: bool) -> tuple[Closed, ...]:
         self._accepting = False
         self.sweeper.stop()
         closed: list[Closed] = []
         while self._live or self._busy:
-            promises = [actor.put_close() for actor in self._live.values()]
+            live = tuple(self._live.values())
+            promises = [actor.put_close(leave_open=leave_open) for actor in live]
             closed += [await promise.wait() for promise in promises]
             for busy in tuple(self._busy.values()):  # what it brings is live then
                 await busy.wait()

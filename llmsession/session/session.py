@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -40,7 +39,7 @@ from .config import SessionConfig, ToolResult, WhenBusy
 from .environment import with_environment
 from .forking import fork_of
 from .hub import Subscription
-from .labels import tenant_of
+from .labels import new_session_id, tenant_of
 from .outcome import (
     Closed,
     InterruptOutcome,
@@ -268,7 +267,7 @@ class LLMSession:
             actor.mailbox.number(),
             command_id,
             at=turn,
-            session=given or uuid.uuid4().hex,
+            session=given or new_session_id(self.tenant),
             given=given,
             labels=wanted,
             when_busy=busy,

@@ -77,7 +77,7 @@ class TurnQueue:
         overrun = self._core.account.overrun(self._core.config.budget)
         if overrun is not None:
             raise exhausted(overrun)
-        if command.when_busy == "steer" and current is not None and _takes_steers(current):
+        if command.when_busy == "steer" and current is not None and _goes_on(current):
             self._steer(command, current)
             return
         if len(self._waiting) >= self._core.config.queue_limit:
@@ -265,19 +265,34 @@ class TurnQueue:
         )
         self._core.journal.write(record, lambda: self.runner.start(run))
 
+    def leave(self, error: SessionError) -> None:
+        """Stop what is open without an end, for the next owner to recover, and start nothing
+        more. A turn whose end is decided, or that stops already, still ends: who interrupted it
+        is answered, and what was decided is written."""
+        left, self._waiting = self._waiting, []
+        current = self.current
+        if current is not None and _goes_on(current):
+            left.insert(0, current)
+            self.runner.current = None
+        for run in left:
+            self._drop(run, error, e.StoreLost())
+
+    def _drop(self, run: Run, error: SessionError, event: e.Fenced | e.StoreLost) -> None:
+        run.outcome.fail(error)
+        for work in run.works.values():
+            work.cancel()
+        self.runner.feed(run, event)
+
     def abandon(self, error: SessionError, *, fenced: bool) -> None:
         """This owner may not or cannot write any more: every turn is left to recovery."""
         for run in tuple(self.runs.values()):
-            run.outcome.fail(error)
-            for work in run.works.values():
-                work.cancel()
-            self.runner.feed(run, e.Fenced() if fenced else e.StoreLost())
+            self._drop(run, error, e.Fenced() if fenced else e.StoreLost())
         self._interrupts.clear()
         self._waiting.clear()
         self.runner.current = None
 
 
-def _takes_steers(run: Run) -> bool:
+def _goes_on(run: Run) -> bool:
     return progress(run.turn) == "open" and run.turn.phase is not Phase.STOPPING
 
 

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 
 from llmsession.errors import InvalidInput
 
+from .access import check_token_is_safe
 from .addresses import Address, parse_address
 from .channel import Channel, Dial
 from .link import Link
 from .remote import RemoteManager
+from .tls import ClientTls
 
 __all__ = ["connect"]
 
@@ -23,20 +25,26 @@ async def connect(
     address: str,
     *,
     token: str | None = None,
-    tls: ssl.SSLContext | None = None,
+    tls: ClientTls | ssl.SSLContext | None = None,
+    insecure: bool = False,
     patience_s: float = PATIENCE_S,
 ) -> AsyncIterator[RemoteManager]:
     """The sessions of the service at *address*: ``unix:PATH``, ``tcp://HOST:PORT`` or
-    ``grpc://HOST:PORT``. In asyncio only.
+    ``grpc://HOST:PORT``. In asyncio only; gRPC needs ``pip install 'llmsession[grpc]'`` and takes
+    *tls* as a ClientTls.
 
     *patience_s* is how long the service may be away, for a restart, before what waits for it
-    fails with Unreachable. Leaving the context ends no session and no turn. Raises InvalidInput
-    for an address that is none, and Unreachable, Unauthenticated, ProtocolError (another
-    version) or Overloaded where the first connection cannot be made.
+    fails with Unreachable. Leaving the context ends no session and no turn. A *token* is not sent
+    to another machine without *tls*, unless *insecure* says that something else protects it.
+    Raises InvalidInput for an address that is none, InvalidConfig where the extra is missing or
+    the token not safe, and Unreachable, Unauthenticated, ProtocolError (another version) or
+    Overloaded where the first connection cannot be made.
     """
-    link = Link(
-        dial_of(parse_address(address), tls), token=token, patience_s=patience_s, client="python"
+    where = parse_address(address)
+    check_token_is_safe(
+        where, has_tls=tls is not None, has_token=token is not None, insecure=insecure
     )
+    link = Link(dial_of(where, tls, token), token=token, patience_s=patience_s, client="python")
     await link.begin()
     try:
         yield RemoteManager(link)
@@ -44,15 +52,23 @@ async def connect(
         await link.aclose()
 
 
-def dial_of(address: Address, tls: ssl.SSLContext | None) -> Dial:
-    """How to connect to *address*, once and again. Raises InvalidInput."""
+def dial_of(
+    address: Address, tls: ClientTls | ssl.SSLContext | None, token: str | None = None
+) -> Dial:
+    """How to connect to *address*, once and again. Raises InvalidInput, InvalidConfig."""
     if address.scheme == "grpc":
-        raise InvalidInput(f"{address}: gRPC is not there yet; use unix:PATH or tcp://HOST:PORT")
+        from .grpc_client import grpc_dial
+
+        if isinstance(tls, ssl.SSLContext):
+            raise InvalidInput("gRPC takes no SSLContext; give it a ClientTls")
+        return grpc_dial(address, tls, token)
     if tls is not None and address.scheme == "unix":
         raise InvalidInput("a Unix socket takes no TLS")
     from .socket_client import dial_socket
 
+    context = tls.context if isinstance(tls, ClientTls) else tls
+
     async def dial() -> Channel:
-        return await dial_socket(address, tls)
+        return await dial_socket(address, context)
 
     return dial

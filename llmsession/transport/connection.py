@@ -25,6 +25,7 @@ from llmsession.errors import (
 from llmsession.session import LLMSession
 from llmsession.session.listening import is_cold, listen
 
+from . import tenancy
 from . import wire as w
 from .feed import Feed
 from .limits import HELLO_BYTES
@@ -65,9 +66,12 @@ class Connection:
     ``wake`` is called when there is something to ``take``, from the event loop's thread.
     """
 
-    def __init__(self, service: Service, peer: str, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, service: Service, peer: str, wake: Callable[[], None], token: str | None
+    ) -> None:
         self._service = service
         self.peer = peer
+        self._token = token
         self.tenant: str | None = None
         self.greeted = False
         self.outbox = Outbox(service.limits.outgoing_bytes, wake)
@@ -136,11 +140,17 @@ class Connection:
                 self._room = self._room or asyncio.Event()
                 await self._room.wait()
 
-    def call(self, command: w.Command) -> asyncio.Future[bytes]:
-        """Perform one command of a connection that was welcomed; the frame of its answer, a
-        ``reply`` or an ``error``, without the outbox. Its id must not be in use."""
+    def welcome(self) -> None:
+        """Take it as greeted, with the token that the transport has. Raises Unauthenticated."""
+        self.tenant = self._service.admit(self, self._token)
+        self.greeted = True
+
+    def call(self, command: w.Command, size_bytes: int) -> asyncio.Future[bytes]:
+        """Perform one command, of *size_bytes*, of a connection that was welcomed; the frame of
+        its answer, a ``reply`` or an ``error``, without the outbox. Its id must not be in use."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._callers[command.id] = answer
+        self._frame_bytes = size_bytes
         self._command(command)
         return answer
 
@@ -212,8 +222,8 @@ class Connection:
             raise ProtocolError("hello was said before")
         if w.VERSION not in hello.versions:
             raise ProtocolError(f"no version of {list(hello.versions)} is spoken here: 1 is")
-        self.tenant = self._service.admit(self, hello.token)
-        self.greeted = True
+        self._token = self._token if hello.token is None else hello.token
+        self.welcome()
         limits = self._service.limits
         self.outbox.put(
             w.encode(
@@ -229,6 +239,7 @@ class Connection:
     def _command(self, command: w.Command) -> None:
         self.open_requests += 1
         self._service.began(command)
+        command = tenancy.placed(self.tenant, command)
         try:
             self._service.check(self, command)
             if isinstance(command, w.SessionCommand):
@@ -402,7 +413,13 @@ class Connection:
             raise Overloaded(f"{limit} subscriptions are open on this connection", retry_after_s=1)
         if command.id in self._feeds:
             raise InvalidInput(f"subscription {command.id} is open; choose another id")
-        feed = Feed(command.id, self.outbox, self._feed_ended, command.turn)
+        feed = Feed(
+            command.id,
+            self.outbox,
+            self._feed_ended,
+            command.turn,
+            lambda error: self._service.shown(self, command, error),
+        )
         listening = listen(handle, feed, after=command.after, turn=command.turn)
         self._answer(command, w.Subscribed(listening.after))
         self._feeds[command.id] = feed
@@ -444,7 +461,8 @@ class Connection:
         self._put_answer(command, w.encode(reply), None)
 
     def _answer_error(self, command: w.Command, error: SessionError) -> None:
-        self._put_answer(command, w.encode(to_wire(error, id=command.id)), error)
+        told = self._service.shown(self, command, error)
+        self._put_answer(command, w.encode(to_wire(told, id=command.id)), error)
 
     def _put_answer(self, command: w.Command, frame: bytes, error: SessionError | None) -> None:
         self.open_requests -= 1

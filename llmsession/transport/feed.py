@@ -49,12 +49,19 @@ def _bytes_of(record: Record) -> bytes:
 
 
 class Feed(Listener):
-    """``ended`` is called when nothing more will come."""
+    """``ended`` is called when nothing more will come, ``shown`` makes of an error what the client
+    is told of it."""
 
     def __init__(
-        self, id: int, outbox: Outbox, ended: Callable[[Feed], None], turn: int | None
+        self,
+        id: int,
+        outbox: Outbox,
+        ended: Callable[[Feed], None],
+        turn: int | None,
+        shown: Callable[[SessionError], SessionError],
     ) -> None:
         self.id = id
+        self._shown = shown
         self._outbox = outbox
         self._told_end = ended
         self._turn = turn
@@ -185,7 +192,7 @@ class Feed(Listener):
     def _fail(self, error: SessionError) -> None:
         if not self._over:
             self._stop()
-            self._outbox.put(w.encode(to_wire(error, id=self.id)))
+            self._outbox.put(w.encode(to_wire(self._shown(error), id=self.id)))
             self._told_end(self)
 
     def close(self) -> None:

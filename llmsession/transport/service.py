@@ -8,7 +8,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from llmsession.errors import Overloaded, SessionClosed, SessionError
+from llmsession.errors import (
+    KeyReused,
+    Overloaded,
+    SessionClosed,
+    SessionError,
+    SessionNotFound,
+    StoreError,
+)
 from llmsession.session import LLMSession, SessionManager
 from llmsession.session.config import load_config
 from llmsession.session.log import default_logger
@@ -28,6 +35,10 @@ RETRY_AFTER_S = 1.0
 """The hint where nothing better is known: reaching a limit of what is open."""
 LEAVE_S = 5.0
 """How long a connection may take to read what is left for it, when the service closes."""
+LOGGED_CHARS = 200
+"""Of what was wrong with a frame: it may quote the frame."""
+_SUSPECT = (KeyReused, SessionNotFound)
+"""What somebody meets who repeats others' commands, or asks for others' sessions."""
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,12 +132,18 @@ class Service:
 
     # For transports.
 
-    def connect(self, peer: str, wake: Callable[[], None]) -> Connection:
-        """A new client, which has yet to say hello. Raises Overloaded past the limit."""
+    @property
+    def is_guarded(self) -> bool:
+        """Does it ask who somebody is?"""
+        return self._authenticator is not None
+
+    def connect(self, peer: str, wake: Callable[[], None], token: str | None = None) -> Connection:
+        """A new client, which has yet to say hello; *token* counts where its hello has none.
+        Raises Overloaded past the limit."""
         if len(self._connections) >= self.limits.connections:
             self._refused += 1
             raise Overloaded("too many connections", retry_after_s=RETRY_AFTER_S)
-        connection = Connection(self, peer, wake)
+        connection = Connection(self, peer, wake, token)
         self._connections.add(connection)
         self._connected += 1
         self._nobody.clear()
@@ -210,8 +227,12 @@ class Service:
     def refused(self, connection: Connection, error: SessionError) -> None:
         """The connection ends because of *error*: one line in the log."""
         self._protocol_errors += 1
-        name = type(error).__name__
-        self.log.warning("connection.refused", peer=connection.peer, error=name, why=str(error))
+        self.log_refusal(connection.peer, error)
+
+    def log_refusal(self, peer: str, error: SessionError) -> None:
+        """One line in the log: *peer* was not let in, or was sent away."""
+        name, why = type(error).__name__, str(error)[:LOGGED_CHARS]
+        self.log.warning("connection.refused", peer=peer, error=name, why=why)
 
     def feed_ended(self, connection: Connection, feed: Feed) -> None:
         """A subscription is over."""
@@ -254,6 +275,8 @@ class Service:
     ) -> None:
         """A command was answered."""
         self._overloaded += isinstance(error, Overloaded)
+        if isinstance(error, _SUSPECT) and (connection.tenant or isinstance(error, KeyReused)):
+            self._log_command("command.refused", connection, command, error)
         if self._observer is not None:
             kind = str(command.__struct_config__.tag)
             self._observer.answered(kind, type(error).__name__ if error else None)
@@ -264,6 +287,32 @@ class Service:
             return error
         self.log.error("command.crashed", exc_info=error)
         return SessionError("the service failed to perform the command; its log says why")
+
+    def shown(
+        self, connection: Connection, command: w.Command, error: SessionError
+    ) -> SessionError:
+        """*error* as the client is told of it; what its tenant must not see is in the log."""
+        told = tenancy.told(connection.tenant, command, error)
+        if told is not error and isinstance(error, StoreError):
+            self._log_command("command.failed", connection, command, error, why=str(error))
+        return told
+
+    def _log_command(
+        self,
+        event: str,
+        connection: Connection,
+        command: w.Command,
+        error: SessionError,
+        **more: str,
+    ) -> None:
+        self.log.warning(
+            event,
+            peer=connection.peer,
+            tenant=connection.tenant,
+            command=str(command.__struct_config__.tag),
+            error=type(error).__name__,
+            **more,
+        )
 
     def _tick(self) -> None:
         # Counted now and then: between, every send counts and no turn ends.
@@ -303,9 +352,9 @@ class Service:
 
     async def list(self, tenant: str | None, command: w.ListSessions) -> Sequence[SessionRow]:
         """The sessions that *tenant* may see. Raises as ``SessionManager.list``."""
-        search = tenancy.searched_by(tenant, command.search)
         limit = max(1, min(command.limit, 1000))
-        return await self.manager.list(after=command.after, limit=limit, search=search)
+        rows = await self.manager.list(after=command.after, limit=limit, search=command.search)
+        return tenancy.listed(tenant, rows)
 
     async def delete(self, tenant: str | None, session: str) -> None:
         """Delete a session of *tenant*. Raises as ``SessionManager.delete``."""

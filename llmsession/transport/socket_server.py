@@ -11,13 +11,23 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from llmsession.errors import InvalidInput, Overloaded, ProtocolError
+from llmsession.errors import (
+    InvalidConfig,
+    InvalidInput,
+    Overloaded,
+    ProtocolError,
+    Unauthenticated,
+    error_text,
+)
 
 from . import wire as w
+from .access import check_exposed
 from .addresses import Address, parse_address
 from .connection import Connection
 from .framing import LineReader, line_of
 from .service import RETRY_AFTER_S, Service
+from .silence import LINGER_S, watch
+from .tls import ServerTls
 from .wire_errors import to_wire
 
 __all__ = ["SocketServer"]
@@ -28,8 +38,6 @@ READ_BYTES = 64 * 1024
 WRITE_BYTES = 64 * 1024
 """How much is joined into one write, and how much may wait in the transport before no more is
 given to it."""
-LINGER_S = 5.0
-"""How long a peer may take to read what is left when its connection ends."""
 
 
 class SocketServer:
@@ -40,15 +48,33 @@ class SocketServer:
     file of a Unix socket is its owner's alone; one that was left behind is replaced, one that
     somebody listens at is not.
 
-    Raises InvalidInput for an address that cannot be listened at.
+    An address that other machines reach needs *tls* and a service with an authenticator, or
+    *insecure*, where something else protects it. With a ``client_ca`` in *tls* only clients with
+    a certificate are let in. A client whose handshake fails is one line in the log.
+
+    Raises InvalidInput for an address that cannot be listened at, InvalidConfig for one that is
+    not protected.
     """
 
-    def __init__(self, service: Service, address: str, *, tls: ssl.SSLContext | None = None):
+    def __init__(
+        self,
+        service: Service,
+        address: str,
+        *,
+        tls: ServerTls | ssl.SSLContext | None = None,
+        insecure: bool = False,
+    ) -> None:
         self._service = service
-        self._asked = parse_address(address)
-        if self._asked.scheme == "grpc":
+        self._asked = asked = parse_address(address)
+        if asked.scheme == "grpc":
             raise InvalidInput(f"{address!r} is for the gRPC server")
-        self._tls = tls
+        if tls is not None and asked.scheme == "unix":
+            raise InvalidConfig(f"{asked} takes no TLS: only its owner can connect to it")
+        check_exposed(
+            asked, has_tls=tls is not None, is_guarded=service.is_guarded, insecure=insecure
+        )
+        self._tls = tls.context if isinstance(tls, ServerTls) else tls
+        self._serving: set[asyncio.Task[None]] = set()
         self._peers: set[_Peer] = set()
         self._server: asyncio.Server | None = None
         self._file: tuple[int, int] | None = None
@@ -65,13 +91,13 @@ class SocketServer:
     async def __aenter__(self) -> SocketServer:
         if self._asked.scheme == "unix":
             bound, self._file = await asyncio.to_thread(_bind_unix, self._asked.path)
-            self._server = await asyncio.start_unix_server(self._serve, sock=bound, backlog=BACKLOG)
+            self._server = await asyncio.start_unix_server(
+                self._accept, sock=bound, backlog=BACKLOG
+            )
         else:
             host, port = self._asked.host, self._asked.port
             try:
-                self._server = await asyncio.start_server(
-                    self._serve, host, port, backlog=BACKLOG, ssl=self._tls
-                )
+                self._server = await asyncio.start_server(self._accept, host, port, backlog=BACKLOG)
             except OSError as error:
                 raise InvalidInput(f"cannot listen at {self._asked}: {error.strerror}") from error
         return self
@@ -89,6 +115,10 @@ class SocketServer:
             for peer in peers:
                 peer.abort()
             await all_gone
+        serving = tuple(self._serving)
+        for task in serving:  # those that still shake hands
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
     async def stop_listening(self) -> None:
         """Take no more connections. Those that there are stay."""
@@ -98,9 +128,21 @@ class SocketServer:
             if self._file is not None:
                 await asyncio.to_thread(_unlink_ours, self._asked.path, self._file)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._stopped:  # it was accepted in the moment that the server stopped
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        many = len(self._serving) >= 2 * self._service.limits.connections
+        if many or self._stopped:  # it was accepted in the moment that the server stopped
             writer.transport.abort()
+            return
+        if self._tls is not None:
+            # Nothing is read before the handshake, which asyncio would do without a word about
+            # those who fail in it.
+            writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._tls is not None and not await self._shake_hands(writer, self._tls):
             return
         peer = _Peer(self._service, reader, writer)
         if await peer.admitted():
@@ -109,6 +151,18 @@ class SocketServer:
                 await peer.run()
             finally:
                 self._peers.discard(peer)
+
+    async def _shake_hands(self, writer: asyncio.StreamWriter, tls: ssl.SSLContext) -> bool:
+        peer, limit_s = _name_of(writer), self._service.limits.hello_s
+        try:
+            await writer.start_tls(tls, ssl_handshake_timeout=limit_s)
+        except (OSError, TimeoutError) as error:
+            why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
+            told = f"the TLS handshake failed: {why or error_text(error)}"
+            self._service.log_refusal(peer, Unauthenticated(told))
+            writer.transport.abort()
+            return False
+        return True
 
 
 class _Peer:
@@ -140,15 +194,23 @@ class _Peer:
 
     async def run(self) -> None:
         """Serve until either side ends. Raises nothing."""
-        watch = self._loop.create_task(self._watch())
+        watching = self._loop.create_task(
+            watch(
+                self._connection,
+                self._service.limits,
+                heard_at=lambda: self._heard_at,
+                over=self._over.set,
+                abort=self.abort,
+            )
+        )
         reading = self._loop.create_task(self._read())
         over = self._loop.create_task(self._over.wait())
         try:
             await asyncio.wait((reading, over), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (watch, reading, over):
+            for task in (watching, reading, over):
                 task.cancel()
-            await asyncio.gather(watch, reading, over, return_exceptions=True)
+            await asyncio.gather(watching, reading, over, return_exceptions=True)
             self._connection.close()
             await self._close()
 
@@ -230,30 +292,6 @@ class _Peer:
             return
         self._draining = None
         self._flush()
-
-    # Silence.
-
-    async def _watch(self) -> None:
-        """Ask a silent peer whether it is there, and drop one that does not answer. Only a whole
-        line is a sign of life: who sends a byte now and then is dropped, too."""
-        limits = self._service.limits
-        await asyncio.sleep(limits.hello_s)
-        if not self._connection.greeted:
-            self._connection.fail(ProtocolError(f"no hello in {limits.hello_s:g} s"))
-            await asyncio.sleep(LINGER_S)
-            self._over.set()
-        asked_at: float | None = None
-        while True:
-            now = self._loop.time()
-            if asked_at is not None and self._heard_at > asked_at:
-                asked_at = None
-            if asked_at is not None and now - asked_at >= limits.keepalive_s:
-                self.abort()
-                return
-            if asked_at is None and now - self._heard_at >= limits.keepalive_s:
-                asked_at = now
-                self._connection.ping()
-            await asyncio.sleep(limits.keepalive_s / 2)
 
 
 def _name_of(writer: asyncio.StreamWriter) -> str:

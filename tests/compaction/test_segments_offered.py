@@ -3,16 +3,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
-
 from llmsession.compaction.plan import Budget, Plan, Wanted
 from llmsession.compaction.segment_text import introduced
-from llmsession.compaction.segments import extracted_segment, with_segment
+from llmsession.compaction.segments import with_segment
 from llmsession.compaction.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected, Segment
 from llmsession.turns.request import Profile
-from tests.compaction.conversations import Talk, image, talk
+from tests.compaction.conversations import Talk, talk
 
 PROFILE = Profile()
 
@@ -35,26 +33,6 @@ def filled(
 
 def told(text: str, upto: int = 4) -> Segment:
     return Segment(upto, introduced(text), "model")
-
-
-def test_a_summary_stands_in_the_plan_and_its_sizes_are_counted() -> None:
-    built = talk(3).messages
-    plan = filled(built, told("what was said"))
-    assert plan is not None
-    assert (plan.segment, plan.wanted) == (told("what was said"), None)
-    assert plan.tokens_before == budget().size(built, View())
-    assert plan.tokens_after == budget().size(built, View().applied(plan, len(built)))
-
-
-@pytest.mark.parametrize("segment", [None, Segment(4, " \n"), told("longer " * 1_000)])
-def test_no_summary_and_one_that_is_no_shorter_change_nothing(segment: Segment | None) -> None:
-    assert filled(talk(3).messages, segment) is None
-
-
-def test_what_a_plan_leaves_out_besides_is_left_out_without_a_summary_too() -> None:
-    plan = filled(talk(3).messages, None, omitted=((4, 8),))
-    assert plan is not None
-    assert (plan.segment, plan.wanted, plan.omitted) == (None, None, ((4, 8),))
 
 
 def test_a_fallback_stands_where_no_summary_is_any_good() -> None:
@@ -152,28 +130,3 @@ def test_without_pins_injected_texts_are_left_as_they_are() -> None:
     plan = filled(loop(), told("more of it", 7), pinned_view(), upto=7)
     assert plan is not None
     assert plan.injected is None
-
-
-# Extracted by rules.
-
-
-def test_a_segment_by_rules_has_its_title_and_its_room() -> None:
-    built = talk(40)
-    wanted = Wanted(first=0, upto=120, most_tokens=300)
-    segment = extracted_segment(wanted, built.messages, PROFILE)
-    assert segment is not None
-    assert segment.text.startswith(introduced("").strip())
-    assert budget().size((), View(segments=(segment,))) <= 304
-    assert segment == extracted_segment(wanted, built.messages, PROFILE)
-
-
-def test_of_nothing_there_is_no_segment_and_images_alone_are_counted() -> None:
-    built = Talk()
-    built.turn = 1
-    built.add("user", [image()])
-    assert (
-        extracted_segment(Wanted(first=1, upto=1, most_tokens=9), built.messages, PROFILE) is None
-    )
-    segment = extracted_segment(Wanted(first=0, upto=1, most_tokens=99), built.messages, PROFILE)
-    assert segment is not None
-    assert segment.text == introduced("1 message without words.")

@@ -39,7 +39,11 @@ def test_a_text_never_grows(seed: int) -> None:
 
 def test_long_strings_of_an_input_are_shortened_wherever_they_stand() -> None:
     long = "x" * 5_000
-    given: dict[str, Any] = {"path": "a.py", "edits": [{"new": long, "line": 3}, {"deep": {"er": long}}], "n": 1.5}
+    given: dict[str, Any] = {
+        "path": "a.py",
+        "edits": [{"new": long, "line": 3}, {"deep": {"er": long}}],
+        "n": 1.5,
+    }
     shown = shorten_input(given)
     assert shown is not None
     read: dict[str, Any] = msgspec.json.decode(shown)

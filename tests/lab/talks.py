@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from llmsession.lab.held import Needs, find_needs
 from llmsession.lab.recording import Recording, record
 from llmsession.transcripts import Conversation
@@ -36,8 +38,6 @@ def needs_of(conversation: Conversation) -> tuple[Recording, Needs]:
 
 def with_times(talk: Recorded, *times: float) -> Conversation:
     """*talk* with a time for each message."""
-    import msgspec
-
     talk.messages = [
         msgspec.structs.replace(message, created_at=at, completed_at=at)
         for message, at in zip(talk.messages, times, strict=True)

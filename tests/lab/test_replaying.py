@@ -16,7 +16,6 @@ from llmsession.turns.messages import Message
 from tests.lab.recorded import Recorded, call, result
 from tests.lab.talks import long_talk, needs_of, with_times
 
-
 AT_ONCE = {"kept_before_tokens": 1 << 30}
 """A rewrite that costs nothing: the scheduler never waits with it."""
 
@@ -230,8 +229,8 @@ def test_progress_is_told_in_messages() -> None:
 def test_the_turns_that_a_branch_shares_are_passed_and_not_counted() -> None:
     talk = Recorded("claude-opus-4-6").ask("one").reply("a", None).ask("two").reply("b", None)
     counted = []
-    for branch in ({}, {"parent": "other", "shared_turns": 1}):
-        recording, needs = needs_of(talk.done(**branch))
+    for conversation in (talk.done(), talk.done(parent="other", shared_turns=1)):
+        recording, needs = needs_of(conversation)
         found = replay(recording, window_of(recording, 200_000), FullHistory(), needs)
         counted.append((found.requests, found.spent.read_tokens > 0, found.spent.written_tokens))
     (all_requests, _, all_written), (requests, reads, written) = counted

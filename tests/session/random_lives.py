@@ -81,7 +81,8 @@ class Life:
             reply += think("let me think about it", f"sig{rng.randrange(10**6)}")
         mark = f"mark{tag.turn}x"
         if rng.random() < 0.6:
-            reply += say(f"{mark} some words on the way")
+            more = self.compacting.choice(("", " and some more of them" * 60))
+            reply += say(f"{mark} some words on the way{more}")
         if rng.random() < (0.75 if tag.step < 4 else 0.2):
             for number in range(rng.randint(1, 4)):
                 given: dict[str, Any] = {"x": number, "mark": mark}
@@ -95,9 +96,9 @@ class Life:
 
     def _usage(self, request: Request) -> Usage:
         """About what was sent, and mostly cached; or nonsense."""
-        rng = self.compacting
+        rng, few = self.compacting, self.rng.randrange(50)
         if rng.random() < 0.3:
-            return Usage(input_tokens=rng.randrange(50), output_tokens=3)
+            return Usage(input_tokens=few, output_tokens=3)
         tokens = int(len(request.encode()) / rng.choice((2.0, 2.7, 4.0)))
         return Usage(tokens // 10, 30, tokens * 8 // 10, tokens // 10)
 
@@ -157,7 +158,7 @@ class Life:
         return SessionConfig(
             model="m",
             tools=tuple(self.tools()),
-            window_tokens=self.compacting.choice((2_500, 20_000)),
+            window_tokens=self.compacting.choice((4_000, 4_000, 20_000)),
             max_tokens=1000,
             on_failure=rng.choice(("keep_steps", "drop")),
             limits=TurnLimits(

@@ -1,6 +1,8 @@
-"""What does not fit: large messages, smaller models, refusals of the provider. The session goes on."""
+"""What does not fit: large messages, smaller models, refusals. The session goes on."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import anyio
 import pytest
@@ -13,7 +15,7 @@ from llmsession.turns.request import Request, StepTag
 from tests.session.actors import Quick, settled, stage, texts_of
 from tests.session.test_compaction import OUTPUT, applied, one_call_a_turn, tools, turns
 
-SMALL = {"window_tokens": 10_000, "max_tokens": 2_000}
+SMALL: dict[str, Any] = {"window_tokens": 10_000, "max_tokens": 2_000}
 HUGE = "word " * 40_000
 PROFILES = {"large": Profile(window_tokens=100_000), "small": Profile(window_tokens=16_000)}
 

@@ -28,6 +28,8 @@ from llmsession.turns.stream import StreamEvent
 from tests.testing.conversations import call, recording, result, text, tool_loop
 
 POLICIES: tuple[InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
+SWAP = CompactionConfig(policy="swap_tool_results", schedule="at_once")
+"""It cuts no message, so one that is too large is."""
 
 
 def results_of(history: tuple[Message, ...]) -> list[ToolResultBlock]:
@@ -189,7 +191,8 @@ async def test_visible_notes_are_skipped_content_and_bookkeeping_is_not() -> Non
 
 async def test_a_turn_that_does_not_fit_is_skipped_and_the_next_one_goes_on() -> None:
     said = recording([[text("long " * 9000)], [text("b")]], [[text("c")], [text("d")]])
-    report = await replay_conversation(said, DriveOptions(window_tokens=8000, interrupt_every=1))
+    options = DriveOptions(window_tokens=8000, interrupt_every=1, compaction=SWAP)
+    report = await replay_conversation(said, options)
     assert report.skipped_reasons["context_too_large"] == 1
     assert report.turns == 1
     assert not report.is_broken
@@ -205,13 +208,23 @@ async def test_a_turn_that_only_its_receipt_made_too_large_is_skipped_and_not_co
     windows = [
         window
         for window in range(22_000, 24_000, 30)
-        if (await drive(said, DriveOptions(window_tokens=window))).report.turns == 2
+        if (await drive(said, DriveOptions(window_tokens=window, compaction=SWAP))).report.turns
+        == 2
     ]
     only(monkeypatch, 1, Cut(point="tools", policy="drop_turn"))
-    options = msgspec.structs.replace(ONE, window_tokens=windows[0])
+    options = msgspec.structs.replace(ONE, window_tokens=windows[0], compaction=SWAP)
     report = await replay_conversation(said, options)
     assert report.skipped_reasons == Counter(context_too_large=1)
     assert (report.turns, report.history_equal) == (1, True)
+
+
+async def test_a_turn_larger_than_the_window_is_cut_in_the_context_and_whole_in_the_history() -> None:
+    said = recording([[text("long " * 9000)], [text("b")]], [[text("c")], [text("d")]])
+    driven = await drive(said, DriveOptions(window_tokens=8000))
+    assert (driven.report.turns, driven.report.skipped) == (2, 0)
+    assert driven.report.compactions == 1
+    assert driven.history[0].text == "long " * 9000
+    assert not driven.report.is_broken
 
 
 async def test_compactions_are_counted_and_change_no_history() -> None:

@@ -19,7 +19,7 @@ from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 
 from .counting import sizes_in_budget
-from .limits import portion
+from .limits import check_whole, portion
 from .prefixes import SUMMARY_TOKENS, beside_tokens, latest_cut, request_starts, summary_plan
 
 __all__ = [
@@ -55,6 +55,10 @@ class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
 
     def _threshold(self, limit_tokens: int) -> int:
         return min(self.threshold_tokens, limit_tokens) if limit_tokens > 0 else 0
+
+    def __post_init__(self) -> None:
+        for name in ("threshold_tokens", "least_messages", "summary_tokens"):
+            check_whole(name, getattr(self, name), 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the threshold exceeded?"""
@@ -125,6 +129,9 @@ class AutoCompactThreshold(msgspec.Struct, frozen=True, kw_only=True):
 
     max_tokens: int | None = None
     summary_tokens: int = SUMMARY_TOKENS
+
+    def __post_init__(self) -> None:
+        check_whole("summary_tokens", self.summary_tokens, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the threshold reached?"""
@@ -202,6 +209,11 @@ class AppendOnlyProjection(msgspec.Struct, frozen=True, kw_only=True):
     keep_asked: int = 2
     summary_tokens: int = SUMMARY_TOKENS
     notes_omission: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("keep_messages", self.keep_messages, 0)
+        check_whole("keep_asked", self.keep_asked, 0)
+        check_whole("summary_tokens", self.summary_tokens, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the threshold reached?"""

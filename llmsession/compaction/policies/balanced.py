@@ -243,9 +243,7 @@ class _Draft:
             return
         earlier = self._view.segment.text if self._view.segment else ""
         most_tokens = max(1, room * 1000 // max(1, self._budget.scale_permille))
-        self._wanted = Wanted(
-            first=self._start, upto=cut, most_tokens=most_tokens, earlier=earlier
-        )
+        self._wanted = Wanted(first=self._start, upto=cut, most_tokens=most_tokens, earlier=earlier)
         self._turns.update(message.turn for message in self._messages[self._start : cut])
         self.used = self._after(cut, room)
         self.sizes[:cut] = [0] * cut
@@ -279,7 +277,7 @@ class _Draft:
         """Head and tail of what is longest, until the request fits *limit*: each message gets at
         most an equal share. What a cut leaves is measured, and cut again where it is too much:
         how many tokens a text has by its characters differs with the text."""
-        for least in (LEAST_SHOWN_CHARS, LEAST_SHOWN_CHARS // 2, LEAST_SHOWN_CHARS // 8, 0):
+        for least in (LEAST_SHOWN_CHARS, LEAST_SHOWN_CHARS // 2, LEAST_SHOWN_CHARS // 4):
             shown = [at for at, size in enumerate(self.sizes) if size]
             room = max(0, limit - (self.used - sum(self.sizes[at] for at in shown)))
             share = _fair_share([self.sizes[at] for at in shown], room)

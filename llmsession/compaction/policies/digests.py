@@ -63,6 +63,7 @@ class LlmSummary(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_fraction("threshold", self.threshold)
         check_whole("keep_recent_turns", self.keep_recent_turns, 1)
+        check_whole("summary_tokens", self.summary_tokens, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is strictly more than the threshold of the limit used? Never without a limit."""
@@ -156,6 +157,10 @@ class RecencyTurnSummary(msgspec.Struct, frozen=True, kw_only=True):
     most_recent_tokens: int | None = None
     summary_tokens: int = SUMMARY_TOKENS
 
+    def __post_init__(self) -> None:
+        check_whole("keep_turns", self.keep_turns, 0)
+        check_whole("summary_tokens", self.summary_tokens, 1)
+
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Does the trigger say so?"""
         return is_triggered(self.trigger, self.trigger_value, used_tokens, limit_tokens)
@@ -220,6 +225,12 @@ class UnionPreserveCompress(msgspec.Struct, frozen=True, kw_only=True):
     default_window_tokens: int = 128_000
     summary_tokens: int = SUMMARY_TOKENS
 
+    def __post_init__(self) -> None:
+        check_fraction("ratio", self.ratio)
+        check_fraction("keep_ratio", self.keep_ratio)
+        for name in ("keep_cap", "default_window_tokens", "summary_tokens"):
+            check_whole(name, getattr(self, name), 1)
+
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is strictly more than the threshold used?"""
         return used_tokens > compress_threshold(self._window(limit_tokens), self.ratio)
@@ -259,6 +270,10 @@ class SummaryKeepLast4(msgspec.Struct, frozen=True, kw_only=True):
     least_messages: int = 6
     keep_messages: int = 4
     summary_tokens: int = SUMMARY_TOKENS
+
+    def __post_init__(self) -> None:
+        for name in ("least_messages", "keep_messages", "summary_tokens"):
+            check_whole(name, getattr(self, name), 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is more used than there is?"""

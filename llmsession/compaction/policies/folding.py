@@ -63,7 +63,8 @@ def _target(messages: Sequence[Message], budget: Budget) -> int:
 
 def fold_notice(messages: Sequence[Message]) -> str:
     """What an agent did in *messages*, which are left out: the files it read, with the lines, and
-    those it changed, its commands, at most 100 characters of each, and its last three texts."""
+    those it changed, its commands, at most 100 characters of each, and its last three texts,
+    word for word, where they are at most a quarter of all that is left out."""
     read: dict[str, None] = {}
     edited: dict[str, None] = {}
     ran: dict[str, None] = {}
@@ -78,11 +79,14 @@ def fold_notice(messages: Sequence[Message]) -> str:
                 ran[command[:COMMAND_CHARS]] = None
         if message.is_assistant and message.text.strip():
             said.append(message.text.strip())
+    latest = said[-LATEST_TEXTS:]
+    if sum(map(len, latest)) * 4 > sum(len(message.body) for message in messages):
+        latest = []
     sections = [
         ("Files read:", read),
         ("Files edited:", edited),
         ("Commands ran:", ran),
-        ("Your recent responses:", said[-LATEST_TEXTS:]),
+        ("Your recent responses:", latest),
     ]
     told = "\n\n".join("\n".join([title, *items]) for title, items in sections if items)
     return f"{_NOTICE_HEAD}\n{told}{_NOTICE_END}"
@@ -94,8 +98,9 @@ class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
 
     Of the newest turn the newest messages stay as far as they fit, of older turns the last
     answer, the newest first. What was kept once is not folded again unless room is short anew.
-    Injects a notice for each gap; marker ``<SYSTEM_NOTICE>``. Not copied: taking attachments out
-    of older messages, and tool calls out of an answer; one with calls is folded whole.
+    Injects a notice for each gap; marker ``<SYSTEM_NOTICE>``. Not copied: a notice that repeats
+    the answers it stands for; taking attachments out of older messages, and tool calls out of an
+    answer: one with calls is folded whole.
     """
 
     name: ClassVar[str] = "basic_fold"

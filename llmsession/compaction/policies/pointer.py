@@ -10,15 +10,20 @@ from typing import ClassVar
 
 import msgspec
 
+from llmsession.compaction.boundaries import must_wait
+from llmsession.compaction.cap import cap_content
 from llmsession.compaction.chunks import chunked
 from llmsession.compaction.plan import Budget, Plan
 from llmsession.compaction.rendering import Passage, passage_tokens, render
+from llmsession.compaction.shorten import shorten_text
 from llmsession.compaction.view import View
+from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
 from .counting import sizes_in_budget
-from .limits import portion
+from .drafts import Draft
+from .limits import check_fraction, check_whole, portion
 from .prefixes import beside_tokens, cut_at_least, latest_cut, summary_plan
 from .spans import newest_that_fit
 
@@ -80,7 +85,7 @@ def chunked_summarise(
 
 class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
     """NeuroLink: from the threshold on, all but the newest ``recent`` of it are folded into the
-    summary, of at most ``cap`` of it.
+    summary, of at most ``cap`` of it, and no message is longer than ``message_cap`` of it.
 
     Less is kept, half as much each time and ``most_iterations`` times at most, until the context
     is within ``safe`` of the threshold; the user's newest message stays whatever it costs. The
@@ -98,6 +103,13 @@ class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
     cap: float = 0.20
     safe: float = 0.70
     most_iterations: int = 10
+    message_cap: float = 0.80
+    """What a message may be of the threshold; a longer one is cut to head and tail."""
+
+    def __post_init__(self) -> None:
+        for name in ("recent", "cap", "safe", "message_cap"):
+            check_fraction(name, getattr(self, name))
+        check_whole("most_iterations", self.most_iterations, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the threshold reached?"""
@@ -119,7 +131,7 @@ class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
             if beside + sum(sizes[upto:]) <= safe:
                 break
         forced = budget.trigger in ("window", "overflow")
-        return summary_plan(
+        plan = summary_plan(
             self.name,
             view,
             messages,
@@ -130,3 +142,42 @@ class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
             fallback=EMERGENCY_NOTE.format(count=upto) if forced else "",
             figures={"iterations": iterations},
         )
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        first = view.start if plan is None else upto
+        cut = self._cut(view, messages, budget, portion(threshold, self.message_cap), first)
+        return cut if plan is None else _both(plan, cut)
+
+    def _cut(
+        self, view: View, messages: Sequence[Message], budget: Budget, most: int, first: int
+    ) -> Plan | None:
+        """Head and tail of the messages from *first* on that have more than *most* tokens."""
+        draft = Draft(view, messages, budget)
+        for at in range(first, len(messages)):
+            size = draft.sizes[at]
+            if size <= most:
+                continue
+            for number, block in enumerate(messages[at].content):
+                if isinstance(block, TextBlock):
+                    told = draft.text(at, number)
+                    draft.shorten(at, number, shorten_text(told, len(told) * most // size))
+                elif isinstance(block, ToolResultBlock):
+                    chars = len(draft.result(at, block)) * most // size
+                    call_id = block.tool_use_id
+                    capped = cap_content(block.content, max_chars=chars, call_id=call_id)
+                    if capped is not None:
+                        draft.freeze(at, block, capped)
+        return draft.plan(self.name, f"messages of over {most:,} tokens are cut")
+
+
+def _both(plan: Plan, cut: Plan | None) -> Plan:
+    if cut is None:
+        return plan
+    return msgspec.structs.replace(
+        plan,
+        frontier=max(plan.frontier, cut.frontier),
+        frozen=cut.frozen,
+        texts=cut.texts,
+        results_summarised=cut.results_summarised,
+        tokens_after=plan.tokens_after - (cut.tokens_before - cut.tokens_after),
+    )

@@ -15,7 +15,7 @@ from llmsession.compaction.view import View
 from llmsession.turns.messages import Message
 
 from .counting import sizes_in_budget
-from .limits import portion
+from .limits import check_fraction, check_whole, portion
 from .prefixes import beside_tokens, latest_cut, summary_plan, told_tokens
 from .spans import begins_turn, newest_that_fit
 
@@ -77,6 +77,10 @@ class RollingSummary75(msgspec.Struct, frozen=True, kw_only=True):
         window = limit_tokens if self.window_tokens is None else self.window_tokens
         whole = history_room(window, 0, ratio=self.ratio)
         return min(whole, limit_tokens) if limit_tokens > 0 else whole
+
+    def __post_init__(self) -> None:
+        check_fraction("ratio", self.ratio)
+        check_whole("summary_tokens", self.summary_tokens, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the share of the window exceeded?"""

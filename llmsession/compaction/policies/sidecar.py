@@ -18,6 +18,7 @@ from llmsession.turns.messages import Message
 
 from .counting import sizes_in_budget
 from .folding import fold_target, fold_trigger
+from .limits import check_whole
 from .prefixes import cut_at_most, latest_cut, summary_plan
 from .spans import newest_that_fit
 
@@ -98,6 +99,11 @@ class SidecarProjection(msgspec.Struct, frozen=True, kw_only=True):
     preserve_tokens: int = 20_000
     max_tokens: int = 0
     summary_tokens: int = 4_096
+
+    def __post_init__(self) -> None:
+        check_whole("preserve_tokens", self.preserve_tokens, 0)
+        check_whole("max_tokens", self.max_tokens, 0)
+        check_whole("summary_tokens", self.summary_tokens, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the trigger reached?"""

@@ -59,11 +59,11 @@ class FourStage(msgspec.Struct, frozen=True, kw_only=True):
     summarise, then leave out; each only while the request is over the target.
 
     (1) All results before the newest 40,000 tokens of them, if that saves 500; not those of
-    ``protected_tools``. (2) If it saves 30 % of the characters. (3) Of more than four messages
-    all but what fits 30 % of the target. (4) All but the first two messages and a tail. What is
-    over then is cut, the longest first, down to 200 characters each. ``target`` is the share of
-    the limit to come down to: all of it where this comes from, so that a plan before the limit is
-    reached finds nothing to do. The figures name the stages used.
+    ``protected_tools``, nor what the model has not read. (2) If it saves 30 % of the characters.
+    (3) Of more than four messages all but what fits 30 % of the target. (4) All but the first two
+    messages and a tail. What is over then is cut, the longest first, down to 200 characters each.
+    ``target`` is the share of the limit to come down to: all of it where this comes from, so that
+    a plan before the limit is reached finds nothing to do. The figures name the stages used.
 
     Markers: ``[Tool result cleared]``, ``[File X - refer to latest read below]``; injects
     ``[Earlier conversation history was truncated to fit within context limits]``. Not copied:
@@ -123,13 +123,14 @@ class FourStage(msgspec.Struct, frozen=True, kw_only=True):
         budget, room = draft.budget, self.protected_tokens
         old: list[tuple[int, ToolResultBlock]] = []
         saved = -1
+        unread = live_tail(draft.messages)
         for at in range(len(draft.messages) - 1, draft.start - 1, -1):
             for result in reversed(draft.messages[at].tool_results if draft.shows(at) else ()):
                 text = draft.result(at, result)
                 tokens = budget.scaled(text_tokens_for(text, budget.profile))
                 room -= tokens
                 is_protected = tools.get(result.tool_use_id) in self.protected_tools
-                if room >= 0 or is_protected or not draft.is_open(result):
+                if room >= 0 or at > unread or is_protected or not draft.is_open(result):
                     continue
                 old.append((at, result))
                 saved += tokens

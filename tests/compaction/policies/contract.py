@@ -18,16 +18,16 @@ import msgspec
 from llmsession.compaction.boundaries import newest_request
 from llmsession.compaction.plan import Budget, Plan, Policy, Wanted
 from llmsession.compaction.policies import Balanced
-from llmsession.compaction.projection import is_thinking, project
+from llmsession.compaction.projection import Projector, is_thinking
 from llmsession.compaction.segments import extracted_segment, with_segment, without_title
 from llmsession.compaction.tokens import frame_tokens
-from llmsession.compaction.validity import check_against_history, check_request
+from llmsession.compaction.validity import Checker, Violation
 from llmsession.compaction.view import View, text_key
 from llmsession.turns.blocks import TextBlock, encode_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Segment, Trigger
 from llmsession.turns.request import Request
-from tests.compaction.policies.transcripts import Talked
+from tests.compaction.policies.transcripts import Talked, contents_of
 
 __all__ = [
     "RULES",
@@ -56,6 +56,9 @@ RULES = {
 }
 """The global invariants of the catalogue, as a plan can keep them."""
 
+RESCUED_BELOW_PERCENT = 50
+"""Under a tighter limit than this the session's last means act between two plans."""
+
 SETTLES_WITHIN = 20
 """Plans, one after the other without new messages, of a policy that is exempt from G3."""
 
@@ -70,9 +73,40 @@ class Breach(AssertionError):
         self.rule = rule
 
 
+class Eyes:
+    """What is sent of a conversation, and whether it is valid; with the memory of a session."""
+
+    def __init__(self, talked: Talked) -> None:
+        self._talked = talked
+        self._joined, self._apart = Projector(), Projector()
+        self._checker = Checker(talked.profile)
+
+    def sent(self, messages: Sequence[Message], view: View) -> Request:
+        """The request."""
+        return self._joined.project(messages, view, self._talked.profile, self._talked.frame)
+
+    def apart(self, messages: Sequence[Message], view: View) -> Request:
+        """The request with neighbours of one role apart."""
+        profile = msgspec.structs.replace(self._talked.profile, merges_roles=False)
+        return self._apart.project(messages, view, profile, self._talked.frame)
+
+    def violations(
+        self, request: Request, messages: Sequence[Message], view: View
+    ) -> Sequence[Violation]:
+        """What *request* breaks."""
+        found = self._checker.check(request)
+        if self._talked.profile.binds_thinking:
+            edited = view.edited_from(messages)
+            found += self._checker.check_against_history(
+                request, messages, view.thinking_from, edited
+            )
+        return found
+
+
 class Moment(NamedTuple):
     """A policy that is asked for a plan."""
 
+    eyes: Eyes
     talked: Talked
     messages: tuple[Message, ...]
     view: View
@@ -91,12 +125,27 @@ def live(policy: Policy, talked: Talked, limit_percent: int, depth: Depth) -> No
     frame = frame_tokens(talked.frame, talked.profile)
     limit = max(200, (frame + whole.size(talked.messages, View())) * limit_percent // 100)
     exempt = exempt_from(policy)
-    before = [bytes(msgspec.json.encode(message.content)) for message in talked.messages]
+    eyes = Eyes(talked)
     view = View(capped=dict(talked.capped))
     for stop in talked.stops:
         messages = talked.messages[: stop.at]
         depth["asked"] += 1
-        moment = _moment(talked, messages, view, limit, stop.committed)
+        moment = _moment(
+            eyes,
+            talked,
+            messages,
+            view,
+            Budget(
+                used_tokens=0,
+                limit_tokens=limit,
+                summaries=talked.summaries,
+                profile=talked.profile,
+                committed=stop.committed,
+                frame_tokens=frame,
+                # An odd scale, so that a policy that mixes estimates and used tokens is noticed.
+                scale_permille=1_000 if talked.scale == 1 else 1_150,
+            ),
+        )
         _heed(_due_is_whole(policy, moment), exempt)
         trigger = _trigger(policy, moment)
         if trigger is None:
@@ -107,12 +156,13 @@ def live(policy: Policy, talked: Talked, limit_percent: int, depth: Depth) -> No
         if plan is None:
             continue
         _count(depth, plan, view)
-        after = _applied(plan, moment)
-        _heed(_breaches(policy, moment, plan, after), exempt)
+        filled = _filled(plan, moment)
+        after = _applied(filled, moment)
+        _heed(_breaches(moment, plan, filled, after), exempt)
         view = _settled(policy, moment, after, exempt)
-        view = _rescued(_again(moment, view), depth)
-    now = [bytes(msgspec.json.encode(message.content)) for message in talked.messages]
-    if now != before and "G1" not in exempt:
+        if limit_percent < RESCUED_BELOW_PERCENT:
+            view = _rescued(_again(moment, view), depth)
+    if contents_of(talked.messages) != talked.contents and "G1" not in exempt:
         raise Breach("G1", "the content of a message is another one")
 
 
@@ -123,21 +173,11 @@ def _heed(breaches: Iterator[Breach], exempt: frozenset[str]) -> None:
 
 
 def _moment(
-    talked: Talked, messages: tuple[Message, ...], view: View, limit: int, committed: int
+    eyes: Eyes, talked: Talked, messages: tuple[Message, ...], view: View, budget: Budget
 ) -> Moment:
-    frame = frame_tokens(talked.frame, talked.profile)
-    # An odd scale, so that a policy that mixes estimates and used tokens is noticed.
-    budget = Budget(
-        used_tokens=0,
-        limit_tokens=limit,
-        summaries=talked.summaries,
-        profile=talked.profile,
-        committed=committed,
-        frame_tokens=frame,
-        scale_permille=1_000 if talked.scale == 1 else 1_150,
-    )
-    used = frame + budget.size(messages, view)
-    return Moment(talked, messages, view, msgspec.structs.replace(budget, used_tokens=used))
+    used = budget.frame_tokens + budget.size(messages, view)
+    budget = msgspec.structs.replace(budget, used_tokens=used)
+    return Moment(eyes, talked, messages, view, budget)
 
 
 def _with_trigger(moment: Moment, trigger: Trigger) -> Moment:
@@ -146,10 +186,7 @@ def _with_trigger(moment: Moment, trigger: Trigger) -> Moment:
 
 def _again(moment: Moment, view: View) -> Moment:
     """The same moment with what is used counted anew, under another view."""
-    budget = moment.budget
-    used = budget.frame_tokens + budget.size(moment.messages, view)
-    again = msgspec.structs.replace(budget, used_tokens=used)
-    return moment._replace(view=view, budget=again)
+    return _moment(moment.eyes, moment.talked, moment.messages, view, moment.budget)
 
 
 def _trigger(policy: Policy, moment: Moment) -> Trigger | None:
@@ -185,7 +222,9 @@ def _planned(policy: Policy, moment: Moment, exempt: frozenset[str]) -> Plan | N
     budget_again = msgspec.structs.replace(
         moment.budget, summaries=dict(reversed(list(moment.budget.summaries.items())))
     )
-    fresh = [msgspec.structs.replace(message) for message in moment.messages]
+    fresh: Sequence[Message] = moment.messages
+    if not moment.view.version:
+        fresh = [msgspec.structs.replace(message) for message in moment.messages]
     again = type(policy)(**_fields(policy)).plan(moment.view, fresh, budget_again)
     if msgspec.msgpack.encode(again) != told and "G2" not in exempt:
         raise Breach("G2", f"first {plan}, then {again}")
@@ -212,17 +251,16 @@ def _filled(plan: Plan, moment: Moment) -> Plan | None:
     return with_segment(plan, segment, moment.view, moment.messages, moment.budget)
 
 
-def _applied(plan: Plan, moment: Moment) -> View:
-    filled = _filled(plan, moment)
+def _applied(filled: Plan | None, moment: Moment) -> View:
     return moment.view.applied(filled, len(moment.messages)) if filled else moment.view
 
 
-def _breaches(policy: Policy, moment: Moment, plan: Plan, after: View) -> Iterator[Breach]:
+def _breaches(moment: Moment, plan: Plan, filled: Plan | None, after: View) -> Iterator[Breach]:
     yield from check_values(plan)
     yield from _says_what_becomes(plan, moment, after)
     yield from _summary_covers_all(plan, moment)
     yield from _summary_may_fail(plan, moment)
-    yield from _frees_what_it_says(plan, moment, after)
+    yield from _frees_what_it_says(filled, moment, after)
     yield from _request_is_right(moment, after)
     yield from _can_be_rewound(moment, after)
 
@@ -275,13 +313,13 @@ def _says_what_becomes(plan: Plan, moment: Moment, after: View) -> Iterator[Brea
     segment = plan.segment
     if segment is not None and not 0 < segment.upto <= count:
         yield Breach("G9", f"folds {segment.upto} of {count} messages")
-    yield from _nothing_vanishes(messages, moment.talked, after)
+    yield from _nothing_vanishes(moment, after)
 
 
-def _nothing_vanishes(messages: Sequence[Message], talked: Talked, after: View) -> Iterator[Breach]:
+def _nothing_vanishes(moment: Moment, after: View) -> Iterator[Breach]:
     """A message that nothing is left of has to be left out by the plan's own word."""
-    apart = msgspec.structs.replace(talked.profile, merges_roles=False)
-    sent = len(project(messages, after, apart, talked.frame).messages)
+    messages = moment.messages
+    sent = len(moment.eyes.apart(messages, after).messages)
     notes = {max(each.at, after.start) for each in after.injected if each.at >= 0}
     shown = [at for at in range(len(messages)) if after.shows(at) and _has_words(messages[at])]
     most = sent - len(notes) - (after.segment is not None)
@@ -348,12 +386,12 @@ def _summary_may_fail(plan: Plan, moment: Moment) -> Iterator[Breach]:
 # G7.
 
 
-def _frees_what_it_says(plan: Plan, moment: Moment, after: View) -> Iterator[Breach]:
-    filled = _filled(plan, moment)
+def _frees_what_it_says(filled: Plan | None, moment: Moment, after: View) -> Iterator[Breach]:
     if filled is None:
         return
     size = moment.budget.size
-    before, now = size(moment.messages, moment.view), size(moment.messages, after)
+    before = moment.budget.used_tokens - moment.budget.frame_tokens
+    now = size(moment.messages, after)
     if now > before:
         yield Breach("G7", f"{before} tokens became {now}")
     says = filled.tokens_before - filled.tokens_after
@@ -366,25 +404,22 @@ def _frees_what_it_says(plan: Plan, moment: Moment, after: View) -> Iterator[Bre
 
 
 def _request_is_right(moment: Moment, view: View) -> Iterator[Breach]:
-    request, messages = _request(moment.messages, view, moment.talked)
+    messages = _asking(moment.messages)
+    request = moment.eyes.sent(messages, view)
     yield from frame_stays(moment.talked, request)
-    yield from _is_valid(moment.talked, request, messages, view)
+    yield from _is_valid(moment, request, messages, view)
     yield from _newest_words_shown(moment, view, request)
-    apart = msgspec.structs.replace(moment.talked.profile, merges_roles=False)
-    parts = project(moment.messages, view, apart, moment.talked.frame)
-    yield from order_kept(moment.messages, parts)
+    yield from order_kept(moment.messages, moment.eyes.apart(moment.messages, view))
 
 
-def _request(
-    messages: tuple[Message, ...], view: View, talked: Talked, *, new_turn: bool = False
-) -> tuple[Request, tuple[Message, ...]]:
-    """The next request, and its messages: after an assistant's word a new turn begins."""
-    if new_turn or not messages or messages[-1].is_assistant:
-        number = messages[-1].turn + 1 if messages else 1
-        body = encode_blocks("and now?")
-        ask = Message(id="s/next", session="s", turn=number, role="user", body=body)
-        messages = (*messages, ask)
-    return project(messages, view, talked.profile, talked.frame), messages
+def _asking(messages: tuple[Message, ...], *, new_turn: bool = False) -> tuple[Message, ...]:
+    """The messages of the next request: after an assistant's word a new turn begins."""
+    if messages and messages[-1].is_user and not new_turn:
+        return messages
+    number = messages[-1].turn + 1 if messages else 1
+    body = encode_blocks("and now?")
+    ask = Message(id="s/next", session="s", turn=number, role="user", body=body)
+    return (*messages, ask)
 
 
 def frame_stays(talked: Talked, request: Request) -> Iterator[Breach]:
@@ -396,12 +431,9 @@ def frame_stays(talked: Talked, request: Request) -> Iterator[Breach]:
 
 
 def _is_valid(
-    talked: Talked, request: Request, messages: Sequence[Message], view: View
+    moment: Moment, request: Request, messages: Sequence[Message], view: View
 ) -> Iterator[Breach]:
-    violations = check_request(request, talked.profile)
-    if talked.profile.binds_thinking:
-        edited = view.edited_from(messages)
-        violations += check_against_history(request, messages, view.thinking_from, edited)
+    violations = moment.eyes.violations(request, messages, view)
     if violations:
         first = violations[0]
         more = f" ({len(violations)} in all)" if len(violations) > 1 else ""
@@ -448,8 +480,8 @@ def _can_be_rewound(moment: Moment, after: View) -> Iterator[Breach]:
         if cut == len(messages):
             continue
         view = after.clamped(cut)
-        request, rest = _request(messages[:cut], view, moment.talked, new_turn=True)
-        for breach in _is_valid(moment.talked, request, rest, view):
+        rest = _asking(messages[:cut], new_turn=True)
+        for breach in _is_valid(moment, moment.eyes.sent(rest, view), rest, view):
             # A turn that was stopped within its tool loop is open again, and its thinking is
             # void since a plan that was made when it was not: no policy can foresee that.
             if "V8" not in str(breach):
@@ -471,12 +503,14 @@ def _settled(policy: Policy, moment: Moment, after: View, exempt: frozenset[str]
             return after
         if plan.wanted is not None and "G11" not in exempt:
             raise Breach("G11", f"a summary up to {plan.wanted.upto} is wanted, too")
-        view = _applied(plan, again)
-        if _sent(moment, view) == _sent(moment, after):
+        filled = _filled(plan, again)
+        view = _applied(filled, again)
+        messages, sent = moment.messages, moment.eyes.sent
+        if view == after or sent(messages, view).encode() == sent(messages, after).encode():
             return after
         if "G3" not in exempt:
             raise Breach("G3", f"plan {number + 2} of the same: {plan.reason}")
-        _heed(_breaches(policy, again, plan, view), exempt)
+        _heed(_breaches(again, plan, filled, view), exempt)
         after = view
     raise Breach("G3", f"{SETTLES_WITHIN} plans without new messages, and no end")
 
@@ -490,7 +524,7 @@ def _rescued(moment: Moment, depth: Depth) -> View:
     moment = _with_trigger(moment, "window")
     plan = Balanced().plan(moment.view, moment.messages, moment.budget)
     depth["rescued"] += plan is not None
-    return moment.view if plan is None else _applied(plan, moment)
+    return moment.view if plan is None else _applied(_filled(plan, moment), moment)
 
 
 def _asks_again(policy: Policy, moment: Moment) -> bool:
@@ -498,7 +532,3 @@ def _asks_again(policy: Policy, moment: Moment) -> bool:
     if budget.trigger in ("window", "overflow"):
         return budget.used_tokens > budget.limit_tokens
     return budget.trigger == "asked" or policy.due(budget.used_tokens, budget.limit_tokens)
-
-
-def _sent(moment: Moment, view: View) -> bytes:
-    return project(moment.messages, view, moment.talked.profile, moment.talked.frame).encode()

@@ -4,7 +4,7 @@ registered is asked by itself. And each rule bites: a policy that breaks it is c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar
 
@@ -30,7 +30,13 @@ from tests.compaction.policies.contract import (
     live,
     order_kept,
 )
-from tests.compaction.policies.transcripts import PROFILES, Talked, tell, transcripts
+from tests.compaction.policies.transcripts import (
+    PROFILES,
+    Talked,
+    forget_all,
+    tell,
+    transcripts,
+)
 
 LIMIT_PERCENTS = (30, 60, 90)
 """The limit of a life, in hundredths of what the whole conversation is."""
@@ -48,6 +54,17 @@ EAGER: dict[str, dict[str, Any]] = {
 }
 """Settings under which a policy has something to do in a short life; the others have it as they
 are."""
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "memory_injection": {"memories": ["the user has tea"], "relevant": ["src/a.py is generated"]},
+    "context_providers": {
+        "items": [
+            {"turn": turn, "provider": "file", "id": "a", "name": "a.py", "content": "x = 1"}
+            for turn in (1, 2, 4)
+        ]
+    },
+}
+"""Of policies that have nothing to do without any."""
 
 EVERY_CHECK = list(HealthCheck)
 
@@ -290,6 +307,7 @@ def does_nothing(view: View, messages: Sequence[Message], budget: Budget) -> Non
 def test_a_policy_that_breaks_a_rule_is_caught(rule: str, policy: Bad) -> None:
     with pytest.raises(Breach) as caught:
         lived(policy, 30, shrinks=False)
+    forget_all()  # one of them has changed a conversation
     assert caught.value.rule == rule
 
 

@@ -6,8 +6,14 @@ import pytest
 
 from llmsession.compaction.plan import Policy
 from llmsession.compaction.policies import (
+    AppendOnlyProjection,
+    AutoCompactThreshold,
+    CheckpointOnFirstKept,
     LlmSummary,
+    PointerSummary,
     RecencyTurnSummary,
+    RollingSummary75,
+    SidecarProjection,
     SummaryKeepLast4,
     UnionPreserveCompress,
 )
@@ -313,7 +319,28 @@ def test_a_summary_that_does_not_come_leaves_no_word_and_no_gap(newest: int) -> 
     assert left_without_summary(SummaryKeepLast4(), built.messages, 4_000) is None
 
 
-# All of them.
+# All of them, and those of the files beside this one.
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (RecencyTurnSummary, "keep_turns", -1),
+        (UnionPreserveCompress, "keep_ratio", 1.0),
+        (UnionPreserveCompress, "keep_cap", 0),
+        (SummaryKeepLast4, "keep_messages", 0),
+        (RollingSummary75, "ratio", 0.0),
+        (PointerSummary, "message_cap", 1.5),
+        (PointerSummary, "most_iterations", 0),
+        (CheckpointOnFirstKept, "threshold_tokens", 0),
+        (AutoCompactThreshold, "summary_tokens", 0),
+        (AppendOnlyProjection, "keep_messages", -1),
+        (SidecarProjection, "preserve_tokens", True),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name(kind: Any, name: str, value: Any) -> None:
+    with pytest.raises(InvalidConfig, match=name):
+        kind(**{name: value})
 
 
 @pytest.mark.parametrize(

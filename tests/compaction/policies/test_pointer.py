@@ -102,6 +102,28 @@ def test_the_pointer_only_moves_on() -> None:
     assert len(set(pointers)) > 5
 
 
+@pytest.mark.parametrize("is_result", [False, True])
+def test_a_message_over_80_percent_of_the_threshold_is_cut_and_not_dropped(
+    is_result: bool,
+) -> None:
+    built = chat(1_000, 1_000)
+    if is_result:
+        built.ask()
+        built.step("begin" + said(20_000) + "end")
+    else:
+        built.ask("begin" + said(20_000) + "end")
+    after = applied(PointerSummary(), built.messages, 10_000)
+    assert after.wanted.upto == 2
+    (shown,) = (after.plan.frozen or after.plan.texts).values()
+    assert shown.startswith("begin")
+    assert shown.endswith("end")
+    used = budget_for(built.messages[2:], 0, view=View()).used_tokens
+    kept = budget_for(built.messages, 0, view=after.view).used_tokens
+    assert used > 20_000
+    assert 5_000 < kept < 6_400 + 1_000
+    assert planned(PointerSummary(), built.messages, 10_000, after.view) is None
+
+
 def test_a_failed_summary_leaves_pointer_and_text() -> None:
     built = chat(*[1_000] * 9)
     assert left_without_summary(PointerSummary(), built.messages, 10_000) is None

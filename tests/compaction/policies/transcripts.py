@@ -7,7 +7,8 @@ that drawing is cheap, and shrinking leaves out whole turns.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -42,6 +43,15 @@ _SIZES = (0, 12, 90, 400, 1_500, 6_000)
 _GAPS_S = (0.0, 5.0, 600.0, 40_000.0, 500_000.0)
 
 
+_LINES = ("x", "a line of it, and of it, and so on\n", "src/a.py:12: error 7\n")
+
+
+def _of(rng: random.Random, chars: int) -> str:
+    """About *chars* characters of text, up to a line less."""
+    line = rng.choice(_LINES)
+    return line * (chars // len(line))
+
+
 class Stop(NamedTuple):
     """A moment when a plan may be asked for: after so many messages, so many of them committed."""
 
@@ -59,6 +69,8 @@ class Talked(NamedTuple):
     """What the cap shows of some long results."""
     kind: Kind
     scale: int
+    contents: tuple[bytes, ...]
+    """What its messages hold, to see whether somebody changed it."""
 
     def __repr__(self) -> str:
         return f"Talked({len(self.messages)} messages, {self.kind}, {self.scale})"
@@ -171,8 +183,7 @@ class _Teller:
 
     def _long(self, rng: random.Random) -> str:
         chars = rng.choice(_SIZES) * self.scale
-        line = rng.choice(("x", "a line of it\n", "src/a.py:12: error 7\n"))
-        return line * (chars // len(line))
+        return _of(rng, chars)
 
     def _said(self, rng: random.Random) -> str:
         words = f"{rng.choice(('look at', 'change', 'run'))} {rng.choice(PATHS)} {rng.random():.6f}"
@@ -190,14 +201,16 @@ class _Teller:
                 ("read_file", {"path": path}),
                 ("read_file", {"path": path, "start_line": 1, "end_line": 9}),
                 ("write_to_file", {"path": path, "content": self._long(rng)}),
-                ("bash", {"command": f"run {rng.randrange(9)}"}),
+                ("bash", {"command": f"run {rng.randrange(9)}", "task_progress": "- [ ] it"}),
                 ("search", {"query": "what"}),
                 ("skill", {"name": "review"}),
             )
         )
 
     def _output(self, rng: random.Random, name: str) -> Any:
-        said = f"{name} said {rng.random():.6f}\n{self._long(rng)}"
+        # Now and then as long as a whole file, or the log of a run.
+        long = self._long(rng) if rng.random() < 0.7 else _of(rng, 6_000 * self.scale)
+        said = f"{name} said {rng.random():.6f}\n{long}"
         kind = rng.randrange(10)
         if kind == 0:
             return ""
@@ -206,8 +219,20 @@ class _Teller:
         return [text(said)] if kind == 2 else said
 
 
+def contents_of(messages: Sequence[Message]) -> tuple[bytes, ...]:
+    """What *messages* hold now."""
+    return tuple(msgspec.json.encode(message.content) for message in messages)
+
+
 def tell(kind: Kind, scale: int, seeds: list[int], *, is_open: bool) -> Talked:
-    """The conversation with a turn for each of *seeds*; if *is_open* the last one has no end."""
+    """The conversation with a turn for each of *seeds*; if *is_open* the last one has no end.
+
+    Equal ones are told once: every policy lives through the same."""
+    return _told(kind, scale, tuple(seeds), is_open)
+
+
+@lru_cache(maxsize=32)
+def _told(kind: Kind, scale: int, seeds: tuple[int, ...], is_open: bool) -> Talked:
     teller = _Teller(kind, scale)
     for number, seed in enumerate(seeds, 1):
         teller.turn(seed, is_open=is_open and number == len(seeds))
@@ -220,16 +245,22 @@ def tell(kind: Kind, scale: int, seeds: list[int], *, is_open: bool) -> Talked:
         capped=teller.capped,
         kind=kind,
         scale=scale,
+        contents=contents_of(teller.messages),
     )
 
 
+def forget_all() -> None:
+    """Tell every conversation anew: somebody has changed one."""
+    _told.cache_clear()
+
+
 def transcripts() -> st.SearchStrategy[Talked]:
-    """Random valid conversations: of one to nine turns, of a few thousand up to a few hundred
+    """Random valid conversations: of one to twelve turns, of a few thousand up to a few hundred
     thousand tokens, ended or with an open turn."""
     return st.builds(
         tell,
         st.sampled_from(sorted(PROFILES)),
-        st.sampled_from((1, 1, 12)),
-        st.lists(st.integers(0, 1 << 30), min_size=1, max_size=9),
+        st.sampled_from((1, 12)),
+        st.lists(st.integers(0, 1 << 30), min_size=1, max_size=12),
         is_open=st.booleans(),
     )

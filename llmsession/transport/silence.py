@@ -1,0 +1,48 @@
+"""Noticing that a client is gone: one that says nothing is asked, and one that does not answer
+is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from llmsession.errors import ProtocolError
+
+from .connection import Connection
+from .limits import Limits
+
+__all__ = ["watch"]
+
+LINGER_S = 5.0
+"""How long a peer may take to read what is left when its connection ends."""
+
+
+async def watch(
+    connection: Connection,
+    limits: Limits,
+    *,
+    heard_at: Callable[[], float],
+    over: Callable[[], None],
+    abort: Callable[[], None],
+) -> None:
+    """Ask a silent peer whether it is there, and ``abort`` one that does not answer; ``over`` ends
+    one that has not said hello. *heard_at* is when its last whole frame came, by the event loop's
+    time: who sends a byte now and then is dropped, too. Ends by cancellation or by a drop."""
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(limits.hello_s)
+    if not connection.greeted:
+        connection.fail(ProtocolError(f"no hello in {limits.hello_s:g} s"))
+        await asyncio.sleep(LINGER_S)
+        over()
+    asked_at: float | None = None
+    while True:
+        now = loop.time()
+        if asked_at is not None and heard_at() > asked_at:
+            asked_at = None
+        if asked_at is not None and now - asked_at >= limits.keepalive_s:
+            abort()
+            return
+        if asked_at is None and now - heard_at() >= limits.keepalive_s:
+            asked_at = now
+            connection.ping()
+        await asyncio.sleep(limits.keepalive_s / 2)

@@ -1,0 +1,168 @@
+"""Certificates and keys from files, checked when they are read: one clear error for each fault.
+
+The same values serve sockets, as an ``ssl.SSLContext``, and gRPC, as the bytes of the files.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from llmsession.errors import InvalidConfig
+
+__all__ = ["ClientTls", "FilePath", "ServerTls"]
+
+FilePath: TypeAlias = str | os.PathLike[str]
+
+_EXPIRED, _NOT_YET = 10, 9
+"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID."""
+
+
+class ServerTls:
+    """What a server shows, and whom it lets in. It reads files: make it outside of event loops.
+
+    *certificate* is a file with the server's certificate and those between it and a root, *key*
+    one with its key, without a passphrase. With *client_ca*, a file of certificates, only clients
+    with a certificate that one of these signed are let in (mTLS).
+
+    Raises InvalidConfig for a file that is missing or is no such thing, a key that belongs to
+    another certificate, and a certificate that has expired or is not valid yet.
+    """
+
+    def __init__(
+        self, certificate: FilePath, key: FilePath, *, client_ca: FilePath | None = None
+    ) -> None:
+        self.certificate_pem = _certificates(certificate)
+        self.key_pem = _read(key, "TLS key")
+        self.client_ca_pem = None if client_ca is None else _certificates(client_ca)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        _load_identity(context, certificate, key)
+        if client_ca is not None:
+            _trust(context, client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        self.context = context
+        """For sockets."""
+        _check_dates(certificate, key, self.certificate_pem, is_server=True)
+
+
+class ClientTls:
+    """Whom a client believes, and what it shows. It reads files: make it outside of event loops.
+
+    *ca* is a file of certificates that are believed, in place of the system's; *certificate* and
+    *key* are the client's own, for a server that wants them (mTLS). Raises as ``ServerTls``.
+    """
+
+    def __init__(
+        self,
+        *,
+        ca: FilePath | None = None,
+        certificate: FilePath | None = None,
+        key: FilePath | None = None,
+    ) -> None:
+        if (certificate is None) != (key is None):
+            raise InvalidConfig("a client's TLS certificate goes with its key: give both, or none")
+        self.ca_pem = None if ca is None else _certificates(ca)
+        self.certificate_pem = None if certificate is None else _certificates(certificate)
+        self.key_pem = None if key is None else _read(key, "TLS key")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if ca is None:
+            context.load_default_certs()
+        else:
+            _trust(context, ca)
+        if certificate is not None and key is not None:
+            _load_identity(context, certificate, key)
+            _check_dates(certificate, key, self.certificate_pem or b"", is_server=False)
+        self.context = context
+        """For sockets."""
+
+
+def _read(path: FilePath, what: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidConfig(
+            f"{what} {os.fspath(path)!r} cannot be read: {error.strerror}"
+        ) from error
+
+
+def _certificates(path: FilePath) -> bytes:
+    pem = _read(path, "TLS certificate")
+    if b"-----BEGIN CERTIFICATE-----" not in pem:
+        raise InvalidConfig(f"TLS certificate {os.fspath(path)!r} holds no certificate in PEM")
+    return pem
+
+
+def _trust(context: ssl.SSLContext, path: FilePath) -> None:
+    try:
+        context.load_verify_locations(os.fspath(path))
+    except ssl.SSLError as error:
+        told = f"TLS certificate {os.fspath(path)!r} is damaged: {error.reason}"
+        raise InvalidConfig(told) from error
+
+
+def _load_identity(context: ssl.SSLContext, certificate: FilePath, key: FilePath) -> None:
+    certificate, key = os.fspath(certificate), os.fspath(key)
+
+    def no_passphrase() -> str:
+        # Without this OpenSSL asks at the terminal.
+        raise InvalidConfig(f"TLS key {key!r} has a passphrase; a service needs one without")
+
+    try:
+        context.load_cert_chain(certificate, key, password=no_passphrase)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            told = f"TLS key {key!r} does not belong to the certificate {certificate!r}"
+        else:
+            told = f"TLS certificate {certificate!r} or key {key!r} is damaged: {error.reason}"
+        raise InvalidConfig(told) from error
+
+
+def _check_dates(certificate: FilePath, key: FilePath, pem: bytes, *, is_server: bool) -> None:
+    """Shows the certificate to somebody who trusts just this one, in memory: only its dates can
+    be wrong then."""
+    shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
+    sees = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if is_server else ssl.PROTOCOL_TLS_SERVER)
+    shows.check_hostname = sees.check_hostname = False
+    shows.verify_mode, sees.verify_mode = ssl.CERT_NONE, ssl.CERT_REQUIRED
+    # The leaf alone counts: its dates are asked about, not those of a root that signed it.
+    sees.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    sees.load_verify_locations(cadata=_first(pem))
+    for context in (shows, sees):
+        _load_identity(context, certificate, key)
+    server, client = (shows, sees) if is_server else (sees, shows)
+    code = _meet(server, client)
+    if code in (_EXPIRED, _NOT_YET):
+        when = "has expired" if code == _EXPIRED else "is not valid yet"
+        raise InvalidConfig(f"TLS certificate {os.fspath(certificate)!r} {when}")
+
+
+def _first(pem: bytes) -> str:
+    end = b"-----END CERTIFICATE-----"
+    start = pem.index(b"-----BEGIN CERTIFICATE-----")
+    return pem[start : pem.index(end, start) + len(end)].decode("ascii")
+
+
+def _meet(server: ssl.SSLContext, client: ssl.SSLContext) -> int:
+    """A handshake without a network; what was wrong with a certificate, 0 for nothing."""
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides: list[Callable[[], None]] = [
+        client.wrap_bio(down, up).do_handshake,
+        server.wrap_bio(up, down, server_side=True).do_handshake,
+    ]
+    for _ in range(8):  # each side has two flights
+        for side in tuple(sides):
+            try:
+                side()
+                sides.remove(side)
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                return error.verify_code
+            except ssl.SSLError:
+                return 0
+    return 0
