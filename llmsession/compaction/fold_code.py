@@ -2,7 +2,7 @@
 
 Simple rules that look at one line at a time and know no grammar: what Python, JavaScript and
 TypeScript, Java and its like, Go, Rust and C-like files declare. No line can make a search slow,
-and a long file is read as far as ``MOST_LINES``.
+and a long file is read as far as ``MOST_LINES`` and ``MOST_CHARS``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["MOST_LINES", "Language", "fold_code", "language_of"]
+from llmsession.turns.blocks import ToolUseBlock
 
-MOST_LINES = 20_000
+from .file_calls import file_call
+
+__all__ = ["MOST_CHARS", "MOST_LINES", "Language", "fold_code", "folded_read", "language_of"]
+
+MOST_LINES, MOST_CHARS = 10_000, 400_000
 _READ_LINE_CHARS = 300
 _SHOWN_LINE_CHARS = 140
 _LEAST_SIGNATURES = 3
@@ -115,7 +119,7 @@ def fold_code(text: str, path: str, *, max_chars: int) -> str | None:
     found = [line for line in lines if _is_signature(line.text, language)]
     if len(found) < _LEAST_SIGNATURES:
         return None
-    title = f"{path[-120:]}: {len(lines):,} lines; what it declares, by line:"
+    title = f"{path[-120:]}: {len(lines):,} lines; what it declares, by line number:"
     room = min(max_chars, len(text) // 2) - len(title)
     kept = _fitting(found, room)
     if len(kept) < _LEAST_SIGNATURES:
@@ -125,10 +129,18 @@ def fold_code(text: str, path: str, *, max_chars: int) -> str | None:
     return "\n".join([title, *(_told(line) for line in kept), *more])
 
 
+def folded_read(text: str, call: ToolUseBlock | None, *, max_chars: int) -> str | None:
+    """*text* folded, if it is what *call* read of a file of code; else None."""
+    known = file_call(call) if call is not None else None
+    if known is None or known.kind != "read":
+        return None
+    return fold_code(text, known.path, max_chars=max_chars)
+
+
 def _lines(text: str) -> Iterator[_Line]:
     """The lines of *text* that are not blank, with their numbers, without those that are written
     before them."""
-    raw = text.split("\n", MOST_LINES)[:MOST_LINES]
+    raw = text[:MOST_CHARS].split("\n", MOST_LINES)[:MOST_LINES]
     numbered = [_NUMBERED.match(line[:40]) for line in raw]
     marks = sum(mark is not None for mark in numbered)
     # A tool numbers every line of a file; around them it may say a little.

@@ -415,11 +415,11 @@ class Actor:
 
     # The end.
 
-    def _begin_close(self, command: c.Close) -> None:
+    def _begin_close(self, close: c.Close) -> None:
         if self.standing != "closing":
             return
         closed = SessionClosed(f"session {self.session!r} was closed")
-        if command.leaves_open:
+        if close.leaves_open:
             told = f"session {self.session!r} was let go; what is open stays in its log"
             closed = SessionClosed(told)
             self._error = closed
@@ -430,7 +430,7 @@ class Actor:
             command.promise.fail(closed)
         self.turns.runner.compactor.close()
         self.turns.runner.compactor.told.refuse_waiting(closed)
-        if not command.leaves_open:
+        if not close.leaves_open:
             self.turns.stop_all("closed")
 
     async def _release(self) -> None:

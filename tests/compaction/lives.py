@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -65,6 +67,8 @@ class ContextLife:
         self.turn = 0
         self.calls = 0
         self.seen: Counter[str] = Counter()
+        self.strict = False
+        """Must every request fit?"""
         self._last: tuple[Request, View, tuple[Message, ...]] | None = None
         # About what fills the window in thirty steps.
         self._usual_chars = max(200, int(self.limit * profile.chars_per_token) // 30)
@@ -155,6 +159,18 @@ class ContextLife:
             self._event()
         return self.seen
 
+    def replay(self, messages: Sequence[Message]) -> Counter[str]:
+        """What was said before, message by message: a request wherever a reply followed."""
+        for message, following in pairwise([*messages, None]):
+            if message is None:
+                break
+            if self.staged and self.staged[-1].turn != message.turn:
+                self.history, self.staged = self.messages, ()
+            self.staged += (message,)
+            if message.is_user and following is not None and following.is_assistant:
+                self._request()
+        return self.seen
+
     def _event(self) -> None:
         rng = self.rng
         if not self.staged:
@@ -234,14 +250,17 @@ class ContextLife:
     def _too_large(self, built: Built) -> None:
         """The end of the ladder: the turn is dropped, the session goes on."""
         self.seen["too large"] += 1
+        assert not self.strict, built.size
         self.staged = ()
         self._show(self.view.clamped(len(self.history)))
 
     def _build(self) -> Built:
         messages, view = self.messages, self.view
         built = self.builder.build(messages, view)
-        again = project(messages, view, self.profile, self.frame)
-        assert again.encode() == built.request.encode()
+        self.seen["built"] += 1
+        if len(messages) < 100 or self.seen["built"] % 20 == 0:
+            again = project(messages, view, self.profile, self.frame)
+            assert again.encode() == built.request.encode()
         assert built.violations == (), built.violations
         if self._last is not None:
             earlier, seen_view, seen = self._last

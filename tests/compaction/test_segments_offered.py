@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+
 from llmsession.compaction.plan import Budget, Plan, Wanted
 from llmsession.compaction.segment_text import introduced
 from llmsession.compaction.segments import with_segment

@@ -1,0 +1,303 @@
+"""The calls of ``SessionService``: frames of a connection, single commands, and events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+import msgspec
+
+from llmsession.errors import (
+    InvalidInput,
+    Overloaded,
+    ProtocolError,
+    SessionError,
+    Unauthenticated,
+)
+
+from . import wire as w
+from .connection import Connection
+from .grpc_errors import refusal
+from .grpc_peer import GrpcPeer
+from .service import RETRY_AFTER_S, Service
+from .v1.session_pb2 import Command, Envelope, Frames
+from .v1.session_pb2_grpc import SessionServiceServicer
+from .wire_errors import ERRORS, to_wire
+
+__all__ = ["Calls"]
+
+IDLE_S = 60.0
+"""How long a client of single calls is known after its last one."""
+READS = {"Conversation", "Context", "Status", "Usage", "OpenCalls", "Summary", "List"}
+"""What is asked again without harm, so it waits where the client does not take its answers."""
+GOING_DOWN = "the service goes down"
+
+
+class _Caller:
+    """A client that makes single calls: one for each of its connections and tokens."""
+
+    def __init__(self, connection: Connection, now: float) -> None:
+        self.connection = connection
+        self.ids = 0
+        self.open_calls = 0
+        self.outgoing_bytes = 0
+        """Of answers that its gRPC connection has not taken."""
+        self.touched_at = now
+        self._room = asyncio.Event()
+
+    def owes(self, size_bytes: int, call: Any) -> None:
+        """An answer of *size_bytes* is about to be sent."""
+        self.outgoing_bytes += size_bytes
+        call.add_done_callback(lambda _: self._took(size_bytes))
+
+    def _took(self, size_bytes: int) -> None:
+        self.outgoing_bytes -= size_bytes
+        self._room.set()
+
+    async def wait_for_room(self, limit_bytes: int) -> None:
+        """Until less than *limit_bytes* wait to be sent."""
+        while self.outgoing_bytes >= limit_bytes:
+            self._room.clear()
+            await self._room.wait()
+
+
+class Calls(SessionServiceServicer):  # type: ignore[misc]  # generated without types
+    """The servicer. ``close`` says goodbye to all of its clients."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._callers: dict[tuple[str, str | None], _Caller] = {}
+        self._running: set[asyncio.Task[Any]] = set()
+        self._peers: set[Connection] = set()
+        self._closing = False
+
+    async def close(self, timeout_s: float) -> None:
+        """End every call, and wait for that at most *timeout_s*. What was asked is done."""
+        self.refuse()
+        for connection in (*self._peers, *(each.connection for each in self._callers.values())):
+            connection.leave(GOING_DOWN, RETRY_AFTER_S)
+        if self._running:
+            await asyncio.wait(self._running, timeout=timeout_s)
+        for caller in self._callers.values():
+            caller.connection.close()
+        self._callers.clear()
+
+    def refuse(self) -> None:
+        """Take no new calls. Those that there are go on."""
+        self._closing = True
+
+    # Each call's frame: who calls, and what becomes of errors.
+
+    async def _serve(self, call: Any, work: Callable[[str, str | None], Awaitable[Any]]) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        peer, token = call.peer(), _token_of(call)
+        try:
+            if self._closing:
+                raise Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S)
+            return await work(peer, token)
+        except SessionError as error:
+            if isinstance(error, Unauthenticated):
+                self._service.log_refusal(peer, error)
+            await _abort(call, to_wire(error))
+        finally:
+            self._running.discard(task)
+
+    # Frames.
+
+    async def Connect(self, _requests: object, call: Any) -> None:  # noqa: N802  # the proto's name
+        async def work(peer: str, token: str | None) -> None:
+            if token is not None or self._service.is_guarded:
+                # Before anything is read: who is not let in costs no memory.
+                self._service.check_token(peer, token)
+            try:
+                carried = GrpcPeer(self._service, call, peer, token)
+            except Overloaded as error:
+                await call.write(Frames(frames=[w.encode(to_wire(error))]))
+                return
+            self._peers.add(carried.connection)
+            try:
+                await call.send_initial_metadata(())
+                await carried.run()
+            finally:
+                self._peers.discard(carried.connection)
+                carried.connection.close()
+
+        await self._serve(call, work)
+
+    # Single commands.
+
+    async def _perform(self, name: str, request: Command, call: Any) -> Envelope:
+        async def work(peer: str, token: str | None) -> Envelope:
+            caller = self._caller(peer, token)
+            caller.open_calls += 1
+            try:
+                if name in READS:
+                    await caller.wait_for_room(self._service.limits.outgoing_bytes)
+                caller.ids += 1
+                command = _command(name, caller.ids, request)
+                frame = await _answer(caller.connection, command, request.ByteSize())
+                caller.owes(len(frame), call)
+                return _answered(_type_of(name), command, await _reply(call, frame))
+            finally:
+                caller.open_calls -= 1
+                caller.touched_at = self._service.now()
+
+        answer: Envelope = await self._serve(call, work)
+        return answer
+
+    def _caller(self, peer: str, token: str | None) -> _Caller:
+        caller = self._callers.get((peer, token))
+        if caller is None:
+            self._let_idle_go()
+            connection = self._service.connect(peer, lambda: None, token)
+            try:
+                connection.welcome()
+            except BaseException:
+                connection.close()
+                raise
+            caller = _Caller(connection, self._service.now())
+            self._callers[peer, token] = caller
+        return caller
+
+    def _let_idle_go(self) -> None:
+        before = self._service.now() - IDLE_S
+        for key, caller in tuple(self._callers.items()):
+            if not caller.open_calls and caller.touched_at < before:
+                caller.connection.close()
+                del self._callers[key]
+
+    # Events.
+
+    async def Subscribe(self, request: Command, call: Any) -> None:  # noqa: N802  # the proto's name
+        async def work(peer: str, token: str | None) -> None:
+            woken = asyncio.Event()
+            connection = self._service.connect(peer, woken.set, token)
+            self._peers.add(connection)
+            try:
+                connection.welcome()
+                command = _command("Subscribe", 1, request)
+                frame = await _answer(connection, command, request.ByteSize())
+                reply = await _reply(call, frame)
+                cursor = msgspec.json.decode(reply.body, type=w.Subscribed).cursor
+                first = Envelope(session=request.session, kind="subscribed", seq=cursor)
+                await call.write(first)
+                await self._forward(connection, woken, call)
+            finally:
+                self._peers.discard(connection)
+                connection.close()
+
+        await self._serve(call, work)
+
+    async def _forward(self, connection: Connection, woken: asyncio.Event, call: Any) -> None:
+        while True:
+            woken.clear()
+            while (frame := connection.take()) is not None:
+                match w.decode_from_server(frame):
+                    case w.Event() as event:
+                        await call.write(_event(event))
+                    case w.Lagged() as lagged:
+                        await call.write(Envelope(kind="lagged", seq=lagged.cursor))
+                        return
+                    case w.Ended():
+                        return
+                    case w.Error() as error:
+                        await _abort(call, error)
+                    case w.Goodbye():
+                        raise Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S)
+            await woken.wait()
+
+
+def _single(name: str) -> Callable[[Calls, Command, Any], Awaitable[Envelope]]:
+    def perform(self: Calls, request: Command, call: Any) -> Awaitable[Envelope]:
+        return self._perform(name, request, call)
+
+    return perform
+
+
+SINGLE = (
+    "Create", "Open", "Send", "Submit", "Interrupt", "Outcome", "Conversation", "Context",
+    "Status", "Usage", "OpenCalls", "Summary", "Compact", "Clear", "Rewind", "Forget", "Fork",
+    "Label", "Configure", "StoreSummaries", "SetSummary", "Close", "List", "Delete",
+)  # fmt: skip
+for _name in SINGLE:
+    setattr(Calls, _name, _single(_name))
+
+
+def _type_of(name: str) -> str:
+    """The type of a command on the wire: ``open_calls`` of ``OpenCalls``."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).removeprefix("_")
+
+
+def _command(name: str, id: int, request: Command) -> w.Command:
+    return w.command_of(
+        _type_of(name), id, request.session or None, request.command_id or None, request.body
+    )
+
+
+async def _answer(connection: Connection, command: w.Command, size_bytes: int) -> bytes:
+    """The frame of the answer. Its caller may be cancelled, which takes nothing back."""
+    answer = connection.call(command, size_bytes)
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if answer.cancelled() and task is not None and not task.cancelling():
+            raise Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S) from None
+        raise
+
+
+async def _reply(call: Any, frame: bytes) -> w.Reply:
+    match w.decode_from_server(frame):
+        case w.Reply() as reply:
+            return reply
+        case w.Error() as error:
+            await _abort(call, error)
+        case _:
+            raise ProtocolError("the service failed")
+
+
+async def _abort(call: Any, error: w.Error) -> NoReturn:
+    await call.abort_with_status(refusal(error, ERRORS.get(error.code, SessionError)))
+    raise AssertionError("abort raises")
+
+
+class _Named(msgspec.Struct):
+    """What answers have of the fields that an envelope has, too."""
+
+    session: str = ""
+    turn: int | None = None
+
+
+def _answered(kind: str, command: w.Command, reply: w.Reply) -> Envelope:
+    try:
+        named = msgspec.json.decode(reply.body, type=_Named)
+    except msgspec.ValidationError:
+        named = _Named()
+    session = named.session or getattr(command, "session", None) or ""
+    return Envelope(session=session, kind=kind, turn=named.turn or 0, body=bytes(reply.body))
+
+
+def _event(event: w.Event) -> Envelope:
+    return Envelope(
+        session=event.session,
+        seq=event.seq,
+        kind=event.kind,
+        turn=event.turn or 0,
+        body=bytes(event.body),
+        offset=event.offset,
+        calls=[bytes(each) for each in event.calls],
+    )
+
+
+def _token_of(call: Any) -> str | None:
+    for name, value in call.invocation_metadata() or ():
+        if name == "authorization":
+            text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+            scheme, _, token = text.partition(" ")
+            if scheme.lower() != "bearer":
+                raise InvalidInput("authorization is 'Bearer' and a token")
+            return token.strip()
+    return None
