@@ -61,7 +61,10 @@ HOMES = {
     "grpc": {"transport"},
     # testing: the strict server resets connections. store: a driver's connections are kept alive.
     "socket": {"transport", "testing", "store"},
-    "h11": {"testing"},
+    "h11": {"testing", "transport"},
+    "prometheus_client": {"transport"},
+    "opentelemetry": {"transport"},
+    "uvloop": {"transport"},
     # The driver of PostgreSQL speaks asyncio: its store runs a loop of its own.
     "asyncio": {"transport", "store"},
     "trio": {"testing"},

@@ -17,9 +17,11 @@ from .chat import chat
 from .exit_codes import HUNG_UP, USAGE
 from .lab import lab
 from .replay import replay
+from .serve import serve
 from .sessions import delete, list_sessions, show
 from .story import story
 from .stress import stress
+from .top import top
 from .transfer import export_sessions, import_files
 from .upkeep import integrity, vacuum
 from .vocabulary import vocabulary
@@ -33,12 +35,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(serve)
 app.command()(chat)
 app.command()(replay)
 app.command()(calibrate)
 app.command()(lab)
 app.command()(stress)
 app.command()(story)
+app.command()(top)
 app.command("list")(list_sessions)
 app.command()(show)
 app.command()(delete)

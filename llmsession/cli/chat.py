@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -16,19 +17,26 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from llmsession.errors import InvalidConfig, InvalidInput, Refused, SessionError, SessionNotFound
+from llmsession.errors import (
+    InvalidConfig,
+    InvalidInput,
+    Refused,
+    SessionError,
+    SessionNotFound,
+)
 from llmsession.providers.protocol import Provider
 from llmsession.session.config import SessionConfig, ToolResult
 from llmsession.session.manager import SessionManager
-from llmsession.session.session import LLMSession
 from llmsession.store import Store, open_store
+from llmsession.transport.interface import ManagerInterface, SessionInterface
 from llmsession.turns.previews import ToolUse
 
 from .chat_commands import COMMANDS, Talk, obey
 from .chat_keys import stop_keys
 from .chat_recording import Recording
 from .chat_view import TurnView, context_line, print_conversation
-from .stores import KeyFile, store_key
+from .services import CaFile, ConnectTo, StoreOrNone, TokenFile, service_at
+from .stores import STORE_VARIABLE, KeyFile, store_key
 
 __all__ = ["chat"]
 
@@ -54,18 +62,18 @@ def chat(
         typer.Argument(metavar="[FILE]", help="With --provider replay: the recording."),
     ] = None,
     *,
-    provider: Annotated[ProviderName, typer.Option(help="Who answers.")] = ProviderName.ANTHROPIC,
+    provider: Annotated[
+        ProviderName | None, typer.Option(help="Who answers; anthropic, if nobody is named.")
+    ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Which model.")] = None,
     base_url: Annotated[
         str | None, typer.Option(metavar="URL", help="Another server of the same protocol.")
     ] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None,
-    store: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS", envvar="LLMSESSION_STORE", help="Where the session is kept."
-        ),
-    ] = "memory:",
+    store: StoreOrNone = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
     session: Annotated[
         str | None, typer.Option(metavar="ID", help="A session to go on with, or to begin.")
     ] = None,
@@ -74,9 +82,17 @@ def chat(
     ] = 20.0,
     key_file: KeyFile = None,
 ) -> None:
-    """Talk to a model in the terminal. Esc or Ctrl-C stops a reply; /help names the commands."""
+    """Talk to a model in the terminal. Esc or Ctrl-C stops a reply; /help names the commands.
+
+    With --connect the session lives in a service, whose providers answer: it goes on there
+    without us, and others may talk in it, too.
+    """
+    service = service_at(connect, token_file, ca, store=store)
+    if service is not None and (file or provider or base_url or key_file):
+        raise InvalidInput("with --connect the service has its own providers and its own store")
+    named = provider or ProviderName.ANTHROPIC
     recording = None
-    if provider is ProviderName.REPLAY:
+    if named is ProviderName.REPLAY:
         if file is None:
             raise InvalidInput("--provider replay needs the FILE of a recording")
         recording = Recording(file, delay_s=delay_ms / 1000)
@@ -84,10 +100,15 @@ def chat(
     elif file is not None:
         raise InvalidInput(f"{file}: a recording is played with --provider replay")
     else:
-        config = SessionConfig(model=model or _MODELS[provider], system=system)
-    answers = recording.provider if recording else _provider(provider, base_url)
-    kept = open_store(store, key=store_key(key_file))
-    anyio.run(partial(_chat, answers, kept, config, session_id=session, recording=recording))
+        config = SessionConfig(model=model or _MODELS[named], system=system)
+    if service is not None:
+        where: Where = service.sessions
+    else:
+        answers = recording.provider if recording else _provider(named, base_url)
+        address = store or os.environ.get(STORE_VARIABLE) or "memory:"
+        kept = open_store(address, key=store_key(key_file))
+        where = partial(_embedded, answers, kept)
+    anyio.run(partial(_chat, where, config, session_id=session, recording=recording))
 
 
 def _provider(name: ProviderName, base_url: str | None) -> Provider:
@@ -108,19 +129,28 @@ def _provider(name: ProviderName, base_url: str | None) -> Provider:
         raise InvalidInput(NO_KEY.format(provider=name.value, variable=variable)) from error
 
 
+Where: TypeAlias = Callable[[], AbstractAsyncContextManager[ManagerInterface]]
+"""The sessions to talk in: of a manager here, or of a service."""
+
+
+@asynccontextmanager
+async def _embedded(provider: Provider, store: Store) -> AsyncGenerator[ManagerInterface, None]:
+    async with SessionManager(provider=provider, store=store) as manager:
+        yield manager
+
+
 async def _chat(
-    provider: Provider,
-    store: Store,
+    where: Where,
     config: SessionConfig,
     *,
     session_id: str | None,
     recording: Recording | None,
 ) -> None:
     console = Console(highlight=False)
-    async with SessionManager(provider=provider, store=store) as manager:
-        session, is_new = await _session(manager, config, session_id)
+    async with where() as sessions:
+        session, is_new = await _session(sessions, config, session_id)
         talk = Talk(session, console)
-        _greet(talk, is_new, recording)
+        await _greet(talk, is_new, recording)
         if recording is not None:
             talk.rewound = recording.rewound
         lines = _Lines()
@@ -138,24 +168,26 @@ async def _chat(
 
 
 async def _session(
-    manager: SessionManager, config: SessionConfig, session_id: str | None
-) -> tuple[LLMSession, bool]:
+    sessions: ManagerInterface, config: SessionConfig, session_id: str | None
+) -> tuple[SessionInterface, bool]:
     """The session to talk to, and whether it is new."""
     if session_id is None:
-        return await manager.create(config), True
+        return await sessions.create(config), True
     try:
-        return await manager.open(session_id), False
+        return await sessions.open(session_id), False
     except SessionNotFound:
-        return await manager.create(config, session_id=session_id), True
+        return await sessions.create(config, session_id=session_id), True
 
 
-def _greet(talk: Talk, is_new: bool, recording: Recording | None) -> None:
+async def _greet(talk: Talk, is_new: bool, recording: Recording | None) -> None:
     session = talk.session
-    talk.say(f"[dim]session {escape(session.id)} · model {escape(session.config.model)} · /help[/]")
+    model = (await session.read_context()).model
+    talk.say(f"[dim]session {escape(session.id)} · model {escape(model)} · /help[/]")
     if recording is not None:
         talk.say("[dim]recorded replies, no model: each line of the recording is offered[/]")
     if not is_new:
-        print_conversation(talk.console, session.conversation(), thinking=talk.thinking)
+        messages = await session.read_conversation()
+        print_conversation(talk.console, messages, thinking=talk.thinking)
 
 
 class _Lines:
@@ -217,11 +249,12 @@ async def _turn(talk: Talk, line: str, recording: Recording | None) -> str:
 
     async def stop() -> None:
         await stopping.wait()
-        await session.interrupt(turn.id)
+        with suppress(SessionError):  # reading the turn meets it, too
+            await session.interrupt(turn.id)
 
     async with anyio.create_task_group() as group:
         group.start_soon(stop)
-        with stop_keys(stopping.set):
+        with stop_keys(stopping.set), suppress(SessionError):  # asking for the outcome meets it
             async for event in turn:
                 view.show(event)
                 if isinstance(event, ToolUse) and event.runner == "caller":
@@ -229,14 +262,18 @@ async def _turn(talk: Talk, line: str, recording: Recording | None) -> str:
                 elif recording is not None:
                     recording.saw(event)
         group.cancel_scope.cancel()
-    outcome = await turn.outcome()
+    try:
+        outcome = await turn.outcome()
+    except SessionError:
+        view.close()
+        raise
     view.end(outcome)
     if recording is not None:
         recording.end(kept=outcome.status == "committed")
     return line if outcome.status != "committed" else ""
 
 
-async def _answer(session: LLMSession, call: ToolUse, recording: Recording | None) -> None:
+async def _answer(session: SessionInterface, call: ToolUse, recording: Recording | None) -> None:
     result = ToolResult(call.id, "There are no tools here.", is_error=True)
     if recording is not None:
         result = recording.result(call)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from llmsession.errors import SessionError
-from llmsession.session.session import LLMSession
+from llmsession.transport.interface import SessionInterface
 
 from .chat_view import context_line, usage_lines
 
@@ -19,7 +19,7 @@ __all__ = ["COMMANDS", "Talk", "obey"]
 class Talk:
     """The session that is talked to, and how it is shown. A fork becomes the session."""
 
-    def __init__(self, session: LLMSession, console: Console) -> None:
+    def __init__(self, session: SessionInterface, console: Console) -> None:
         self.session = session
         self.console = console
         self.thinking = False

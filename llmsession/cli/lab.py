@@ -24,7 +24,7 @@ from llmsession.transcripts import FORMATS, Files, read
 from llmsession.turns.prices import PriceTable
 
 from .exit_codes import BROKEN_PROMISE, USAGE
-from .lab_table import print_caveats, print_rows
+from .lab_table import print_caveats, print_markdown, print_rows
 from .reading import sources
 
 __all__ = ["lab"]
@@ -80,6 +80,9 @@ def lab(
         bool, typer.Option("--sums", help="Only a row for each FILE or DIR, and over all.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Tables of cost and held, a column a window.")
+    ] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Write a report that needs nothing else.")
     ] = None,
@@ -97,6 +100,8 @@ def lab(
     """
     if format is not None and format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+    if as_json and as_markdown:
+        raise InvalidInput("--json and --markdown exclude each other")
     bench = _Bench(
         policies=_policies(policies),
         windows=tuple(dict.fromkeys(window or [200_000])),
@@ -111,8 +116,12 @@ def lab(
         for each in found.sums if only_sums else _totals(found):
             _print_json(each)
     else:
-        print_rows([each.row for each in (found.sums if only_sums else _shown(found))])
-        print_caveats()
+        rows = [each.row for each in (found.sums if only_sums else _shown(found))]
+        if as_markdown:
+            print_markdown(rows)
+        else:
+            print_rows(rows)
+            print_caveats()
     if html is not None:
         html.write_text(html_report(found.rows, _totals(found)), encoding="utf-8")
     _exit(found)

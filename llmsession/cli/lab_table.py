@@ -14,7 +14,7 @@ from llmsession.lab.charts import short
 from llmsession.lab.report import CAVEATS
 from llmsession.lab.table import Row, frontier
 
-__all__ = ["print_caveats", "print_rows"]
+__all__ = ["print_caveats", "print_markdown", "print_rows"]
 
 _FIGURES = ("cost", "held", "+recall", "recalls", "rewrites", "sums", "peak", "invalid", "large")
 """``+recall`` is what could be recalled of the rest, ``sums`` are summaries, ``large`` requests did
@@ -67,6 +67,30 @@ def _table(rows: Sequence[Row], width: int) -> Table:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
+
+
+def print_markdown(rows: Sequence[Row]) -> None:
+    """A Markdown table for each file in *rows*: a line a policy, a column a window, with the cost
+    and what was held; bold on the window's frontier."""
+    for file in dict.fromkeys(row.file for row in rows):
+        ours = [row for row in rows if row.file == file]
+        windows = list(dict.fromkeys(row.window for row in ours))
+        best = [row for at in windows for row in frontier(r for r in ours if r.window == at)]
+        print(f"{Path(file).name or file}\n")
+        print(f"| policy | {' | '.join(f'{window:,}' for window in windows)} |")
+        print(f"| --- |{' --- |' * len(windows)}")
+        for policy in dict.fromkeys(row.policy for row in ours):
+            line = [row for row in ours if row.policy == policy]
+            print(f"| `{policy}` | {' | '.join(_cell(row, row in best) for row in line)} |")
+        print()
+
+
+def _cell(row: Row, is_best: bool) -> str:
+    cost = f"{row.cost:.2f}" if row.unit == "usd" else short(row.cost)
+    told = f"{cost}, {_percent(row.held)}"
+    if row.too_large:
+        return f"{told}, {row.too_large} not sent"
+    return f"**{told}**" if is_best else told
 
 
 def print_caveats(console: Console | None = None) -> None:

@@ -1,4 +1,5 @@
-"""``llmsession list``, ``show`` and ``delete``: the sessions of a store. Only delete takes one."""
+"""``llmsession list``, ``show`` and ``delete``: the sessions of a store, or of a service. In a
+store only delete takes one; at a service ``show`` opens it there."""
 
 from __future__ import annotations
 
@@ -15,20 +16,31 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from llmsession.errors import Refused
+from llmsession.errors import InvalidInput, Refused
 from llmsession.session.account import usage_of
 from llmsession.session.loading import begun_rows, read_state
+from llmsession.session.outcome import SessionUsage
 from llmsession.session.price_file import load_prices
 from llmsession.session.state import SessionState
 from llmsession.store import Search, SessionRow, Store
 from llmsession.store.liveness import is_dead
 from llmsession.store.protocol import Owner
+from llmsession.transport.interface import ManagerInterface
 from llmsession.turns.blocks import Block, OpaqueBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message, count_turns
 from llmsession.turns.prices import PriceTable, dollars
 
 from .chat_view import cost_line
-from .stores import KeyFile, StoreAddress, parse_labels, parse_span, using_store
+from .services import (
+    CaFile,
+    ConnectTo,
+    StoreOrNone,
+    TokenFile,
+    a_store,
+    service_at,
+    using_service,
+)
+from .stores import KeyFile, parse_labels, parse_span, using_store
 
 __all__ = ["delete", "list_sessions", "show"]
 
@@ -39,7 +51,10 @@ BRIEF = 300
 
 def list_sessions(
     *,
-    store: StoreAddress,
+    store: StoreOrNone = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only those with this label.")
     ] = None,
@@ -49,10 +64,15 @@ def list_sessions(
     key_file: KeyFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a session.")] = False,
 ) -> None:
-    """The sessions of a store, by id: when they were written to, by whom they are held."""
+    """The sessions of a store, or of a service, by id: when they were written to, by whom they are
+    held."""
+    service = service_at(connect, token_file, ca, store=store)
     before = datetime.now(UTC).timestamp() - parse_span(idle) if parse_span(idle) else None
     search = Search(labels={**parse_labels(label)}, touched_before=before)
-    rows = using_store(store, key_file, lambda opened: _rows(opened, search))
+    if service is not None:
+        rows = using_service(service, lambda sessions: _rows_of(sessions, search))
+    else:
+        rows = using_store(a_store(store), key_file, lambda opened: _rows(opened, search))
     if as_json:
         for row in rows:
             print(msgspec.json.encode(row).decode())
@@ -74,6 +94,15 @@ async def _rows(store: Store, search: Search) -> list[SessionRow]:
     return found
 
 
+async def _rows_of(sessions: ManagerInterface, search: Search) -> list[SessionRow]:
+    found: list[SessionRow] = []
+    while page := await sessions.list(
+        after=found[-1].session if found else "", limit=PAGE, search=search
+    ):
+        found += page
+    return found
+
+
 def _cells(row: SessionRow) -> tuple[str, ...]:
     labels = " ".join(f"{name}={value}" for name, value in sorted(row.labels.items()))
     holder = f"pid {row.owner.pid}" if row.owner and not _is_dead(row.owner) else ""
@@ -90,10 +119,25 @@ def _moment(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}" if at else ""
 
 
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``show`` tells of one session."""
+
+    headlines: tuple[str, ...]
+    usage: SessionUsage
+    messages: tuple[Message, ...]
+    history: int
+    """Messages in the history; the others are the open turn's."""
+    turns: int
+    open: tuple[str, ...]
+
+
 def show(
     session: Annotated[str, typer.Argument(metavar="ID")],
     *,
-    store: StoreAddress,
+    store: StoreOrNone = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
     full: Annotated[bool, typer.Option("--full", help="Tool inputs and results whole.")] = False,
     prices: Annotated[
         Path | None,
@@ -104,16 +148,23 @@ def show(
 ) -> None:
     """One session: its conversation, what it cost, and what is open in it. Takes nothing from its
     owner."""
+    service = service_at(connect, token_file, ca, store=store)
+    if service is not None and prices is not None:
+        raise InvalidInput("--prices is for a store: a service has its own prices")
     table = PriceTable(load_prices(prices) if prices is not None else None)
-    row, state = using_store(store, key_file, lambda opened: _read(opened, session))
-    messages = state.context_messages()
+    if service is not None:
+        shown = using_service(service, lambda sessions: _read_there(sessions, session))
+    else:
+        address = a_store(store)
+        row, state = using_store(address, key_file, lambda opened: _read(opened, session))
+        shown = _shown(row, state, table)
     if as_json:
-        for message in messages:
+        for message in shown.messages:
             print(msgspec.json.encode(message).decode())
         return
-    for line in _headlines(row, state, table):
+    for line in _headlines(shown):
         print(line)
-    for message in messages:
+    for message in shown.messages:
         print()
         _print_message(message, full=full)
 
@@ -122,17 +173,59 @@ async def _read(store: Store, session: str) -> tuple[SessionRow, SessionState]:
     return await store.row(session), await read_state(store, session)
 
 
-def _headlines(row: SessionRow, state: SessionState, prices: PriceTable) -> Iterable[str]:
-    usage = usage_of(state, prices)
+def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
     cells = _cells(row)
-    yield f"session {row.session}" + (f", fork of {row.parent}" if row.parent else "")
-    yield f"  {row.head} records, the last {cells[2] or 'never'} UTC, epoch {row.epoch}"
+    told = [
+        f"session {row.session}" + (f", fork of {row.parent}" if row.parent else ""),
+        f"  {row.head} records, the last {cells[2] or 'never'} UTC, epoch {row.epoch}",
+    ]
     if cells[3]:
-        yield f"  labels {cells[3]}"
+        told.append(f"  labels {cells[3]}")
     if cells[4]:
-        yield f"  held by {cells[4]}"
+        told.append(f"  held by {cells[4]}")
+    return Shown(
+        headlines=tuple(told),
+        usage=usage_of(state, prices),
+        messages=state.context_messages(),
+        history=len(state.history),
+        turns=count_turns(state.history),
+        open=tuple(
+            _open_line(turn.number, turn.step if turn.started else 0)
+            for turn in state.open.values()
+        ),
+    )
+
+
+async def _read_there(sessions: ManagerInterface, session: str) -> Shown:
+    opened = await sessions.open(session)
+    status = await opened.read_status()
+    return Shown(
+        headlines=(
+            f"session {opened.id}",
+            f"  {status.seq} records, epoch {status.epoch}",
+        ),
+        usage=await opened.read_usage(),
+        messages=await opened.read_conversation(include_open=True),
+        history=status.messages,
+        turns=status.turns,
+        open=()
+        if status.turn is None
+        else (
+            _open_line(status.turn.number, status.step),
+            *((f"  {status.queued} more wait",) if status.queued else ()),
+        ),
+    )
+
+
+def _open_line(turn: int, step: int) -> str:
+    return f"  turn {turn} is open, {f'in step {step}' if step else 'not begun'}"
+
+
+def _headlines(shown: Shown) -> Iterable[str]:
+    yield from shown.headlines
+    usage = shown.usage
     yield (
-        f"  {count_turns(state.history)} turns, {len(state.history)} messages;"
+        f"  {shown.turns} turns, {shown.history} messages;"
         f" {usage.total.prompt_tokens:,} tokens in, {usage.total.output_tokens:,} out"
     )
     if usage.models:
@@ -140,9 +233,7 @@ def _headlines(row: SessionRow, state: SessionState, prices: PriceTable) -> Iter
     for model, spent in sorted(usage.models.items()) if len(usage.models) > 1 else ():
         cost = "no price" if spent.cost_nano_usd is None else dollars(spent.cost_nano_usd)
         yield f"    {model or '(model not known)'}: {spent.requests:,} requests, {cost}"
-    for turn in state.open.values():
-        where = f"in step {turn.step}" if turn.started and turn.step else "not begun"
-        yield f"  turn {turn.number} is open, {where}"
+    yield from shown.open
 
 
 def _print_message(message: Message, *, full: bool) -> None:
@@ -181,7 +272,10 @@ def _brief(text: str, full: bool) -> str:
 def delete(
     sessions: Annotated[list[str], typer.Argument(metavar="ID...")],
     *,
-    store: StoreAddress,
+    store: StoreOrNone = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also what somebody holds; it is closed there.")
@@ -189,10 +283,15 @@ def delete(
     key_file: KeyFile = None,
 ) -> None:
     """Delete sessions for good. What a fork shares with one stays the fork's; vacuum gives back
-    the room."""
+    the room. A service holds its own sessions: there --force is for those with an open turn."""
+    service = service_at(connect, token_file, ca, store=store)
+    address = a_store(store) if service is None else ""
     if not yes:
         _confirm(f"delete {', '.join(sessions)} for good?")
-    using_store(store, key_file, lambda opened: _delete(opened, sessions, force))
+    if service is not None:
+        using_service(service, lambda there: _delete_there(there, sessions, force))
+    else:
+        using_store(address, key_file, lambda opened: _delete(opened, sessions, force))
 
 
 def _confirm(question: str) -> None:
@@ -214,4 +313,15 @@ async def _delete(store: Store, sessions: list[str], force: bool) -> None:
             raise Refused(f"{told}; --force deletes it all the same")
     for session in sessions:
         await store.delete(session)
+        print(f"deleted {session}")
+
+
+async def _delete_there(there: ManagerInterface, sessions: list[str], force: bool) -> None:
+    for session in sessions:
+        status = await (await there.open(session)).read_status()
+        if status.turn is not None and not force:
+            told = f"turn {status.turn.number} of session {session!r} is open"
+            raise Refused(f"{told}; --force deletes it all the same")
+    for session in sessions:
+        await there.delete(session)
         print(f"deleted {session}")

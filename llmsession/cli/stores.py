@@ -14,7 +14,15 @@ import typer
 from llmsession.errors import InvalidInput
 from llmsession.store import Store, open_store
 
-__all__ = ["KeyFile", "StoreAddress", "parse_labels", "parse_span", "store_key", "using_store"]
+__all__ = [
+    "STORE_VARIABLE",
+    "KeyFile",
+    "StoreAddress",
+    "parse_labels",
+    "parse_span",
+    "store_key",
+    "using_store",
+]
 
 T = TypeVar("T")
 

@@ -16,11 +16,21 @@ from llmsession.providers import ReplayProvider
 from llmsession.session.config import SessionConfig
 from llmsession.session.exporting import conversation_of
 from llmsession.session.manager import SessionManager
-from llmsession.store import Store
+from llmsession.store import SessionRow, Store
 from llmsession.testing.recorded_turns import recorded_tools
 from llmsession.transcripts import FORMATS, Conversation, Files, read, write
+from llmsession.transport.interface import ManagerInterface
 
 from .reading import sources
+from .services import (
+    CaFile,
+    ConnectTo,
+    StoreOrNone,
+    TokenFile,
+    a_store,
+    service_at,
+    using_service,
+)
 from .stores import KeyFile, StoreAddress, using_store
 
 __all__ = ["export_sessions", "import_files"]
@@ -137,7 +147,10 @@ def export_sessions(
         list[str] | None, typer.Argument(metavar="[ID]...", help="Which; without any, all.")
     ] = None,
     *,
-    store: StoreAddress,
+    store: StoreOrNone = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
     to: Annotated[
         str, typer.Option(metavar="NAME", help=f"One of: {', '.join(_WRITABLE)}.")
     ] = "own",
@@ -148,13 +161,19 @@ def export_sessions(
 ) -> None:
     """Write sessions as files of our own format or another system's. Takes nothing.
 
-    A file that is there already is not overwritten.
+    A file that is there already is not overwritten. Of a service come the conversation, its system
+    text and its labels; what an import knew beside them is only in the store.
     """
     if to not in _WRITABLE:
         raise InvalidInput(
             f"nothing is written as {to!r}; formats to write: {', '.join(_WRITABLE)}"
         )
-    found = using_store(store, key_file, lambda opened: _conversations(opened, sessions))
+    service = service_at(connect, token_file, ca, store=store)
+    if service is not None:
+        found = using_service(service, lambda there: _conversations_there(there, sessions))
+    else:
+        address = a_store(store)
+        found = using_store(address, key_file, lambda opened: _conversations(opened, sessions))
     files = write(found, to)
     if str(output) == "-":
         if len(files) > 1:
@@ -181,4 +200,30 @@ async def _conversations(store: Store, sessions: list[str] | None) -> list[Conve
         found += [await conversation_of(store, row.session) for row in rows]
     if not found:
         raise InvalidInput("there is no session in the store")
+    return found
+
+
+async def _conversations_there(
+    there: ManagerInterface, sessions: list[str] | None
+) -> list[Conversation]:
+    rows: list[SessionRow] = []
+    while page := await there.list(after=rows[-1].session if rows else "", limit=500):
+        rows += page
+    known = {row.session: row for row in rows}
+    if not rows and not sessions:
+        raise InvalidInput("there is no session at the service")
+    found = []
+    for name in sessions or known:
+        opened = await there.open(name)
+        row = known.get(opened.id)
+        found.append(
+            Conversation(
+                id=opened.id,
+                format="own",
+                messages=await opened.read_conversation(),
+                labels=row.labels if row else {},
+                parent=(row.parent or "") if row else "",
+                system=(await opened.read_context()).system or "",
+            )
+        )
     return found

@@ -12,7 +12,7 @@ import msgspec
 
 from .cap import line_count
 
-__all__ = ["compact_text", "is_worth", "summarise"]
+__all__ = ["compact_text", "is_extracted", "is_worth", "summarise"]
 
 WINDOW_CHARS = 128 * 1024
 """Of a longer text only the first and the last so many characters are read."""
@@ -71,7 +71,7 @@ def summarise(
     if len(text) < 2 * max_chars:
         return None
     total = line_count(text)
-    size = f"{total:,} {'line' if total == 1 else 'lines'}, {len(text):,} characters"
+    size = _size(total, len(text))
     lines = _lines(text, total)
     room = max_chars - len(_title(size, tool, is_error, left_out=total, blank=not lines))
     kept = _choose(lines, is_error, room * 3 // 4)
@@ -81,6 +81,15 @@ def summarise(
     parts.extend(_lists(lines, room))
     summary = "\n".join(parts)
     return summary if 0 < len(summary) <= max_chars else None
+
+
+def is_extracted(summary: str, text: str) -> bool:
+    """Does *summary* begin as ``summarise`` would begin one of *text*: with its size?"""
+    return _size(line_count(text), len(text)) in summary.partition("\n")[0]
+
+
+def _size(lines: int, chars: int) -> str:
+    return f"{lines:,} {'line' if lines == 1 else 'lines'}, {chars:,} characters"
 
 
 def compact_text(summary: str, *, call_id: str, chars: int) -> str:

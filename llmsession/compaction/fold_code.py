@@ -56,12 +56,13 @@ _SCRIPT = Language(
     ),
     4,
 )
+_TYPE = r"[\w$.]{1,80}(?:<[\w$<>\[\],.? ]{0,100}>)?[\[\]?]{0,4}"
 _JAVA = Language(
     "java",
     re.compile(
-        rf"{_MODIFIERS}(?:class|interface|enum|record|struct|trait|object|namespace|fun)\s{{1,4}}{_WORD}"
-        rf"|(?!(?:if|for|while|switch|catch|return|else|throw|new)\b)"
-        rf"{_MODIFIERS}[\w$<>\[\],.?]{{1,100}}\s{{1,4}}{_WORD}\s{{0,2}}\([^;]{{0,200}}[{{,)]\s{{0,4}}$"
+        rf"{_MODIFIERS}(?:class|interface|enum|record|struct|trait|object|namespace|fun)\s{{1,4}}"
+        rf"{_WORD}|(?!(?:if|for|while|switch|catch|return|else|throw|new)\b)"
+        rf"{_MODIFIERS}{_TYPE}\s{{1,4}}{_WORD}\s{{0,2}}\([^;]{{0,200}}[{{,)]\s{{0,4}}$"
     ),
     8,
 )

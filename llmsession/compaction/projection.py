@@ -116,7 +116,7 @@ class Projector:
         # injected behind the last message does not stay the last thing.
         same_way = view.is_like(self._view) and merges == self._merges
         same_way = same_way and in_block == self._in_block
-        same_way = same_way and not any(each.at >= start for each in view.injected)
+        same_way = same_way and not any(each.at + 1 >= start for each in view.injected)
         if not same_way or shared_prefix(self._messages, messages) < start:
             start, self._merged = 0, {}
             self._closed, self._run = [], []
@@ -138,7 +138,7 @@ class Projector:
         if len(self._shown) > 2 * len(messages) + 64:
             self._shown = {}
         memory = self._shown
-        notes = _notes(view, len(messages)) if view.injected else {}
+        notes = _notes(view, messages) if view.injected else {}
         segment = view.segment
         if start == 0 and segment is not None:
             yield from _opening(segment, in_block)
@@ -190,12 +190,15 @@ def _system(system: str | None, view: View) -> str | None:
     return "\n\n".join(filter(None, (system, *tail))) if tail else system
 
 
-def _notes(view: View, end: int) -> dict[int, str]:
-    """What is injected, by its position: at the first message that is shown, at the earliest."""
+def _notes(view: View, messages: Sequence[Message]) -> dict[int, str]:
+    """What is injected, by its position: at the first message that is shown, at the earliest, and
+    never between calls and their results."""
     notes: dict[int, str] = {}
     for each in view.injected:
-        if 0 <= each.at <= end:
+        if 0 <= each.at <= len(messages):
             at = max(each.at, view.start)
+            if at < len(messages) and messages[at].tool_results:
+                at += 1
             notes[at] = f"{notes[at]}\n\n{each.text}" if at in notes else each.text
     return notes
 

@@ -8,7 +8,7 @@ import msgspec
 
 from llmsession.turns.blocks import encode_json
 
-__all__ = ["shorten_input", "shorten_text"]
+__all__ = ["KEPT_STRING_CHARS", "shorten_input", "shorten_text"]
 
 KEPT_STRING_CHARS = 400
 """Of a long string in a call's input: what names files, commands and intentions is shorter."""

@@ -12,6 +12,7 @@ from .openai import OpenAIProvider
 from .openai_requests import ChatDialect
 from .protocol import Provider
 from .replay import ReplayProvider
+from .routing import RoutedProvider
 from .tiktoken_counter import TiktokenCounter
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "OpenAIProvider",
     "Provider",
     "ReplayProvider",
+    "RoutedProvider",
     "TiktokenCounter",
     "default_counter",
 ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
-__all__ = ["Provider"]
+__all__ = ["Provider", "name_for"]
 
 
 class Provider(Protocol):
@@ -35,3 +35,16 @@ class Provider(Protocol):
         does: the session starts the step again.
         """
         ...
+
+
+def name_for(provider: Provider, model: str) -> str:
+    """What a message says of where it came from: of a provider that stands for several, the one
+    that answers *model*."""
+    if isinstance(provider, _Several):
+        return provider.name_for(model)
+    return provider.name
+
+
+@runtime_checkable
+class _Several(Protocol):
+    def name_for(self, model: str) -> str: ...

@@ -30,6 +30,7 @@ _STREAMED: dict[str, tuple[str, DeltaKind]] = {
     "tool_use": ("input", "input"),
 }
 """Which field of a block streams, and as what kind of delta."""
+_EXHAUSTED = ("wait", "fail", "repeat")
 
 
 class ReplayProvider:
@@ -39,10 +40,12 @@ class ReplayProvider:
     within it, step 1 gets the first reply, step 2 the second. A further attempt at a step gets
     the same reply again, and after ``rewind`` the next new turn gets an earlier recorded turn.
     A step beyond the recording waits for ever, as a model that never answers does, unless
-    *exhausted* is "fail": then it raises ProviderError, fatal.
+    *exhausted* is "fail": then it raises ProviderError, fatal; with "repeat" the recording begins
+    again after its last turn.
 
     *delta_chars* is the length of a delta in characters, *delay_s* the pause before each.
-    One provider plays one conversation to one session.
+    One provider plays one conversation to one session; *shared* it plays it to any number of
+    them, also when they come back after a restart: turn n of each gets the nth recorded turn.
     """
 
     name = "replay"
@@ -54,12 +57,13 @@ class ReplayProvider:
         delta_chars: int = 48,
         delay_s: float = 0.0,
         exhausted: str = "wait",
+        shared: bool = False,
         profile: Profile | None = None,
     ) -> None:
-        if delta_chars < 1 or delay_s < 0 or exhausted not in ("wait", "fail"):
+        if delta_chars < 1 or delay_s < 0 or exhausted not in _EXHAUSTED:
             raise InvalidConfig(
-                "replay needs delta_chars >= 1, delay_s >= 0 and exhausted 'wait' or 'fail', got"
-                f" {delta_chars}, {delay_s}, {exhausted!r}"
+                "replay needs delta_chars >= 1, delay_s >= 0 and exhausted 'wait', 'fail' or"
+                f" 'repeat', got {delta_chars}, {delay_s}, {exhausted!r}"
             )
         self._turns = _replies_by_turn(messages)
         self._played: dict[int, int] = {}
@@ -67,6 +71,7 @@ class ReplayProvider:
         self._delta_chars = delta_chars
         self._delay_s = delay_s
         self._exhausted = exhausted
+        self._shared = shared
         self._profile = profile or Profile(name="replay", counts_requests=False)
 
     def profile(self, model: str) -> Profile:
@@ -100,13 +105,22 @@ class ReplayProvider:
             yield event
 
     def _choose(self, tag: StepTag) -> Message | None:
-        if tag.turn not in self._played:
-            self._played[tag.turn] = self._next
-            self._next += 1
-        recorded = self._played[tag.turn]
+        recorded = self._recorded_turn(tag.turn)
         if recorded >= len(self._turns) or tag.step > len(self._turns[recorded]):
             return None
         return self._turns[recorded][tag.step - 1]
+
+    def _recorded_turn(self, turn: int) -> int:
+        if self._shared:
+            recorded = turn - 1
+        else:
+            if turn not in self._played:
+                self._played[turn] = self._next
+                self._next += 1
+            recorded = self._played[turn]
+        if self._exhausted == "repeat" and self._turns:
+            recorded %= len(self._turns)
+        return recorded
 
     def _events(self, reply: Message) -> list[StreamEvent]:
         events: list[StreamEvent] = [ReplyStarted(reply.model or "replay", reply.usage)]

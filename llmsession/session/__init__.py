@@ -18,6 +18,7 @@ from .config import (
 )
 from .hub import Event, Lagged, Subscription
 from .manager import SessionManager
+from .observing import SessionObserver
 from .outcome import (
     Closed,
     InterruptOutcome,
@@ -47,6 +48,7 @@ __all__ = [
     "RetentionReport",
     "SessionConfig",
     "SessionManager",
+    "SessionObserver",
     "SessionPhase",
     "SessionStatus",
     "SessionUsage",

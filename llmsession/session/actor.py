@@ -393,6 +393,8 @@ class Actor:
             lingering = run.lingering if run else ()
             self.turns.note_outcome(terminal.turn, outcome_of(terminal, turn, lingering))
         self.core.hub.publish(self.session, record)
+        self.core.tally.count(record)
+        self.core.world.watch.recorded(self.session, record)
 
     def _look_for(self, written: Written) -> None:
         """The head is not where we left it, in our own epoch: perhaps our batch was written and

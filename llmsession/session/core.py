@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import anyio
@@ -23,8 +23,10 @@ from .context import ContextBuilder, Size
 from .hub import Hub
 from .journal import Journal
 from .log import SessionLog
+from .observing import SessionObserver, Watch
 from .reported import Calibrations
 from .state import SessionState
+from .tally import Tally
 from .tenants import Tenants
 from .timers import Timers
 from .works import Works
@@ -44,7 +46,7 @@ class Surroundings:
 
     __slots__ = (
         "_frame", "_shared", "calibrations", "clock", "counter", "hub", "logger", "prices",
-        "provider", "summariser", "tenants", "timers", "tool_threads", "works",
+        "provider", "summariser", "tenants", "timers", "tool_threads", "watch", "works",
     )  # fmt: skip
 
     def __init__(
@@ -59,9 +61,11 @@ class Surroundings:
         prices: PriceTable,
         tenants: Tenants,
         summariser: Provider | None = None,
+        observers: Sequence[SessionObserver] = (),
     ) -> None:
         self.provider = provider
         self.summariser = summariser
+        self.watch = Watch(observers, prices, logger)
         self.calibrations = Calibrations()
         self.counter: Counter | None = None
         """Made when somebody counts."""
@@ -137,6 +141,7 @@ class Core:
         "report",
         "session",
         "state",
+        "tally",
         "timers",
         "works",
         "world",
@@ -176,6 +181,7 @@ class Core:
         self.policy = config.compaction.make_policy()
         self.capping = self._capping()
         """What results are capped and summarised by when they arrive."""
+        self.tally = Tally()
         self.late_reports = 0
         """Reports of work that its turn was no longer doing."""
         self.lingering: set[str] = set()

@@ -50,6 +50,7 @@ from .hub import Hub
 from .intake import ConfigFor, take_in, take_in_all
 from .labels import checked_tenant, new_session_id, tenant_of, with_tenant
 from .loading import Loader, begun_rows, was_created_by, with_command
+from .observing import SessionObserver
 from .outcome import Closed
 from .promise import Promise
 from .recovery import recovery_records
@@ -84,6 +85,7 @@ class SessionManager:
     *tenant_budgets* are what all sessions of a tenant together may spend: see docs/budgets.md.
     *environ* stands for the environment, whose ``LLMSESSION_*`` fill what configurations leave
     open: see docs/compaction.md.
+    *observers* are told of all that happens, for metrics and traces.
     Raises InvalidConfig for those that cannot be kept.
     """
 
@@ -100,6 +102,7 @@ class SessionManager:
         prices: Mapping[str, Price] | None = None,
         tenant_budgets: Mapping[str, SpendingBudget] | None = None,
         environ: Mapping[str, str] | None = None,
+        observers: Sequence[SessionObserver] = (),
     ) -> None:
         self.provider = provider
         self.environ = dict(os.environ if environ is None else environ)
@@ -111,6 +114,7 @@ class SessionManager:
         self._tools = tuple(tools)
         self._clock = clock
         self._logger = logger
+        self._observers = tuple(observers)
         self.owner: Owner = this_process(uuid.uuid4().hex)
         """Who this manager is to its store."""
         self._hub = Hub()
@@ -166,6 +170,7 @@ class SessionManager:
             logger=self._logger,
             prices=self._prices,
             tenants=self.tenants,
+            observers=self._observers,
         )
 
     async def _close_parts(self) -> None:

@@ -15,6 +15,7 @@ import anyio
 import msgspec
 
 from llmsession.errors import ContextTooLarge, ProviderError, error_text
+from llmsession.providers.protocol import name_for
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.blocks import join_blocks
@@ -275,6 +276,9 @@ class TurnRunner:
         run.builder = builder = ReplyBuilder()
         run.stream_at = core.world.clock()
         run.reply = None
+        core.world.watch.requested(
+            core.session, run.number, request, run.sent_tokens, core.budget_tokens
+        )
 
         async def stream() -> None:
             try:
@@ -298,11 +302,16 @@ class TurnRunner:
 
     async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
         core = self._core
+        untold = core.world.watch.is_on
 
         def show(preview: Preview) -> None:
+            nonlocal untold
             run = self.current
             # The gate: an attempt that is not read any more shows nothing.
             if run is not None and run.builder is builder:
+                if untold:
+                    untold = False
+                    core.world.watch.began(core.session, tag.turn)
                 core.hub.preview(core.session, preview)
 
         return await read_reply(core.provider, request, tag, builder=builder, show=show)
@@ -344,6 +353,10 @@ class TurnRunner:
         request = run.close_stream()
         if request is not None:
             self._core.account.add(request)
+            provider = name_for(self._core.provider, self._core.config.model)
+            self._core.world.watch.ended(
+                self._core.session, run.number, request, provider, run.reply
+            )
 
     # JOURNALING
 
@@ -355,7 +368,7 @@ class TurnRunner:
             body=join_blocks(blocks),
             started_at=run.stream_at,
             model=(reply.model if reply else None) or self._core.config.model,
-            provider=self._core.provider.name,
+            provider=name_for(self._core.provider, self._core.config.model),
             usage=reply.usage if reply else None,
             stop_reason=stop_reason,
             context=reply.context if reply else None,

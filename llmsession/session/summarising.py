@@ -289,5 +289,6 @@ class Summarising:
         for a segment. Only the actor calls this."""
         if requests or summaries:
             self._core.account.add_summaries(requests)
+            self._core.world.watch.charged(self._core.session, requests)
             record = r.SummariesStored(summaries=summaries or {}, requests=requests)
             self._core.journal.write(record)

@@ -142,7 +142,7 @@ class Connection:
 
     def welcome(self) -> None:
         """Take it as greeted, with the token that the transport has. Raises Unauthenticated."""
-        self.tenant = self._service.admit(self, self._token)
+        self.tenant = self._service.authenticate(self.peer, self._token)
         self.greeted = True
 
     def call(self, command: w.Command, size_bytes: int) -> asyncio.Future[bytes]:
@@ -254,6 +254,8 @@ class Connection:
                 self._start(command, lambda: self._create(command))
             elif isinstance(command, w.ListSessions):
                 self._start(command, lambda: self._service.list(self.tenant, command))
+            elif isinstance(command, w.Statistics):
+                self._answer(command, self._service.figures(self.tenant, command.limit))
             else:
                 self._unsubscribe(command)
         except SessionError as error:

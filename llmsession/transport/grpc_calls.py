@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
+import grpc
 import msgspec
 
 from llmsession.errors import (
@@ -18,6 +19,7 @@ from llmsession.errors import (
 
 from . import wire as w
 from .connection import Connection
+from .envelopes import answer_envelope, command_in, event_envelope
 from .grpc_errors import refusal
 from .grpc_peer import GrpcPeer
 from .service import RETRY_AFTER_S, Service
@@ -35,34 +37,53 @@ GOING_DOWN = "the service goes down"
 
 
 class _Caller:
-    """A client that makes single calls: one for each of its connections and tokens."""
+    """A client that makes single calls: one for each of its gRPC connections and tokens."""
 
-    def __init__(self, connection: Connection, now: float) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.ids = 0
         self.open_calls = 0
-        self.outgoing_bytes = 0
+        self._outgoing_bytes = 0
         """Of answers that its gRPC connection has not taken."""
-        self.touched_at = now
         self._room = asyncio.Event()
+        self._idle: asyncio.TimerHandle | None = None
+
+    def begins(self) -> None:
+        """One more call."""
+        self.open_calls += 1
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def ends(self, let_go: Callable[[], None]) -> None:
+        """A call is over. *let_go* is called if none comes for a while."""
+        self.open_calls -= 1
+        if not self.open_calls:
+            self._idle = asyncio.get_running_loop().call_later(IDLE_S, let_go)
+
+    def close(self) -> None:
+        """It is not known any more. What it asked is done."""
+        if self._idle is not None:
+            self._idle.cancel()
+        self.connection.close()
 
     def owes(self, size_bytes: int, call: Any) -> None:
         """An answer of *size_bytes* is about to be sent."""
-        self.outgoing_bytes += size_bytes
+        self._outgoing_bytes += size_bytes
         call.add_done_callback(lambda _: self._took(size_bytes))
 
     def _took(self, size_bytes: int) -> None:
-        self.outgoing_bytes -= size_bytes
+        self._outgoing_bytes -= size_bytes
         self._room.set()
 
     async def wait_for_room(self, limit_bytes: int) -> None:
-        """Until less than *limit_bytes* wait to be sent."""
-        while self.outgoing_bytes >= limit_bytes:
+        """Until less than *limit_bytes* wait to be sent. Cancellable."""
+        while self._outgoing_bytes >= limit_bytes:
             self._room.clear()
             await self._room.wait()
 
 
-class Calls(SessionServiceServicer):  # type: ignore[misc]  # generated without types
+class Calls(SessionServiceServicer):
     """The servicer. ``close`` says goodbye to all of its clients."""
 
     def __init__(self, service: Service) -> None:
@@ -79,9 +100,8 @@ class Calls(SessionServiceServicer):  # type: ignore[misc]  # generated without 
             connection.leave(GOING_DOWN, RETRY_AFTER_S)
         if self._running:
             await asyncio.wait(self._running, timeout=timeout_s)
-        for caller in self._callers.values():
-            caller.connection.close()
-        self._callers.clear()
+        for key in tuple(self._callers):
+            self._let_go(*key)
 
     def refuse(self) -> None:
         """Take no new calls. Those that there are go on."""
@@ -93,25 +113,28 @@ class Calls(SessionServiceServicer):  # type: ignore[misc]  # generated without 
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
-        peer, token = call.peer(), _token_of(call)
+        peer = call.peer()
         try:
             if self._closing:
                 raise Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S)
-            return await work(peer, token)
-        except SessionError as error:
-            if isinstance(error, Unauthenticated):
-                self._service.log_refusal(peer, error)
-            await _abort(call, to_wire(error))
+            return await work(peer, _token_of(call))
+        except (grpc.aio.BaseError, grpc.aio.AbortError):
+            raise  # gRPC's own: the call is over
+        except Exception as error:
+            told = self._service.told(error)
+            if isinstance(told, Unauthenticated):
+                self._service.log_refusal(peer, told)
+            await _abort(call, to_wire(told))
         finally:
             self._running.discard(task)
 
     # Frames.
 
-    async def Connect(self, _requests: object, call: Any) -> None:  # noqa: N802  # the proto's name
+    async def Connect(self, _requests: object, call: Any) -> None:
         async def work(peer: str, token: str | None) -> None:
             if token is not None or self._service.is_guarded:
                 # Before anything is read: who is not let in costs no memory.
-                self._service.check_token(peer, token)
+                self._service.authenticate(peer, token)
             try:
                 carried = GrpcPeer(self._service, call, peer, token)
             except Overloaded as error:
@@ -132,18 +155,17 @@ class Calls(SessionServiceServicer):  # type: ignore[misc]  # generated without 
     async def _perform(self, name: str, request: Command, call: Any) -> Envelope:
         async def work(peer: str, token: str | None) -> Envelope:
             caller = self._caller(peer, token)
-            caller.open_calls += 1
+            caller.begins()
             try:
                 if name in READS:
                     await caller.wait_for_room(self._service.limits.outgoing_bytes)
                 caller.ids += 1
-                command = _command(name, caller.ids, request)
+                command = command_in(name, caller.ids, request)
                 frame = await _answer(caller.connection, command, request.ByteSize())
                 caller.owes(len(frame), call)
-                return _answered(_type_of(name), command, await _reply(call, frame))
+                return answer_envelope(name, command, await _reply(call, frame))
             finally:
-                caller.open_calls -= 1
-                caller.touched_at = self._service.now()
+                caller.ends(lambda: self._let_go(peer, token))
 
         answer: Envelope = await self._serve(call, work)
         return answer
@@ -151,34 +173,41 @@ class Calls(SessionServiceServicer):  # type: ignore[misc]  # generated without 
     def _caller(self, peer: str, token: str | None) -> _Caller:
         caller = self._callers.get((peer, token))
         if caller is None:
-            self._let_idle_go()
-            connection = self._service.connect(peer, lambda: None, token)
+            try:
+                connection = self._service.connect(peer, lambda: None, token)
+            except Overloaded:
+                if not self._let_idle_go():
+                    raise
+                connection = self._service.connect(peer, lambda: None, token)
             try:
                 connection.welcome()
             except BaseException:
                 connection.close()
                 raise
-            caller = _Caller(connection, self._service.now())
-            self._callers[peer, token] = caller
+            caller = self._callers[peer, token] = _Caller(connection)
         return caller
 
-    def _let_idle_go(self) -> None:
-        before = self._service.now() - IDLE_S
-        for key, caller in tuple(self._callers.items()):
-            if not caller.open_calls and caller.touched_at < before:
-                caller.connection.close()
-                del self._callers[key]
+    def _let_idle_go(self) -> bool:
+        idle = [key for key, caller in self._callers.items() if not caller.open_calls]
+        for key in idle:
+            self._let_go(*key)
+        return bool(idle)
+
+    def _let_go(self, peer: str, token: str | None) -> None:
+        caller = self._callers.pop((peer, token), None)
+        if caller is not None:
+            caller.close()
 
     # Events.
 
-    async def Subscribe(self, request: Command, call: Any) -> None:  # noqa: N802  # the proto's name
+    async def Subscribe(self, request: Command, call: Any) -> None:
         async def work(peer: str, token: str | None) -> None:
             woken = asyncio.Event()
             connection = self._service.connect(peer, woken.set, token)
             self._peers.add(connection)
             try:
                 connection.welcome()
-                command = _command("Subscribe", 1, request)
+                command = command_in("Subscribe", 1, request)
                 frame = await _answer(connection, command, request.ByteSize())
                 reply = await _reply(call, frame)
                 cursor = msgspec.json.decode(reply.body, type=w.Subscribed).cursor
@@ -197,7 +226,7 @@ class Calls(SessionServiceServicer):  # type: ignore[misc]  # generated without 
             while (frame := connection.take()) is not None:
                 match w.decode_from_server(frame):
                     case w.Event() as event:
-                        await call.write(_event(event))
+                        await call.write(event_envelope(event))
                     case w.Lagged() as lagged:
                         await call.write(Envelope(kind="lagged", seq=lagged.cursor))
                         return
@@ -211,8 +240,9 @@ class Calls(SessionServiceServicer):  # type: ignore[misc]  # generated without 
 
 
 def _single(name: str) -> Callable[[Calls, Command, Any], Awaitable[Envelope]]:
-    def perform(self: Calls, request: Command, call: Any) -> Awaitable[Envelope]:
-        return self._perform(name, request, call)
+    # Async, or gRPC would run it in a thread.
+    async def perform(self: Calls, request: Command, call: Any) -> Envelope:
+        return await self._perform(name, request, call)
 
     return perform
 
@@ -224,17 +254,6 @@ SINGLE = (
 )  # fmt: skip
 for _name in SINGLE:
     setattr(Calls, _name, _single(_name))
-
-
-def _type_of(name: str) -> str:
-    """The type of a command on the wire: ``open_calls`` of ``OpenCalls``."""
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).removeprefix("_")
-
-
-def _command(name: str, id: int, request: Command) -> w.Command:
-    return w.command_of(
-        _type_of(name), id, request.session or None, request.command_id or None, request.body
-    )
 
 
 async def _answer(connection: Connection, command: w.Command, size_bytes: int) -> bytes:
@@ -262,34 +281,6 @@ async def _reply(call: Any, frame: bytes) -> w.Reply:
 async def _abort(call: Any, error: w.Error) -> NoReturn:
     await call.abort_with_status(refusal(error, ERRORS.get(error.code, SessionError)))
     raise AssertionError("abort raises")
-
-
-class _Named(msgspec.Struct):
-    """What answers have of the fields that an envelope has, too."""
-
-    session: str = ""
-    turn: int | None = None
-
-
-def _answered(kind: str, command: w.Command, reply: w.Reply) -> Envelope:
-    try:
-        named = msgspec.json.decode(reply.body, type=_Named)
-    except msgspec.ValidationError:
-        named = _Named()
-    session = named.session or getattr(command, "session", None) or ""
-    return Envelope(session=session, kind=kind, turn=named.turn or 0, body=bytes(reply.body))
-
-
-def _event(event: w.Event) -> Envelope:
-    return Envelope(
-        session=event.session,
-        seq=event.seq,
-        kind=event.kind,
-        turn=event.turn or 0,
-        body=bytes(event.body),
-        offset=event.offset,
-        calls=[bytes(each) for each in event.calls],
-    )
 
 
 def _token_of(call: Any) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from llmsession.errors import Unreachable, error_text
@@ -17,7 +18,7 @@ from .tls import ClientTls
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["GrpcChannel", "channel_options", "grpc_dial", "need_grpc"]
+__all__ = ["GrpcChannel", "channel_options", "grpc_dial", "keep_grpc", "need_grpc"]
 
 MAX_MESSAGE_BYTES = 1024 * 1024 * 1024
 """A reply may be a whole context; the service bounds what it sends."""
@@ -32,6 +33,16 @@ def need_grpc() -> None:
     """Raises InvalidConfig where the extra is not installed."""
     for package in PACKAGES:
         need_package(package, "gRPC", "llmsession[grpc]")
+
+
+@cache
+def keep_grpc() -> None:
+    """Keep what gRPC has for asyncio, a thread and two sockets, as long as this program runs.
+    It lets go of it with the last channel, and leaves the sockets to the garbage collector, with
+    a ResourceWarning."""
+    import grpc
+
+    grpc.aio.init_grpc_aio()
 
 
 def channel_options() -> list[tuple[str, Any]]:
@@ -66,6 +77,7 @@ async def _dial(target: str, tls: ClientTls | None, token: str | None) -> GrpcCh
 
     from .v1.session_pb2_grpc import SessionServiceStub
 
+    keep_grpc()
     options = channel_options()
     if tls is None:
         channel = grpc.aio.insecure_channel(target, options)

@@ -62,9 +62,7 @@ def refusal(error: w.Error, kind: type[SessionError]) -> grpc.Status:
     metadata = {name: told for name, told in known.items() if len(told) <= MAX_CHARS}
     metadata["retryable"] = json.dumps(error.retryable)
     details = [
-        _packed(
-            error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN, metadata=metadata)
-        )
+        _packed(error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN, metadata=metadata))
     ]
     if error.retry_after_s is not None:
         delay = duration_pb2.Duration()

@@ -56,6 +56,7 @@ from llmsession.turns.ids import turn_number
 from . import wire as w
 from .link import Asked, Link
 from .remote_events import RemoteSubscription
+from .service import ServiceFigures
 
 __all__ = ["RemoteManager", "RemoteSession", "RemoteTurn"]
 
@@ -126,6 +127,11 @@ class RemoteManager:
             id=self._link.new_id(), after=after, limit=limit, search=checked_search(search)
         )
         return await _body(self._link.ask(command), tuple[SessionRow, ...])
+
+    async def statistics(self, *, limit: int = 100) -> ServiceFigures:
+        """What the service does now: see ``Service.figures``."""
+        command = w.Statistics(id=self._link.new_id(), limit=limit)
+        return await _body(self._link.ask(command), ServiceFigures)
 
     async def delete(self, session_id: str) -> None:
         """As ``SessionManager.delete``."""

@@ -18,6 +18,7 @@ from llmsession.errors import (
 )
 from llmsession.session import LLMSession, SessionManager
 from llmsession.session.config import load_config
+from llmsession.session.figures import SessionFigures, count_live, figures_of_live
 from llmsession.session.log import default_logger
 from llmsession.store import SessionRow
 
@@ -27,7 +28,14 @@ from .connection import Connection
 from .feed import Feed
 from .limits import Limits, LoopLag, RateLimit
 
-__all__ = ["Authenticator", "Credentials", "Observer", "Service", "ServiceStatistics"]
+__all__ = [
+    "Authenticator",
+    "Credentials",
+    "Observer",
+    "Service",
+    "ServiceFigures",
+    "ServiceStatistics",
+]
 
 DETACH_IDLE_S = 60.0
 """How long a connection holds a session that it does not use."""
@@ -86,6 +94,16 @@ class ServiceStatistics(msgspec.Struct, frozen=True, kw_only=True):
     overloaded: int
     lagged: int
     previews_lost: int
+
+
+class ServiceFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a service does now. ``service`` is None for a tenant, which sees its own sessions only:
+    how many are ``live``, how many of them are ``running`` a turn, and figures of some."""
+
+    service: ServiceStatistics | None
+    live: int
+    running: int
+    sessions: tuple[SessionFigures, ...]
 
 
 class Service:
@@ -198,6 +216,22 @@ class Service:
             + sum(connection.outbox.previews_lost for connection in connections),
         )
 
+    def figures(self, tenant: str | None, limit: int = 100) -> ServiceFigures:
+        """What *tenant* may see of what is done now, with at most *limit* live sessions, 1,000 at
+        most. Costs ``statistics``, and a projection of the context of each of these."""
+
+        def seen(session: str) -> bool:
+            return tenancy.is_seen(tenant, session)
+
+        live, running = count_live(self.manager, seen)
+        shown = figures_of_live(self.manager, max(0, min(limit, 1000)), seen)
+        return ServiceFigures(
+            service=self.statistics() if tenant is None else None,
+            live=live,
+            running=running,
+            sessions=tuple(shown),
+        )
+
     # For connections.
 
     def now(self) -> float:
@@ -211,11 +245,11 @@ class Service:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def admit(self, connection: Connection, token: str | None) -> str | None:
+    def authenticate(self, peer: str, token: str | None) -> str | None:
         """The tenant of a new client. Raises Unauthenticated."""
         if self._authenticator is None:
             return None
-        return self._authenticator.authenticate(Credentials(token=token, peer=connection.peer))
+        return self._authenticator.authenticate(Credentials(token=token, peer=peer))
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""

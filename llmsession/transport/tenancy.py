@@ -26,7 +26,7 @@ from llmsession.store import Owner, SessionRow
 
 from . import wire as w
 
-__all__ = ["check_tenant", "listed", "placed", "told"]
+__all__ = ["check_tenant", "is_seen", "listed", "placed", "told"]
 
 SOMEBODY = "another owner"
 """What a tenant is told instead of a process, its machine and its manager."""
@@ -36,7 +36,7 @@ C = TypeVar("C", bound=w.Command)
 
 def placed(tenant: str | None, command: C) -> C:
     """*command* with the ids that *tenant* means: in its own namespace."""
-    if tenant is None or isinstance(command, w.Unsubscribe):
+    if tenant is None or isinstance(command, w.Unsubscribe | w.Statistics):
         return command
     space = namespace_of(tenant)
     if isinstance(command, w.ListSessions):
@@ -65,6 +65,11 @@ def listed(tenant: str | None, rows: Sequence[SessionRow]) -> Sequence[SessionRo
         for row in rows
         if row.session.startswith(space)
     ]
+
+
+def is_seen(tenant: str | None, session: str) -> bool:
+    """May *tenant* see a live session of this id?"""
+    return tenant is None or session.startswith(namespace_of(tenant))
 
 
 async def check_tenant(manager: SessionManager, session: str, tenant: str | None) -> None:

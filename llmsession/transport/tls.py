@@ -17,8 +17,9 @@ __all__ = ["ClientTls", "FilePath", "ServerTls"]
 
 FilePath: TypeAlias = str | os.PathLike[str]
 
-_EXPIRED, _NOT_YET = 10, 9
-"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID."""
+_FAULTS = {9: "is not valid yet", 10: "has expired", 26: "is not for this use"}
+"""By OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED and
+X509_V_ERR_INVALID_PURPOSE: one for servers at a client, or the other way round."""
 
 
 class ServerTls:
@@ -29,7 +30,7 @@ class ServerTls:
     with a certificate that one of these signed are let in (mTLS).
 
     Raises InvalidConfig for a file that is missing or is no such thing, a key that belongs to
-    another certificate, and a certificate that has expired or is not valid yet.
+    another certificate, and a certificate that has expired, is not valid yet or is for clients.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class ServerTls:
             context.verify_mode = ssl.CERT_REQUIRED
         self.context = context
         """For sockets."""
-        _check_dates(certificate, key, self.certificate_pem, is_server=True)
+        _check_use(certificate, key, self.certificate_pem, is_server=True)
 
 
 class ClientTls:
@@ -76,7 +77,7 @@ class ClientTls:
             _trust(context, ca)
         if certificate is not None and key is not None:
             _load_identity(context, certificate, key)
-            _check_dates(certificate, key, self.certificate_pem or b"", is_server=False)
+            _check_use(certificate, key, self.certificate_pem or b"", is_server=False)
         self.context = context
         """For sockets."""
 
@@ -122,9 +123,9 @@ def _load_identity(context: ssl.SSLContext, certificate: FilePath, key: FilePath
         raise InvalidConfig(told) from error
 
 
-def _check_dates(certificate: FilePath, key: FilePath, pem: bytes, *, is_server: bool) -> None:
-    """Shows the certificate to somebody who trusts just this one, in memory: only its dates can
-    be wrong then."""
+def _check_use(certificate: FilePath, key: FilePath, pem: bytes, *, is_server: bool) -> None:
+    """Shows the certificate to somebody who trusts just this one, in memory: only its dates and
+    its use can be wrong then."""
     shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
     sees = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if is_server else ssl.PROTOCOL_TLS_SERVER)
     shows.check_hostname = sees.check_hostname = False
@@ -136,9 +137,8 @@ def _check_dates(certificate: FilePath, key: FilePath, pem: bytes, *, is_server:
         _load_identity(context, certificate, key)
     server, client = (shows, sees) if is_server else (sees, shows)
     code = _meet(server, client)
-    if code in (_EXPIRED, _NOT_YET):
-        when = "has expired" if code == _EXPIRED else "is not valid yet"
-        raise InvalidConfig(f"TLS certificate {os.fspath(certificate)!r} {when}")
+    if code in _FAULTS:
+        raise InvalidConfig(f"TLS certificate {os.fspath(certificate)!r} {_FAULTS[code]}")
 
 
 def _first(pem: bytes) -> str:

@@ -57,6 +57,7 @@ __all__ = [
     "Send",
     "SessionCommand",
     "SetSummary",
+    "Statistics",
     "Status",
     "StoreSummaries",
     "Submit",
@@ -320,6 +321,13 @@ class Delete(_SessionCommand, frozen=True, kw_only=True, tag="delete"):
     """Delete the session for good. Answered with null."""
 
 
+class Statistics(_Command, frozen=True, kw_only=True, tag="statistics"):
+    """What the service does now, with at most ``limit`` of its live sessions, those that run a
+    turn first. Answered with ServiceFigures."""
+
+    limit: int = 100
+
+
 SessionCommand: TypeAlias = (
     Open
     | Send
@@ -345,7 +353,7 @@ SessionCommand: TypeAlias = (
     | Close
     | Delete
 )
-Command: TypeAlias = SessionCommand | Create | ListSessions | Unsubscribe
+Command: TypeAlias = SessionCommand | Create | ListSessions | Statistics | Unsubscribe
 FromClient: TypeAlias = Hello | Ping | Pong | Goodbye | Command
 
 

@@ -75,6 +75,17 @@ def test_the_tables_say_what_they_are_worth(recording: Path) -> None:
     ]  # fmt: skip
 
 
+def test_markdown_has_a_line_a_policy_and_a_column_a_window(recording: Path) -> None:
+    done = lab("--markdown", *TWO, "--window", "16000", "--window", "200000", recording)
+    assert done.returncode == 0
+    _, _, head, line, balanced, full, _ = done.stdout.split("\n", 6)
+    assert head == "| policy | 16,000 | 200,000 |"
+    assert line == "| --- | --- | --- |"
+    assert balanced.startswith("| `balanced` | **")
+    assert "not sent" in full
+    assert full.endswith(", 100.0%** |")
+
+
 def test_a_folder_is_read_whole_and_summed(tmp_path: Path, recording: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from llmsession.cli import main, replayed
+from llmsession.session.config import CompactionConfig
 from llmsession.testing.drive import DriveOptions, DriveReport
 from llmsession.transcripts import Conversation, Note, write_own
 from llmsession.turns.usage import Usage
@@ -144,6 +145,7 @@ def test_the_options_reach_the_replay(
             seed=4,
             interrupt_every=9,
             interrupt_policy="keep_text",
+            compaction=CompactionConfig().checked(),
         )
     ]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmsession.compaction.extractive import compact_text, is_worth, summarise
+from llmsession.compaction.extractive import compact_text, is_extracted, is_worth, summarise
 
 LOG = (
     "$ pytest -q\n"
@@ -218,3 +218,10 @@ def test_only_a_shorter_text_is_worth_it() -> None:
     assert not is_worth("abc", 3)
     assert not is_worth("", 100)
     assert not is_worth("  ", 100)
+
+
+def test_an_extracted_summary_is_known_by_the_size_that_it_begins_with() -> None:
+    assert is_extracted(summary_of(LOG, max_chars=600), LOG)
+    assert is_extracted(summary_of(LOG, tool="bash", is_error=True, max_chars=600), LOG)
+    assert not is_extracted(summary_of(LOG, max_chars=600), LOG + "x")
+    assert not is_extracted("three tests failed", LOG)

@@ -260,7 +260,7 @@ def test_15_and_19_the_newest_message_is_always_shown() -> None:
     built.ask("THE NEWEST QUESTION " + "word " * 3_000)
     for limit in (1, 100, 500, 1_000, 4_000):
         for trigger in ("threshold", "window"):
-            plan = plan_for(built.messages, limit, trigger=trigger)  # type: ignore[arg-type]
+            plan = plan_for(built.messages, limit, trigger=trigger)
             view = View() if plan is None else View().applied(plan, len(built.messages))
             assert b"THE NEWEST QUESTION" in bytes(shown(built.messages, view).messages[-1].body)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from llmsession.compaction.plan import Plan
 from llmsession.compaction.view import View
-from llmsession.turns.records import Segment
+from llmsession.turns.records import Injected, Segment
 
 
 def plan(frontier: int, frozen: dict[str, str], *, voids_thinking: bool = True) -> Plan:
@@ -136,3 +136,83 @@ def test_whatever_plans_come_a_view_only_grows(plans: list[Plan]) -> None:
         assert {call: after.frozen[call] for call in view.frozen} == view.frozen
         assert set(after.frozen) == set(view.frozen) | set(coming.frozen)
         view = after
+
+
+# Segments, ranges, inputs and texts
+
+
+def parts(frontier: int = 0, **changes: Any) -> Plan:
+    return msgspec.structs.replace(plan(frontier, {}), **changes)
+
+
+FIRST, SECOND = Segment(4, "the first four"), Segment(8, "the first eight")
+
+
+def test_a_rewind_into_a_segment_shows_the_one_before_it() -> None:
+    view = View(segments=(FIRST, SECOND), thinking_from=10)
+    cut = view.clamped(7)
+    assert cut.segment == FIRST
+    assert (cut.start, cut.thinking_from, cut.version) == (4, 7, 1)
+    assert cut.clamped(3).segment is None
+    assert view.clamped(8).segment == SECOND
+
+
+def test_forgetting_drops_every_segment_and_what_belonged_to_its_calls() -> None:
+    view = View(
+        version=3,
+        frontier=9,
+        frozen={"a": "A", "b": "B"},
+        capped={"a": "A"},
+        inputs={"a": msgspec.Raw(b"1"), "b": msgspec.Raw(b"2")},
+        texts={"s/u1.0#0": "t"},
+        segments=(FIRST, SECOND),
+        omitted=((1, 3), (3, 9)),
+    )
+    left = view.without_head(5, 7, {"a"})
+    assert left == View(
+        version=4,
+        frontier=4,
+        frozen={"b": "B"},
+        inputs={"b": msgspec.Raw(b"2")},
+        omitted=((0, 4),),
+        thinking_from=7,
+    )
+
+
+def test_ranges_are_joined_where_they_touch_or_overlap() -> None:
+    view = View(omitted=((2, 4), (10, 12)))
+    after = view.applied(parts(omitted=((4, 6), (11, 15), (20, 20))), 30)
+    assert after.omitted == ((2, 6), (10, 15))
+    assert [at for at in range(18) if not after.shows(at)] == [*range(2, 6), *range(10, 15)]
+    assert after.clamped(12).omitted == ((2, 6), (10, 12))
+    assert after.clamped(10).omitted == ((2, 6),)
+
+
+def test_shortened_inputs_and_texts_never_change() -> None:
+    view = View(inputs={"a": msgspec.Raw(b"1")}, texts={"x#0": "old"})
+    coming = parts(inputs={"a": msgspec.Raw(b"2"), "b": msgspec.Raw(b"3")}, texts={"x#0": "new"})
+    after = view.applied(coming, 9)
+    assert after.inputs == {"a": msgspec.Raw(b"1"), "b": msgspec.Raw(b"3")}
+    assert after.texts == {"x#0": "old"}
+
+
+def test_every_kind_of_edit_leaves_out_the_thinking_that_was_bound_to_it() -> None:
+    edits: list[dict[str, Any]] = [
+        {"inputs": {"a": msgspec.Raw(b"1")}},
+        {"texts": {"x#0": "t"}},
+        {"segment": FIRST},
+        {"omitted": ((1, 2),)},
+        {"injected": (Injected(3, "note"),)},
+    ]
+    for edit in edits:
+        assert View().applied(parts(**edit), 9).thinking_from == 9
+        free = parts(**edit, voids_thinking=False)
+        assert View().applied(free, 9).thinking_from == 0
+    assert View().applied(parts(drops_thinking=True, voids_thinking=False), 9).thinking_from == 9
+
+
+def test_what_is_injected_is_replaced_as_a_whole() -> None:
+    view = View(injected=(Injected(3, "old"),))
+    assert view.applied(parts(), 9).injected == (Injected(3, "old"),)
+    assert view.applied(parts(injected=()), 9).injected == ()
+    assert view.clamped(2).injected == ()

@@ -90,6 +90,26 @@ def test_every_policy_sends_valid_requests_on_a_written_conversation(window: int
         assert each.row.invalid_requests == 0, (each.row.policy, each.faults)
 
 
+def one_by_one(steps: int) -> Recorded:
+    """Two calls a step, each in a reply of its own, and each result in a message of its own, as
+    some systems record them."""
+    talk = Recorded("claude-opus-4-6").ask("go")
+    for step in range(steps):
+        for part in "ab":
+            talk.reply([{"type": "text", "text": "a word " * 20}, call(f"{part}{step}")], None)
+        for part in "ab":
+            talk.answer(result(f"{part}{step}", f"row_of_{step}_{part} is here\n" * 40))
+    return talk.reply("done", None)
+
+
+@pytest.mark.parametrize("window", [6_000, 16_000])
+def test_every_policy_keeps_calls_with_results_that_were_recorded_one_by_one(window: int) -> None:
+    subjects = ready([one_by_one(40).done()])
+    policies = [make_policy(name) for name in policy_names()]
+    for each in compare("f", subjects, policies, [window]):
+        assert each.row.invalid_requests == 0, (each.row.policy, each.faults)
+
+
 def test_recorded_conversations_are_replayed_without_an_invalid_request(shared_data: Path) -> None:
     """A sample: a small recording of each source that has one."""
     compared = 0

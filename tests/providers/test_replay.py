@@ -258,3 +258,15 @@ async def test_recorded_sessions_play_with_the_same_content_in_every_block(
                 if not replies:
                     provider.rewind(number)
     assert {"text", "tool_use", "thinking"} <= kinds
+
+
+async def test_a_shared_replay_plays_every_session_the_same_by_its_turns() -> None:
+    provider = ReplayProvider(THREE_TURNS, shared=True)
+    assert await text(provider, 2, step=3) == "two c"
+    assert await text(provider, 1) == "one"  # of another session, or of one that came back
+    assert await text(provider, 2) == "two a"
+
+
+async def test_a_recording_that_repeats_begins_again_after_its_last_turn() -> None:
+    provider = ReplayProvider(THREE_TURNS, shared=True, exhausted="repeat")
+    assert [await text(provider, turn) for turn in (3, 4, 6)] == ["three", "one", "three"]

@@ -62,6 +62,8 @@ class Life:
         self.rng = random.Random(seed)
         self.changing = random.Random(f"{seed}/changes")
         self.compacting = random.Random(f"{seed}/compaction")
+        self.is_tight = seed % 3 == 0
+        """Is there little room, so that all means of our own policy are needed?"""
         self.turns = turns
         self.changes = changes
         self.quiet = quiet
@@ -81,12 +83,12 @@ class Life:
             reply += think("let me think about it", f"sig{rng.randrange(10**6)}")
         mark = f"mark{tag.turn}x"
         if rng.random() < 0.6:
-            more = self.compacting.choice(("", " and some more of them" * 60))
+            more = " and some more of them" * (150 if self.is_tight else 0)
             reply += say(f"{mark} some words on the way{more}")
         if rng.random() < (0.75 if tag.step < 4 else 0.2):
             for number in range(rng.randint(1, 4)):
                 given: dict[str, Any] = {"x": number, "mark": mark}
-                if self.compacting.random() < 0.1:
+                if self.is_tight and self.compacting.random() < 0.2:
                     given["text"] = f"{mark} " + "long argument " * 250
                 reply += call(rng.choice(TOOLS), given, id=f"call_{number}")
         elif not reply.blocks or rng.random() < 0.8:
@@ -97,7 +99,7 @@ class Life:
     def _usage(self, request: Request) -> Usage:
         """About what was sent, and mostly cached; or nonsense."""
         rng, few = self.compacting, self.rng.randrange(50)
-        if rng.random() < 0.3:
+        if not self.is_tight or rng.random() < 0.3:
             return Usage(input_tokens=few, output_tokens=3)
         tokens = int(len(request.encode()) / rng.choice((2.0, 2.7, 4.0)))
         return Usage(tokens // 10, 30, tokens * 8 // 10, tokens // 10)
@@ -158,7 +160,7 @@ class Life:
         return SessionConfig(
             model="m",
             tools=tuple(self.tools()),
-            window_tokens=self.compacting.choice((4_000, 4_000, 20_000)),
+            window_tokens=6_000 if self.is_tight else 20_000,
             max_tokens=1000,
             on_failure=rng.choice(("keep_steps", "drop")),
             limits=TurnLimits(
@@ -170,11 +172,9 @@ class Life:
         )
 
     def _compaction(self) -> CompactionConfig:
-        """Ours in a window that a turn fills, or old results alone, at marks near nothing."""
-        rng = self.compacting
+        is_patient = not self.is_tight or self.compacting.random() < 0.5
         return CompactionConfig(
-            policy=rng.choice(("balanced", "balanced", "swap_tool_results")),
-            schedule=rng.choice(("cache", "at_once")),
+            schedule="cache" if is_patient else "at_once",
             threshold=0.05,
             keep_recent_turns=1,
             keep_recent_steps=2,

@@ -79,7 +79,7 @@ def test_a_record_of_a_forgotten_turn_keeps_its_kind_and_place_and_says_nothing(
 
 def test_every_kind_of_record_that_a_turn_has_is_looked_at() -> None:
     of_turns = {type(each) for each in RECORDS.values() if r.turn_of(each) is not None}
-    assert of_turns - {type(each) for each in TOLD} == {r.TurnResumed}
+    assert of_turns - {type(each) for each in TOLD} == {r.TurnResumed, r.ContextWarned}
 
 
 def test_what_came_of_forgotten_calls_goes_and_of_others_stays() -> None:
@@ -214,5 +214,5 @@ def test_a_random_life_folds_to_the_same_state_whatever_is_taken_out_of_it() -> 
         run_virtually(BACKENDS[seed % 2], Life(seed, turns=5, changes=0.1, quiet=quiet))
     print(dict(forgetting.seen))
     assert forgetting.seen["compared"] >= 60
-    for state in ("receipts rewritten", "frozen kept"):
-        assert forgetting.seen[state] >= 5, state
+    assert forgetting.seen["receipts rewritten"] >= 5
+    assert forgetting.seen["frozen kept"] >= 2

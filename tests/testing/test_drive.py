@@ -218,7 +218,9 @@ async def test_a_turn_that_only_its_receipt_made_too_large_is_skipped_and_not_co
     assert (report.turns, report.history_equal) == (1, True)
 
 
-async def test_a_turn_larger_than_the_window_is_cut_in_the_context_and_whole_in_the_history() -> None:
+async def test_a_turn_larger_than_the_window_is_cut_in_the_context_and_whole_in_the_history() -> (
+    None
+):
     said = recording([[text("long " * 9000)], [text("b")]], [[text("c")], [text("d")]])
     driven = await drive(said, DriveOptions(window_tokens=8000))
     assert (driven.report.turns, driven.report.skipped) == (2, 0)

@@ -21,6 +21,7 @@ from llmsession import (
 from llmsession.store import MemoryStore
 from llmsession.testing.scripted import Script, ScriptedProvider
 from llmsession.transport import (
+    GrpcServer,
     Limits,
     ManagerInterface,
     Service,
@@ -78,10 +79,20 @@ async def tcp(manager: SessionManager, limits: Limits) -> AsyncIterator[Any]:
         yield service, lambda: connect(server.address, patience_s=PATIENCE_S)
 
 
+@asynccontextmanager
+async def grpc(manager: SessionManager, limits: Limits) -> AsyncIterator[Any]:
+    async with (
+        Service(manager, limits=limits) as service,
+        GrpcServer(service, "grpc://127.0.0.1:0") as server,
+    ):
+        yield service, lambda: connect(server.address, patience_s=PATIENCE_S)
+
+
 PLACES: dict[str, Callable[[SessionManager, Limits], AbstractAsyncContextManager[Any]]] = {
     "embedded": embedded,
     "unix": unix,
     "tcp": tcp,
+    "grpc": grpc,
 }
 
 

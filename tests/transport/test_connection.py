@@ -74,13 +74,15 @@ async def test_one_call_is_answered_without_the_outbox() -> None:
     counted = Counted()
     async with bare(["hello"], observer=counted) as on:
         content = msgspec.Raw(b'"hi"')
-        frame = await on.connection.call(w.Send(id=1, session="s", content=content))
+        frame = await on.connection.call(w.Send(id=1, session="s", content=content), 64)
         reply = w.decode_from_server(frame)
         assert isinstance(reply, w.Reply)
         assert msgspec.json.decode(reply.body, type=w.Taken) == w.Taken(1)
-        ended = w.decode_from_server(await on.connection.call(w.Outcome(id=2, session="s", turn=1)))
+        ended = w.decode_from_server(
+            await on.connection.call(w.Outcome(id=2, session="s", turn=1), 64)
+        )
         assert isinstance(ended, w.Reply)
-        wrong = w.decode_from_server(await on.connection.call(w.Status(id=3, session="t")))
+        wrong = w.decode_from_server(await on.connection.call(w.Status(id=3, session="t"), 64))
         assert isinstance(wrong, w.Error)
         assert wrong.code == "SessionNotFound"
         assert on.connection.take() is None

@@ -19,14 +19,11 @@ from llmsession import (
     MemoryStore,
     Overloaded,
     SessionConfig,
-    SessionExists,
     SessionManager,
-    SessionNotFound,
-    Unauthenticated,
     connect,
 )
 from llmsession.testing.scripted import ScriptedProvider, never, say
-from llmsession.transport import Credentials, Limits, Service, SocketServer
+from llmsession.transport import Limits, Service, SocketServer
 from llmsession.transport import wire as w
 from tests.transport.places import CONFIG, place_at, until
 from tests.transport.test_fuzz import HELLO, Raw
@@ -219,64 +216,6 @@ async def test_answers_that_nobody_reads_stop_the_reading_of_commands(tmp_path: 
         replies = [await peer.hear() for _ in range(2000)]
         assert [reply.id for reply in replies if isinstance(reply, w.Reply)] == list(range(2000))
         await peer.close()
-
-
-# Tenants.
-
-
-class Tokens:
-    """Two tenants, and an operator who sees all."""
-
-    def authenticate(self, credentials: Credentials) -> str | None:
-        try:
-            return {"a": "anna", "b": "bert", "op": None}[credentials.token or ""]
-        except KeyError:
-            raise Unauthenticated("the token is not known") from None
-
-
-async def test_a_tenant_sees_its_own_sessions_only(tmp_path: Path) -> None:
-    address = f"unix:{tmp_path}/s.sock"
-    async with (
-        asyncio.timeout(20),
-        SessionManager(provider=ScriptedProvider([]), store=MemoryStore()) as manager,
-        Service(manager, authenticator=Tokens()) as service,
-        SocketServer(service, address),
-        connect(address, token="a") as anna,
-        connect(address, token="b") as bert,
-        connect(address, token="op") as operator,
-    ):
-        hers = await anna.create(CONFIG, session_id="hers", labels={"x": "1"})
-        fork = await hers.fork(session_id="fork")
-        await fork.label({"y": "2"})
-        await bert.create(CONFIG, session_id="his")
-
-        async def seen(sessions: Any) -> list[str]:
-            return [row.session for row in await sessions.list()]
-
-        assert await seen(anna) == ["fork", "hers"]
-        assert await seen(bert) == ["his"]
-        assert await seen(operator) == ["fork", "hers", "his"]
-        for wrong in (bert.open("hers"), bert.delete("hers"), bert.open("fork")):
-            with pytest.raises(SessionNotFound) as caught:
-                await wrong
-        with pytest.raises(SessionNotFound) as missing:
-            await bert.open("fork2")
-        assert str(caught.value).replace("fork", "x") == str(missing.value).replace("fork2", "x")
-        stranger = await bert.open("his")
-        stranger.id = "hers"
-        for asked in (stranger.read_conversation(), stranger.send("x"), stranger.interrupt()):
-            with pytest.raises(SessionNotFound):
-                await asked
-        with pytest.raises(SessionNotFound):
-            await anext(stranger.subscribe(after=0))
-        with pytest.raises(InvalidInput):
-            await hers.label({"llmsession.tenant": "bert"})
-        with pytest.raises(SessionExists):
-            await bert.create(CONFIG, session_id="hers")
-        for token in ("c", None):
-            with pytest.raises(Unauthenticated):
-                async with connect(address, token=token):
-                    pass
 
 
 # Its end.

@@ -1,73 +1,218 @@
-"""TCP with TLS: the same messages, and nothing for those who do not speak it."""
+"""TLS and mTLS on both transports: who is trusted, who is not, and what is said about files."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives import serialization
 
-from llmsession import InvalidInput, SessionManager, Unreachable, connect
+from llmsession import InvalidConfig, InvalidInput, SessionManager, Unreachable, connect
 from llmsession.testing.scripted import ScriptedProvider
-from llmsession.transport import Service, SocketServer
+from llmsession.transport import (
+    ClientTls,
+    GrpcServer,
+    Limits,
+    ServerTls,
+    Service,
+    SocketServer,
+)
+from tests.transport.certificates import Authority
 from tests.transport.places import CONFIG
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for loopback that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = datetime.now(UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    encoding = serialization.Encoding.PEM
-    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (folder / "cert.pem").write_bytes(signed.public_bytes(encoding))
-    (folder / "key.pem").write_bytes(key.private_bytes(encoding, *plain))
-    return folder / "cert.pem", folder / "key.pem"
+SCHEMES = pytest.mark.parametrize("scheme", ["tcp", "grpc"])
 
 
-async def test_a_service_behind_tls_answers_who_trusts_it_and_nobody_else(tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(cert, key)
-    trusting = ssl.create_default_context(cafile=str(cert))
+@asynccontextmanager
+async def serving(scheme: str, tls: ServerTls | ssl.SSLContext) -> AsyncIterator[str]:
     async with (
         asyncio.timeout(30),
-        SessionManager(provider=ScriptedProvider(["hello"])) as manager,
-        Service(manager) as service,
-        SocketServer(service, "tcp://127.0.0.1:0", tls=server) as listening,
+        SessionManager(provider=ScriptedProvider(lambda request, tag: "hello")) as manager,
+        Service(manager, limits=Limits(hello_s=2.0)) as service,
     ):
-        async with connect(listening.address, tls=trusting) as sessions:
+        if scheme == "tcp":
+            async with SocketServer(service, "tcp://127.0.0.1:0", tls=tls) as sockets:
+                yield sockets.address
+        else:
+            assert isinstance(tls, ServerTls)
+            async with GrpcServer(service, "grpc://127.0.0.1:0", tls=tls) as server:
+                yield server.address
+
+
+async def server_tls(*files: Path, client_ca: Path | None = None) -> ServerTls:
+    return await asyncio.to_thread(ServerTls, *files, client_ca=client_ca)
+
+
+async def client_tls(
+    *, ca: Path, certificate: Path | None = None, key: Path | None = None
+) -> ClientTls:
+    return await asyncio.to_thread(ClientTls, ca=ca, certificate=certificate, key=key)
+
+
+async def is_let_in(address: str, tls: ClientTls | None) -> bool:
+    try:
+        async with connect(address, tls=tls) as sessions:
             session = await sessions.create(CONFIG)
             text = "x" * 1_000_000
             assert await (await session.send(text)).text() == "hello"
             assert (await session.read_conversation())[0].text == text
-        for tls in (ssl.create_default_context(), None):
-            with pytest.raises(Unreachable):
-                async with connect(listening.address, tls=tls):
-                    pass
-        with pytest.raises(InvalidInput):
-            async with connect(f"unix:{tmp_path}/s.sock", tls=trusting):
-                pass
+            return True
+    except Unreachable:
+        return False
+
+
+@SCHEMES
+async def test_a_service_behind_tls_answers_who_trusts_it_and_nobody_else(
+    tmp_path: Path, scheme: str
+) -> None:
+    ca = Authority(tmp_path)
+    other = Authority(tmp_path, "other")
+    trusting, doubting = await client_tls(ca=ca.path), await client_tls(ca=other.path)
+    async with serving(scheme, await server_tls(*ca.issue("server"))) as address:
+        assert await is_let_in(address, trusting)
+        assert not await is_let_in(address, doubting)
+        assert not await is_let_in(address, None)
+    with pytest.raises(InvalidInput):
+        async with connect(f"unix:{tmp_path}/s.sock", tls=trusting):
+            pass
+
+
+async def test_a_socket_takes_an_ssl_context_of_ones_own_and_grpc_does_not(tmp_path: Path) -> None:
+    ca = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*ca.issue("server"))
+    mine = ssl.create_default_context(cafile=str(ca.path))
+    async with serving("tcp", context) as address, connect(address, tls=mine) as sessions:
+        assert await sessions.list() == ()
+    with pytest.raises(InvalidInput, match="ClientTls"):
+        async with connect("grpc://127.0.0.1:1", tls=mine):
+            pass
+
+
+@SCHEMES
+async def test_with_mtls_only_a_certificate_of_the_right_authority_is_let_in(
+    tmp_path: Path,
+    scheme: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    ca, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    certificate, key = ca.issue("friend", client=True)
+    friend = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    # They are made of good files: a client that lies has no reason to check them.
+    certificate, key = stranger.issue("foe", client=True)
+    foe = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    expired = await expired_client(ca)
+    server = await server_tls(*ca.issue("server"), client_ca=ca.path)
+    async with serving(scheme, server) as address:
+        assert await is_let_in(address, friend)
+        told = caplog.records if scheme == "tcp" else []
+        told.clear()
+        for wrong, why in (
+            (await client_tls(ca=ca.path), "certificate"),
+            (foe, "certificate"),
+            (expired, "expired"),
+        ):
+            capfd.readouterr()
+            assert not await is_let_in(address, wrong)
+            if scheme == "tcp":
+                (line,) = told
+                assert (line.levelno, line.message) == (logging.WARNING, "connection.refused")
+                assert why in line.__dict__["why"]
+                told.clear()
+            else:  # gRPC's own code shakes hands, and writes its own line
+                assert "Handshake failed" in capfd.readouterr().err
+        assert await is_let_in(address, friend)
+
+
+async def expired_client(ca: Authority) -> ClientTls:
+    """What a client shows whose certificate was good when it started."""
+    certificate, key = ca.issue("late", client=True)
+    tls = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    certificate, key = ca.issue("late", client=True, begins_h=-2, ends_h=-1)
+    tls.certificate_pem, tls.key_pem = certificate.read_bytes(), key.read_bytes()
+    tls.context.load_cert_chain(certificate, key)
+    return tls
+
+
+@SCHEMES
+async def test_a_server_whose_certificate_has_expired_meanwhile_is_not_trusted(
+    tmp_path: Path, scheme: str
+) -> None:
+    ca = Authority(tmp_path)
+    tls = await server_tls(*ca.issue("server"))
+    certificate, key = ca.issue("server", begins_h=-2, ends_h=-1)
+    tls.certificate_pem, tls.key_pem = certificate.read_bytes(), key.read_bytes()
+    tls.context.load_cert_chain(certificate, key)
+    async with serving(scheme, tls) as address:
+        assert not await is_let_in(address, await client_tls(ca=ca.path))
+
+
+async def test_who_never_shakes_hands_is_dropped_and_holds_up_nobody(tmp_path: Path) -> None:
+    ca = Authority(tmp_path)
+    trusting = await client_tls(ca=ca.path)
+    async with serving("tcp", await server_tls(*ca.issue("server"))) as address:
+        host, _, port = address.removeprefix("tcp://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await is_let_in(address, trusting)
+        assert await reader.read() == b""  # after the time for a handshake
+        writer.close()
+        await writer.wait_closed()
+
+
+# Files. Each fault is one error that names the file and what is wrong with it.
+
+
+@pytest.mark.parametrize("client", [False, True])
+def test_each_fault_of_a_certificate_or_a_key_is_one_clear_error(
+    tmp_path: Path, client: bool
+) -> None:
+    ca = Authority(tmp_path)
+    certificate, key = ca.issue("mine", client=client)
+    _, another_key = ca.issue("another", client=client)
+    expired, expired_key = ca.issue("expired", begins_h=-2, ends_h=-1, client=client)
+    early, early_key = ca.issue("early", begins_h=1, ends_h=2, client=client)
+    other, other_key = ca.issue("other", client=not client)
+    empty, broken = tmp_path / "empty.pem", tmp_path / "broken.pem"
+    empty.write_text("")
+    broken.write_bytes(certificate.read_bytes().replace(b"M", b"N", 3))
+    locked = tmp_path / "locked.key"
+    loaded = serialization.load_pem_private_key(key.read_bytes(), None)
+    locked.write_bytes(
+        loaded.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    missing = tmp_path / "none.pem"
+    for files, said in (
+        ((missing, key), "none.pem.*No such file"),
+        ((certificate, missing), "none.pem.*No such file"),
+        ((empty, key), "empty.pem.*no certificate"),
+        ((broken, key), "broken.pem"),
+        ((certificate, empty), "empty.pem"),
+        ((certificate, another_key), "another.key.*does not belong to"),
+        ((certificate, locked), "locked.key.*passphrase"),
+        ((expired, expired_key), "expired.pem.*has expired"),
+        ((early, early_key), "early.pem.*not valid yet"),
+        ((other, other_key), "other.pem.*not for this use"),
+    ):
+        with pytest.raises(InvalidConfig, match=said):
+            if client:
+                ClientTls(certificate=files[0], key=files[1])
+            else:
+                ServerTls(*files)
+    with pytest.raises(InvalidConfig, match=r"none.pem.*No such file"):
+        ServerTls(certificate, key, client_ca=missing)
+    with pytest.raises(InvalidConfig, match="both"):
+        ClientTls(certificate=certificate)
+    good = ClientTls(certificate=certificate, key=key) if client else ServerTls(certificate, key)
+    assert good.certificate_pem == certificate.read_bytes()

@@ -21,9 +21,10 @@ from llmsession.compaction.boundaries import (
     shows_open_thinking,
 )
 from llmsession.compaction.cap import cap_text, other_blocks, result_text
-from llmsession.compaction.extractive import compact_text, is_worth, summarise
+from llmsession.compaction.extractive import compact_text, is_extracted, is_worth, summarise
+from llmsession.compaction.fold_code import folded_read
 from llmsession.compaction.plan import Budget, Plan, Wanted
-from llmsession.compaction.shorten import shorten_input, shorten_text
+from llmsession.compaction.shorten import KEPT_STRING_CHARS, shorten_input, shorten_text
 from llmsession.compaction.tokens import MESSAGE_OVERHEAD_TOKENS, shown_tokens, text_tokens_for
 from llmsession.compaction.view import View, text_key
 from llmsession.errors import InvalidConfig
@@ -36,6 +37,11 @@ SUMMARY_PERCENT, LEAST_SUMMARY_TOKENS, MOST_SUMMARY_TOKENS = 6, 250, 6_000
 """A segment's share of the limit, and its bounds."""
 LONG_INPUT_CHARS = 2_000
 RESULT_SUMMARY_CHARS = 600
+FOLD_CHARS = 1_500
+"""What a file of code declares. Of two sources of recordings twice as much of what is needed later
+is in that as in a summary of 600 characters (8 and 9 % of it, not 3 and 4), for 1 to 2 % more of
+the file's size. Over whole conversations it makes no difference that could be told: what is held
+differs by at most 0.4 points, the cost by 0.7 %, in either direction. So it is off."""
 LEAST_SHOWN_CHARS = 600
 """What a message that has to be cut is left with, at least: about 200 tokens."""
 _MILLION = 1_000_000
@@ -46,7 +52,8 @@ class Balanced(msgspec.Struct, frozen=True, kw_only=True):
 
     It begins above ``threshold`` of the limit and goes down to ``low``. Recent is what belongs
     to the newest ``keep_recent_turns`` turns and, of them, to the newest ``keep_recent_steps``
-    steps, as long as that is at most ``recent_share`` of the limit.
+    steps, as long as that is at most ``recent_share`` of the limit. With ``fold_code`` what was
+    read of a file of code becomes its signatures, where nobody gave a summary of it.
 
     Raises InvalidConfig, naming what cannot be.
     """
@@ -62,6 +69,7 @@ class Balanced(msgspec.Struct, frozen=True, kw_only=True):
     keep_recent_turns: int = 5
     keep_recent_steps: int | None = 20
     recent_share: float = 0.30
+    fold_code: bool = False
 
     def __post_init__(self) -> None:
         for name in ("threshold", "low", "recent_share"):
@@ -92,7 +100,7 @@ class Balanced(msgspec.Struct, frozen=True, kw_only=True):
         if opens and shows_open_thinking(view, messages, budget.committed):
             # Thinking has to open the loop, and an edit would take it away.
             return None
-        draft = _Draft(view, messages, budget)
+        draft = _Draft(view, messages, budget, folds_code=self.fold_code)
         forced = budget.trigger in ("window", "overflow")
         target = _share(budget.limit_tokens, self.low)
         recent = recent_from(
@@ -123,7 +131,10 @@ def _share(limit: int, share: float) -> int:
 class _Draft:
     """A plan while it is made. ``used`` is the request's size with all that is in it so far."""
 
-    def __init__(self, view: View, messages: Sequence[Message], budget: Budget) -> None:
+    def __init__(
+        self, view: View, messages: Sequence[Message], budget: Budget, *, folds_code: bool
+    ) -> None:
+        self._folds_code = folds_code
         self._view = view
         self._messages = messages
         self._budget = budget
@@ -152,7 +163,7 @@ class _Draft:
         self._turns: set[int] = set()
         self._wanted: Wanted | None = None
         self._first_edit = len(messages)
-        self._tools = {call.id: call.name for message in messages for call in message.tool_calls}
+        self._calls = {call.id: call for message in messages for call in message.tool_calls}
 
     def _size(self, at: int) -> int:
         budget = self._budget
@@ -194,12 +205,7 @@ class _Draft:
         if shown is None and others:
             profile = self._budget.profile
             flat_chars = int(profile.image_tokens * profile.chars_per_token)
-        summary = self._budget.summaries.get(call_id) or summarise(
-            text,
-            tool=self._tools.get(call_id),
-            is_error=bool(result.is_error),
-            max_chars=RESULT_SUMMARY_CHARS,
-        )
+        summary = self._summary(result, text)
         if summary is None and not others:
             return False
         if others:
@@ -210,6 +216,21 @@ class _Draft:
         self._freeze(call_id, compact)
         return True
 
+    def _summary(self, result: ToolResultBlock, text: str) -> str | None:
+        """The summary that was given; else signatures, if it is code; else one by rules."""
+        given = self._budget.summaries.get(result.tool_use_id)
+        call = self._calls.get(result.tool_use_id)
+        if self._folds_code and not result.is_error and (not given or is_extracted(given, text)):
+            folded = folded_read(text, call, max_chars=FOLD_CHARS)
+            if folded is not None:
+                return folded
+        return given or summarise(
+            text,
+            tool=call.name if call else None,
+            is_error=bool(result.is_error),
+            max_chars=RESULT_SUMMARY_CHARS,
+        )
+
     def shorten_inputs(self, end: int, target: int) -> None:
         """Long strings in the inputs of calls before *end* are shortened, the oldest first."""
         for at in range(self._start, end):
@@ -218,13 +239,15 @@ class _Draft:
             if self._shows(at) and self._messages[at].is_assistant:
                 self._shorten(at, LONG_INPUT_CHARS)
 
-    def _shorten(self, at: int, least_chars: int) -> None:
+    def _shorten(self, at: int, least_chars: int, string_chars: int = KEPT_STRING_CHARS) -> None:
         shortened = False
         for call in self._messages[at].content:
-            if not isinstance(call, ToolUseBlock) or call.id in self._shown.inputs:
+            if not isinstance(call, ToolUseBlock) or call.id in self._view.inputs:
                 continue
-            before = len(msgspec.json.encode(call.input))
-            shown = shorten_input(call.input) if before >= least_chars else None
+            before = len(self._inputs.get(call.id) or msgspec.json.encode(call.input))
+            if before < least_chars:
+                continue
+            shown = shorten_input(call.input, string_chars=string_chars)
             if shown is not None and len(shown) < before:
                 self._inputs[call.id] = self._shown.inputs[call.id] = shown
                 shortened = True
@@ -291,7 +314,7 @@ class _Draft:
         """Cut the message at *at* to about *share* tokens, none of its parts below
         *least_chars*. Parts that an earlier plan has cut stay as they are."""
         if self._messages[at].is_assistant:
-            self._shorten(at, 0)
+            self._shorten(at, 0, least_chars * KEPT_STRING_CHARS // LEAST_SHOWN_CHARS)
         parts = self._parts(at)
         lengths = [len(part.shown) for part in parts]
         # A little less: what is left out has to be told.

@@ -7,7 +7,6 @@ rewrite of the prompt's prefix each would cost its cache again and again.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from copy import copy
 
 import msgspec
 
@@ -23,7 +22,7 @@ from llmsession.turns.records import Injected
 from .prefixes import cut_at_most, latest_cut
 from .spans import beside_pins, left_out, newest_that_fit, pinned
 
-__all__ = ["Draft", "cut_ranges", "live_tail", "never_left_out", "summary_cut"]
+__all__ = ["Draft", "calls_before", "cut_ranges", "live_tail", "never_left_out", "summary_cut"]
 
 
 class Draft:
@@ -60,7 +59,8 @@ class Draft:
 
     def fork(self) -> Draft:
         """Another draft that begins with what this one has."""
-        other = copy(self)
+        other = object.__new__(Draft)
+        other.__dict__.update(self.__dict__)
         other.shown = msgspec.structs.replace(
             self.shown,
             frozen=dict(self.shown.frozen),
@@ -250,8 +250,15 @@ class Draft:
 def live_tail(messages: Sequence[Message]) -> int:
     """Where what the model has not answered yet begins: the last message, and the calls that its
     results answer."""
-    last = len(messages) - 1
-    return max(0, last - 1 if last > 0 and messages[last].tool_results else last)
+    return calls_before(messages, len(messages) - 1)
+
+
+def calls_before(messages: Sequence[Message], at: int) -> int:
+    """Where the calls stand that the results at *at* answer; *at* itself if there are none.
+    Recorded results may stand in several messages."""
+    while at > 0 and messages[at].tool_results:
+        at -= 1
+    return max(0, at)
 
 
 def never_left_out(messages: Sequence[Message]) -> frozenset[int]:

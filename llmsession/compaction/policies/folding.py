@@ -11,7 +11,12 @@ from typing import ClassVar
 
 import msgspec
 
-from llmsession.compaction.boundaries import has_own_words, must_wait, newest_request
+from llmsession.compaction.boundaries import (
+    has_own_words,
+    must_wait,
+    newest_request,
+    safe_cuts,
+)
 from llmsession.compaction.cap import other_blocks
 from llmsession.compaction.file_calls import command_of, file_call
 from llmsession.compaction.plan import Budget, Plan
@@ -20,7 +25,7 @@ from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
-from .drafts import Draft, cut_ranges, live_tail, never_left_out
+from .drafts import Draft, calls_before, cut_ranges, live_tail, never_left_out
 from .limits import reached
 
 __all__ = [
@@ -139,7 +144,7 @@ class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
         """What to fold so that the request has about *room* tokens."""
         messages, sizes = draft.messages, draft.sizes
         kept = {at for at in range(draft.start, len(messages)) if has_own_words(messages[at])}
-        kept |= {at - 1 for at in kept if messages[at].tool_results}
+        kept |= {each for at in kept for each in range(calls_before(messages, at), at)}
         kept |= never_left_out(messages)
         # What comes first opens a turn, and a context begins with that.
         kept.add(next(at for at, size in enumerate(sizes) if size or at in kept))
@@ -256,9 +261,8 @@ def _leave_out(draft: Draft, kept: frozenset[int], target: int) -> int:
     opens = draft.budget.profile.thinking_opens_tool_loop
     at = draft.start
     while at < len(messages) and draft.used > target:
-        end = at + 1
-        if messages[at].tool_calls and end < len(messages) and messages[end].tool_results:
-            end += 1
+        # Recorded results may stand one by one, and so may the parts of a reply.
+        end = next(safe_cuts(messages, at + 1, len(messages)), len(messages))
         # As in ``cut_ranges``: what follows must not join the results before.
         joins = opens and at > 0 and draft.shows(at - 1) and messages[at - 1].tool_results
         if draft.shows(at) and not joins and kept.isdisjoint(range(at, end)):

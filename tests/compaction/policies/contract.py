@@ -11,22 +11,29 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from llmsession.compaction.boundaries import newest_request
 from llmsession.compaction.plan import Budget, Plan, Policy, Wanted
 from llmsession.compaction.policies import Balanced
-from llmsession.compaction.projection import Projector, is_thinking
+from llmsession.compaction.projection import is_thinking
 from llmsession.compaction.segments import extracted_segment, with_segment, without_title
 from llmsession.compaction.tokens import frame_tokens
-from llmsession.compaction.validity import Checker, Violation
 from llmsession.compaction.view import View, text_key
-from llmsession.turns.blocks import TextBlock, encode_blocks
+from llmsession.turns.blocks import TextBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Segment, Trigger
 from llmsession.turns.request import Request
+from tests.compaction.policies.moments import (
+    Eyes,
+    Moment,
+    again_under,
+    asking,
+    moment_of,
+    with_trigger,
+)
 from tests.compaction.policies.transcripts import Talked, contents_of
 
 __all__ = [
@@ -73,46 +80,6 @@ class Breach(AssertionError):
         self.rule = rule
 
 
-class Eyes:
-    """What is sent of a conversation, and whether it is valid; with the memory of a session."""
-
-    def __init__(self, talked: Talked) -> None:
-        self._talked = talked
-        self._joined, self._apart = Projector(), Projector()
-        self._checker = Checker(talked.profile)
-
-    def sent(self, messages: Sequence[Message], view: View) -> Request:
-        """The request."""
-        return self._joined.project(messages, view, self._talked.profile, self._talked.frame)
-
-    def apart(self, messages: Sequence[Message], view: View) -> Request:
-        """The request with neighbours of one role apart."""
-        profile = msgspec.structs.replace(self._talked.profile, merges_roles=False)
-        return self._apart.project(messages, view, profile, self._talked.frame)
-
-    def violations(
-        self, request: Request, messages: Sequence[Message], view: View
-    ) -> Sequence[Violation]:
-        """What *request* breaks."""
-        found = self._checker.check(request)
-        if self._talked.profile.binds_thinking:
-            edited = view.edited_from(messages)
-            found += self._checker.check_against_history(
-                request, messages, view.thinking_from, edited
-            )
-        return found
-
-
-class Moment(NamedTuple):
-    """A policy that is asked for a plan."""
-
-    eyes: Eyes
-    talked: Talked
-    messages: tuple[Message, ...]
-    view: View
-    budget: Budget
-
-
 def exempt_from(policy: object) -> frozenset[str]:
     """The rules that *policy* declares itself exempt from."""
     return frozenset(getattr(policy, "exempt", frozenset()))
@@ -130,7 +97,7 @@ def live(policy: Policy, talked: Talked, limit_percent: int, depth: Depth) -> No
     for stop in talked.stops:
         messages = talked.messages[: stop.at]
         depth["asked"] += 1
-        moment = _moment(
+        moment = moment_of(
             eyes,
             talked,
             messages,
@@ -151,7 +118,7 @@ def live(policy: Policy, talked: Talked, limit_percent: int, depth: Depth) -> No
         if trigger is None:
             continue
         depth["due"] += trigger == "threshold"
-        moment = _with_trigger(moment, trigger)
+        moment = with_trigger(moment, trigger)
         plan = _planned(policy, moment, exempt)
         if plan is None:
             continue
@@ -161,7 +128,7 @@ def live(policy: Policy, talked: Talked, limit_percent: int, depth: Depth) -> No
         _heed(_breaches(moment, plan, filled, after), exempt)
         view = _settled(policy, moment, after, exempt)
         if limit_percent < RESCUED_BELOW_PERCENT:
-            view = _rescued(_again(moment, view), depth)
+            view = _rescued(again_under(moment, view), depth)
     if contents_of(talked.messages) != talked.contents and "G1" not in exempt:
         raise Breach("G1", "the content of a message is another one")
 
@@ -170,23 +137,6 @@ def _heed(breaches: Iterator[Breach], exempt: frozenset[str]) -> None:
     for breach in breaches:
         if breach.rule not in exempt:
             raise breach
-
-
-def _moment(
-    eyes: Eyes, talked: Talked, messages: tuple[Message, ...], view: View, budget: Budget
-) -> Moment:
-    used = budget.frame_tokens + budget.size(messages, view)
-    budget = msgspec.structs.replace(budget, used_tokens=used)
-    return Moment(eyes, talked, messages, view, budget)
-
-
-def _with_trigger(moment: Moment, trigger: Trigger) -> Moment:
-    return moment._replace(budget=msgspec.structs.replace(moment.budget, trigger=trigger))
-
-
-def _again(moment: Moment, view: View) -> Moment:
-    """The same moment with what is used counted anew, under another view."""
-    return _moment(moment.eyes, moment.talked, moment.messages, view, moment.budget)
 
 
 def _trigger(policy: Policy, moment: Moment) -> Trigger | None:
@@ -404,22 +354,12 @@ def _frees_what_it_says(filled: Plan | None, moment: Moment, after: View) -> Ite
 
 
 def _request_is_right(moment: Moment, view: View) -> Iterator[Breach]:
-    messages = _asking(moment.messages)
+    messages = asking(moment.messages)
     request = moment.eyes.sent(messages, view)
     yield from frame_stays(moment.talked, request)
     yield from _is_valid(moment, request, messages, view)
     yield from _newest_words_shown(moment, view, request)
     yield from order_kept(moment.messages, moment.eyes.apart(moment.messages, view))
-
-
-def _asking(messages: tuple[Message, ...], *, new_turn: bool = False) -> tuple[Message, ...]:
-    """The messages of the next request: after an assistant's word a new turn begins."""
-    if messages and messages[-1].is_user and not new_turn:
-        return messages
-    number = messages[-1].turn + 1 if messages else 1
-    body = encode_blocks("and now?")
-    ask = Message(id="s/next", session="s", turn=number, role="user", body=body)
-    return (*messages, ask)
 
 
 def frame_stays(talked: Talked, request: Request) -> Iterator[Breach]:
@@ -480,7 +420,7 @@ def _can_be_rewound(moment: Moment, after: View) -> Iterator[Breach]:
         if cut == len(messages):
             continue
         view = after.clamped(cut)
-        rest = _asking(messages[:cut], new_turn=True)
+        rest = asking(messages[:cut], new_turn=True)
         for breach in _is_valid(moment, moment.eyes.sent(rest, view), rest, view):
             # A turn that was stopped within its tool loop is open again, and its thinking is
             # void since a plan that was made when it was not: no policy can foresee that.
@@ -495,7 +435,7 @@ def _settled(policy: Policy, moment: Moment, after: View, exempt: frozenset[str]
     """*after*, looked at once more without new messages: nothing may change any more. A policy
     that is exempt from that goes on until it does not, and never grows what is shown."""
     for number in range(SETTLES_WITHIN):
-        again = _again(moment, after)
+        again = again_under(moment, after)
         if not _asks_again(policy, again):
             return after
         plan = policy.plan(after, moment.messages, again.budget)
@@ -521,7 +461,7 @@ def _rescued(moment: Moment, depth: Depth) -> View:
     budget = moment.budget
     if budget.used_tokens <= budget.limit_tokens:
         return moment.view
-    moment = _with_trigger(moment, "window")
+    moment = with_trigger(moment, "window")
     plan = Balanced().plan(moment.view, moment.messages, moment.budget)
     depth["rescued"] += plan is not None
     return moment.view if plan is None else _applied(_filled(plan, moment), moment)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from llmsession.compaction.extractive import summarise
 from llmsession.compaction.plan import Budget, Plan
 from llmsession.compaction.policies import Balanced
 from llmsession.compaction.projection import project
@@ -100,6 +101,52 @@ def test_a_summary_that_is_there_is_shown_and_else_one_is_extracted() -> None:
     assert plan.frozen["c1"].endswith("what the first one said")
     assert "300 lines" in plan.frozen["c2"]
     assert 'recall(id="c2")' in plan.frozen["c2"]
+
+
+CODE = "".join(f"def function_{n}() -> None:\n{OUTPUT[:340]}" for n in range(15))
+
+
+def reading_code(path: str = "a.py", *, is_error: bool = False) -> Talk:
+    built = Talk()
+    built.ask()
+    read = {"type": "tool_use", "id": "c1", "name": "read_file", "input": {"path": path}}
+    built.add("assistant", [read])
+    built.add("user", [result_block("c1", CODE, is_error=is_error)])
+    built.reply()
+    built.ask()
+    return built
+
+
+def compacted_read(built: Talk, policy: Balanced, **changes: Any) -> str:
+    plan = planned(built, 2_000, policy=policy, trigger="asked", **changes)
+    assert plan is not None
+    return plan.frozen["c1"]
+
+
+FOLDS = Balanced(keep_recent_turns=1, fold_code=True)
+
+
+def test_code_that_was_read_becomes_its_signatures_if_that_is_asked_for() -> None:
+    shown = compacted_read(reading_code(), FOLDS)
+    assert 'recall(id="c1")' in shown
+    assert "\n295: def function_14() -> None:" in shown
+    assert "function_14" not in compacted_read(reading_code(), Balanced(keep_recent_turns=1))
+
+
+def test_a_fold_stands_for_the_extracted_summary_but_not_for_one_that_was_given() -> None:
+    extracted = summarise(CODE, max_chars=600)
+    assert extracted is not None
+    shown = compacted_read(reading_code(), FOLDS, summaries={"c1": extracted})
+    assert "def function_14" in shown
+    shown = compacted_read(reading_code(), FOLDS, summaries={"c1": "fifteen functions"})
+    assert shown.endswith("\nfifteen functions")
+
+
+def test_what_is_no_code_or_failed_is_summarised_all_the_same() -> None:
+    for built in (reading_code("notes.txt"), reading_code(is_error=True)):
+        shown = compacted_read(built, FOLDS)
+        assert "lines left out" in shown
+        assert "declares" not in shown
 
 
 def test_a_result_that_would_not_become_shorter_stays() -> None:

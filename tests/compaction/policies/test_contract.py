@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from msgspec.structs import replace
 
-from llmsession.compaction.boundaries import newest_request
+from llmsession.compaction.boundaries import must_wait, newest_request
 from llmsession.compaction.plan import Budget, Plan, Policy, Wanted
 from llmsession.compaction.policies import make_policy, policy_names
 from llmsession.compaction.projection import project
@@ -174,6 +174,8 @@ class Bad(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_due(used_tokens, limit_tokens)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
         return self.does(view, messages, budget)
 
 

@@ -11,6 +11,7 @@ from llmsession.compaction.policies.reads import (
     BATCH_BYTES,
     DUPLICATE_NOTICE,
     OUTDATED_NOTICE,
+    Removal,
     drop_duplicate_reads,
     removals,
     saved_enough,
@@ -174,7 +175,8 @@ def test_an_undo_shows_exactly_what_was_replaced_since_then() -> None:
         msgspec.structs.replace(message, created_at=float(at))
         for at, message in enumerate(built.messages)
     ]
-    view, log = View(), []
+    view = View()
+    log: list[Removal] = []
     for end in (5, 9):  # after the second read, and after the fourth
         plan = asked(DEDUPE, messages[:end], 1_000, view)
         assert plan is not None

@@ -273,7 +273,16 @@ def test_nothing_is_swapped_while_the_open_turn_must_keep_its_thinking() -> None
 
 def test_at_a_turn_boundary_thinking_is_no_obstacle() -> None:
     built = long_turn(4, thinking="hm")
+    built.reply()
     assert set(planned(built, STEPS_1, profile=OPENS).frozen) == {"c1", "c2", "c3"}
+
+
+def test_a_turn_that_was_stopped_within_its_loop_keeps_its_thinking() -> None:
+    # What is said next joins the results, so the loop goes on in the next turn.
+    built = long_turn(4, thinking="hm")
+    assert STEPS_1.plan(View(), built.messages, budget(built, profile=OPENS)) is None
+    built.ask("next")
+    assert STEPS_1.plan(View(), built.messages, budget(built, profile=OPENS)) is None
 
 
 def test_an_open_turn_without_thinking_is_compacted() -> None:

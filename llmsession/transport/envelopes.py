@@ -1,0 +1,75 @@
+"""Between the envelopes of gRPC and the messages of the wire: the JSON inside is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import InvalidInput, ProtocolError
+
+from . import wire as w
+from .v1.session_pb2 import Command, Envelope
+
+__all__ = ["answer_envelope", "command_in", "event_envelope", "type_of"]
+
+_ENVELOPED = {"type", "id", "session", "command_id"}
+_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def type_of(call: str) -> str:
+    """The type on the wire of the command that *call* is: ``open_calls`` of ``OpenCalls``."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in call).removeprefix("_")
+
+
+def command_in(call: str, id: int, request: Command) -> w.Command:
+    """The command that *request* is, as *call*. Raises InvalidInput."""
+    named: dict[str, Any] = {"type": type_of(call), "id": id}
+    if request.session:
+        named["session"] = request.session
+    if request.command_id:
+        named["command_id"] = request.command_id
+    try:
+        fields = _fields.decode(request.body or b"{}")
+        if again := fields.keys() & _ENVELOPED:
+            told = ", ".join(sorted(again))
+            raise InvalidInput(f"the body has {told}, which the call and its envelope say")
+        message = w.decode_from_client(msgspec.json.encode({**named, **fields}))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ProtocolError) as error:
+        raise InvalidInput(f"the body is no JSON object: {error}") from error
+    if isinstance(message, w.Error):
+        raise InvalidInput(message.message)
+    assert isinstance(message, w.Command)
+    return message
+
+
+class _Named(msgspec.Struct):
+    """What answers have of the fields that an envelope has, too."""
+
+    session: str = ""
+    turn: int | None = None
+
+
+def answer_envelope(call: str, command: w.Command, reply: w.Reply) -> Envelope:
+    """The answer to *command*, as *call*."""
+    try:
+        named = msgspec.json.decode(reply.body, type=_Named)
+    except msgspec.ValidationError:
+        named = _Named()
+    session = named.session or getattr(command, "session", None) or ""
+    return Envelope(
+        session=session, kind=type_of(call), turn=named.turn or 0, body=bytes(reply.body)
+    )
+
+
+def event_envelope(event: w.Event) -> Envelope:
+    """*event*, whose body stays as it is, byte for byte."""
+    return Envelope(
+        session=event.session,
+        seq=event.seq,
+        kind=event.kind,
+        turn=event.turn or 0,
+        body=bytes(event.body),
+        offset=event.offset,
+        calls=[bytes(each) for each in event.calls],
+    )

@@ -1,0 +1,23 @@
+"""What systemd is told of a service that it started with ``Type=notify``."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+__all__ = ["notify"]
+
+
+def notify(environ: Mapping[str, str], state: str) -> None:
+    """Tell *state*, ``READY=1``, ``STOPPING=1`` or ``RELOADING=1``, to whoever *environ* says
+    listens; nobody may, and nothing is raised. It does not wait."""
+    where = environ.get("NOTIFY_SOCKET", "")
+    if where[:1] not in ("/", "@"):
+        return
+    if state == "RELOADING=1":  # a new moment, so that it can be told from an old one
+        state += f"\nMONOTONIC_USEC={time.monotonic_ns() // 1000}"
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.setblocking(False)
+        channel.sendto(state.encode(), where.replace("@", "\0", 1) if where[0] == "@" else where)

@@ -1,0 +1,1 @@
+"""Generated from proto/llmsession/v1/session.proto: make stubs."""

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from llmsession.compaction.plan import Plan
+from llmsession.compaction.policies.drafts import (
+    Draft,
+    cut_ranges,
+    live_tail,
+    never_left_out,
+    summary_cut,
+)
+from llmsession.compaction.tokens import context_tokens
+from llmsession.compaction.view import View
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Injected
+from tests.compaction.conversations import result_block, talk, text
+from tests.compaction.policies.asked import PLAIN, a_budget
+
+OPENS = replace(PLAIN, thinking_opens_tool_loop=True)
+
+
+def drafted(messages: list[Message], view: View | None = None, **fields: object) -> Draft:
+    view = view or View()
+    return Draft(view, messages, a_budget(messages, 10_000, view, **fields))
+
+
+def test_a_draft_without_changes_is_no_plan() -> None:
+    assert drafted(talk(3).messages).plan("mine", "nothing") is None
+
+
+def test_what_is_used_is_what_the_plan_comes_to() -> None:
+    messages = talk(4).messages
+    draft = drafted(messages, used=9_000)
+    rest = 9_000 - context_tokens(messages, View(), PLAIN)
+    (result,) = messages[2].tool_results
+    assert draft.freeze(2, result, "short")
+    draft.omit([(4, 8)])
+    draft.inject([Injected(8, "a note")], instead_of="a note")
+    plan = draft.plan("mine", "this and that", one=1, none=0)
+    assert plan is not None
+    view = View().applied(plan, len(messages))
+    assert plan.tokens_after == context_tokens(messages, view, PLAIN)
+    # A note is estimated as a message of its own.
+    assert draft.used == rest + plan.tokens_after + 4
+    assert plan.figures == {"one": 1}
+    assert plan.frontier == 3
+    assert plan.reason == "9,000 of 10,000 tokens used; this and that"
+    assert plan.turns_compacted == 2
+
+
+def test_nothing_grows_and_what_was_decided_stays() -> None:
+    messages = talk(2).messages
+    (first,), (second,) = messages[2].tool_results, messages[6].tool_results
+    draft = drafted(messages, View(frontier=3, frozen={"c1": "decided"}))
+    assert not draft.freeze(2, first, "x")
+    assert not draft.freeze(6, second, "x" * 1_000)
+    assert draft.freeze(6, second, "x" * 900)
+    assert draft.freeze(6, second, "x" * 100)
+    assert not draft.freeze(6, second, "x" * 500)
+    assert not draft.shorten(0, 0, "go on and on")
+
+
+def test_a_fork_changes_nothing_of_what_it_was_made_from() -> None:
+    messages = talk(2).messages
+    draft = drafted(messages)
+    other = draft.fork()
+    (result,) = messages[2].tool_results
+    other.freeze(2, result, "x")
+    other.omit([(4, 8)])
+    assert draft.plan("mine", "nothing") is None
+    assert draft.used == drafted(messages).used
+
+
+def test_the_plan_of_another_policy_is_taken_over() -> None:
+    messages = talk(3).messages
+    draft = drafted(messages)
+    other = Plan(
+        policy="other", frontier=3, frozen={"c1": "short"}, reason="", tokens_before=0,
+        tokens_after=0, omitted=((4, 8),), injected=(Injected(-1, "known"),),
+    )  # fmt: skip
+    draft.absorb(other)
+    plan = draft.plan("mine", "both")
+    assert plan is not None
+    assert (plan.policy, plan.frozen, plan.omitted) == ("mine", other.frozen, other.omitted)
+    assert plan.injected == other.injected
+    assert draft.used == context_tokens(messages, View().applied(plan, 12), PLAIN)
+
+
+def test_what_is_injected_takes_the_place_of_its_own_kind_only() -> None:
+    messages = talk(1).messages
+    view = View(injected=(Injected(-1, "mine: a"), Injected(0, "other")))
+    draft = drafted(messages, view)
+    draft.inject([Injected(2, "mine: b")], instead_of="mine:")
+    assert draft.shown.injected == (Injected(0, "other"), Injected(2, "mine: b"))
+    draft.inject([Injected(-1, "mine: a")], instead_of="mine:")
+    assert draft.plan("mine", "as before") is None
+
+
+def test_the_live_tail_is_the_last_message_and_the_calls_that_it_answers() -> None:
+    built = talk(2)
+    assert live_tail(built.messages) == 7
+    built.ask()
+    assert live_tail(built.messages) == 8
+    built.step("x")
+    assert live_tail(built.messages) == 9
+    # Recorded results may stand one by one.
+    built.add("user", [result_block("c3", "x")])
+    assert live_tail(built.messages) == 9
+    assert live_tail([]) == 0
+
+
+def test_the_newest_request_and_a_word_among_results_with_its_calls_are_never_left_out() -> None:
+    built = talk(2)
+    built.ask()
+    built.step("x")
+    built.messages.pop()
+    built.add("user", [result_block("c3", "x"), text("wait")])
+    built.step("x")
+    built.step("x")
+    assert never_left_out(built.messages) == {8, 9, 10, 13, 14}
+
+
+def test_ranges_split_no_call_from_its_results_and_go_around_what_is_kept() -> None:
+    built = talk(4)  # four messages a turn: a request, a call, its result, an answer
+    draft = drafted(built.messages)
+    assert cut_ranges(draft, 0, 12, {4}) == ((0, 4), (5, 12))
+    assert cut_ranges(draft, 2, 10, ()) == ((3, 9),)
+    assert cut_ranges(draft, 2, 3, ()) == ()
+
+
+def test_where_thinking_opens_a_tool_loop_nothing_follows_on_results() -> None:
+    draft = drafted(talk(4).messages, profile=OPENS)
+    assert cut_ranges(draft, 3, 8, ()) == ((4, 8),)
+
+
+def test_a_summary_ends_before_the_newest_request_and_there_with_an_answer() -> None:
+    built = talk(3)
+    built.ask()
+    assert summary_cut(drafted(built.messages), 7) == 7
+    assert summary_cut(drafted(built.messages), 6) == 5
+    assert summary_cut(drafted(built.messages), 99) == 12
+    assert summary_cut(drafted(built.messages, profile=OPENS, committed=12), 7) == 4
