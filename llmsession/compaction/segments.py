@@ -57,6 +57,9 @@ def _count(messages: Sequence[Message]) -> str:
     return f"{len(messages):,} {'message' if len(messages) == 1 else 'messages'} without words."
 
 
+PIN_CHARS = 100
+
+
 def with_segment(
     plan: Plan,
     segment: Segment | None,
@@ -107,12 +110,14 @@ def _with_pin(
     """All that is injected beside a new summary up to *upto*. An earlier pin goes with the earlier
     summary; what it says of a request that is still the newest is said on."""
     before = view.injected if plan.injected is None else plan.injected
-    said = {message.text for message in messages[: view.start] if message.is_user}
-    pins = [each for each in before if each.at >= 0 and each.text in said]
+    # A long one may be shortened: its head says whose it is.
+    said = {message.text[:PIN_CHARS] for message in messages[: view.start] if message.is_user}
+    pins = [each for each in before if each.at >= 0 and each.text[:PIN_CHARS] in said]
     newest = newest_request(messages)
     if pins and pinned is None and newest is not None and newest < view.start:
         words = messages[newest].text
-        pinned = next((Injected(upto, words) for each in pins if each.text == words), None)
+        same = (each.text for each in pins if each.text[:PIN_CHARS] == words[:PIN_CHARS])
+        pinned = next((Injected(upto, text) for text in same), None)
     after = tuple(each for each in before if each not in pins)
     after += (pinned,) if pinned else ()
     return plan.injected if after == before else after

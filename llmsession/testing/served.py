@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from llmsession.errors import InvalidInput
 
-__all__ = ["ServedProgram", "serving"]
+__all__ = ["ServedProgram", "free_port", "serving"]
 
 START_S = 60.0
 """How long a service may take to be ready, on a machine that has much to do."""
@@ -142,3 +143,10 @@ async def serving(
     finally:
         with anyio.CancelScope(shield=True):
             await program.end()
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens at now, to be asked for again after a restart."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

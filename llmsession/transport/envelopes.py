@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 
-from llmsession.errors import InvalidInput, ProtocolError
+from llmsession.errors import InvalidInput, InvalidMessage, ProtocolError
+from llmsession.turns.blocks import encode_json
 
 from . import wire as w
 from .v1.session_pb2 import Command, Envelope
@@ -30,17 +32,32 @@ def command_in(call: str, id: int, request: Command) -> w.Command:
     if request.command_id:
         named["command_id"] = request.command_id
     try:
-        fields = _fields.decode(request.body or b"{}")
+        fields = _fields_of(request.body or b"{}")
         if again := fields.keys() & _ENVELOPED:
             told = ", ".join(sorted(again))
             raise InvalidInput(f"the body has {told}, which the call and its envelope say")
         message = w.decode_from_client(msgspec.json.encode({**named, **fields}))
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ProtocolError) as error:
+    except (msgspec.MsgspecError, RecursionError, ProtocolError) as error:
         raise InvalidInput(f"the body is no JSON object: {error}") from error
     if isinstance(message, w.Error):
         raise InvalidInput(message.message)
     assert isinstance(message, w.Command)
     return message
+
+
+def _fields_of(body: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        return _fields.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        if b"\\ud" not in body and b"\\uD" not in body:
+            raise
+    # A lone surrogate: it is replaced, as in every text.
+    try:
+        return _fields.decode(encode_json(json.loads(body)))
+    except (ValueError, InvalidMessage) as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 class _Named(msgspec.Struct):
@@ -57,9 +74,8 @@ def answer_envelope(call: str, command: w.Command, reply: w.Reply) -> Envelope:
     except msgspec.ValidationError:
         named = _Named()
     session = named.session or getattr(command, "session", None) or ""
-    return Envelope(
-        session=session, kind=type_of(call), turn=named.turn or 0, body=bytes(reply.body)
-    )
+    turn = named.turn or getattr(command, "turn", None) or 0
+    return Envelope(session=session, kind=type_of(call), turn=turn, body=bytes(reply.body))
 
 
 def event_envelope(event: w.Event) -> Envelope:

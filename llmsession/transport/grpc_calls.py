@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 import msgspec
@@ -31,9 +31,16 @@ __all__ = ["Calls"]
 
 IDLE_S = 60.0
 """How long a client of single calls is known after its last one."""
-READS = {"Conversation", "Context", "Status", "Usage", "OpenCalls", "Summary", "List"}
+READS = {"Conversation", "Context", "Status", "Usage", "OpenCalls", "Summary", "List", "Statistics"}
 """What is asked again without harm, so it waits where the client does not take its answers."""
 GOING_DOWN = "the service goes down"
+
+
+T = TypeVar("T")
+
+
+def _nothing() -> None:
+    """Nobody waits for an outbox that stays empty."""
 
 
 class _Caller:
@@ -118,8 +125,10 @@ class Calls(SessionServiceServicer):
             if self._closing:
                 raise Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S)
             return await work(peer, _token_of(call))
-        except (grpc.aio.BaseError, grpc.aio.AbortError):
-            raise  # gRPC's own: the call is over
+        except grpc.aio.AbortError:
+            raise
+        except (grpc.aio.BaseError, asyncio.InvalidStateError):
+            return None  # the call is over: nobody is there to be answered
         except Exception as error:
             told = self._service.told(error)
             if isinstance(told, Unauthenticated):
@@ -136,7 +145,7 @@ class Calls(SessionServiceServicer):
                 # Before anything is read: who is not let in costs no memory.
                 self._service.authenticate(peer, token)
             try:
-                carried = GrpcPeer(self._service, call, peer, token)
+                carried = self._room_for(lambda: GrpcPeer(self._service, call, peer, token))
             except Overloaded as error:
                 await call.write(Frames(frames=[w.encode(to_wire(error))]))
                 return
@@ -173,12 +182,7 @@ class Calls(SessionServiceServicer):
     def _caller(self, peer: str, token: str | None) -> _Caller:
         caller = self._callers.get((peer, token))
         if caller is None:
-            try:
-                connection = self._service.connect(peer, lambda: None, token)
-            except Overloaded:
-                if not self._let_idle_go():
-                    raise
-                connection = self._service.connect(peer, lambda: None, token)
+            connection = self._room_for(lambda: self._service.connect(peer, _nothing, token))
             try:
                 connection.welcome()
             except BaseException:
@@ -186,6 +190,15 @@ class Calls(SessionServiceServicer):
                 raise
             caller = self._callers[peer, token] = _Caller(connection)
         return caller
+
+    def _room_for(self, connect: Callable[[], T]) -> T:
+        """What *connect* makes; clients of single calls that have gone quiet make room for it."""
+        try:
+            return connect()
+        except Overloaded:
+            if not self._let_idle_go():
+                raise
+        return connect()
 
     def _let_idle_go(self) -> bool:
         idle = [key for key, caller in self._callers.items() if not caller.open_calls]
@@ -203,7 +216,7 @@ class Calls(SessionServiceServicer):
     async def Subscribe(self, request: Command, call: Any) -> None:
         async def work(peer: str, token: str | None) -> None:
             woken = asyncio.Event()
-            connection = self._service.connect(peer, woken.set, token)
+            connection = self._room_for(lambda: self._service.connect(peer, woken.set, token))
             self._peers.add(connection)
             try:
                 connection.welcome()
@@ -250,7 +263,7 @@ def _single(name: str) -> Callable[[Calls, Command, Any], Awaitable[Envelope]]:
 SINGLE = (
     "Create", "Open", "Send", "Submit", "Interrupt", "Outcome", "Conversation", "Context",
     "Status", "Usage", "OpenCalls", "Summary", "Compact", "Clear", "Rewind", "Forget", "Fork",
-    "Label", "Configure", "StoreSummaries", "SetSummary", "Close", "List", "Delete",
+    "Label", "Configure", "StoreSummaries", "SetSummary", "Close", "List", "Delete", "Statistics",
 )  # fmt: skip
 for _name in SINGLE:
     setattr(Calls, _name, _single(_name))

@@ -134,7 +134,8 @@ def server_options(limits: Limits) -> list[tuple[str, Any]]:
         ("grpc.max_receive_message_length", limits.frame_bytes + ENVELOPE_BYTES),
         ("grpc.max_send_message_length", -1),  # a reply may be a whole context
         ("grpc.max_concurrent_streams", limits.open_requests_per_connection),
-        ("grpc.max_allowed_incoming_connections", limits.connections),
+        # More than are let in: those that are too many are told so, not only cut off.
+        ("grpc.max_allowed_incoming_connections", 2 * limits.connections + 64),
         ("grpc.server_handshake_timeout_ms", int(limits.hello_s * 1000)),
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms),

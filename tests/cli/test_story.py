@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +17,7 @@ from llmsession.transcripts import Conversation, write_own
 from tests.testing.conversations import call, recording, result, text
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "recordings").glob("*.jsonl"))
+WAIT_S = 50
 
 
 def tell(*files: Path) -> int:
@@ -21,28 +28,77 @@ def tell(*files: Path) -> int:
     return 0
 
 
-@pytest.fixture(params=["80", "60"])
-def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setenv("COLUMNS", request.param)
-    return int(request.param)
+@pytest.fixture
+def room() -> Iterator[Path]:
+    """A folder for the story's own, with a path that is short enough for a socket."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
 
 
-def test_the_story_shows_the_interrupt_the_receipt_each_swap_and_the_recall(
-    columns: int, capsys: pytest.CaptureFixture[str]
+def started(room: Path, columns: int) -> subprocess.Popen[str]:
+    """The story, told by a process of its own."""
+    environ = os.environ | {"COLUMNS": str(columns), "TMPDIR": str(room), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "llmsession", "story", *map(str, EXAMPLES)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environ,
+        start_new_session=True,
+    )
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def pid_in(told: str) -> int:
+    return int(told.partition("pid ")[2].partition(",")[0])
+
+
+def test_the_story_shows_the_interrupt_the_receipt_each_swap_the_recall_and_the_restart(
+    room: Path,
 ) -> None:
-    assert tell(*EXAMPLES) == 0
-    told, err = capsys.readouterr()
-    assert err == ""
+    with started(room, 60) as story:
+        told, err = story.communicate(timeout=WAIT_S)
+    assert (story.returncode, err) == (0, "")
     assert "recorded replies, no model" in told
-    assert "history is base: True" in told
+    assert "the history is as it was: True" in told
     assert "- deploy (call_1)" in told
     # The second one comes after the turn was committed, and is told all the same.
     assert told.count("swapped ") == 2
     assert "returned whole: True" in told
+    assert f"kill -9 {pid_in(told)}" in told
+    joined = " ".join(told.split())
+    assert joined.count("subscribers resumed, one end at each (committed)") == 3
+    assert joined.count("all as in the log: True") == 3
     assert all(path.name in told for path in EXAMPLES)
     bars = [line for line in told.splitlines() if "█" in line]
-    assert len(bars) >= 10
-    assert all(line.endswith(" of 44,000 tokens") and len(line) <= columns for line in bars)
+    assert len(bars) >= 6
+    assert all(line.endswith(" of 44,000 tokens") and len(line) <= 60 for line in bars)
+    assert list(room.iterdir()) == []
+    assert not is_there(pid_in(told))
+
+
+def test_ctrl_c_in_the_middle_leaves_no_process_and_no_file(room: Path) -> None:
+    with started(room, 80) as story:
+        assert story.stdout is not None
+        told = ""
+        for line in story.stdout:
+            told += line
+            if line.startswith("step "):
+                break
+        assert list(room.iterdir()) != []
+        os.killpg(story.pid, signal.SIGINT)  # as a terminal does: to the service, too
+        rest, err = story.communicate(timeout=WAIT_S)
+    assert (story.returncode, err) == (130, "")
+    assert "kill -9" not in rest
+    assert list(room.iterdir()) == []
+    assert not is_there(pid_in(told))
 
 
 def test_a_file_that_cannot_be_read_is_one_line_that_names_it(

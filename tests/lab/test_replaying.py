@@ -184,12 +184,22 @@ def test_what_does_not_fit_beside_the_context_cannot_be_recalled() -> None:
 
 
 def test_what_was_recalled_is_held_until_the_next_rewrite() -> None:
-    talk = long_talk(24)
-    talk.ask().reply([{"type": "text", "text": "value_2_30"}, call("d1")], None)
-    talk.answer(result("d1", "short")).reply([{"type": "text", "text": "value_2_31"}], None)
-    found = lived(talk, Cuts(percent=30), 24_000)
-    assert found.recalls == found.recallable > 0
-    assert found.held > 0
+    class Twice(Cuts, frozen=True):
+        name: ClassVar[str] = "twice"
+
+        def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+            return Cuts.plan(self, view, messages, budget) if len(messages) in (5, 11) else None
+
+    talk = Recorded("claude-opus-4-6").ask("go").reply([call("c1")], None)
+    talk.answer(result("c1", "row_of_it col_of_it key_of_it\n" + "some words\n" * 400))
+    for step, said in enumerate(["-", "row_of_it", "col_of_it", "-", "key_of_it"], 2):
+        talk.reply([{"type": "text", "text": said}, call(f"c{step}")], None)
+        talk.answer(result(f"c{step}", "other words\n" * 400))
+    found = lived(talk.reply("done", None), Twice(percent=1, figures=AT_ONCE), 40_000)
+    assert [step.rewritten for step in found.steps] == [at in (3, 6) for at in range(7)]
+    # Recalled for the row, still there for the column; gone for the key, which comes later.
+    assert (found.needs, found.held, found.recallable) == (3, 2, 1)
+    assert found.recalls == 1
 
 
 def test_a_summary_that_a_model_would_write_is_written_by_rules() -> None:

@@ -18,12 +18,16 @@ class Named(ScriptedProvider):
 
     def __init__(self, name: str, *, fails: bool = False) -> None:
         super().__init__(lambda request, tag: f"I am {name}", profile=PROFILE)
-        self.name = name
-        self.closed = 0
+        self._name = name
+        self.times_closed = 0
         self._fails = fails
 
+    @property
+    def name(self) -> str:
+        return self._name
+
     async def aclose(self) -> None:
-        self.closed += 1
+        self.times_closed += 1
         if self._fails:
             raise OSError("it broke")
 
@@ -46,7 +50,7 @@ async def test_each_model_is_answered_by_the_longest_beginning() -> None:
                 session = await manager.create(SessionConfig(model=model))
                 assert await (await session.send("who?")).text() == f"I am {name}"
                 assert session.conversation()[-1].provider == name
-    assert [each.closed for each in (a, b, rest)] == [1, 1, 1]
+    assert [each.times_closed for each in (a, b, rest)] == [1, 1, 1]
 
 
 async def test_a_model_that_nobody_answers_is_refused_where_it_is_configured() -> None:
@@ -73,7 +77,7 @@ async def test_all_are_closed_once_though_one_fails_and_one_has_two_routes() -> 
     routed = RoutedProvider({"a": broken, "b": twice, "c": twice})
     with pytest.raises(OSError, match="it broke"):
         await routed.aclose()
-    assert (broken.closed, twice.closed) == (1, 1)
+    assert (broken.times_closed, twice.times_closed) == (1, 1)
 
 
 def test_without_a_route_there_is_nothing_to_do() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,29 +12,11 @@ import pytest
 
 from llmsession import SqliteStore, TurnAborted, connect, records
 from llmsession.transport import RemoteManager
+from tests.transport.killing import killed, started
 from tests.transport.places import CONFIG
 from tests.transport.served_program import REPLY
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-async def started(folder: Path) -> asyncio.subprocess.Process:
-    program = [sys.executable, "-m", "tests.transport.served_program"]
-    arguments = [str(folder / "s.sock"), str(folder / "sessions.db")]
-    process = await asyncio.create_subprocess_exec(
-        *program, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"ready\n"
-    return process
-
-
-async def killed(process: asyncio.subprocess.Process) -> None:
-    os.kill(process.pid, signal.SIGKILL)
-    await process.communicate()
-
 
 class Client:
     """Sends and watches, and keeps what it saw."""

@@ -33,13 +33,13 @@ def test_without_tables_those_answer_that_there_is_a_key_for() -> None:
 
 
 def test_without_a_key_there_is_nobody() -> None:
-    with pytest.raises(InvalidConfig, match="^no provider: set ANTHROPIC_API_KEY"):
+    with pytest.raises(InvalidConfig, match=r"^no provider: set ANTHROPIC_API_KEY"):
         make_providers(ServerConfig(), {"ANTHROPIC_API_KEY": ""})
 
 
 def test_a_key_is_read_from_the_variable_that_is_named() -> None:
     asked = config(mine={"kind": "anthropic", "key_env": "MY_KEY"})
-    with pytest.raises(InvalidConfig, match="^providers.mine: no key: set MY_KEY$"):
+    with pytest.raises(InvalidConfig, match=r"^providers\.mine: no key: set MY_KEY$"):
         make_providers(asked, ANTHROPIC)
     provider, _ = make_providers(asked, {"MY_KEY": "sk-mine"})
     assert isinstance(provider, AnthropicProvider)

@@ -30,11 +30,16 @@ from llmsession.compaction.view import View, text_key
 from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message
+from llmsession.turns.records import Injected
+
+from .prefixes import pin_of
 
 __all__ = ["Balanced"]
 
 SUMMARY_PERCENT, LEAST_SUMMARY_TOKENS, MOST_SUMMARY_TOKENS = 6, 250, 6_000
 """A segment's share of the limit, and its bounds."""
+PINNED_PERCENT = 20
+"""So much of the limit may the newest request take that is said again behind a summary."""
 LONG_INPUT_CHARS = 2_000
 RESULT_SUMMARY_CHARS = 600
 FOLD_CHARS = 1_500
@@ -55,10 +60,14 @@ class Balanced(msgspec.Struct, frozen=True, kw_only=True):
     steps, as long as that is at most ``recent_share`` of the limit. With ``fold_code`` what was
     read of a file of code becomes its signatures, where nobody gave a summary of it.
 
+    Exempt from G5 where the newest request alone takes over a fifth of the limit: it is shown by
+    head and tail then, which is better than not to go on.
+
     Raises InvalidConfig, naming what cannot be.
     """
 
     name: ClassVar[str] = "balanced"
+    exempt: ClassVar[frozenset[str]] = frozenset({"G5"})
     shares: ClassVar[tuple[str, ...]] = (
         "threshold", "low", "keep_recent_turns", "keep_recent_steps",
     )  # fmt: skip
@@ -266,11 +275,29 @@ class _Draft:
             return
         earlier = self._view.segment.text if self._view.segment else ""
         most_tokens = max(1, room * 1000 // max(1, self._budget.scale_permille))
-        self._wanted = Wanted(first=self._start, upto=cut, most_tokens=most_tokens, earlier=earlier)
+        pinned = self._pinned(cut)
+        self._wanted = Wanted(
+            first=self._start, upto=cut, most_tokens=most_tokens, earlier=earlier, pinned=pinned
+        )
         self._turns.update(message.turn for message in self._messages[self._start : cut])
-        self.used = self._after(cut, room)
+        self.used = self._after(cut, room) + self._told(pinned)
         self.sizes[:cut] = [0] * cut
         self._start, self._first_edit = cut, 0
+
+    def _pinned(self, cut: int) -> Injected | None:
+        """The newest request, if it stands before *cut*: said once more behind the summary, or its
+        head and tail where it is long."""
+        pinned = pin_of(self._messages, cut)
+        if pinned is None:
+            return None
+        chars_per_token = self._budget.profile.chars_per_token
+        most_chars = int(self._budget.limit_tokens * PINNED_PERCENT // 100 * chars_per_token)
+        return Injected(pinned.at, shorten_text(pinned.text, max(LEAST_SHOWN_CHARS, most_chars)))
+
+    def _told(self, pinned: Injected | None) -> int:
+        if pinned is None:
+            return 0
+        return self._budget.scaled(text_tokens_for(pinned.text, self._budget.profile))
 
     def _after(self, cut: int, room: int) -> int:
         """The size with a summary of *room* tokens in place of what stands before *cut*."""

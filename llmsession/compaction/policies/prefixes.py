@@ -27,6 +27,7 @@ __all__ = [
     "cut_at_least",
     "cut_at_most",
     "latest_cut",
+    "pin_of",
     "request_starts",
     "summary_plan",
     "told_tokens",
@@ -83,12 +84,12 @@ def latest_cut(
         end = min(end, budget.committed)  # what opens the loop stays
     newest = newest_request(messages)
     shown = newest is not None and view.start <= newest < end
-    if newest is not None and shown and not (pins and _pin(messages, end)):
+    if newest is not None and shown and not (pins and pin_of(messages, end)):
         end = newest
     return cut_at_most(messages, end)
 
 
-def _pin(messages: Sequence[Message], upto: int) -> Injected | None:
+def pin_of(messages: Sequence[Message], upto: int) -> Injected | None:
     """The user's newest words, if they stand before *upto* and are all there is."""
     newest = newest_request(messages)
     if newest is None or newest >= upto:
@@ -131,7 +132,7 @@ def summary_plan(
         return None
     sizes = sizes_in_budget(view, messages, budget)
     source = sum(sizes[:upto]) + told_tokens(view, budget)
-    pinned = _pin(messages, upto) if pins else None
+    pinned = pin_of(messages, upto) if pins else None
     twice = text_tokens_for(pinned.text, budget.profile) if pinned else 0
     room = min(most_tokens, (source - budget.scaled(twice)) // 2)
     most_tokens = room * 1000 // max(1, budget.scale_permille)

@@ -168,6 +168,11 @@ class SessionServiceStub(object):
                 request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
                 response_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
                 _registered_method=True)
+        self.Statistics = channel.unary_unary(
+                '/llmsession.v1.SessionService/Statistics',
+                request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
+                response_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
+                _registered_method=True)
 
 
 class SessionServiceServicer(object):
@@ -340,6 +345,12 @@ class SessionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Statistics(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SessionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -470,6 +481,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
+                    request_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.FromString,
+                    response_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.SerializeToString,
+            ),
+            'Statistics': grpc.unary_unary_rpc_method_handler(
+                    servicer.Statistics,
                     request_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.FromString,
                     response_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.SerializeToString,
             ),
@@ -1178,6 +1194,33 @@ class SessionService(object):
             request,
             target,
             '/llmsession.v1.SessionService/Delete',
+            llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
+            llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Statistics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmsession.v1.SessionService/Statistics',
             llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
             llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
             options,

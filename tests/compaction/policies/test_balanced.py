@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from llmsession.compaction.extractive import summarise
 from llmsession.compaction.plan import Budget, Plan
 from llmsession.compaction.policies import Balanced
-from llmsession.compaction.projection import project
+from llmsession.compaction.projection import Frame, project
+from llmsession.compaction.segments import with_segment
 from llmsession.compaction.tokens import context_tokens
 from llmsession.compaction.view import View
 from llmsession.errors import InvalidConfig
@@ -361,3 +362,47 @@ def test_the_figure_of_what_stays_in_the_cache_is_what_stands_before_the_first_e
 def test_settings_that_cannot_be_are_refused_by_name(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig, match=next(iter(settings))):
         Balanced(**settings)
+
+
+@pytest.mark.parametrize("words", [5, 20_000])
+def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: int) -> None:
+    """Agents do two hundred steps for one request: a summary within the turn must not lose it."""
+    built = Talk()
+    built.ask("first of all find " + "the word " * words + "and mend it")
+    for _ in range(60):
+        built.step("x" * 900)  # too short for summaries of their own
+    policy = Balanced(keep_recent_steps=5)
+    plan = planned(built, 12_000, policy=policy, committed=0, trigger="window")
+    assert plan is not None
+    assert plan.wanted is not None
+    pinned = plan.wanted.pinned
+    assert pinned is not None
+    assert pinned.at == plan.wanted.upto
+    if words == 5:
+        assert pinned.text == built.messages[0].text
+    else:  # over a fifth of the limit: its head and its tail
+        assert pinned.text.startswith("first of all find the word")
+        assert pinned.text.endswith("and mend it")
+        assert len(pinned.text) < 12_000
+    asked = budget(built.messages, View(), 12_000, committed=0)
+    segment = Segment(plan.wanted.upto, "a summary", "extractive")
+    filled = with_segment(plan, segment, View(), built.messages, asked)
+    assert filled is not None
+    view = View().applied(filled, len(built.messages))
+    sent = project(built.messages, view, PROFILE, Frame(model="m", max_tokens=10))
+    said = msgspec.json.decode(sent.messages[0].body)
+    assert [block["text"] for block in said] == ["a summary", pinned.text]
+    # A second summary says it on, once.
+    more = Talk()
+    more.messages, more.turn, more.calls = list(built.messages), built.turn, built.calls
+    for _ in range(60):
+        more.step("y" * 900)
+    second = planned(more, 12_000, view=view, policy=policy, committed=0, trigger="window")
+    assert second is not None
+    assert second.wanted is not None
+    later = Segment(second.wanted.upto, "another summary", "extractive")
+    now = with_segment(second, later, view, more.messages, asked)
+    assert now is not None
+    shown = view.applied(now, len(more.messages))
+    assert [each.text for each in shown.injected] == [pinned.text]
+    assert shown.injected[0].at == second.wanted.upto

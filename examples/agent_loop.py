@@ -1,0 +1,102 @@
+"""An agent loop on asyncio: the model asks for tools, this program runs them, until it is done.
+
+    python examples/agent_loop.py
+
+It runs offline: a script stands in for the model. For a real one, give AnthropicProvider() or
+OpenAIProvider() to the manager, and the name of a model to the configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+from llmsession import (
+    LLMSession,
+    Provider,
+    SessionConfig,
+    SessionManager,
+    SqliteStore,
+    Tool,
+    ToolResult,
+    ToolUse,
+)
+from llmsession.testing.scripted import ScriptedProvider, call, say
+from llmsession.turns.previews import TextDelta
+
+STOCK = {"apples": 3, "pears": 0}
+
+
+def count(fruit: str) -> str:
+    """What the tool does: any function of yours."""
+    if fruit not in STOCK:
+        raise KeyError(f"there are no {fruit} in the list")
+    return str(STOCK[fruit])
+
+
+TOOLS: dict[str, Callable[..., str]] = {"count": count}
+CONFIG = SessionConfig(
+    model="scripted-model",
+    system="You keep the stock of a fruit shop.",
+    tools=[
+        Tool(
+            name="count",
+            description="How many of a fruit are in stock.",
+            input_schema={
+                "type": "object",
+                "properties": {"fruit": {"type": "string"}},
+                "required": ["fruit"],
+            },
+        )
+    ],
+)
+
+
+def scripted() -> Provider:
+    """A stand-in for a model. It answers as it is told here, whatever it is asked."""
+    return ScriptedProvider(
+        [
+            say("I look. ") + call("count", {"fruit": "apples"}) + call("count", {"fruit": "figs"}),
+            say("There are 3 apples, and figs are not in the list."),
+        ]
+    )
+
+
+async def answer(session: LLMSession, question: str) -> str:
+    """The answer to *question*; what the model says on the way is printed as it comes."""
+    turn = await session.send(question)
+    async for event in turn:
+        if isinstance(event, TextDelta):
+            print(event.text, end="", flush=True)
+        elif isinstance(event, ToolUse):
+            result = await run_tool(event)
+            await session.submit_tool_results([result])
+    print()
+    return await turn.text()
+
+
+async def run_tool(call: ToolUse) -> ToolResult:
+    """The result of a call. What fails is told to the model, which may know better."""
+    try:
+        told = await asyncio.to_thread(TOOLS[call.name], **call.input)
+    except Exception as error:
+        print(f"\n  {call.name}({call.input}) failed: {error}")
+        return ToolResult(call.id, f"{type(error).__name__}: {error}", is_error=True)
+    print(f"\n  {call.name}({call.input}) = {told}")
+    # The summary is what the model is shown later, when the context is full.
+    return ToolResult(call.id, told, compact_summary=f"{call.input}: {told}")
+
+
+async def main(database: str) -> None:
+    async with SessionManager(provider=scripted(), store=SqliteStore(database)) as manager:
+        session = await manager.create(CONFIG)
+        await answer(session, "How many apples and figs are there?")
+        status, usage = session.status(), session.usage()
+        print(
+            f"{status.turns} turn, {status.messages} messages, {usage.total.output_tokens} tokens"
+        )
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "agent_loop.db"))

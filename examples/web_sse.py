@@ -1,0 +1,140 @@
+"""A web application that streams replies to a browser by server-sent events, with Starlette.
+
+    pip install starlette uvicorn
+    uvicorn --factory examples.web_sse:application     # then open http://127.0.0.1:8000
+
+It runs offline: a script stands in for the model. A browser that loses its connection comes back
+with the id of the last event it saw, and misses nothing: the id is a cursor in the session's log.
+Closing the page interrupts nothing; the button does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from llmsession import (
+    LLMSession,
+    Provider,
+    SessionConfig,
+    SessionError,
+    SessionManager,
+    SessionNotFound,
+    Store,
+    records,
+)
+from llmsession.errors import InvalidInput, Refused
+from llmsession.testing.scripted import ScriptedProvider, say
+from llmsession.turns.previews import TextDelta
+
+CONFIG = SessionConfig(model="scripted-model")
+PAGE = """<!doctype html><title>llmsession</title>
+<pre id=said></pre><form id=ask><input name=text autofocus> <button>send</button></form>
+<button id=stop>interrupt</button><script>
+const id = location.hash.slice(1) || crypto.randomUUID(); location.hash = id
+const post = (path, body) => fetch(`/sessions/${id}/${path}`, {method: "POST", body})
+const show = text => document.getElementById("said").append(text)
+document.getElementById("ask").onsubmit = event => {
+  event.preventDefault(); show("\\n> " + event.target.text.value + "\\n")
+  post("turns", JSON.stringify({text: event.target.text.value, command_id: crypto.randomUUID()}))
+  event.target.reset()
+}
+document.getElementById("stop").onclick = () => post("interrupt")
+const events = new EventSource(`/sessions/${id}/events`)
+events.addEventListener("text", event => show(JSON.parse(event.data).text))
+events.addEventListener("turn.aborted", () => show("\\n(interrupted)\\n"))
+</script>"""
+
+
+async def page(request: Request) -> Response:
+    return HTMLResponse(PAGE)
+
+
+async def the_session(request: Request) -> LLMSession:
+    """The session of the path; the first one who names it creates it."""
+    manager: SessionManager = request.app.state.manager
+    try:
+        return await manager.open(request.path_params["id"])
+    except SessionNotFound:
+        return await manager.create(
+            CONFIG, session_id=request.path_params["id"], command_id="created-by-the-web"
+        )
+
+
+async def send(request: Request) -> Response:
+    """Answers when the turn is durable. A repeat with the same command_id does nothing."""
+    session, asked = await the_session(request), json.loads(await request.body())
+    turn = await session.send(asked["text"], command_id=asked.get("command_id"))
+    return JSONResponse({"turn": turn.id.number}, status_code=202)
+
+
+async def interrupt(request: Request) -> Response:
+    outcome = await (await the_session(request)).interrupt()
+    return JSONResponse({"result": outcome.result})
+
+
+async def events(request: Request) -> Response:
+    session = await the_session(request)
+    seen = request.headers.get("last-event-id", "0")
+    after = int(seen) if seen.isdecimal() else 0
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(
+        stream(session, after), media_type="text/event-stream", headers=headers
+    )
+
+
+async def stream(session: LLMSession, after: int) -> AsyncIterator[str]:
+    """What the session publishes after *after*. Only durable events have an id: who comes back
+    asks for what follows the last one."""
+    subscription = session.subscribe(after=after)
+    try:
+        async for event in subscription:
+            if isinstance(event, TextDelta):
+                yield written("text", {"turn": event.turn.__int__(), "text": event.text})
+            elif isinstance(event, records.RecordBase):
+                kind = str(event.__struct_config__.tag)
+                yield written(kind, {"turn": getattr(event, "turn", None)}, event.seq)
+    finally:
+        subscription.close()
+
+
+def written(kind: str, fields: Mapping[str, Any], seq: int | None = None) -> str:
+    numbered = f"id: {seq}\n" if seq is not None else ""
+    return f"{numbered}event: {kind}\ndata: {json.dumps(fields)}\n\n"
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """What went wrong, as HTTP says it: the caller's fault, not now, or ours."""
+    status = 400 if isinstance(error, InvalidInput) else 409 if isinstance(error, Refused) else 503
+    return JSONResponse({"error": type(error).__name__, "told": str(error)}, status_code=status)
+
+
+def application(provider: Provider | None = None, store: Store | None = None) -> Starlette:
+    """The application; its sessions live as long as it does."""
+    answers = provider or ScriptedProvider(
+        lambda request, tag: say("This is a script, and no model. ").slow(0.05, delta_chars=4)
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with SessionManager(provider=answers, store=store) as manager:
+            app.state.manager = manager
+            yield
+
+    return Starlette(
+        routes=[
+            Route("/", page),
+            Route("/sessions/{id}/turns", send, methods=["POST"]),
+            Route("/sessions/{id}/interrupt", interrupt, methods=["POST"]),
+            Route("/sessions/{id}/events", events),
+        ],
+        exception_handlers={SessionError: refused},
+        lifespan=lifespan,
+    )

@@ -1,0 +1,121 @@
+"""Part 5 of ``llmsession story``: the service is killed in the middle of a turn, and comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import anyio
+from rich.console import Console
+
+from llmsession.session.config import SessionConfig
+from llmsession.testing.served import ServedProgram
+from llmsession.transport.interface import ManagerInterface, SessionInterface
+from llmsession.turns import records as r
+from llmsession.turns.previews import TextDelta
+
+from .story_recordings import LONG
+
+__all__ = ["tell_kill"]
+
+NAMES = ("red", "green", "blue")
+STREAMED_CHARS = 200
+"""So much of each reply has come at everybody when the service is killed."""
+
+
+class _News:
+    """Something has changed; somebody waits until it is enough."""
+
+    def __init__(self) -> None:
+        self._changed = anyio.Event()
+
+    def tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
+
+
+class _Subscriber:
+    """Somebody who follows a session, whatever becomes of the service."""
+
+    def __init__(self, session: SessionInterface, way: str) -> None:
+        self.session = session
+        self.way = way
+        self.chars = 0
+        self.records: list[r.Record] = []
+        self.ended = anyio.Event()
+
+    async def follow(self, tell: Callable[[], None]) -> None:
+        events = self.session.subscribe(after=0)
+        async for event in events:
+            if isinstance(event, TextDelta):
+                self.chars += len(event.text)
+            elif isinstance(event, r.RecordBase):
+                self.records.append(event)
+                if r.is_terminal(event):
+                    self.ended.set()
+            tell()
+
+
+async def tell_kill(
+    console: Console, service: ServedProgram, ways: Mapping[str, ManagerInterface]
+) -> bool:
+    """Kill *service* while three replies stream, start it, and let everybody go on; *ways* are
+    clients, by transport. Says whether everybody saw what the log holds."""
+    console.print("\n[bold]5. The service is killed in the middle of a turn[/]")
+    config = SessionConfig(model=LONG, recovery="resume")
+    sessions = next(iter(ways.values()))
+    for name in NAMES:
+        await sessions.create(config, session_id=name)
+    followers = [
+        _Subscriber(await client.open(name), way) for way, client in ways.items() for name in NAMES
+    ]
+    async with anyio.create_task_group() as group:
+        news = _News()
+        for each in followers:
+            group.start_soon(each.follow, news.tell)
+        for name in NAMES:
+            await (await sessions.open(name)).send("Tell me something long.")
+        await news.wait_for(lambda: all(each.chars >= STREAMED_CHARS for each in followers))
+        over = " and ".join(ways)
+        console.print(f"{len(NAMES)} replies stream to {len(followers)} subscribers, over {over}")
+        pid = service.pid
+        await service.kill()
+        console.print(f"[bold red]kill -9 {pid}[/]")
+        asked = anyio.current_time()
+        await service.start()
+        console.print(f"started again: ready after {anyio.current_time() - asked:.1f} s")
+        await news.wait_for(lambda: all(each.ended.is_set() for each in followers))
+        took_s = anyio.current_time() - asked
+        group.cancel_scope.cancel()
+    whole = True
+    for name in NAMES:
+        log = await _log_of(sessions, name)
+        mine = [each for each in followers if each.session.id == name]
+        same = all(each.records == log[: len(each.records)] for each in mine)
+        ends = [sum(map(r.is_terminal, each.records)) for each in mine]
+        whole = whole and same and set(ends) == {1}
+        how = next(record for record in log if r.is_terminal(record))
+        ended = str(how.__struct_config__.tag).removeprefix("turn.")
+        console.print(
+            f"{name + ':':<7}{len(mine)} subscribers resumed, one end at each ({ended}), all as in"
+            f" the log: [bold]{same}[/]"
+        )
+    console.print(f"the turns went on by themselves; the last ended {took_s:.1f} s after the kill")
+    return whole
+
+
+async def _log_of(sessions: ManagerInterface, name: str) -> list[r.Record]:
+    """All records of a session, read by somebody who comes new."""
+    session = await sessions.open(name)
+    last, log = (await session.read_status()).seq, list[r.Record]()
+    events = session.subscribe(after=0)
+    async for event in events:
+        if isinstance(event, r.RecordBase):
+            log.append(event)
+            if event.seq >= last:
+                break
+    events.close()
+    return log

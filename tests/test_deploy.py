@@ -1,0 +1,132 @@
+"""What is in deploy/ fits the program that it starts."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from typer.main import get_command
+
+from llmsession.cli.app import app
+from llmsession.cli.exit_codes import USAGE
+from llmsession.transport.server_config import VARIABLES, ServerConfig, load_server_config
+from llmsession.transport.service import LEAVE_S
+from llmsession.transport.silence import LINGER_S
+
+ROOT = Path(__file__).resolve().parent.parent
+UNIT = ROOT / "deploy" / "llmsession.service"
+CONTAINERFILE = ROOT / "deploy" / "Containerfile"
+INSTRUCTIONS = {"FROM", "COPY", "RUN", "USER", "WORKDIR", "VOLUME", "ENV", "HEALTHCHECK",
+                "STOPSIGNAL", "ENTRYPOINT"}  # fmt: skip
+
+
+def unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment]  # names are not folded
+    parser.read_string(UNIT.read_text("utf-8"))  # a section or a setting twice is an error
+    return parser
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Each instruction and what it says, its lines joined."""
+    text = re.sub(r"^#.*\n", "", CONTAINERFILE.read_text("utf-8"), flags=re.MULTILINE)
+    lines = re.sub(r"\\\n", " ", text).splitlines()
+    return [
+        (word, rest.strip()) for word, _, rest in (line.partition(" ") for line in lines if line)
+    ]
+
+
+def options_of(command: str) -> set[str]:
+    found = get_command(app).commands[command]  # type: ignore[attr-defined]  # it is a group
+    return {name for parameter in found.params for name in parameter.opts}
+
+
+def test_the_unit_starts_a_command_with_options_that_there_are() -> None:
+    program, command, *arguments = shlex.split(unit()["Service"]["ExecStart"])
+    assert Path(program).name == "llmsession"
+    assert command == "serve"
+    assert {each for each in arguments if each.startswith("--")} <= options_of("serve")
+
+
+def test_the_unit_gives_it_the_time_that_draining_takes() -> None:
+    service = unit()["Service"]
+    assert service["Type"] == "notify"
+    assert int(service["TimeoutStopSec"]) > ServerConfig().grace_s + LEAVE_S + LINGER_S
+    assert service["RestartPreventExitStatus"] == str(USAGE)
+    assert "-HUP" in service["ExecReload"]
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    systemd = shutil.which("systemd-analyze")
+    if systemd is None:
+        pytest.skip("there is no systemd on this machine")
+    copy = tmp_path / UNIT.name
+    copy.write_text(
+        UNIT.read_text("utf-8").replace("/opt/llmsession/bin/llmsession", sys.executable)
+    )
+    done = subprocess.run(
+        [systemd, "verify", copy], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert [line for line in done.stderr.splitlines() if UNIT.name in line] == []
+
+
+def test_the_container_file_is_made_of_instructions_in_their_order() -> None:
+    words = [word for word, _ in instructions()]
+    assert set(words) <= INSTRUCTIONS
+    assert words[0] == "FROM"
+    assert words[-1] == "ENTRYPOINT"
+    last = words[len(words) - words[::-1].index("FROM") :]
+    assert last.index("USER") < last.index("ENTRYPOINT")
+
+
+def test_the_container_runs_serve_not_as_root_and_looks_whether_it_lives() -> None:
+    said = dict(instructions())
+    assert json.loads(said["ENTRYPOINT"]) == ["llmsession", "serve"]
+    assert int(said["USER"]) > 0
+    assert said["STOPSIGNAL"] == "SIGTERM"
+    _, _, check = said["HEALTHCHECK"].partition("CMD ")
+    python, flag, code = json.loads(check)
+    assert (python, flag) == ("python", "-c")
+    compile(code, "HEALTHCHECK", "exec")
+    assert "/livez" in code
+
+
+def test_the_settings_of_the_container_are_settings() -> None:
+    (said,) = (rest for word, rest in instructions() if word == "ENV")
+    told = dict(each.split("=", 1) for each in shlex.split(said))
+    ours = {name: value for name, value in told.items() if name.startswith("LLMSESSION_")}
+    assert set(ours) <= set(VARIABLES)
+    config = load_server_config(None, ours)
+    assert config.store.startswith("sqlite:/var/lib/llmsession/")
+    assert config.health is not None
+    assert f"http://{config.health}/" in CONTAINERFILE.read_text("utf-8")
+
+
+def test_the_container_is_built_from_what_is_there() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    for word, rest in instructions():
+        if word == "COPY" and not rest.startswith("--from"):
+            assert all((ROOT / name).exists() for name in rest.split()[:-1])
+    (build,) = (rest for word, rest in instructions() if "pip install" in rest)
+    (extras,) = re.findall(r'"/src\[([a-z,]+)\]"', build)
+    assert set(extras.split(",")) <= set(pyproject["project"]["optional-dependencies"])
+
+
+def test_the_pins_of_the_container_are_those_of_the_lock(tmp_path: Path) -> None:
+    (build,) = (rest for word, rest in instructions() if "pins.txt" in rest)
+    command = build.split("&&")[0].replace("/src/pins.txt", str(tmp_path / "pins"))
+    lock = (ROOT / "requirements.lock").read_text("utf-8")
+    command = command.replace("/src/requirements.lock", str(ROOT / "requirements.lock"))
+    subprocess.run(["sh", "-c", command], check=True, timeout=20)
+    pins = (tmp_path / "pins").read_text().splitlines()
+    assert len(pins) == sum(line[:1].isalpha() for line in lock.splitlines())
+    assert all(str(Requirement(pin).specifier).startswith("==") for pin in pins)
