@@ -37,7 +37,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup remake run test test-long check bench live vocabulary lock clean
+.PHONY: help setup remake run test test-long check bench live vocabulary lock stubs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,10 @@ lock: setup ## write requirements.lock anew from pyproject.toml
 	@$(UV_ENV) $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url --upgrade \
 	  --python-version 3.11 --custom-compile-command "make lock" \
 	  --group dev pyproject.toml -o requirements.lock
+
+stubs: setup ## generate the gRPC stubs anew from proto/
+	@$(BIN)/python -m grpc_tools.protoc -I llmsession/transport/v1=proto/llmsession/v1 \
+	  --python_out=. --grpc_python_out=. --pyi_out=. proto/llmsession/v1/session.proto
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -15,6 +15,7 @@ from benchmarks import (
     interrupt,
     memory,
     steps,
+    transport,
     turns,
 )
 from benchmarks.report import print_rows
@@ -31,6 +32,7 @@ BENCHMARKS = {
     "interrupt": interrupt.run,
     "memory": memory.run,
     "steps": steps.run,
+    "transport": transport.run,
     "turns": turns.run,
 }
 

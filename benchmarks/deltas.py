@@ -22,7 +22,7 @@ from llmsession.turns.records import TurnCommitted
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.stream import BlockDelta, StreamEvent
 
-__all__ = ["run"]
+__all__ = ["pace_alone", "run"]
 
 SESSIONS = 200
 DELTAS = 60
@@ -39,7 +39,9 @@ def _stream() -> AsyncGenerator[StreamEvent, None]:
     return PROVIDER.stream(REQUEST, StepTag(1, 1, 1))
 
 
-async def _pace_alone() -> int:
+async def pace_alone() -> int:
+    """Run the provider's streams, read by nobody; how many deltas they said."""
+
     async def one() -> None:
         async for _ in _stream():
             pass
@@ -115,7 +117,7 @@ def run() -> list[Row]:
     pairs: list[tuple[float, float]] = []
     whole: list[tuple[float, float]] = []
     for _ in range(ROUNDS):
-        pace, bare, ours = _cpu_us(_pace_alone), _cpu_us(_bare), _cpu_us(_ours)
+        pace, bare, ours = _cpu_us(pace_alone), _cpu_us(_bare), _cpu_us(_ours)
         whole.append((ours, bare))
         pairs.append((ours - pace, bare - pace))
     return [

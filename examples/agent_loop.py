@@ -18,12 +18,12 @@ from llmsession import (
     SessionConfig,
     SessionManager,
     SqliteStore,
+    TextDelta,
     Tool,
     ToolResult,
     ToolUse,
 )
 from llmsession.testing.scripted import ScriptedProvider, call, say
-from llmsession.turns.previews import TextDelta
 
 STOCK = {"apples": 3, "pears": 0}
 
@@ -57,7 +57,9 @@ def scripted() -> Provider:
     """A stand-in for a model. It answers as it is told here, whatever it is asked."""
     return ScriptedProvider(
         [
-            say("I look. ") + call("count", {"fruit": "apples"}) + call("count", {"fruit": "figs"}),
+            say("I look.")
+            + call("count", {"fruit": "apples"}, id="call_1")
+            + call("count", {"fruit": "figs"}, id="call_2"),
             say("There are 3 apples, and figs are not in the list."),
         ]
     )

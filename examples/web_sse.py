@@ -28,11 +28,11 @@ from llmsession import (
     SessionManager,
     SessionNotFound,
     Store,
+    TextDelta,
     records,
 )
 from llmsession.errors import InvalidInput, Refused
 from llmsession.testing.scripted import ScriptedProvider, say
-from llmsession.turns.previews import TextDelta
 
 CONFIG = SessionConfig(model="scripted-model")
 PAGE = """<!doctype html><title>llmsession</title>
@@ -97,7 +97,7 @@ async def stream(session: LLMSession, after: int) -> AsyncIterator[str]:
     try:
         async for event in subscription:
             if isinstance(event, TextDelta):
-                yield written("text", {"turn": event.turn.__int__(), "text": event.text})
+                yield written("text", {"turn": event.turn, "text": event.text})
             elif isinstance(event, records.RecordBase):
                 kind = str(event.__struct_config__.tag)
                 yield written(kind, {"turn": getattr(event, "turn", None)}, event.seq)

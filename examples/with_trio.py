@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import trio
 
-from llmsession import LLMSession, SessionConfig, SessionManager, TurnAborted
+from llmsession import LLMSession, SessionConfig, SessionManager, TextDelta, TurnAborted
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, say
-from llmsession.turns.previews import TextDelta
 from llmsession.turns.request import Request, StepTag
 
 
 def replies(request: Request, tag: StepTag) -> ScriptedReply:
     """A stand-in for a model: short to one question, without end to the other."""
     if b"for ever" in bytes(request.messages[-1].body):
-        return say("on and on ").hanging(2)
+        return say("on and on ").hanging(3)
     return say("Hello from trio.")
 
 

@@ -57,6 +57,7 @@ from llmsession.providers import (
     OpenAIProvider,
     Provider,
     ReplayProvider,
+    RoutedProvider,
 )
 from llmsession.session import (
     Closed,
@@ -73,6 +74,7 @@ from llmsession.session import (
     RetentionReport,
     SessionConfig,
     SessionManager,
+    SessionObserver,
     SessionPhase,
     SessionStatus,
     SessionUsage,
@@ -204,6 +206,7 @@ __all__ = [
     "Retention",
     "RetentionReport",
     "Role",
+    "RoutedProvider",
     "Search",
     "Seed",
     "SessionBusy",
@@ -215,6 +218,7 @@ __all__ = [
     "SessionManager",
     "SessionMoved",
     "SessionNotFound",
+    "SessionObserver",
     "SessionPhase",
     "SessionRow",
     "SessionStatus",

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from llmsession.cli.app import app
 from llmsession.cli.exit_codes import USAGE
-from llmsession.transport.server_config import VARIABLES, ServerConfig, load_server_config
+from llmsession.transport.server_config import CONFIG_VARIABLE, ServerConfig, load_server_config
 from llmsession.transport.service import LEAVE_S
 from llmsession.transport.silence import LINGER_S
 
@@ -100,15 +100,20 @@ def test_the_container_runs_serve_not_as_root_and_looks_whether_it_lives() -> No
     assert "/livez" in code
 
 
-def test_the_settings_of_the_container_are_settings() -> None:
+def test_both_start_with_a_configuration_that_loads_and_fits() -> None:
+    config = load_server_config(ROOT / "deploy" / "serve.toml", {})
+    service = unit()["Service"]
+    assert config.store.startswith(f"sqlite:/var/lib/{service['StateDirectory']}/")
+    assert config.listen[0].startswith(f"unix:/run/{service['RuntimeDirectory']}/")
+    assert f"http://{config.health}/" in CONTAINERFILE.read_text("utf-8")
+    assert "--config /etc/llmsession/serve.toml" in service["ExecStart"]
+    copied = [rest.split() for word, rest in instructions() if word == "COPY"]
+    assert ["deploy/serve.toml", "/etc/llmsession/serve.toml"] in copied
     (said,) = (rest for word, rest in instructions() if word == "ENV")
     told = dict(each.split("=", 1) for each in shlex.split(said))
+    # Nothing but the file: the environment would go before what a user writes there.
     ours = {name: value for name, value in told.items() if name.startswith("LLMSESSION_")}
-    assert set(ours) <= set(VARIABLES)
-    config = load_server_config(None, ours)
-    assert config.store.startswith("sqlite:/var/lib/llmsession/")
-    assert config.health is not None
-    assert f"http://{config.health}/" in CONTAINERFILE.read_text("utf-8")
+    assert ours == {CONFIG_VARIABLE: "/etc/llmsession/serve.toml"}
 
 
 def test_the_container_is_built_from_what_is_there() -> None:

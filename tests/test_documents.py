@@ -63,3 +63,14 @@ def test_every_local_link_of_a_document_leads_somewhere(name: str) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", text)
     missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
     assert missing == []
+
+
+def test_every_threat_in_the_security_page_names_a_test_that_exists() -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "::" in line]
+    assert len(rows) >= 20
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
+        assert named, row
+        for file, test in named:
+            assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"

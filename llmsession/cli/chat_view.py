@@ -10,17 +10,52 @@ from rich.markup import escape
 
 from llmsession.session.outcome import SessionStatus, SessionUsage, TurnOutcome
 from llmsession.turns import records as r
-from llmsession.turns.blocks import ThinkingBlock
+from llmsession.turns.blocks import TextBlock, ThinkingBlock, parse_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.previews import TextDelta, ThinkingDelta, ToolUse
 from llmsession.turns.prices import dollars
 from llmsession.turns.usage import Usage
 
-__all__ = ["TurnView", "bar", "context_line", "cost_line", "print_conversation", "usage_lines"]
+__all__ = [
+    "SaidText",
+    "TurnView",
+    "bar",
+    "context_line",
+    "cost_line",
+    "print_conversation",
+    "usage_lines",
+]
 
 BRIEF = 100
 """Characters of a call's input and of a result that are printed."""
 BAR = 20
+
+
+class SaidText:
+    """What was shown of the step that streams. Previews may be lost, above all those from before a
+    client subscribed; the record that follows has the text as it counts."""
+
+    def __init__(self) -> None:
+        self._attempt: tuple[int, int] | None = None
+        self._shown = ""
+
+    def add(self, delta: TextDelta) -> None:
+        """*delta* is shown."""
+        if (delta.step, delta.attempt) != self._attempt:
+            self._attempt, self._shown = (delta.step, delta.attempt), ""
+        self._shown += delta.text
+
+    def rest(self, event: object) -> tuple[str, bool]:
+        """What of the reply in *event*, if one is, was not shown; and whether it goes on from what
+        was, or is the whole of it."""
+        spoken = getattr(event, "spoken", None)
+        if not isinstance(spoken, r.Spoken):
+            return "", True
+        texts = [b.text for b in parse_blocks(spoken.body) if isinstance(b, TextBlock)]
+        whole, shown = "".join(texts), self._shown
+        self._attempt, self._shown = None, ""
+        goes_on = whole.startswith(shown)
+        return (whole[len(shown) :] if goes_on else whole), goes_on
 
 
 class TurnView:
@@ -32,12 +67,20 @@ class TurnView:
         self._unfolded = thinking
         self._thought = 0
         self._open = False  # a line that was begun and not ended
+        self._said = SaidText()
 
     def show(self, event: Any) -> None:
         """Print what *event* adds; most events add nothing."""
+        rest, goes_on = self._said.rest(event)
+        if rest:
+            self._close_thinking()
+            if not goes_on:
+                self.close()
+            self._write(rest)
         match event:
             case TextDelta(text=text):
                 self._close_thinking()
+                self._said.add(event)
                 self._write(text)
             case ThinkingDelta(text=text):
                 self._think(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,12 +15,15 @@ import typer
 from llmsession.compaction.policies import policy_names
 from llmsession.errors import InvalidInput
 from llmsession.session import CompactionConfig
-from llmsession.testing.drive import DriveOptions
-from llmsession.transcripts import FORMATS
+from llmsession.testing.drive import DriveOptions, DriveReport
+from llmsession.testing.drive_at import replay_at
+from llmsession.testing.driver import Advanced
+from llmsession.transcripts import FORMATS, Conversation
 
 from .exit_codes import BROKEN_PROMISE, USAGE
 from .replay_table import print_table
-from .replayed import ReplayedFile, drive_files
+from .replayed import Drive, ReplayedFile, drive_files
+from .services import CaFile, ConnectTo, ServiceAt, TokenFile, service_at
 
 __all__ = ["drive_files", "print_table", "replay"]
 
@@ -70,13 +74,20 @@ def replay(
         str | None,
         typer.Option("--from", metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}."),
     ] = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
 ) -> None:
     """Drive a real session through each recorded conversation. Recorded replies, no model.
 
     Sends what the user said, streams the recorded replies, submits the recorded results; checks
     every request, and the history against the recording. Exit code 1: a promise was broken;
-    2: a file could not be read, or nothing in it replayed (the others are replayed).
+    2: a file could not be read, or nothing in it replayed (the others are replayed). With
+    --connect the session is one of a service, which has to play the same file: serve --replay FILE.
     """
+    service = service_at(connect, token_file, ca)
+    if service is not None and len(files) != 1:
+        raise InvalidInput("a service plays one recording: give one FILE with --connect")
     if format is not None and format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
     if policy not in policy_names():
@@ -92,7 +103,8 @@ def replay(
         seed=seed,
     ).checked()
     replayed = []
-    for found in drive_files(files, options, format=format, strict=strict):
+    drive: Drive | None = None if service is None else partial(_drive_there, service)
+    for found in drive_files(files, options, format=format, strict=strict, drive=drive):
         replayed.append(found)
         if found.error is not None:
             print(f"llmsession: {found.file}: {found.error}", file=sys.stderr)
@@ -101,6 +113,13 @@ def replay(
     if not as_json:
         print_table(replayed)
     _exit(replayed)
+
+
+async def _drive_there(
+    service: ServiceAt, conversation: Conversation, options: DriveOptions, *, advanced: Advanced
+) -> DriveReport:
+    async with service.sessions() as sessions:
+        return await replay_at(sessions, conversation, options, advanced=advanced)
 
 
 def _exit(replayed: Sequence[ReplayedFile]) -> None:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from llmsession.errors import SessionError
+from llmsession.errors import InvalidInput, SessionError
 from llmsession.testing.drive import DriveOptions, DriveReport, replay_conversation
 from llmsession.transcripts import FORMATS, Conversation, detect, read
 
-__all__ = ["ReplayedFile", "drive_files"]
+__all__ = ["Drive", "ReplayedFile", "drive_files"]
 
 DEFAULT = DriveOptions()
+Drive: TypeAlias = Callable[..., Awaitable[DriveReport]]
+"""As ``replay_conversation``."""
 
 
 class ReplayedFile(msgspec.Struct, kw_only=True):
@@ -65,17 +67,20 @@ def drive_files(
     *,
     format: str | None = None,
     strict: bool = False,
+    drive: Drive | None = None,
 ) -> Iterator[ReplayedFile]:
     """Replay each file, in *format* or in the one that it looks like; a bar shows it on a terminal.
+    *drive* replays one conversation, in place of ``replay_conversation``.
 
     A file that cannot be read is given back with its ``error``; the others go on.
     """
     for path in files:
-        yield _replay_file(path, options, format=format, strict=strict)
+        how = drive or replay_conversation
+        yield _replay_file(path, options, format=format, strict=strict, drive=how)
 
 
 def _replay_file(
-    path: Path, options: DriveOptions, *, format: str | None, strict: bool
+    path: Path, options: DriveOptions, *, format: str | None, strict: bool, drive: Drive
 ) -> ReplayedFile:
     found = ReplayedFile(file=str(path), format=format)
     started = time.perf_counter()
@@ -91,7 +96,11 @@ def _replay_file(
     for conversation in conversations:
         found.notes.update(note.what for note in conversation.notes)
     found.lacks = _lacking(conversations, found.format)
-    _drive_all(conversations, options, found)
+    try:
+        _drive_all(conversations, options, found, drive)
+    except InvalidInput as error:
+        found.error = _told(error)
+        return found
     found.seconds = time.perf_counter() - started
     refused = found.report.skipped_reasons
     asked = found.report.requests or found.report.is_broken
@@ -120,17 +129,15 @@ def _told(error: Exception) -> str:
 
 
 def _drive_all(
-    conversations: Sequence[Conversation], options: DriveOptions, found: ReplayedFile
+    conversations: Sequence[Conversation], options: DriveOptions, found: ReplayedFile, drive: Drive
 ) -> None:
     total = sum(len(conversation.messages) for conversation in conversations)
     rounds = 1 if options.interrupt_every is None else 2
     with _progress() as progress:
         task = progress.add_task(Path(found.file).name, total=total * rounds)
         for conversation in conversations:
-            drive = partial(
-                replay_conversation, conversation, options, advanced=partial(progress.advance, task)
-            )
-            found.report.add(anyio.run(drive))
+            replay = partial(drive, conversation, options, advanced=partial(progress.advance, task))
+            found.report.add(anyio.run(replay))
 
 
 def _progress() -> Progress:

@@ -7,18 +7,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 import typer
 
-from llmsession.transport.server_config import (
-    ServerConfig,
-    load_server_config,
-    print_config,
-)
-
 from .stores import store_key
+
+if TYPE_CHECKING:
+    from llmsession.transport.server_config import ServerConfig
 
 __all__ = ["serve"]
 
@@ -80,6 +77,8 @@ def serve(
     Each setting comes from the file, then from the environment (LLMSESSION_SERVE_...), then from
     here. Exit code 2: it cannot start, and one line says why.
     """
+    from llmsession.transport.server_config import load_server_config, print_config
+
     asked: dict[str, Any] = {
         "store": store,
         "store_key_file": str(key_file) if key_file is not None else None,

@@ -3,7 +3,6 @@ store only delete takes one; at a service ``show`` opens it there."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +29,7 @@ from llmsession.turns.blocks import Block, OpaqueBlock, TextBlock, ToolResultBlo
 from llmsession.turns.messages import Message, count_turns
 from llmsession.turns.prices import PriceTable, dollars
 
+from .asking import confirm
 from .chat_view import cost_line
 from .services import (
     CaFile,
@@ -287,21 +287,12 @@ def delete(
     service = service_at(connect, token_file, ca, store=store)
     address = a_store(store) if service is None else ""
     if not yes:
-        _confirm(f"delete {', '.join(sessions)} for good?")
+        question = f"delete {', '.join(sessions)} for good?"
+        confirm(question, "nothing was deleted; --yes does not ask")
     if service is not None:
         using_service(service, lambda there: _delete_there(there, sessions, force))
     else:
         using_store(address, key_file, lambda opened: _delete(opened, sessions, force))
-
-
-def _confirm(question: str) -> None:
-    """Raises Refused unless somebody says yes."""
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
-    if not answer.endswith("\n"):  # nobody is there
-        print(file=sys.stderr)
-    if answer.strip().lower() not in ("y", "yes"):
-        raise Refused("nothing was deleted; --yes does not ask")
 
 
 async def _delete(store: Store, sessions: list[str], force: bool) -> None:

@@ -104,7 +104,8 @@ async def _served(console: Console, conversation: Conversation) -> AsyncIterator
             took_s = anyio.current_time() - started
             where = _told(service.addresses)
             console.print(
-                f"a service in its own process: pid {service.pid}, ready in {took_s:.1f} s, {where}",
+                f"a service of its own process: pid {service.pid}, ready in {took_s:.1f} s,"
+                f" {where}",
                 soft_wrap=True,
             )
             yield service

@@ -16,6 +16,7 @@ from llmsession.turns.messages import Message
 from llmsession.turns.previews import TextDelta, ToolUse
 from llmsession.turns.records import CompactionApplied, StepCompleted, TurnCommitted, TurnFailed
 
+from .chat_view import SaidText
 from .story_recordings import RECORDED, SCRIPTED, largest_recallable, results_of
 
 __all__ = ["tell_compaction", "tell_interrupt"]
@@ -69,8 +70,11 @@ def _receipt(message: Message) -> str:
 
 async def _print_stream(console: Console, session: SessionInterface, turn: TurnInterface) -> None:
     console.print("[dim]assistant:[/] ", end="")
+    said = SaidText()
     async for event in turn:
+        console.print(said.rest(event)[0], end="", markup=False)
         if isinstance(event, TextDelta):
+            said.add(event)
             console.print(event.text, end="", markup=False)
         elif isinstance(event, ToolUse):
             console.print(f"[dim](calls {event.name})[/] ", end="")

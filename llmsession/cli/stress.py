@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +11,21 @@ import anyio
 import msgspec
 import typer
 
+from llmsession.errors import InvalidInput
 from llmsession.testing.breach import Breach
 from llmsession.testing.record import encode_lines
 from llmsession.testing.stress import StressPlan, StressReport, run_stress
+from llmsession.testing.stress_clients import run_stress_at
 
+from .asking import confirm
 from .exit_codes import BROKEN_PROMISE
+from .services import CaFile, ConnectTo, ServiceAt, TokenFile, service_at
 
 __all__ = ["stress"]
+
+CLIENTS = 4
+"""Connections to a service: enough that a session is used on two."""
+MODEL = "claude-sonnet-4-5"
 
 
 def stress(
@@ -32,17 +41,39 @@ def stress(
         None
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --connect: which model.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --connect: do not ask.")] = False,
 ) -> None:
     """Send, answer, steer, interrupt, compact and vanish, all at once, and check what happened.
 
-    The replies are made up; no model answers. Exits 1 if a promise was broken.
+    The replies are made up; no model answers. Exits 1 if a promise was broken. With --connect the
+    models of the service answer, several clients ask, and what they saw is checked; the sessions
+    are deleted afterwards.
     """
+    service = service_at(connect, token_file, ca)
+    if service is None and (model is not None or yes):
+        raise InvalidInput("--model and --yes are for --connect: here no model answers")
     plan = StressPlan(
         sessions=sessions, turns=turns, interrupts=interrupts, seconds=seconds, seed=seed
     )
     if record is not None:
         record.open("wb").close()  # a place that cannot be written to is said before the work
-    report = anyio.run(run_stress, plan)
+    if service is None:
+        report = anyio.run(run_stress, plan)
+    else:
+        plan = plan.checked()
+        if not yes:
+            question = (
+                f"the models of {service.address} answer up to {sessions * turns:,} turns, and may"
+                " charge for it: go on?"
+            )
+            confirm(question, "nothing was asked; --yes does not ask")
+        report = anyio.run(_stress_at, service, plan, model or MODEL)
     if record is not None:
         with record.open("wb") as file:
             file.writelines(encode_lines(report.recording.entries))
@@ -53,6 +84,15 @@ def stress(
     if report.breaches:
         _print_breaches(report)
         sys.exit(BROKEN_PROMISE)
+
+
+async def _stress_at(service: ServiceAt, plan: StressPlan, model: str) -> StressReport:
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(service.sessions())
+            for _ in range(min(CLIENTS, plan.sessions))
+        ]
+        return await run_stress_at(clients, plan, model=model)
 
 
 def _figures(report: StressReport) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from llmsession.turns.messages import Message
 
 from .cap import line_count, other_blocks, result_text
 
-__all__ = ["MAX_RECALL_CHARS", "RECALL_TOOL", "RECALL_TOOL_NAME", "recall"]
+__all__ = ["MAX_RECALL_CHARS", "RECALL_TOOL", "RECALL_TOOL_NAME", "recall", "recall_chars"]
 
 RECALL_TOOL_NAME = "recall"
 """Reserved: no other tool of a session may have this name."""
 
 MAX_RECALL_CHARS = 20_000
 """The most that one call returns, about 7,000 tokens."""
+LEAST_RECALL_CHARS = 2_000
 
 _DEFINITION = {
     "name": RECALL_TOOL_NAME,
@@ -47,6 +48,13 @@ RECALL_TOOL = msgspec.Raw(msgspec.json.encode(_DEFINITION))
 _RANGE_ARGUMENTS = ("line", "lines", "char", "chars")
 _MAX_ID_ECHO_CHARS = 100
 _HEADER_ROOM_CHARS = 200
+
+
+def recall_chars(budget_tokens: int, chars_per_token: float) -> int:
+    """The most that one call returns where a request may hold *budget_tokens*: an eighth of it.
+    A page that does not fit beside what it is read for helps nobody."""
+    page = int(budget_tokens * chars_per_token) // 8
+    return min(MAX_RECALL_CHARS, max(LEAST_RECALL_CHARS, page))
 
 
 class _BadArguments(Exception):

@@ -25,6 +25,7 @@ __all__ = [
     "extracted_segment",
     "introduced",
     "with_segment",
+    "without_pins",
     "without_title",
 ]
 
@@ -110,9 +111,7 @@ def _with_pin(
     """All that is injected beside a new summary up to *upto*. An earlier pin goes with the earlier
     summary; what it says of a request that is still the newest is said on."""
     before = view.injected if plan.injected is None else plan.injected
-    # A long one may be shortened: its head says whose it is.
-    said = {message.text[:PIN_CHARS] for message in messages[: view.start] if message.is_user}
-    pins = [each for each in before if each.at >= 0 and each.text[:PIN_CHARS] in said]
+    pins = _pins(before, messages[: view.start])
     newest = newest_request(messages)
     if pins and pinned is None and newest is not None and newest < view.start:
         words = messages[newest].text
@@ -121,6 +120,20 @@ def _with_pin(
     after = tuple(each for each in before if each not in pins)
     after += (pinned,) if pinned else ()
     return plan.injected if after == before else after
+
+
+def without_pins(view: View, messages: Sequence[Message], upto: int) -> tuple[Injected, ...] | None:
+    """All that *view* injects but the requests among the first *upto* messages that are said once
+    more: whoever summarises whole turns has them in it. None if that leaves all as it is."""
+    pins = _pins(view.injected, messages[:upto])
+    return tuple(each for each in view.injected if each not in pins) if pins else None
+
+
+def _pins(injected: Sequence[Injected], messages: Sequence[Message]) -> list[Injected]:
+    """Those of *injected* that say once more what *messages* say."""
+    # A long one may be shortened: its head says whose it is.
+    said = {message.text[:PIN_CHARS] for message in messages if message.is_user}
+    return [each for each in injected if each.at >= 0 and each.text[:PIN_CHARS] in said]
 
 
 def _undisturbed(plan: Plan, segment: Segment, view: View, messages: Sequence[Message]) -> Plan:

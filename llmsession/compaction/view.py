@@ -162,9 +162,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     def clamped(self, length: int) -> View:
         """This view for a history cut to *length* messages, after an abort, rewind or fork: a
-        segment that stands for more than is left goes, and what it stood for is shown."""
+        segment that stands for more than is left goes, and what it stood for is shown; and so is
+        a range that was left out up to the new end or past it: what it made room for is gone, and
+        it would leave a context without its newest messages."""
         segments = tuple(each for each in self.segments if _needs(each) <= length)
-        omitted = tuple((first, min(end, length)) for first, end in self.omitted if first < length)
+        omitted = tuple((first, end) for first, end in self.omitted if end < length)
         injected = tuple(each for each in self.injected if each.at <= length)
         if (
             self.frontier <= length

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from llmsession.compaction.prefix import shared_prefix
-from llmsession.compaction.recall import recall
+from llmsession.compaction.recall import MAX_RECALL_CHARS, recall
 from llmsession.turns.blocks import Block, TextBlock, ToolResultBlock, ToolUseBlock, parse_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Request, RequestMessage
@@ -130,7 +130,7 @@ class Needs:
         self._results = {
             result.tool_use_id: message for message in messages for result in message.tool_results
         }
-        self._pages: dict[str, list[tuple[str, frozenset[str]]]] = {}
+        self._pages: dict[tuple[str, int], list[tuple[str, frozenset[str]]]] = {}
         self._texts: dict[str, _Words] = {}
         """What short texts hold: many policies show one result by the same words."""
 
@@ -165,19 +165,19 @@ class Needs:
             self._texts[text] = found
         return found
 
-    def pages(self, call_id: str, text: str) -> list[str] | None:
+    def pages(self, call_id: str, text: str, max_chars: int = MAX_RECALL_CHARS) -> list[str] | None:
         """The answers of ``recall`` that a reader gets of the result of *call_id* until one holds
-        *text*; None if none of the first ones does."""
+        *text*, each of at most *max_chars*; None if none of the first ones does."""
         for number in range(MOST_PAGES):
-            page = self._page(call_id, number)
+            page = self._page(call_id, number, max_chars)
             if page is None:
                 return None
             if text in page[1]:
-                return [each for each, _ in self._pages[call_id][: number + 1]]
+                return [each for each, _ in self._pages[call_id, max_chars][: number + 1]]
         return None
 
-    def _page(self, call_id: str, number: int) -> tuple[str, frozenset[str]] | None:
-        read = self._pages.setdefault(call_id, [])
+    def _page(self, call_id: str, number: int, max_chars: int) -> tuple[str, frozenset[str]] | None:
+        read = self._pages.setdefault((call_id, max_chars), [])
         if number < len(read):
             return read[number]
         message = self._results.get(call_id)
@@ -186,7 +186,7 @@ class Needs:
             arguments = _continues(read[-1][0], call_id)
         if message is None or arguments is None:
             return None
-        answer, is_error = recall((message,), arguments)
+        answer, is_error = recall((message,), arguments, max_chars=max_chars)
         if is_error:
             return None
         read.append((answer, self.words_of([answer]).strings))

@@ -17,6 +17,7 @@ import msgspec
 from llmsession.compaction.economy import CacheState, decide
 from llmsession.compaction.plan import Budget, Plan, Policy, worth
 from llmsession.compaction.policies import Balanced
+from llmsession.compaction.recall import recall_chars
 from llmsession.compaction.segments import extracted_segment, with_segment
 from llmsession.compaction.tokens import text_tokens_for
 from llmsession.compaction.view import View
@@ -120,6 +121,7 @@ class _Run:
         self._recording = recording
         self._policy = policy
         self._limit = window.sizes.budget_tokens
+        self._page_chars = recall_chars(self._limit, recording.profile.chars_per_token)
         self._builder = ContextBuilder(recording.profile, window.frame, recording.calibrations)
         self._view = View(capped=window.capped)
         self._presence = Presence(needs)
@@ -205,14 +207,14 @@ class _Run:
             self.replayed.recallable += recallable
 
     def _is_recalled(self, need: Need) -> bool:
-        pages = self._needs.pages(need.call_id, need.text)
+        pages = self._needs.pages(need.call_id, need.text, self._page_chars)
         return bool(pages) and (need.call_id, len(pages or ()) - 1) in self._recalled
 
     def _recall(self, need: Need, *, counts: bool) -> bool:
         """Recall what *need* is about, page by page, each by a request of its own, if there is
         room for it; is it there now?"""
         size = self._size
-        pages = self._needs.pages(need.call_id, need.text)
+        pages = self._needs.pages(need.call_id, need.text, self._page_chars)
         if pages is None or size is None:
             return False
         profile = self._recording.profile

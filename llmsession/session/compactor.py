@@ -14,8 +14,8 @@ from functools import partial
 import msgspec
 
 from llmsession.compaction.economy import CacheState, Timing, decide
+from llmsession.compaction.ladder import hardest_plan, ladder_of
 from llmsession.compaction.plan import Budget, Plan, Policy, record_of, worth
-from llmsession.compaction.policies import Balanced
 from llmsession.compaction.segments import with_segment
 from llmsession.compaction.view import View
 from llmsession.errors import error_text
@@ -113,7 +113,7 @@ class Compactor:
         ahead = 0
         if compaction.schedule == "cache":
             ahead = limit * (IDLE_PERCENT if timing == "idle" else AHEAD_PERCENT) // 100
-        if self._core.policy.due(size.tokens + ahead, limit):
+        if self._is_due(size.tokens + ahead):
             early: Trigger = "prefix_broken" if self._core.state.prefix_broken else "idle"
             self._start(size, early if timing == "idle" else "threshold")
 
@@ -127,6 +127,13 @@ class Compactor:
         compaction = self._core.config.compaction
         side = compaction.provider_side
         return compaction.enabled is not False and not (side and side.replaces_ours)
+
+    def _is_due(self, tokens: int) -> bool:
+        try:
+            return self._core.policy.due(tokens, self._core.budget_tokens)
+        except Exception as error:  # a policy may be anybody's code
+            self._core.log.bug("compaction.failed", error)
+            return False
 
     def _is_stalled(self, tokens: int) -> bool:
         """Did the last one gain too little, and has nothing changed that could give more? A
@@ -155,7 +162,7 @@ class Compactor:
         delay_s = self._cache().ttl_s - IDLE_BEFORE_S
         limit = self._core.budget_tokens
         ahead = limit * IDLE_PERCENT // 100
-        if delay_s > 0 and size is not None and self._core.policy.due(size.tokens + ahead, limit):
+        if delay_s > 0 and size is not None and self._is_due(size.tokens + ahead):
             rested = partial(self._core.report, self._rested)
             self._resting = self._core.timers.after(delay_s, rested)
 
@@ -204,10 +211,21 @@ class Compactor:
         # Forgotten at once: it may take a while to end, and the next one does not wait for it.
         self._job = self._planning = self._ready = None
         self._holds = False
-        if self._preparing is not None:
-            self._preparing.cancel()
-            self._preparing, self._applying = None, False
+        if self._stop_preparing() and not self._closed:
             self._resume()
+
+    def _stop_preparing(self) -> bool:
+        if self._preparing is None:
+            return False
+        self._preparing.cancel()
+        self._preparing, self._applying = None, False
+        return True
+
+    def turn_goes(self) -> None:
+        """The turn that the context ends with is being dropped: its end is on its way into the
+        log, and what is being made ready is not to follow it there."""
+        if self._stop_preparing():
+            self._discard()
 
     def _start(self, size: Size, trigger: Trigger) -> None:
         state = self._core.state
@@ -323,10 +341,11 @@ class Compactor:
             cache=self._cache(),
             timing="idle" if self._rests else "step",
         )
-        due = self._core.policy.due(used, self._core.budget_tokens)
+        due = self._is_due(used)
         # Made ahead of its mark it only goes where the prefix is written anew anyway. A provider
         # that never had anything in its cache is no such place.
-        was_cached = self._core.state.reported is not None
+        reported = self._core.state.reported
+        was_cached = reported is not None and reported.cached_tokens > 0
         free = decision.trigger in ("prefix_broken", "idle") or (
             decision.trigger == "cold_cache" and was_cached
         )
@@ -393,7 +412,10 @@ class Compactor:
         self._preparing = None
         if self._still_stands(snapshot):
             self._journal(plan, warmed)
-            return
+        else:
+            self._outrun()
+
+    def _outrun(self) -> None:
         self._applying = False
         self._discard()
         self._resume()
@@ -435,11 +457,13 @@ class Compactor:
         state = self._core.state
         messages, view = state.context_messages(), state.view
         budget = self._budget(size, "overflow" if overflow else "window", ceiling)
-        ladder = self._ladder()
-        find = partial(self._hardest, ladder, view, messages, budget, size.tokens - ceiling)
+        snapshot = _Snapshot(state.generation, view, messages)
+        find = partial(hardest_plan, ladder_of(self._core.policy), view, messages, budget)
 
-        def found(plan: Plan | None) -> None:
+        def found(plan: Plan | None, faults: Sequence[Exception]) -> None:
             self._applying = False
+            for fault in faults:
+                self._core.log.bug("compaction.failed", fault)
             if plan is not None:
                 self.write(plan)
                 return
@@ -447,54 +471,29 @@ class Compactor:
             exhausted()
 
         if len(messages) <= INLINE_MESSAGES:
-            found(find())
+            found(*find())
             return
         self._applying = True
 
         async def look() -> None:
+            plan: Plan | None = None
+            faults: tuple[Exception, ...] = ()
             try:
-                plan = await off_loop(find)
-            except Exception as error:  # a policy may be anybody's code
-                self._core.log.bug("compaction.failed", error)
-                plan = None
-            self._core.report(partial(looked, plan))
+                plan, faults = await off_loop(find)
+            except Exception as error:  # there is no thread to be had
+                faults = (error,)
+            self._core.report(partial(looked, plan, faults))
 
-        def looked(plan: Plan | None) -> None:
+        def looked(plan: Plan | None, faults: Sequence[Exception]) -> None:
             if self._preparing is work:
                 self._preparing = None
-                found(plan)
+                if self._still_stands(snapshot):
+                    found(plan, faults)
+                else:
+                    self._outrun()
 
         work = self._core.works.start(f"compaction of {state.session}, forced", look)
         self._preparing = work
-
-    def _hardest(
-        self,
-        ladder: Sequence[Policy],
-        view: View,
-        messages: tuple[Message, ...],
-        budget: Budget,
-        over_tokens: int,
-    ) -> Plan | None:
-        best: Plan | None = None
-        for policy in ladder:
-            made = policy.plan(view, messages, budget)
-            if made is not None and made.wanted is not None:
-                segment = self._summarising.extracted(made.wanted, messages)
-                made = with_segment(made, segment, view, messages, budget)
-            if made is None or not worth(made, 0.0):
-                continue
-            if best is None or made.tokens_after < best.tokens_after:
-                best = msgspec.structs.replace(made, trigger=budget.trigger)
-            if made.tokens_before - made.tokens_after >= over_tokens:
-                break
-        return best
-
-    def _ladder(self) -> tuple[Policy, ...]:
-        policy = self._core.policy
-        harder: Callable[[], tuple[Policy, ...]] | None = getattr(policy, "harder", None)
-        if harder is not None:
-            return (policy, *harder())
-        return (policy, Balanced(), Balanced(keep_recent_turns=1, keep_recent_steps=2))
 
     def _answer(self, outcome: CompactionOutcome) -> None:
         waiting, self._waiting = self._waiting, []

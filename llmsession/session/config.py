@@ -115,7 +115,7 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``threshold`` is the share of the budget above which it acts, ``low`` the share that it goes
     down to, ``warning`` the share at which ``context.warning`` is told. ``keep_recent_turns`` and
     ``keep_recent_steps`` stay as they are. None takes LLMSESSION_COMPACTION, LLMSESSION_POLICY,
-    LLMSESSION_THRESHOLD and so on, else True, "balanced", 0.80, 0.50 and 0.90.
+    LLMSESSION_THRESHOLD and so on, else True, "balanced", 0.80, 0.40 and 0.90.
     ``cap_chars`` is the length past which a result is shown capped from its arrival on (None:
     60,000, and never more than a quarter of the budget). ``summary_chars`` bounds the summaries
     of results that the session makes itself. ``summariser`` is a model for the others; without
@@ -157,19 +157,24 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises InvalidConfig for the first that cannot be."""
         policy = "balanced" if self.policy is None else self.policy
+        if self.enabled is not None and not isinstance(self.enabled, bool):
+            raise InvalidConfig(f"enabled is True or False, not {self.enabled!r}")
+        if not isinstance(self.options, Mapping):
+            told = type(self.options).__name__
+            raise InvalidConfig(f"options is a policy's settings by name, not a {told}")
         options = dict(self.options)
         if not isinstance(policy, str):
             policy, own = settings_of(policy)
             options = {**own, **options}
         threshold = _share("threshold", 0.80 if self.threshold is None else self.threshold)
-        low = 0.50 if self.low is None else _share("low", self.low)
+        low = 0.40 if self.low is None else _share("low", self.low)
         return msgspec.structs.replace(
             self,
             enabled=self.enabled is not False,
             policy=policy,
             options=options,
             threshold=threshold,
-            low=min(low, threshold * 5 / 8) if self.low is None else low,
+            low=min(low, threshold / 2) if self.low is None else low,
             warning=_share("warning", 0.90 if self.warning is None else self.warning),
             cap_chars=CAP_CHARS if self.cap_chars is None else self.cap_chars,
         )
@@ -251,6 +256,9 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             max_failures=config.compaction.max_failures,
             **_summariser_sizes(config.compaction.summariser),
         )
+        if not 0 <= config.compaction.min_gain < 1:
+            told = f"{config.compaction.min_gain}; it is a share from 0, and below 1"
+            raise InvalidConfig(f"min_gain is {told}")
         if not config.model:
             raise InvalidConfig("model is empty")
         if config.grace_s < 0:

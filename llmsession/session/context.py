@@ -163,10 +163,10 @@ class ContextBuilder:
         self, tokens: int, messages: Sequence[Message], view: View, reported: Reported | None
     ) -> int:
         """What the provider will clear of a request of *tokens*, beside what it has cleared of
-        the one that was reported."""
-        if self._clearing is None:
-            return 0
+        the one that was reported; less than nothing where it is not asked to clear any more."""
         before = reported.cleared_tokens if reported is not None else 0
+        if self._clearing is None:
+            return -before
         cleared = self._clearing.expected(
             tokens + before,
             messages,

@@ -23,15 +23,25 @@ def _flag(text: str) -> bool:
 
 
 def _count(text: str) -> int:
-    return int(text.replace("_", ""))
+    try:
+        return int(text.replace("_", ""))
+    except ValueError:
+        raise ValueError("use a whole number") from None
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("use a number such as 0.8") from None
 
 
 COMPACTION_VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "LLMSESSION_COMPACTION": ("enabled", _flag),
     "LLMSESSION_POLICY": ("policy", str),
-    "LLMSESSION_THRESHOLD": ("threshold", float),
-    "LLMSESSION_LOW": ("low", float),
-    "LLMSESSION_WARNING": ("warning", float),
+    "LLMSESSION_THRESHOLD": ("threshold", _share),
+    "LLMSESSION_LOW": ("low", _share),
+    "LLMSESSION_WARNING": ("warning", _share),
     "LLMSESSION_CAP_CHARS": ("cap_chars", _count),
 }
 """Variable -> the field of a CompactionConfig that it fills, and how it is read."""

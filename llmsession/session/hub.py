@@ -310,8 +310,11 @@ class Hub:
 
     def preview(self, session: str, preview: Preview) -> None:
         """Offer a preview to every subscriber of *session*. Never waits."""
-        for subscription in self._listeners(session):
-            subscription.offer_preview(preview)
+        # There is one for each delta: no list is made. Who is removed meanwhile makes a new one.
+        for reference in self._subscribers.get(session, ()):
+            subscription = reference()
+            if subscription is not None:
+                subscription.offer_preview(preview)
 
     def end(self, session: str) -> None:
         """The session is closed or moved: its subscribers read what they have, and end."""

@@ -102,9 +102,10 @@ def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r
 
 def _compacted(record: r.CompactionApplied, calls: Collection[str]) -> r.CompactionApplied:
     # A text for a prefix, or one between messages, may quote any turn; and the view that it was
-    # part of ended when the turns were forgotten.
+    # part of ended when the turns were forgotten. A reason is in the words of anybody's policy.
     kept = replace(
         record,
+        reason="",
         frozen={call: text for call, text in record.frozen.items() if call not in calls},
         inputs={call: raw for call, raw in record.inputs.items() if call not in calls},
         texts={},

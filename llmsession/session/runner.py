@@ -223,10 +223,12 @@ class TurnRunner:
         self, run: Run, effect: e.BuildContext, wanted: int, size: Size, ceiling: int
     ) -> None:
         def exhausted() -> None:
+            if run.builds != wanted or run.turn.phase is not Phase.BUILDING:
+                self._resume_build()  # that of a later turn may wait by now
+                return
             self._waiting_build = None
-            if run.builds == wanted and run.turn.phase is Phase.BUILDING:
-                error = ContextTooLarge(size.tokens, ceiling)
-                self.feed(run, e.ContextOverflowed(tag=effect.tag, error=str(error)))
+            error = ContextTooLarge(size.tokens, ceiling)
+            self.feed(run, e.ContextOverflowed(tag=effect.tag, error=str(error)))
 
         self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
         overflow = bool(effect.overflows)
@@ -454,6 +456,8 @@ class TurnRunner:
 
     def _journal_abort(self, run: Run, effect: e.JournalAbort) -> None:
         self._close_stream(run)
+        if run is self.current:
+            self.compactor.turn_goes()
         record = r.TurnAborted(
             turn=run.number,
             reason=effect.reason,
@@ -465,6 +469,8 @@ class TurnRunner:
 
     def _journal_failure(self, run: Run, effect: e.JournalFailure) -> None:
         self._close_stream(run)
+        if run is self.current:
+            self.compactor.turn_goes()
         record = r.TurnFailed(
             turn=run.number,
             cause=effect.cause,

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from llmsession.compaction.boundaries import is_safe_cut, must_wait
 from llmsession.compaction.plan import Plan, record_of
 from llmsession.compaction.segment_text import introduced
+from llmsession.compaction.segments import without_pins
 from llmsession.compaction.tokens import context_tokens, text_tokens_for
 from llmsession.errors import InvalidInput, SessionError
 from llmsession.turns.records import Segment
@@ -44,19 +45,38 @@ class ToldSummaries:
 
     def apply(self) -> None:
         """Write the next one. The actor calls this where no reply is on its way."""
-        while self._waiting and not self.is_applying and not self._holds():
-            command, book = self._waiting.pop(0)
+        while self._waiting and not self.is_applying:
+            command, book = self._waiting[0]
             try:
                 segment = self._segment(command)
+                if self._holds(segment):
+                    self._check_ends(command)
+                    return
             except SessionError as error:  # the history is another one by now
+                del self._waiting[0]
                 book.refuse(command, error)
             else:
+                del self._waiting[0]
                 self._write(command, book, segment)
 
-    def _holds(self) -> bool:
+    def _holds(self, segment: Segment) -> bool:
+        """Would it take thinking away that has to open a tool loop behind it?"""
         state = self._core.state
         messages, profile = state.context_messages(), self._core.builder.profile
-        return must_wait(state.view, messages, profile, len(state.history))
+        shown = replace(state.view, thinking_from=max(state.view.thinking_from, segment.upto))
+        return must_wait(shown, messages, profile, len(state.history))
+
+    def _check_ends(self, command: c.SetSummary) -> None:
+        """Raises InvalidInput where no turn is open that could end what it waits for: whoever
+        waits for it may be the one who sends the next."""
+        state = self._core.state
+        if not state.open:
+            told = (
+                f"a summary up to turn {command.turn} of session {self._core.session!r} would void"
+                f" the thinking in the tool loop that turn {state.head_turn} was stopped in;"
+                " summarise that turn too, or let another one end the loop first"
+            )
+            raise InvalidInput(told)
 
     def _segment(self, command: c.SetSummary) -> Segment:
         state, core = self._core.state, self._core
@@ -94,6 +114,7 @@ class ToldSummaries:
             turns_compacted=len({m.turn for m in messages[view.start : segment.upto]}),
             voids_thinking=profile.binds_thinking,
             segment=segment,
+            injected=without_pins(view, messages, segment.upto),
             trigger="caller",
         )
         after = context_tokens(messages, view.applied(plan, len(messages)), profile)

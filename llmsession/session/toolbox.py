@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from llmsession.compaction.recall import RECALL_TOOL_NAME, recall
+from llmsession.compaction.recall import RECALL_TOOL_NAME, recall, recall_chars
 from llmsession.errors import error_text
 from llmsession.turns import events as e
 from llmsession.turns import records as r
@@ -77,7 +77,9 @@ class Toolbox:
         return {call.id: call.input for call in staged[-1].tool_calls} if staged else {}
 
     def _recall(self, run: Run, tag: StepTag, offer: r.CallOffer, arguments: Any) -> None:
-        text, is_error = recall(self._core.state.context_messages(), arguments)
+        core = self._core
+        most = recall_chars(core.budget_tokens, core.builder.profile.chars_per_token)
+        text, is_error = recall(core.state.context_messages(), arguments, max_chars=most)
         result = ToolResult(offer.id, text, is_error=is_error)
         answer = make_answer(result, compaction=self._core.capping)
         self._core.report(partial(self._tool_ended, run, tag, answer))

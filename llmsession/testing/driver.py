@@ -20,9 +20,9 @@ from llmsession.providers.replay import ReplayProvider
 from llmsession.session.config import SessionConfig, ToolResult
 from llmsession.session.manager import SessionManager
 from llmsession.session.outcome import TurnOutcome
-from llmsession.session.session import LLMSession
 from llmsession.store.memory import MemoryStore
 from llmsession.transcripts import Conversation
+from llmsession.transport.interface import SessionInterface
 from llmsession.turns.blocks import ToolResultBlock
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.messages import Message, count_turns
@@ -90,7 +90,8 @@ class Driver:
         """Play all recorded turns, in order. To be called once."""
         store = MemoryStore()
         async with SessionManager(provider=self._stage, store=store) as manager:
-            self._session = session = await manager.create(self._config())
+            session = await manager.create(self._config())
+            self._session: SessionInterface = session
             for turn in self._turns:
                 await self._act_out(session, turn)
             history = session.conversation()
@@ -99,7 +100,7 @@ class Driver:
 
     # One recorded turn.
 
-    async def _act_out(self, session: LLMSession, turn: RecordedTurn) -> None:
+    async def _act_out(self, session: SessionInterface, turn: RecordedTurn) -> None:
         """Send *turn* until it is not dropped by an interrupt of ours."""
         options = self._options
         self._report.skipped_reasons.update(turn.left_out)
@@ -161,7 +162,7 @@ class Driver:
             self._played = played
 
     async def _send(
-        self, session: LLMSession, turn: RecordedTurn, cuts: dict[int, Cut]
+        self, session: SessionInterface, turn: RecordedTurn, cuts: dict[int, Cut]
     ) -> tuple[Play, TurnOutcome]:
         sent = await session.send(turn.opening)
         play = Play(turn, sent.id.number, cuts)
@@ -181,7 +182,7 @@ class Driver:
             play.over()
         return play, await sent.outcome()
 
-    async def _interrupt_when_told(self, session: LLMSession, play: Play) -> None:
+    async def _interrupt_when_told(self, session: SessionInterface, play: Play) -> None:
         cut = await play.wait_interrupt()
         if cut is None:
             return
@@ -206,7 +207,7 @@ class Driver:
             await self._steer(self._session, play, step)
 
     async def _answer(
-        self, session: LLMSession, play: Play, number: int, calls: Sequence[ToolUse]
+        self, session: SessionInterface, play: Play, number: int, calls: Sequence[ToolUse]
     ) -> None:
         """Submit the recorded results of step *number*, or some of them and an interrupt."""
         turn, step = play.turn, play.turn.steps[number - 1]
@@ -226,13 +227,15 @@ class Driver:
             self._ask_next(play, number + 1)
             await self._submit(session, play, results)
 
-    async def _steer(self, session: LLMSession, play: Play, step: RecordedStep) -> None:
+    async def _steer(self, session: SessionInterface, play: Play, step: RecordedStep) -> None:
         steered = await session.send(step.steer, when_busy="steer")
         if steered.id.number != play.number:
             # An interrupt won the race, so this became a turn of its own; it is not recorded.
             await session.interrupt(steered.id, policy="drop_turn")
 
-    async def _submit(self, session: LLMSession, play: Play, results: list[ToolResult]) -> None:
+    async def _submit(
+        self, session: SessionInterface, play: Play, results: list[ToolResult]
+    ) -> None:
         if not results:
             return
         try:

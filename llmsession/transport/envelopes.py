@@ -37,7 +37,7 @@ def command_in(call: str, id: int, request: Command) -> w.Command:
             told = ", ".join(sorted(again))
             raise InvalidInput(f"the body has {told}, which the call and its envelope say")
         message = w.decode_from_client(msgspec.json.encode({**named, **fields}))
-    except (msgspec.MsgspecError, RecursionError, ProtocolError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ProtocolError) as error:
         raise InvalidInput(f"the body is no JSON object: {error}") from error
     if isinstance(message, w.Error):
         raise InvalidInput(message.message)

@@ -70,7 +70,7 @@ class Feed(Listener):
         self._last = False
         """Nothing more is published; what is in the log still comes."""
         self._over = False
-        self._block: tuple[int, int, int, int, type[Preview]] | None = None
+        self._newest: Preview | None = None
         self._offset = 0
         self.lagged = False
 
@@ -130,9 +130,16 @@ class Feed(Listener):
             return
         if self._turn is not None and preview.turn != self._turn:
             return
-        block = (preview.turn, preview.step, preview.attempt, preview.index, type(preview))
-        if block != self._block:
-            self._block, self._offset = block, 0
+        last, self._newest = self._newest, preview
+        if (
+            last is None
+            or last.index != preview.index
+            or last.step != preview.step
+            or last.attempt != preview.attempt
+            or last.turn != preview.turn
+            or type(last) is not type(preview)
+        ):
+            self._offset = 0
         self._outbox.offer_preview(self.id, self._listening.session, preview, self._offset)
         self._offset += len(preview.text)
 

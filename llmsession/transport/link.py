@@ -90,6 +90,8 @@ class Link:
         self._hello = w.encode(w.Hello(versions=(w.VERSION,), token=token, client=client))
         self._patience_s = patience_s
         self._channel: Channel | None = None
+        self._unserved: Channel | None = None
+        """The first one, until its task has begun."""
         self._ids = 0
         self._asked: dict[int, Asked] = {}
         # Weakly: who leaves a loop over a turn's events without closing it wants no more of them.
@@ -107,6 +109,7 @@ class Link:
         """Make the first connection. Raises Unreachable, Unauthenticated, ProtocolError, and
         Overloaded where the service takes no more clients."""
         channel, keepalive_s = await self._connected()
+        self._unserved = channel
         self._runner = asyncio.get_running_loop().create_task(self._run(channel, keepalive_s))
 
     async def aclose(self) -> None:
@@ -118,6 +121,8 @@ class Link:
             self._runner.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._runner
+            if self._unserved is not None:  # it was cancelled before its first step
+                await self._unserved.aclose()
         self._fail_all(SessionClosed("the connection was closed"))
 
     # Asking.
@@ -250,7 +255,7 @@ class Link:
 
     async def _serve(self, channel: Channel, keepalive_s: float) -> float:
         """Use *channel* until it is lost; returns in how many seconds to come back."""
-        self._channel, self._lost = channel, asyncio.Event()
+        self._channel, self._lost, self._unserved = channel, asyncio.Event(), None
         loop = asyncio.get_running_loop()
         # Subscriptions first, so that they see what comes of the commands.
         for id, sink in tuple(self._sinks.items()):

@@ -19,9 +19,6 @@ from . import wire as w
 
 __all__ = ["Outbox"]
 
-_encode_preview = msgspec.json.Encoder().encode
-
-
 class _Frame:
     """A durable event that waits, and whose it is."""
 
@@ -61,16 +58,7 @@ class _Pieces:
         preview = self.first
         if len(self.texts) > 1:
             preview = msgspec.structs.replace(preview, text="".join(self.texts))
-        return w.encode(
-            w.Event(
-                subscription=self.subscription,
-                session=self.session,
-                kind=preview.__struct_config__.tag,  # type: ignore[arg-type]  # every preview has one
-                body=msgspec.Raw(_encode_preview(preview)),
-                turn=preview.turn,
-                offset=self.offset,
-            )
-        )
+        return w.encode_preview(self.subscription, self.session, preview, self.offset)
 
 
 class Outbox:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import fcntl
 import os
 import socket
@@ -174,6 +175,9 @@ class _Peer:
         self._service = service
         self._reader = reader
         self._writer = writer
+        self._transport = writer.transport
+        self._context = contextvars.copy_context()
+        """Of all flushes; else each would have a copy of its own."""
         self._loop = asyncio.get_running_loop()
         self._lines = LineReader()
         self._connection: Connection
@@ -260,29 +264,35 @@ class _Peer:
     # not keep up is there a task that waits for it.
 
     def _wake(self) -> None:
-        self._loop.call_soon(self._flush)
+        self._loop.call_soon(self._flush, context=self._context)
 
     def _flush(self) -> None:
         if self._draining is not None or self.gone.is_set():
             return
-        transport = self._writer.transport
+        transport = self._transport
         if transport.is_closing():  # nobody is there to read it
             self._over.set()
             return
-        take, lines, size = self._connection.take, list[bytes](), 0
-        while transport.get_write_buffer_size() <= WRITE_BYTES:
-            while size <= WRITE_BYTES and (frame := take()) is not None:
-                lines.append(line_of(frame))
-                size += len(frame)
-            if not lines:
-                break
-            self._writer.write(b"".join(lines))
-            lines.clear()
-            size = 0
-        if len(self._connection.outbox):
+        outbox = self._connection.outbox
+        while len(outbox) and transport.get_write_buffer_size() <= WRITE_BYTES:
+            transport.write(self._next_lines())
+        if len(outbox):
             self._draining = self._loop.create_task(self._drain())
         elif self._connection.is_over:
             self._over.set()
+
+    def _next_lines(self) -> bytes:
+        """What is written at once, of what there is."""
+        take = self._connection.take
+        first = take()
+        assert first is not None  # it was asked whether there is one
+        if not len(self._connection.outbox):  # most often
+            return line_of(first)
+        lines, size = [line_of(first)], len(first)
+        while size <= WRITE_BYTES and (frame := take()) is not None:
+            lines.append(line_of(frame))
+            size += len(frame)
+        return b"".join(lines)
 
     async def _drain(self) -> None:
         try:

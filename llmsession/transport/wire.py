@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -17,7 +18,7 @@ from llmsession.errors import InvalidInput, InvalidMessage, ProtocolError
 from llmsession.session import Recovery, WhenBusy
 from llmsession.session.commands import IfBusy
 from llmsession.store import Search
-from llmsession.turns import InterruptPolicy, Message, Seed
+from llmsession.turns import InterruptPolicy, Message, Preview, Seed
 from llmsession.turns.blocks import encode_json
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "decode_from_client",
     "decode_from_server",
     "encode",
+    "encode_preview",
 ]
 
 VERSION = 1
@@ -464,6 +466,28 @@ _numbered = msgspec.json.Decoder(_Numbered)
 def encode(message: FromClient | FromServer) -> bytes:
     """The frame of *message*."""
     return _encoder.encode(message)
+
+
+@lru_cache(maxsize=4096)
+def _preview_head(subscription: int, session: str, kind: type[Preview]) -> bytes:
+    whole = encode(
+        Event(
+            subscription=subscription,
+            session=session,
+            kind=kind.__struct_config__.tag,  # type: ignore[arg-type]  # every preview has one
+            body=msgspec.Raw(b"0"),
+        )
+    )
+    return whole[: -len(b"0}")]
+
+
+def encode_preview(subscription: int, session: str, preview: Preview, offset: int) -> bytes:
+    """The frame of a preview's ``Event``. There is one for each delta and client, so what is the
+    same in all of a reply is encoded once."""
+    body = _encoder.encode(preview)
+    place = b',"turn":%d,"offset":%d}' if offset else b',"turn":%d}'
+    numbers = (preview.turn, offset) if offset else (preview.turn,)
+    return _preview_head(subscription, session, type(preview)) + body + place % numbers
 
 
 def decode_from_client(frame: bytes) -> FromClient | Error:

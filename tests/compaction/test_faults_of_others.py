@@ -1,22 +1,13 @@
 """Faults of other systems, each as a test that names its origin, where the mechanism exists here.
 
-Tested elsewhere, by the same rule:
- 7 interrupted parallel calls, then resume (turnstone PR 219, mastra PR 16201), and 30 completed
-   commands run again by a resume (Cline #12975): tests/session/test_resume.py
- 8 two results of one id (Roo #10465), 16 repair of parallel calls by adjacency (NeuroLink), 22
-   assistants without their user after a branch switch (Jan #8357): tests/compaction/test_repair.py
-11 an importer that forgets a truncation (Cline #12996), 21 torn and glued lines (Jan #8019, #1057):
-   tests/transcripts
-25 a refusal for size that is not recognised (Jan #8646): tests/providers
-26 an abort and a send right after it (LibreChat #1507, #1509, #1548), 27 a late end that
-   overwrites a stop (LibreChat): tests/session/test_interrupts.py, tests/turns/test_machine.py
-Without a counterpart: 18 nothing is dropped for its age (CodeBuddy's ISO timestamps); 35 this
-policy removes no duplicates (ChainReview).
+What belongs to another room is tested there: ``ELSEWHERE`` says where, and its tests are looked up.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import anyio
@@ -54,6 +45,57 @@ from tests.session.actors import Quick, Stage, settled, stage
 
 PROFILE = Profile()
 OUTPUT = "a line of output\n" * 300
+
+ELSEWHERE: dict[int, tuple[str, str]] = {
+    # 7, turnstone PR 219, mastra PR 16201: parallel calls, interrupted, left calls without results.
+    7: ("session/test_resume.py", "test_results_stand_in_call_order_whoever_gave_them_and_when"),
+    # 8, Roo #10465: two results of one id.
+    8: ("compaction/test_repair.py", "test_r2_of_two_results_the_first_wins"),
+    # 11, Cline #12996: an importer forgot the truncation.
+    11: ("transcripts/agents/test_cline_classic.py", "test_the_truncation_is_not_forgotten"),
+    # 16, NeuroLink: parallel calls without ids.
+    16: (
+        "transcripts/webchats/test_neurolink.py",
+        "test_parallel_calls_are_paired_in_their_order_and_nothing_is_put_in",
+    ),
+    # 18, CodeBuddy: times as text, so that all was too old.
+    18: (
+        "compaction/policies/test_windows.py",
+        "test_a_message_without_a_time_is_not_old_and_one_with_a_text_is_an_error",
+    ),
+    # 21, Jan #8019, #1057: torn and glued lines.
+    21: (
+        "transcripts/webchats/test_jan.py",
+        "test_torn_glued_and_broken_lines_cost_no_more_than_themselves",
+    ),
+    # 22, Jan #8357: replies without a parent after a branch switch.
+    22: (
+        "transcripts/webchats/test_jan.py",
+        "test_replies_that_a_branch_switch_left_without_a_parent_are_put_back",
+    ),
+    # 25, Jan #8646: a refusal for size that was not recognised.
+    25: ("providers/test_classify.py", "test_an_overflow_is_known_with_the_figures_that_it_names"),
+    # 26, LibreChat #1507, #1509, #1548: an abort, and a send right after it.
+    26: (
+        "session/test_interrupts.py",
+        "test_an_interrupt_never_cancels_a_send_enqueued_after_it_while_a_tool_is_stopped",
+    ),
+    # 27, LibreChat: a late end overwrote a stop.
+    27: ("turns/test_machine.py", "test_a_late_report_changes_nothing_in_any_phase"),
+    # 30, Cline #12975: a resume ran completed commands again.
+    30: (
+        "session/test_resume.py",
+        "test_a_callable_that_may_have_started_is_not_run_again_and_the_model_is_told",
+    ),
+    # 32, NeuroLink: what was appended while a summary was made was lost.
+    32: ("session/test_compaction.py", "test_a_compaction_survives_what_is_appended_meanwhile"),
+    # 35, ChainReview: of several copies the oldest was kept, and cut later.
+    35: (
+        "compaction/policies/test_reads.py",
+        "test_all_but_the_last_read_of_a_file_are_replaced_by_the_notice",
+    ),
+}
+"""Fault -> the file under ``tests/`` and the test that has it."""
 
 
 def plan_for(
@@ -377,3 +419,22 @@ def test_34_usage_from_before_a_compaction_says_nothing_after_it() -> None:
     view = compacted(messages, 8_000)
     after = builder.build(messages, view).tokens
     assert after < before / 2
+
+
+def test_each_of_the_35_has_its_test_here_or_elsewhere() -> None:
+    told = Path(__file__).read_text(encoding="utf-8")
+    # One that is the same as another is named where that one is tested.
+    here = {int(number) for name in _names(told) for number in re.findall(r"_(\d\d)(?=_)", name)}
+    here |= {int(number) for number in re.findall(r'"""[^"]*?\. (\d\d), ', told)}
+    assert sorted(here | ELSEWHERE.keys()) == list(range(1, 36))
+
+
+@pytest.mark.parametrize("fault", ELSEWHERE)
+def test_what_is_tested_elsewhere_is_there(fault: int) -> None:
+    file, test = ELSEWHERE[fault]
+    root = Path(__file__).resolve().parent.parent
+    assert test in _names((root / file).read_text(encoding="utf-8"))
+
+
+def _names(source: str) -> list[str]:
+    return re.findall(r"^(?:async )?def (test_\w+)\(", source, re.MULTILINE)

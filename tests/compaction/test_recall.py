@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsession.compaction.cap import cap_text
-from llmsession.compaction.recall import RECALL_TOOL, RECALL_TOOL_NAME, recall
+from llmsession.compaction.recall import (
+    MAX_RECALL_CHARS,
+    RECALL_TOOL,
+    RECALL_TOOL_NAME,
+    recall,
+    recall_chars,
+)
 from llmsession.turns.messages import Message
 from tests.compaction.conversations import Talk, image, text
 
@@ -189,3 +195,9 @@ def test_no_argument_makes_recall_raise_or_exceed_its_size(
 ) -> None:
     answer, _ = recall(holding(source), {"id": "c1", **ranges}, max_chars=max_chars)
     assert 0 < len(answer) <= max(max_chars, 1000)
+
+
+def test_a_page_is_an_eighth_of_what_a_request_may_hold_within_bounds() -> None:
+    assert recall_chars(40_000, 3.0) == 15_000
+    assert recall_chars(1_000_000, 3.0) == MAX_RECALL_CHARS
+    assert recall_chars(100, 3.0) == 2_000

@@ -184,7 +184,8 @@ def test_ranges_are_joined_where_they_touch_or_overlap() -> None:
     after = view.applied(parts(omitted=((4, 6), (11, 15), (20, 20))), 30)
     assert after.omitted == ((2, 6), (10, 15))
     assert [at for at in range(18) if not after.shows(at)] == [*range(2, 6), *range(10, 15)]
-    assert after.clamped(12).omitted == ((2, 6), (10, 12))
+    assert after.clamped(16).omitted == ((2, 6), (10, 15))
+    assert after.clamped(15).omitted == after.clamped(12).omitted == ((2, 6),)
     assert after.clamped(10).omitted == ((2, 6),)
 
 

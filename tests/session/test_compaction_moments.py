@@ -203,6 +203,15 @@ async def test_a_provider_without_a_cache_has_none_to_spare() -> None:
         assert (await triggers(on))[0] == "cold_cache"
 
 
+async def test_a_provider_without_a_cache_is_compacted_at_the_mark_and_not_before() -> None:
+    async with caching(CachingModel(cached=False)) as on:
+        await turns(on, 14)
+        figures = [record.figures for record in await applied(on)]
+        assert figures
+        for each in figures:
+            assert each["used_tokens"] > 0.8 * each["limit_tokens"]
+
+
 async def test_another_system_text_breaks_the_prefix_so_the_moment_is_now() -> None:
     async with caching() as on:
         await turns(on, 6)

@@ -63,8 +63,8 @@ def test_compaction_can_be_turned_off(text: str) -> None:
         ("LLMSESSION_WINDOW_TOKENS", "200k"),
     ],
 )
-def test_what_cannot_be_read_is_named(variable: str, text: str) -> None:
-    with pytest.raises(InvalidConfig, match=f"{variable} is '{text}'"):
+def test_what_cannot_be_read_is_named_with_what_can_be(variable: str, text: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"{variable} is '{text}': use "):
         with_environment(SessionConfig(model="m"), {variable: text})
 
 

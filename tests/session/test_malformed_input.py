@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from llmsession import (
+    CompactionConfig,
     InvalidConfig,
     InvalidInput,
     InvalidMessage,
@@ -216,6 +217,10 @@ WRONG_CONFIGS: dict[str, dict[str, Any]] = {
     "options that are no JSON": {"options": {"x": object()}},
     "options that are a list": {"options": [1]},
     "a threshold over 1": {"compaction": {"threshold": 1.5}},
+    "a compaction that is on by a word": {"compaction": CompactionConfig(enabled="off")},  # type: ignore[arg-type]  # the point
+    "settings of a policy in a list": {"compaction": CompactionConfig(options=[1])},  # type: ignore[arg-type]  # the point
+    "a gain that cannot be": {"compaction": CompactionConfig(min_gain=2.0)},
+    "a gain below nothing": {"compaction": CompactionConfig(min_gain=-0.1)},
     "a policy that is unknown": {"interrupt_policy": "keep_all"},
     "a failure mode that is unknown": {"on_failure": "panic"},
     "a deadline of nothing": {"tool_deadline_s": 0},

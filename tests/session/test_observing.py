@@ -47,7 +47,7 @@ class Told:
 
 async def test_every_request_is_told_from_its_beginning_to_what_it_cost() -> None:
     told = Told()
-    script = [say("let me see") + call("mine", id="c"), "done"]
+    script = [say("let me see") + call("mine", id="c"), say("done")]
     async with SessionManager(
         provider=ScriptedProvider(script), observers=[told], prices=PRICES
     ) as manager:

@@ -58,6 +58,7 @@ class Authority:
             .not_valid_before(now + timedelta(hours=begins_h))
             .not_valid_after(now + timedelta(hours=ends_h))
             .add_extension(x509.BasicConstraints(ca=usage is None, path_length=None), critical=True)
+            .add_extension(key_usage(signs_others=usage is None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(authority), critical=False
@@ -69,3 +70,17 @@ class Authority:
                 x509.SubjectAlternativeName([address, x509.DNSName("localhost")]), critical=False
             ).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         return made.sign(self.key, hashes.SHA256())
+
+
+def key_usage(*, signs_others: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs_others,
+        crl_sign=signs_others,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

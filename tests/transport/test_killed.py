@@ -18,6 +18,7 @@ from tests.transport.served_program import REPLY
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
+
 class Client:
     """Sends and watches, and keeps what it saw."""
 

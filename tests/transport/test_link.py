@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -268,3 +269,12 @@ async def test_a_subscription_that_nobody_holds_is_given_up(tmp_path: Path) -> N
         assert service.statistics().subscriptions == 1
         await until(lambda: service.statistics().subscriptions == 0)
         await session.interrupt()
+
+
+async def test_a_client_that_leaves_at_once_leaves_no_connection_behind(tmp_path: Path) -> None:
+    served = Served(tmp_path, ())
+    async with asyncio.timeout(PATIENCE_S), served.up() as service:
+        async with linked(f"unix:{served.path}"):
+            pass
+        gc.collect()  # a socket that was not closed warns
+        await until(lambda: not service.statistics().connections)

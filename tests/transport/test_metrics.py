@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -79,6 +81,16 @@ async def test_turns_requests_costs_and_clients_are_counted() -> None:
     assert now["llmsession_sessions"] == 2
     assert now["llmsession_open_turns"] == 0
     assert "llmsession_loop_lag_seconds" in now
+
+
+def test_the_operations_page_names_every_metric_and_no_other() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+    told = set(re.findall(r"`(llmsession_[a-z_]+)`", page.read_text("utf-8")))
+    metrics = Metrics()
+    metrics.watch(lambda: Service(SessionManager(provider=ScriptedProvider([]))).statistics(), int)
+    text = metrics.page()[2].decode()
+    families = re.findall(r"^# TYPE (\w+) ", text, flags=re.MULTILINE)
+    assert {name for name in families if not name.endswith("_created")} == told
 
 
 def compacted(**fields: object) -> r.CompactionApplied:

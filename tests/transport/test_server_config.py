@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from llmsession.transport.server_config import (
     print_config,
 )
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 FULL = ServerConfig(
     store="sqlite:/var/lib/x.db",
     listen=("unix:/run/x.sock", "tcp://127.0.0.1:7000"),
@@ -155,3 +157,24 @@ def test_passwords_in_addresses_are_not_printed() -> None:
 def test_without_a_place_to_listen_at_there_is_a_socket_beside_the_store() -> None:
     assert ServerConfig().listens_at() == ("unix:llmsession.sock",)
     assert ServerConfig(grpc="127.0.0.1:1").listens_at() == ()
+
+
+def test_the_operations_page_has_every_setting_with_its_default() -> None:
+    page = PAGE.read_text("utf-8")
+    tables = (ServerConfig, ProviderTable, TlsTable, LimitsTable, TenantTable)
+    for table in tables:
+        for name in table.__struct_fields__:
+            assert f"`{name}`" in page or f"[{name}" in page, name
+    for name in ("grace_s", "idle_s", "log", "log_level", "store"):
+        (row,) = re.findall(rf"^\| `{name}` \|.*$", page, flags=re.MULTILINE)
+        default = getattr(ServerConfig(), name)
+        told = f"{default:g}" if isinstance(default, float) else default
+        assert f"| `{told}` |" in row
+
+
+def test_the_example_of_the_operations_page_loads(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+    (tmp_path / "serve.toml").write_text(example)
+    config = load_server_config(tmp_path / "serve.toml", {})
+    assert set(config.providers) == {"claude", "local"}
+    assert config.tls is not None

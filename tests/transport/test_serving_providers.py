@@ -46,14 +46,14 @@ def test_a_key_is_read_from_the_variable_that_is_named() -> None:
 
 
 def test_a_server_of_ones_own_needs_no_key_unless_one_is_named() -> None:
-    local = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}
+    local: dict[str, Any] = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}
     assert isinstance(make_providers(config(local=local), {})[0], OpenAIProvider)
     with pytest.raises(InvalidConfig, match="set LOCAL_KEY"):
         make_providers(config(local={**local, "key_env": "LOCAL_KEY"}), {})
 
 
 def test_two_providers_for_the_same_models_are_refused() -> None:
-    local = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}
+    local: dict[str, Any] = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}
     with pytest.raises(InvalidConfig, match=r"^providers\.b: another one is for all models"):
         make_providers(config(a=local, b=local), {})
     local = {**local, "models": ["x-"]}
@@ -62,7 +62,7 @@ def test_two_providers_for_the_same_models_are_refused() -> None:
 
 
 def test_the_summariser_is_one_of_them() -> None:
-    local = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}
+    local: dict[str, Any] = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}
     tables = {"big": {**local, "models": ["big"]}, "small": {**local, "models": ["small"]}}
     asked = load_server_config(None, {}, {"providers": tables, "summariser": "small"})
     provider, summariser = make_providers(asked, {})

@@ -54,7 +54,7 @@ async def test_a_turn_is_a_span_and_in_it_each_request_and_each_tool() -> None:
     for inner in (chat, tool):
         assert inner.parent is not None
         assert inner.parent.span_id == turn.context.span_id
-    held = dict(chat.attributes or {})
+    held: dict[str, Any] = dict(chat.attributes or {})
     assert held.pop("gen_ai.response.time_to_first_chunk") >= 0
     assert held.pop("llmsession.context.tokens") > 0
     assert held.pop("llmsession.context.budget_tokens") > 0

@@ -7,10 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmsession import TurnId, TurnOutcome, Usage, errors
+from llmsession import (
+    TextDelta,
+    ThinkingDelta,
+    ToolInputDelta,
+    TurnId,
+    TurnOutcome,
+    Usage,
+    errors,
+)
 from llmsession.errors import ProtocolError, SessionError
 from llmsession.transport import wire as w
 from llmsession.transport.wire_errors import ERRORS, from_wire, to_wire
+from llmsession.turns import Preview
 
 OUTCOME = TurnOutcome(
     turn=TurnId("u", 3),
@@ -147,3 +156,26 @@ def test_every_message_of_the_wire_is_in_the_protocol_page(request: pytest.Fixtu
     tags = {kind.__struct_config__.tag for kind in (*w.FromClient.__args__, *w.FromServer.__args__)}
     missing = {tag for tag in tags if f"`{tag}`" not in page and f'"type":"{tag}"' not in page}
     assert missing == set()
+
+
+@pytest.mark.parametrize("offset", [0, 120])
+@pytest.mark.parametrize(
+    "preview",
+    [
+        TextDelta(1, 2, 3, 4, 'a "word"\n\u2028é'),
+        ThinkingDelta(7, 1, 1, 0, "hm"),
+        ToolInputDelta(1, 1, 1, 0, "{"),
+    ],
+    ids=lambda preview: type(preview).__name__,
+)
+def test_a_preview_is_encoded_as_every_event_is(preview: Preview, offset: int) -> None:
+    event = w.Event(
+        subscription=9,
+        session='a "session" ü',
+        kind=preview.__struct_config__.tag,  # type: ignore[arg-type]  # every preview has one
+        body=msgspec.Raw(msgspec.json.encode(preview)),
+        turn=preview.turn,
+        offset=offset,
+    )
+    for _ in range(2):  # what is remembered, too
+        assert w.encode_preview(9, 'a "session" ü', preview, offset) == w.encode(event)

@@ -74,7 +74,7 @@ class Balanced(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a ``CompactionConfig`` that it takes."""
 
     threshold: float = 0.80
-    low: float = 0.50
+    low: float = 0.40
     keep_recent_turns: int = 5
     keep_recent_steps: int | None = 20
     recent_share: float = 0.30

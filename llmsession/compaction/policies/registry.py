@@ -67,6 +67,8 @@ def settings_of(policy: object) -> tuple[str, dict[str, Any]]:
     for name, kind in _POLICIES.items():
         if type(policy) is kind:
             return name, msgspec.to_builtins(policy)
+        if policy is kind:
+            raise InvalidConfig(f"a policy is a value, {kind.__name__}(), or a name: {name!r}")
     raise InvalidConfig(
         f"{type(policy).__name__} is no registered policy: register its class first"
     )

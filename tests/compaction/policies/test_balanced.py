@@ -64,7 +64,7 @@ def test_it_begins_above_the_threshold_in_whole_numbers() -> None:
 
 def test_the_oldest_results_are_swapped_first_and_only_down_to_the_low_mark() -> None:
     built = talk(20, OUTPUT)  # about 38,000 tokens
-    plan = planned(built, 48_000)
+    plan = planned(built, 48_000, policy=Balanced(low=0.5))
     assert swapped(plan) == [f"c{n}" for n in range(1, 9)]
     assert plan is not None
     assert plan.wanted is None
@@ -196,7 +196,7 @@ def talking(turns: int) -> Talk:
 
 def test_then_a_summary_stands_for_a_prefix_that_ends_with_a_turn() -> None:
     built = talking(30)
-    plan = planned(built, 50_000)
+    plan = planned(built, 50_000, policy=Balanced(low=0.5))
     assert plan is not None
     wanted = plan.wanted
     assert wanted is not None
@@ -333,7 +333,8 @@ def test_what_was_done_is_not_done_again() -> None:
 
 def test_the_figure_of_what_stays_in_the_cache_is_what_stands_before_the_first_edit() -> None:
     built = talk(20, OUTPUT)
-    first = planned(built, 48_000)
+    policy = Balanced(low=0.5)
+    first = planned(built, 48_000, policy=policy)
     assert first is not None
     assert first.figures["kept_before_tokens"] < 20
     view = View().applied(first, 80)
@@ -341,7 +342,7 @@ def test_the_figure_of_what_stays_in_the_cache_is_what_stands_before_the_first_e
         built.ask()
         built.step(OUTPUT)
         built.reply()
-    second = planned(built, 48_000, view=view)
+    second = planned(built, 48_000, view=view, policy=policy)
     assert second is not None
     edited = next(at for at, m in enumerate(built.messages) if m.tool_results and at >= 31)
     kept = context_tokens(built.messages[:edited], view, PROFILE)

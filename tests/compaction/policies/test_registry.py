@@ -121,3 +121,8 @@ def test_what_is_no_policy_is_refused(kind: type[Any], told: str) -> None:
 def test_a_value_of_a_class_that_nobody_registered_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="Never is no registered policy"):
         settings_of(Never())
+
+
+def test_a_class_in_place_of_a_value_is_told_so() -> None:
+    with pytest.raises(InvalidConfig, match=r"a value, Balanced\(\), or a name: 'balanced'"):
+        settings_of(Balanced)

@@ -1,0 +1,358 @@
+"""What it costs to be another process: the service beside bare echoes on the same transport.
+
+* **Paced deltas.** 200 clients, each with a stream of 20 deltas a second; CPU of the server's
+  process alone, while all of them run. Bare: an echo server is sent the same messages at the same
+  pace by 200 clients. Our server also paces its models, which is measured alone and taken off.
+* **Status.** One connection with 64 commands on their way; the same client talks to a server that
+  reads a JSON line and writes it again.
+* **Interrupts.** One after the other, 1,000 streams running, from the call to the durable answer;
+  embedded is ``benchmarks/interrupt.py``.
+* **Resume.** The server is killed and started again; all subscriptions of one client are back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any
+
+import anyio
+
+from benchmarks.deltas import pace_alone
+from benchmarks.interrupt import embedded_latencies
+from benchmarks.report import Row, percentile
+from benchmarks.transport_server import DELAY_S, DELTA, BenchServer, bench_server
+from llmsession import SessionConfig, TextDelta, connect
+from llmsession.transport import RemoteManager, RemoteSession
+
+__all__ = ["run"]
+
+STREAMS = 200
+WARM_S = 1.0
+WINDOW_S = 4.0
+ROUNDS = 3
+CONFIG = SessionConfig(model="m")
+FRAME = (
+    b'{"type":"event","subscription":4,"session":"5a2b7f6c0d1e4f3a8b9c0d1e2f3a4b5c","kind":'
+    b'"preview.text","body":{"kind":"preview.text","turn":1,"step":1,"attempt":1,"index":0,'
+    b'"text":"12345"},"turn":1,"offset":120}'
+)
+STATUS = 6000
+IN_FLIGHT = 64
+INTERRUPTS = 1000
+FEW, MANY = 250, 1000
+PATIENCE_S = 60.0
+
+
+# Paced deltas.
+
+
+class _Window:
+    """CPU of the server for each delta in a while in which all streams run."""
+
+    def __init__(self, server: BenchServer) -> None:
+        self._server = server
+        self.deltas = 0.0
+        self.messages = 0
+        self.joined = 1.0
+
+    async def cpu_us(self) -> float:
+        await asyncio.sleep(WARM_S)
+        before, seen, self.messages = await self._cpu_s(), self.deltas, 0
+        await asyncio.sleep(WINDOW_S)
+        spent_s, deltas = await self._cpu_s() - before, self.deltas - seen
+        self.joined = self.messages / deltas
+        return spent_s / deltas * 1e6
+
+    async def _cpu_s(self) -> float:
+        return await asyncio.to_thread(self._server.cpu_s)
+
+
+async def _paced_ours(server: BenchServer) -> tuple[float, float]:
+    """Microseconds of CPU of the server for a delta, and messages a delta: what waits for a client
+    is joined."""
+    window = _Window(server)
+
+    async def follow(session: RemoteSession) -> None:
+        async for event in session.subscribe(after=0):
+            if isinstance(event, TextDelta):
+                window.deltas += len(event.text) / len(DELTA)
+                window.messages += 1
+
+    async with AsyncExitStack() as stack:
+        sessions = []
+        for _ in range(STREAMS):
+            client = await stack.enter_async_context(connect(server.address))
+            sessions.append(await client.create(CONFIG))
+        async with anyio.create_task_group() as group:
+            for session in sessions:
+                group.start_soon(follow, session)
+                await session.send("go")
+            spent_us = await window.cpu_us()
+            group.cancel_scope.cancel()
+    return spent_us, window.joined
+
+
+async def _paced_echo(server: BenchServer) -> tuple[float, float]:
+    path = server.address.removeprefix("unix:")
+    wires = [await asyncio.open_unix_connection(path) for _ in range(STREAMS)]
+
+    window = _Window(server)
+
+    async def send(writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(FRAME + b"\n")
+            await asyncio.sleep(DELAY_S)
+
+    async def receive(reader: asyncio.StreamReader) -> None:
+        while True:
+            await reader.readline()
+            window.deltas += 1
+
+    async with anyio.create_task_group() as group:
+        for reader, writer in wires:
+            group.start_soon(send, writer)
+            group.start_soon(receive, reader)
+        spent_us = await window.cpu_us()
+        group.cancel_scope.cancel()
+    for _, writer in wires:
+        writer.close()
+        await writer.wait_closed()
+    return spent_us, 1.0
+
+
+async def _paced_grpc_echo(server: BenchServer) -> tuple[float, float]:
+    import grpc
+
+    from llmsession.transport.grpc_client import channel_options
+    from llmsession.transport.v1.session_pb2 import Frames
+    from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
+
+    target = server.address.removeprefix("grpc://")
+    channels = [grpc.aio.insecure_channel(target, channel_options()) for _ in range(STREAMS)]
+    calls = [SessionServiceStub(channel).Connect() for channel in channels]
+    for call in calls:
+        await call.wait_for_connection()
+
+    window = _Window(server)
+
+    async def send(call: Any) -> None:
+        while True:
+            await call.write(Frames(frames=[FRAME]))
+            await asyncio.sleep(DELAY_S)
+
+    async def receive(call: Any) -> None:
+        while True:
+            await call.read()
+            window.deltas += 1
+
+    async with anyio.create_task_group() as group:
+        for call in calls:
+            group.start_soon(send, call)
+            group.start_soon(receive, call)
+        spent_us = await window.cpu_us()
+        group.cancel_scope.cancel()
+    for call, channel in zip(calls, channels, strict=True):
+        call.cancel()
+        await channel.close()
+    return spent_us, 1.0
+
+
+async def _pacing() -> float:
+    """Microseconds of CPU for a delta of models that nobody reads."""
+    before = time.process_time()
+    deltas = await pace_alone()
+    return (time.process_time() - before) / deltas * 1e6
+
+
+def _paced(way: str, bound: float, rounds: int) -> list[Row]:
+    echo = _paced_echo if way == "socket" else _paced_grpc_echo
+    pairs, whole, joined = list[tuple[float, float]](), list[tuple[float, float]](), 0.0
+    for _ in range(rounds):
+        pace = anyio.run(_pacing)
+        with _served("service", way) as server:
+            ours, joined = asyncio.run(_paced_ours(server))
+        with _served("echo", way) as server:
+            bare, _ = asyncio.run(echo(server))
+        pairs.append((ours - pace, bare))
+        whole.append((ours, bare))
+    note = f"{joined:.2f} messages a delta: what a client has not taken yet is joined"
+    return [
+        _row(f"paced delta over {way}, CPU of the server without the models'", pairs, "us", bound,
+             note),
+        _row(f"paced delta over {way}, CPU of the server with the models'", whole, "us", None),
+    ]  # fmt: skip
+
+
+# Status.
+
+
+async def _asked(path: str, lines: list[bytes], greeting: bytes) -> float:
+    """Seconds for all *lines*, at most 64 on their way; each is answered by one line."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    for line in greeting.splitlines(keepends=True):
+        writer.write(line)
+        await reader.readline()
+    room = asyncio.Semaphore(IN_FLIGHT)
+
+    async def read() -> None:
+        for _ in lines:
+            await reader.readline()
+            room.release()
+
+    started = time.perf_counter()
+    reading = asyncio.ensure_future(read())
+    for line in lines:
+        await room.acquire()
+        writer.write(line)
+    await reading
+    took_s = time.perf_counter() - started
+    writer.close()
+    await writer.wait_closed()
+    return took_s
+
+
+def _status(rounds: int) -> list[Row]:
+    lines = [b'{"type":"status","id":%d,"session":"s"}\n' % number for number in range(2, STATUS)]
+    hello = (
+        b'{"type":"hello","versions":[1]}\n'
+        b'{"type":"create","id":1,"session":"s","config":{"model":"m"}}\n'
+    )
+    pairs: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        with _served("service", "socket") as server:
+            ours = asyncio.run(_asked(server.address.removeprefix("unix:"), lines, hello))
+        with _served("json", "socket") as server:
+            bare = asyncio.run(_asked(server.address.removeprefix("unix:"), lines, b""))
+        pairs.append((ours / len(lines) * 1e6, bare / len(lines) * 1e6))
+    ours, bare = pairs[-1]
+    note = f"{1e6 / ours:,.0f} a second, bare {1e6 / bare:,.0f}"
+    return [_row("status command on one socket connection", pairs, "us", 4.0, note)]
+
+
+# Interrupts.
+
+
+async def _interrupts(server: BenchServer, seed: int) -> list[float]:
+    latencies: list[float] = []
+    async with connect(server.address) as client:
+        sessions = []
+        for at in range(INTERRUPTS):
+            session = await client.create(CONFIG)
+            await session.send("go")
+            sessions.append(session)
+            if at % 20 == 19:
+                await asyncio.sleep(DELAY_S / 50)
+        await asyncio.sleep(4 * DELAY_S)
+        for session in random.Random(seed).sample(sessions, len(sessions)):
+            started = time.perf_counter()
+            await session.interrupt()
+            latencies.append(time.perf_counter() - started)
+    return latencies
+
+
+def _interrupt(way: str, rounds: int) -> list[Row]:
+    pairs: list[tuple[float, float]] = []
+    medians: list[tuple[float, float]] = []
+    for round_ in range(rounds):
+        embedded = anyio.run(embedded_latencies, round_)
+        with _served("service", way) as server:
+            ours = asyncio.run(_interrupts(server, round_))
+        pairs.append((percentile(ours, 0.99) * 1e3, percentile(embedded, 0.99) * 1e3))
+        medians.append((percentile(ours, 0.5) * 1e3, percentile(embedded, 0.5) * 1e3))
+    note = "bare here: embedded"
+    return [
+        _row(f"interrupt over {way} p99, 1,000 streaming", pairs, "ms", 5.0, note),
+        _row(f"interrupt over {way} p50, 1,000 streaming", medians, "ms", None, note),
+    ]
+
+
+# Resume.
+
+
+async def _resume(folder: str, way: str, subscribers: int) -> tuple[float, float]:
+    """Seconds from the client's new connection until every subscription is back, and from the
+    moment that the service was there."""
+    database, address = f"{folder}/{way}{subscribers}.db", _address(folder, way)
+    async with AsyncExitStack() as stack:
+        server = _started(stack, address, database)
+        client = await stack.enter_async_context(connect(server.address, patience_s=PATIENCE_S))
+        sessions = [await client.create(CONFIG) for _ in range(subscribers)]
+        events = [session.subscribe() for session in sessions]
+        await _subscribed(client, subscribers)
+        await asyncio.to_thread(server.kill)
+        server = await asyncio.to_thread(_started, stack, server.address, database)
+        there = time.perf_counter()
+        await client.statistics(limit=0)
+        connected = time.perf_counter()
+        await _subscribed(client, subscribers)
+        now = time.perf_counter()
+        for subscription in events:
+            subscription.close()
+    return now - connected, now - there
+
+
+def _started(stack: AsyncExitStack, address: str, database: str) -> BenchServer:
+    return stack.enter_context(bench_server("service", address, database=database))
+
+
+async def _subscribed(client: RemoteManager, subscribers: int) -> None:
+    while True:
+        service = (await client.statistics(limit=0)).service
+        if service is not None and service.subscriptions >= subscribers:
+            return
+        await asyncio.sleep(0.01)
+
+
+def _resumed(rounds: int) -> list[Row]:
+    pairs: list[tuple[float, float]] = []
+    there_s = 0.0
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            few_s, _ = asyncio.run(_resume(folder, "socket", FEW))
+            many_s, there_s = asyncio.run(_resume(folder, "socket", MANY))
+        pairs.append((many_s / MANY * 1e6, few_s / FEW * 1e6))
+    note = (
+        f"bare here: each of {FEW}, in the same way; all of {MANY} were back {there_s:.2f} s after"
+        " the service was"
+    )
+    return [_row(f"resume after a restart, each of {MANY} subscribers", pairs, "us", 1.5, note)]
+
+
+# The frame.
+
+
+def _address(folder: str, way: str) -> str:
+    return f"unix:{folder}/b.sock" if way == "socket" else "grpc://127.0.0.1:0"
+
+
+@contextmanager
+def _served(kind: str, way: str) -> Iterator[BenchServer]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        bench_server(kind, _address(folder, way)) as server,
+    ):
+        yield server
+
+
+def _row(
+    name: str, pairs: list[tuple[float, float]], unit: str, bound: float | None, note: str = ""
+) -> Row:
+    ours, bare = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
+    ratios = tuple(a / b for a, b in pairs)
+    return Row(name=name, ours=ours, bare=bare, unit=unit, ratios=ratios, bound=bound, note=note)
+
+
+def run(rounds: int = ROUNDS) -> list[Row]:
+    return [
+        *_paced("socket", 2.0, rounds),
+        *_paced("gRPC", 1.5, rounds),
+        *_status(rounds),
+        *_interrupt("socket", rounds),
+        *_interrupt("gRPC", rounds),
+        *_resumed(rounds),
+    ]

@@ -1,0 +1,20 @@
+"""Asking the user whether something is meant."""
+
+from __future__ import annotations
+
+import sys
+
+from llmsession.errors import Refused
+
+__all__ = ["confirm"]
+
+
+def confirm(question: str, otherwise: str) -> None:
+    """Ask *question* on stderr. Raises Refused, which says *otherwise*, unless somebody says
+    yes."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):  # nobody is there
+        print(file=sys.stderr)
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Refused(otherwise)

@@ -1,0 +1,30 @@
+"""A service in a process of its own that commands are connected to."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from anyio.from_thread import start_blocking_portal
+
+from llmsession.testing.served import ServedProgram, serving
+from llmsession.transcripts import Conversation, write_own
+
+__all__ = ["served"]
+
+
+@contextmanager
+def served(conversation: Conversation, *arguments: str) -> Iterator[ServedProgram]:
+    """``llmsession serve``, which plays *conversation*, on a Unix socket in a folder that is short
+    enough for one."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, start_blocking_portal() as portal:
+        recording = Path(folder) / "played.jsonl"
+        recording.write_bytes(write_own(conversation))
+        asked = (
+            "--store", f"sqlite:{folder}/s.db", "--listen", f"unix:{folder}/s.sock",
+            "--replay", str(recording), "--log-level", "error", "--grace", "0", *arguments,
+        )  # fmt: skip
+        with portal.wrap_async_context_manager(serving(*asked, folder=folder)) as program:
+            yield program
