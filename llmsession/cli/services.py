@@ -125,8 +125,8 @@ def service_at(
 
 def a_store(store: str | None) -> str:
     """The store that was named, by an option or in the environment. Raises InvalidInput."""
-    found = store or os.environ.get(STORE_VARIABLE)
-    if not found:
+    found = store if store is not None else os.environ.get(STORE_VARIABLE) or None
+    if found is None:
         raise InvalidInput(
             f"which sessions? name a store with --store or ${STORE_VARIABLE}, or a service with"
             " --connect"

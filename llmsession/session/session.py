@@ -327,8 +327,8 @@ class LLMSession:
         As a compaction: the history stays as it is, a rewind to before that turn takes it away,
         and while a reply streams it waits. It may be longer than what it stands for, but not than
         what a request may hold. Durable when it returns. Raises InvalidInput for a turn that is
-        not in the history, or that a later summary has in it already, and for a text that is
-        empty or too long.
+        not in the history, or that a later summary has in it already, for a text that is empty or
+        too long, and where thinking behind that turn must open a tool loop that was stopped.
         """
         told, turn = checked_summary(text), turn_number(upto)
         actor = await self._live()

@@ -375,6 +375,29 @@ async def test_the_callers_summary_takes_the_place_of_a_request_that_was_said_on
         assert live_state(on.session).view.injected == ()
 
 
+async def test_a_turn_that_is_summarised_beyond_its_beginning_leaves_no_room_for_an_earlier_one() -> (
+    None
+):
+    waits = Waiting(OUTPUT)
+
+    def script(request: Request, tag: StepTag) -> Scripted:
+        if tag.turn == 2 and tag.step < 24:
+            return say(PROSE) + call("t", id=f"c{tag.step}")
+        return call("waits", id="w") if tag.turn == 2 and tag.step == 24 else "done"
+
+    kept = small(threshold=0.5, low=0.3, keep_recent_steps=2)
+    kept["tools"] += (Tool(name="waits", run=waits),)
+    async with stage(script, **kept) as on:
+        await on.say("message 1")
+        turn = await on.session.send("message 2")
+        await waits.started.wait()
+        assert live_state(on.session).view.start > len(on.session.conversation())
+        with pytest.raises(InvalidInput, match="with all up to turn 2"):
+            await on.session.set_summary("They met.", upto=1)
+        waits.go.set()
+        assert await turn.text() == "done"
+
+
 async def stopped_in_a_tool_loop(on: Stage, tool: Waiting) -> None:
     """Thinking opens a loop that the next turn would go on with."""
     await on.say("message 1")

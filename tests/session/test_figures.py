@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_who_runs_a_turn_comes_first_then_by_id_and_no_more_than_asked_for() -> None:
-    provider = ScriptedProvider(lambda request, tag: say("so far") + never())
+    provider = ScriptedProvider(lambda request, tag: say("so far, so good").hanging(at=2))
     async with SessionManager(provider=provider) as manager:
         sessions = [
             await manager.create(SessionConfig(model="m"), session_id=name) for name in "cabd"
@@ -35,7 +35,7 @@ async def test_who_runs_a_turn_comes_first_then_by_id_and_no_more_than_asked_for
             ("c", "running"), ("a", "idle"), ("b", "idle"),
         ]  # fmt: skip
         assert (shown[0].turn, shown[0].step, shown[0].turn_phase) == (1, 1, "streaming")
-        assert shown[0].output_tokens == len("so far") // 4  # of what has come, about
+        assert shown[0].output_tokens == len("so far, so good") // 4  # of what has come, about
         assert shown[0].context_tokens == sessions[0].status().context_tokens > 0
         assert count_live(manager) == (4, 1)
         assert count_live(manager, lambda session: session in "ab") == (2, 0)
@@ -51,11 +51,11 @@ async def test_interrupts_and_compactions_are_counted_by_what_is_durable() -> No
         calls += 1
         if calls == 1:
             return call("look", {}, id="c1")
-        return say("seen") if calls == 2 else say("so far") + never()
+        return say("seen") if calls == 2 else say("so far, so good").hanging(at=2)
 
     provider = ScriptedProvider(answer)  # type: ignore[arg-type]  # replies of several kinds
     config = SessionConfig(
-        model="m", tools=(Tool(name="look"),), compaction=CompactionConfig(keep_recent_steps=0)
+        model="m", tools=(Tool(name="look"),), compaction=CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
     )
     async with SessionManager(provider=provider) as manager:
         session = await manager.create(config, session_id="s")

@@ -77,7 +77,11 @@ def test_the_oldest_results_are_swapped_first_and_only_down_to_the_low_mark() ->
 
 
 def test_what_is_recent_is_left_alone() -> None:
-    built = talk(8, OUTPUT)
+    built = Talk()
+    for _ in range(8):
+        built.ask("word " * 300)
+        built.step(OUTPUT)
+        built.reply()
     plan = planned(built, 8_000, policy=Balanced(keep_recent_turns=3, recent_share=0.99))
     assert plan is not None
     assert swapped(plan) == ["c1", "c2", "c3", "c4", "c5"]
@@ -203,12 +207,12 @@ def test_then_a_summary_stands_for_a_prefix_that_ends_with_a_turn() -> None:
     assert (wanted.first, wanted.earlier) == (0, "")
     assert wanted.upto % 2 == 0
     assert built.messages[wanted.upto].turn != built.messages[wanted.upto - 1].turn
-    assert wanted.most_tokens == 3_000
+    assert wanted.most_tokens == 6_000
     # No longer than it has to be: the summary of one turn less would not do.
     sizes = [context_tokens([message], View(), PROFILE) for message in built.messages]
     used = sum(sizes)
-    assert used - sum(sizes[: wanted.upto]) + 3_000 <= 25_000
-    assert used - sum(sizes[: wanted.upto - 4]) + 3_000 > 25_000
+    assert used - sum(sizes[: wanted.upto]) + 6_000 <= 25_000
+    assert used - sum(sizes[: wanted.upto - 4]) + 6_000 > 25_000
 
 
 def test_a_second_summary_continues_the_first() -> None:
