@@ -100,8 +100,8 @@ async def tell_kill(
         how = next(record for record in log if r.is_terminal(record))
         ended = str(how.__struct_config__.tag).removeprefix("turn.")
         console.print(
-            f"{name + ':':<7}{len(mine)} subscribers resumed, one end at each ({ended}), all as in"
-            f" the log: [bold]{same}[/]"
+            f"{name + ':':<7}resumed by {len(mine)}, one end at each ({ended}), all as in the log:"
+            f" [bold]{same}[/]"
         )
     console.print(f"the turns went on by themselves; the last ended {took_s:.1f} s after the kill")
     return whole

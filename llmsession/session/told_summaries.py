@@ -88,7 +88,7 @@ class ToldSummaries:
         if not upto:
             raise InvalidInput(f"{where} is not in the history: nothing ends there")
         if upto < state.view.start:
-            told = state.history[state.view.start - 1].turn
+            told = state.context_messages()[state.view.start - 1].turn  # may be the open one
             raise InvalidInput(f"{where} is summarised already, with all up to turn {told}")
         if not is_safe_cut(state.history, upto):
             raise InvalidInput(f"{where} ends with a call whose result comes after it")

@@ -459,8 +459,7 @@ class Connection:
     # Answers.
 
     def _answer(self, command: w.Command, body: Any) -> None:
-        reply = w.Reply(id=command.id, body=msgspec.Raw(_encode(body)))
-        self._put_answer(command, w.encode(reply), None)
+        self._put_answer(command, w.encode_reply(command.id, _encode(body)), None)
 
     def _answer_error(self, command: w.Command, error: SessionError) -> None:
         told = self._service.shown(self, command, error)

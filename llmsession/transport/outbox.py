@@ -19,6 +19,7 @@ from . import wire as w
 
 __all__ = ["Outbox"]
 
+
 class _Frame:
     """A durable event that waits, and whose it is."""
 

@@ -73,6 +73,7 @@ __all__ = [
     "decode_from_server",
     "encode",
     "encode_preview",
+    "encode_reply",
 ]
 
 VERSION = 1
@@ -466,6 +467,11 @@ _numbered = msgspec.json.Decoder(_Numbered)
 def encode(message: FromClient | FromServer) -> bytes:
     """The frame of *message*."""
     return _encoder.encode(message)
+
+
+def encode_reply(id: int, body: bytes) -> bytes:
+    """The frame of a ``Reply`` whose body is encoded already."""
+    return b'{"type":"reply","id":%d,"body":%b}' % (id, body)
 
 
 @lru_cache(maxsize=4096)

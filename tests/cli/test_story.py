@@ -74,7 +74,7 @@ def test_the_story_shows_the_interrupt_the_receipt_each_swap_the_recall_and_the_
     assert "returned whole: True" in told
     assert f"kill -9 {pid_in(told)}" in told
     joined = " ".join(told.split())
-    assert joined.count("subscribers resumed, one end at each (committed)") == 3
+    assert joined.count("resumed by 2, one end at each (committed)") == 3
     assert joined.count("all as in the log: True") == 3
     assert all(path.name in told for path in EXAMPLES)
     bars = [line for line in told.splitlines() if "█" in line]

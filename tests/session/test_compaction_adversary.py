@@ -375,9 +375,7 @@ async def test_the_callers_summary_takes_the_place_of_a_request_that_was_said_on
         assert live_state(on.session).view.injected == ()
 
 
-async def test_a_turn_that_is_summarised_beyond_its_beginning_leaves_no_room_for_an_earlier_one() -> (
-    None
-):
+async def test_a_turn_summarised_beyond_its_beginning_leaves_no_room_for_an_earlier_one() -> None:
     waits = Waiting(OUTPUT)
 
     def script(request: Request, tag: StepTag) -> Scripted:

@@ -6,7 +6,6 @@ import anyio
 import pytest
 
 from llmsession import (
-    CompactionConfig,
     SessionConfig,
     SessionManager,
     TextDelta,
@@ -15,13 +14,13 @@ from llmsession import (
     ToolUse,
 )
 from llmsession.session.figures import count_live, figures_of_live
-from llmsession.testing.scripted import ScriptedProvider, call, never, say
+from llmsession.testing.scripted import ScriptedProvider, call, say
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_who_runs_a_turn_comes_first_then_by_id_and_no_more_than_asked_for() -> None:
-    provider = ScriptedProvider(lambda request, tag: say("so far, so good").hanging(at=2))
+    provider = ScriptedProvider(lambda request, tag: say("so far, so good").hanging(at=3))
     async with SessionManager(provider=provider) as manager:
         sessions = [
             await manager.create(SessionConfig(model="m"), session_id=name) for name in "cabd"
@@ -35,7 +34,7 @@ async def test_who_runs_a_turn_comes_first_then_by_id_and_no_more_than_asked_for
             ("c", "running"), ("a", "idle"), ("b", "idle"),
         ]  # fmt: skip
         assert (shown[0].turn, shown[0].step, shown[0].turn_phase) == (1, 1, "streaming")
-        assert shown[0].output_tokens == len("so far, so good") // 4  # of what has come, about
+        assert shown[0].output_tokens >= len("so far, so good") // 4  # of what has come
         assert shown[0].context_tokens == sessions[0].status().context_tokens > 0
         assert count_live(manager) == (4, 1)
         assert count_live(manager, lambda session: session in "ab") == (2, 0)
@@ -51,12 +50,10 @@ async def test_interrupts_and_compactions_are_counted_by_what_is_durable() -> No
         calls += 1
         if calls == 1:
             return call("look", {}, id="c1")
-        return say("seen") if calls == 2 else say("so far, so good").hanging(at=2)
+        return say("seen") if calls == 2 else say("so far, so good").hanging(at=3)
 
     provider = ScriptedProvider(answer)  # type: ignore[arg-type]  # replies of several kinds
-    config = SessionConfig(
-        model="m", tools=(Tool(name="look"),), compaction=CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
-    )
+    config = SessionConfig(model="m", tools=(Tool(name="look"),))
     async with SessionManager(provider=provider) as manager:
         session = await manager.create(config, session_id="s")
         turn = await session.send("what is there?")
@@ -65,7 +62,7 @@ async def test_interrupts_and_compactions_are_counted_by_what_is_durable() -> No
                 await session.submit_tool_results([ToolResult(event.id, "line\n" * 2000)])
         (figures,) = figures_of_live(manager, 1)
         assert (figures.interrupts, figures.compactions, figures.turns) == (0, 0, 1)
-        applied = (await session.compact()).applied
+        await session.set_summary("There were lines.", upto=1)
         turn = await session.send("and?")
         with anyio.fail_after(5):
             async for event in turn:
@@ -74,5 +71,4 @@ async def test_interrupts_and_compactions_are_counted_by_what_is_durable() -> No
         await session.interrupt()
         (figures,) = figures_of_live(manager, 1)
         assert (figures.interrupts, figures.turns) == (1, 2)
-        assert applied
         assert figures.compactions == 1

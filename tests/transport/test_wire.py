@@ -179,3 +179,9 @@ def test_a_preview_is_encoded_as_every_event_is(preview: Preview, offset: int) -
     )
     for _ in range(2):  # what is remembered, too
         assert w.encode_preview(9, 'a "session" ü', preview, offset) == w.encode(event)
+
+
+@pytest.mark.parametrize("body", [b"null", b'{"turn":1}', '["ü", "%d"]'.encode()])
+def test_a_reply_is_encoded_as_every_message_is(body: bytes) -> None:
+    for number in (0, 2**53 - 1):
+        assert w.encode_reply(number, body) == w.encode(w.Reply(id=number, body=msgspec.Raw(body)))
