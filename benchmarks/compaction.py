@@ -12,8 +12,8 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable
 
-import anyio
 import anthropic
+import anyio
 import msgspec
 
 from benchmarks.recorded import Replays, recorded_message
@@ -194,7 +194,7 @@ def _frontier_row() -> Row:
         ours = (time.process_time() - started) / 200
         started = time.process_time()
         for _ in range(200):
-            tuple([message for message in messages])
+            (*messages[:-1], messages[-1])
         bare = (time.process_time() - started) / 200
         ratios.append(ours / bare)
         figures.append((ours, bare))

@@ -160,7 +160,7 @@ class Life:
         return SessionConfig(
             model="m",
             tools=tuple(self.tools()),
-            window_tokens=6_000 if self.is_tight else 20_000,
+            window_tokens=2_500 if self.is_tight else 20_000,
             max_tokens=1000,
             on_failure=rng.choice(("keep_steps", "drop")),
             limits=TurnLimits(
@@ -172,9 +172,10 @@ class Life:
         )
 
     def _compaction(self) -> CompactionConfig:
-        is_patient = not self.is_tight or self.compacting.random() < 0.5
+        swaps = self.compacting.random() < 0.5
         return CompactionConfig(
-            schedule="cache" if is_patient else "at_once",
+            policy="swap_tool_results" if swaps else "balanced",
+            schedule="cache" if self.compacting.random() < 0.25 else "at_once",
             threshold=0.05,
             keep_recent_turns=1,
             keep_recent_steps=2,

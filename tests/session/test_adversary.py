@@ -33,7 +33,7 @@ from llmsession import (
     StoreError,
     Tool,
 )
-from llmsession.compaction.policies import SwapToolResults
+from llmsession.compaction.policies import Balanced
 from llmsession.session.timers import PRUNE_AT, Timers
 from llmsession.store.protocol import AppendResult, Batch, Hold, Owner
 from llmsession.testing import FaultyStore
@@ -138,7 +138,7 @@ async def test_compact_after_a_cancelled_compaction_is_answered(
     async with stage(["ok"] * 40) as on:
         for _ in range(40):  # enough messages for a job in a thread
             await on.say("hello")
-        monkeypatch.setattr(SwapToolResults, "plan", plan)
+        monkeypatch.setattr(Balanced, "plan", plan)
         async with anyio.create_task_group() as group:
             group.start_soon(on.session.compact)
             await anyio.to_thread.run_sync(started.wait)
@@ -172,7 +172,8 @@ async def test_a_store_that_fails_under_a_compaction_leaves_no_task_behind() -> 
 
 async def test_after_a_clear_a_compaction_that_gained_nothing_is_tried_again() -> None:
     tool = Tool(name="t", run=Quick("a line of text\n" * 400))
-    compaction = CompactionConfig(threshold=0.5, keep_recent_turns=1, keep_recent_steps=1)
+    swap: dict[str, Any] = {"policy": "swap_tool_results", "schedule": "at_once"}
+    compaction = CompactionConfig(threshold=0.5, keep_recent_turns=1, keep_recent_steps=1, **swap)
 
     def script(_: Request, tag: StepTag) -> Any:
         return call("t", id="c") if tag.step == 1 and tag.turn > 3 else "ok"

@@ -1,4 +1,4 @@
-"""Counting the context: by the provider, by usage, or by what is at hand; and what a status says."""
+"""Counting the context: by the provider, by usage, or by what is at hand; what a status says."""
 
 from __future__ import annotations
 

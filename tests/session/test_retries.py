@@ -8,7 +8,15 @@ from typing import Any
 import anyio
 import pytest
 
-from llmsession import ProviderError, SessionError, TextDelta, Tool, TurnFailed, TurnLimits
+from llmsession import (
+    CompactionConfig,
+    ProviderError,
+    SessionError,
+    TextDelta,
+    Tool,
+    TurnFailed,
+    TurnLimits,
+)
 from llmsession.testing.scripted import Scripted, ScriptedReply, call, never, say, think
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import Quick, stage
@@ -207,7 +215,8 @@ async def test_overflows_are_bounded_and_fail_the_turn() -> None:
 
 
 async def test_a_request_over_the_budget_that_cannot_shrink_is_context_too_large() -> None:
-    async with stage(["unused"], window_tokens=2000, max_tokens=1000) as on:
+    never = CompactionConfig(enabled=False)
+    async with stage(["unused"], window_tokens=2000, max_tokens=1000, compaction=never) as on:
         outcome = await (await on.session.send("word " * 5000)).outcome()
         assert (outcome.status, outcome.stop_reason) == ("failed", "context_too_large")
         assert on.provider.requests == []

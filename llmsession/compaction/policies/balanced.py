@@ -37,8 +37,8 @@ from .prefixes import pin_of
 __all__ = ["Balanced"]
 
 SUMMARY_PERCENT, LEAST_SUMMARY_TOKENS, MOST_SUMMARY_TOKENS = 20, 250, 6_000
-"""A segment's share of the limit, and its bounds. In a small window a longer summary holds more than
-the messages that it has to make room for (docs/policies.md); in a large one the bound decides."""
+"""A segment's share of the limit, and its bounds. In a small window a longer summary holds more
+than the messages that make room for it (docs/policies.md); in a large one the bound decides."""
 PINNED_PERCENT = 20
 """So much of the limit may the newest request take that is said again behind a summary."""
 LONG_INPUT_CHARS = 2_000
