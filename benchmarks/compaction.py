@@ -3,14 +3,18 @@ still, and what moving the frontier costs.
 
 A step: is a compaction due, the next request projected, sized, checked and encoded; beside
 encoding the same bytes once. A stall: the longest gap between two ticks of a task that only
-sleeps while a session compacts, beside its longest gap while nothing happens for as long.
+sleeps while a session compacts, beside its longest gap while nothing happens for as long. With
+PEER_PYTHON set to a Python that has langchain and strands-agents, theirs are measured too.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import anthropic
 import anyio
@@ -32,6 +36,7 @@ from llmsession.turns.usage import Usage
 
 __all__ = ["run"]
 
+PEER = Path(__file__).with_name("peer_compaction.py")
 MESSAGES = 2_000
 ROUNDS = 7
 STEPS = 50
@@ -176,7 +181,20 @@ def _stall_row() -> Row:
         unit="ms",
         ratios=tuple(a / b for a, b in pairs),
         bound=MOST_STALL,
+        note=_peers(),
     )
+
+
+def _peers() -> str:
+    python = os.environ.get("PEER_PYTHON")
+    if not python:
+        return "peers: n/a; PEER_PYTHON names no Python that has langchain and strands-agents"
+    found = subprocess.run(
+        [python, "-P", PEER], capture_output=True, text=True, timeout=120, check=False
+    )
+    if found.returncode:
+        return f"peers: n/a; {found.stderr.strip().splitlines()[-1:]}"
+    return f"peers: {found.stdout.strip()}"
 
 
 def _frontier_row() -> Row:
