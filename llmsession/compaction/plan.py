@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -100,6 +100,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     trigger: Trigger = "threshold"
     figures: dict[str, int] = {}
     wanted: Wanted | None = None
+
+    @classmethod
+    def of(cls, policy: str, reason: str = "", **changes: Any) -> Plan:
+        """The plan of *policy* that makes *changes*, by the names of the fields; its tokens are not
+        counted yet: see ``measured``."""
+        fields = {"frontier": 0, "tokens_before": 0, "tokens_after": 0, **changes}
+        return cls(policy=policy, reason=reason, **fields)
 
 
 _SHARED = tuple(
