@@ -190,7 +190,7 @@ async def test_all_that_wait_for_a_server_are_given_up_at_once(
         all_wait.set()
         results = [await answer.wait() for answer in answers]
         assert all(result == Lost("nobody is there", False) for result in results)
-    assert len(tried) <= LANES
+    assert len(tried) <= LANES + 1  # the first lane had looked for the server before
 
 
 async def test_a_server_that_comes_back_in_time_is_waited_for(frail_database: Database) -> None:

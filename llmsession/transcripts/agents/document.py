@@ -129,4 +129,5 @@ def _whole_part(text: bytes) -> bytes | None:
     return None
 
 
-_SIGNS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[\]{},]', re.DOTALL)
+# A cut may fall into an escape, too.
+_SIGNS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)

@@ -80,6 +80,10 @@ json_values = st.recursive(
 )
 
 
+def test_a_cut_into_an_escape_is_a_cut_into_a_string() -> None:
+    assert json.loads(read(b'[[],{"a":1,"}\\')[0]) == [[]]
+
+
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(json_values, min_size=1, max_size=4), st.data())
 def test_a_cut_keeps_a_beginning_of_the_list(values: list[Any], data: st.DataObject) -> None:
