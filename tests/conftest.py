@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
+from hypothesis import HealthCheck, settings
 
+from tests.steady_time import steady_backend
 from tests.virtual_time import SETTLE_S, virtual_backend
 
 pytest.register_assert_rewrite(
@@ -16,6 +18,16 @@ pytest.register_assert_rewrite(
     "llmsession.testing.shared_records_contract",
     "llmsession.testing.store_acts",
 )
+
+# The same examples on every machine and in every run, and no limit that a slow machine misses.
+settings.register_profile(
+    "everywhere",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("everywhere")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Every async test runs on both, in virtual time unless it is marked ``real_time``."""
     if request.node.get_closest_marker("real_time"):
-        return request.param, {}
+        return steady_backend(request.param)
     sockets = request.node.get_closest_marker("sockets") is not None
     return virtual_backend(request.param, SETTLE_S if sockets else 0.0)
 

@@ -14,6 +14,7 @@ from llmsession.errors import SessionError
 
 from .calibrate import calibrate
 from .chat import chat
+from .check import check_record
 from .exit_codes import HUNG_UP, USAGE
 from .lab import lab
 from .replay import replay
@@ -41,6 +42,7 @@ app.command()(replay)
 app.command()(calibrate)
 app.command()(lab)
 app.command()(stress)
+app.command("check")(check_record)
 app.command()(story)
 app.command()(top)
 app.command("list")(list_sessions)

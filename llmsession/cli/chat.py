@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -29,13 +29,22 @@ from llmsession.session.config import SessionConfig, ToolResult
 from llmsession.session.manager import SessionManager
 from llmsession.store import Store, open_store
 from llmsession.transport.interface import ManagerInterface, SessionInterface
+from llmsession.transport.serving_providers import DEFAULT_MODELS
 from llmsession.turns.previews import ToolUse
 
 from .chat_commands import COMMANDS, Talk, obey
 from .chat_keys import stop_keys
 from .chat_recording import Recording
 from .chat_view import TurnView, context_line, print_conversation
-from .services import CaFile, ConnectTo, StoreOrNone, TokenFile, service_at
+from .services import (
+    CaFile,
+    ConnectTo,
+    ServiceAt,
+    StoreOrNone,
+    TokenFile,
+    model_at,
+    service_at,
+)
 from .stores import STORE_VARIABLE, KeyFile, store_key
 
 __all__ = ["chat"]
@@ -53,7 +62,6 @@ class ProviderName(StrEnum):
 
 
 _KEYS = {ProviderName.ANTHROPIC: "ANTHROPIC_API_KEY", ProviderName.OPENAI: "OPENAI_API_KEY"}
-_MODELS = {ProviderName.ANTHROPIC: "claude-sonnet-4-5", ProviderName.OPENAI: "gpt-4o"}
 
 
 def chat(
@@ -100,15 +108,15 @@ def chat(
     elif file is not None:
         raise InvalidInput(f"{file}: a recording is played with --provider replay")
     else:
-        config = SessionConfig(model=model or _MODELS[named], system=system)
+        config = SessionConfig(model=model or DEFAULT_MODELS[named.value], system=system)
     if service is not None:
-        where: Where = service.sessions
+        where: Where = partial(_there, service, model, system)
     else:
         answers = recording.provider if recording else _provider(named, base_url)
         address = store or os.environ.get(STORE_VARIABLE) or "memory:"
         kept = open_store(address, key=store_key(key_file))
-        where = partial(_embedded, answers, kept)
-    anyio.run(partial(_chat, where, config, session_id=session, recording=recording))
+        where = partial(_embedded, config, answers, kept)
+    anyio.run(partial(_chat, where, session_id=session, recording=recording))
 
 
 def _provider(name: ProviderName, base_url: str | None) -> Provider:
@@ -129,26 +137,42 @@ def _provider(name: ProviderName, base_url: str | None) -> Provider:
         raise InvalidInput(NO_KEY.format(provider=name.value, variable=variable)) from error
 
 
-Where: TypeAlias = Callable[[], AbstractAsyncContextManager[ManagerInterface]]
-"""The sessions to talk in: of a manager here, or of a service."""
+class Place(NamedTuple):
+    """The sessions to talk in, of a manager here or of a service, and what a new one begins with;
+    ``config`` raises InvalidInput where no model is known for it."""
+
+    sessions: ManagerInterface
+    config: Callable[[], SessionConfig]
+
+
+Where: TypeAlias = Callable[[], AbstractAsyncContextManager[Place]]
 
 
 @asynccontextmanager
-async def _embedded(provider: Provider, store: Store) -> AsyncGenerator[ManagerInterface, None]:
+async def _embedded(
+    config: SessionConfig, provider: Provider, store: Store
+) -> AsyncGenerator[Place, None]:
     async with SessionManager(provider=provider, store=store) as manager:
-        yield manager
+        yield Place(manager, lambda: config)
+
+
+@asynccontextmanager
+async def _there(
+    service: ServiceAt, model: str | None, system: str | None
+) -> AsyncGenerator[Place, None]:
+    async with service.sessions() as sessions:
+        yield Place(sessions, lambda: SessionConfig(model=model_at(sessions, model), system=system))
 
 
 async def _chat(
     where: Where,
-    config: SessionConfig,
     *,
     session_id: str | None,
     recording: Recording | None,
 ) -> None:
     console = Console(highlight=False)
-    async with where() as sessions:
-        session, is_new = await _session(sessions, config, session_id)
+    async with where() as place:
+        session, is_new = await _session(place, session_id)
         talk = Talk(session, console)
         await _greet(talk, is_new, recording)
         if recording is not None:
@@ -167,16 +191,14 @@ async def _chat(
                     talk.say("[dim]the recording is over; /rewind goes back, /quit leaves[/]")
 
 
-async def _session(
-    sessions: ManagerInterface, config: SessionConfig, session_id: str | None
-) -> tuple[SessionInterface, bool]:
+async def _session(place: Place, session_id: str | None) -> tuple[SessionInterface, bool]:
     """The session to talk to, and whether it is new."""
     if session_id is None:
-        return await sessions.create(config), True
+        return await place.sessions.create(place.config()), True
     try:
-        return await sessions.open(session_id), False
+        return await place.sessions.open(session_id), False
     except SessionNotFound:
-        return await sessions.create(config, session_id=session_id), True
+        return await place.sessions.create(place.config(), session_id=session_id), True
 
 
 async def _greet(talk: Talk, is_new: bool, recording: Recording | None) -> None:

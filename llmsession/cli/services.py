@@ -26,6 +26,7 @@ __all__ = [
     "StoreOrNone",
     "TokenFile",
     "a_store",
+    "model_at",
     "service_at",
     "using_service",
 ]
@@ -121,6 +122,15 @@ def service_at(
             f"--store and --connect {connect} are two places: a service has a store of its own"
         )
     return ServiceAt(connect, token_file, ca)
+
+
+def model_at(sessions: RemoteManager, model: str | None) -> str:
+    """The *model* that was named, else the one that the service has for that. Raises InvalidInput
+    where it has none."""
+    found = model or sessions.default_model
+    if found is None:
+        raise InvalidInput("which model? the service has none by default; name one with --model")
+    return found
 
 
 def a_store(store: str | None) -> str:

@@ -12,31 +12,47 @@ import msgspec
 import typer
 
 from llmsession.errors import InvalidInput
-from llmsession.testing.breach import Breach
 from llmsession.testing.record import encode_lines
 from llmsession.testing.stress import StressPlan, StressReport, run_stress
+from llmsession.testing.simulation import SimulationPlan
 from llmsession.testing.stress_clients import run_stress_at
 
 from .asking import confirm
+from .breaches import print_breaches
 from .exit_codes import BROKEN_PROMISE
-from .services import CaFile, ConnectTo, ServiceAt, TokenFile, service_at
+from .services import CaFile, ConnectTo, ServiceAt, TokenFile, model_at, service_at
+from .simulate import run_simulation
 
 __all__ = ["stress"]
 
 CLIENTS = 4
 """Connections to a service: enough that a session is used on two."""
-MODEL = "claude-sonnet-4-5"
 
 
 def stress(
     *,
-    sessions: Annotated[int, typer.Option(help="Sessions at once.")] = 20,
-    turns: Annotated[int, typer.Option(help="Sends to each session, beside bursts.")] = 50,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="In virtual time, in a world that fails: see below."),
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(help="With --simulate: so many stories. [default: 200]")
+    ] = None,
+    sessions: Annotated[
+        int | None, typer.Option(help="Sessions at once. [default: 20; of a story 2]")
+    ] = None,
+    turns: Annotated[
+        int | None, typer.Option(help="Sends to each session, beside bursts. [default: 50]")
+    ] = None,
     interrupts: Annotated[
-        int, typer.Option(help="Interrupts of each session, beside bursts.")
-    ] = 10,
-    seconds: Annotated[float, typer.Option(help="Start nothing new after this long.")] = 20.0,
-    seed: Annotated[int, typer.Option(help="Of all that is chosen; not of the timing.")] = 0,
+        int | None, typer.Option(help="Interrupts of each, beside bursts. [default: 10]")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Start nothing new after this long. [default: 20]")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Of all that is chosen; the timing only of a simulation.")
+    ] = 0,
     record: Annotated[Path | None, typer.Option(help="Write the record there, as JSON lines.")] = (
         None
     ),
@@ -53,27 +69,42 @@ def stress(
 
     The replies are made up; no model answers. Exits 1 if a promise was broken. With --connect the
     models of the service answer, several clients ask, and what they saw is checked; the sessions
-    are deleted afterwards.
+    are deleted afterwards. With --simulate a seed decides everything, also in which order tasks go
+    on: disk, clock, model, tools, clients and processes delay, fail, repeat and die, and a story
+    that breaks a promise is printed as short as it can be made.
     """
     service = service_at(connect, token_file, ca)
     if service is None and (model is not None or yes):
         raise InvalidInput("--model and --yes are for --connect: here no model answers")
-    plan = StressPlan(
-        sessions=sessions, turns=turns, interrupts=interrupts, seconds=seconds, seed=seed
-    )
     if record is not None:
         record.open("wb").close()  # a place that cannot be written to is said before the work
+    chosen = {"turns": turns, "interrupts": interrupts, "seconds": seconds}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    if simulate:
+        unfit = [*given, *(["connect"] if service is not None else [])]
+        if unfit:
+            raise InvalidInput(f"--{unfit[0]} is not for --simulate: a seed decides all of a story")
+        stories = SimulationPlan(seeds=200 if seeds is None else seeds, seed=seed)
+        if sessions is not None:
+            stories = msgspec.structs.replace(stories, sessions=sessions)
+        run_simulation(stories, as_json=as_json, record=record)
+        return
+    if seeds is not None:
+        raise InvalidInput("--seeds is for --simulate")
+    if sessions is not None:
+        given["sessions"] = sessions
+    plan = StressPlan(seed=seed, **given)
     if service is None:
         report = anyio.run(run_stress, plan)
     else:
         plan = plan.checked()
         if not yes:
             question = (
-                f"the models of {service.address} answer up to {sessions * turns:,} turns, and may"
+                f"the models of {service.address} answer up to {plan.sessions * plan.turns:,} turns, and may"
                 " charge for it: go on?"
             )
             confirm(question, "nothing was asked; --yes does not ask")
-        report = anyio.run(_stress_at, service, plan, model or MODEL)
+        report = anyio.run(_stress_at, service, plan, model)
     if record is not None:
         with record.open("wb") as file:
             file.writelines(encode_lines(report.recording.entries))
@@ -82,17 +113,17 @@ def stress(
     else:
         _print_table(report)
     if report.breaches:
-        _print_breaches(report)
+        print_breaches(report.breaches, of=f"with seed {report.plan.seed}")
         sys.exit(BROKEN_PROMISE)
 
 
-async def _stress_at(service: ServiceAt, plan: StressPlan, model: str) -> StressReport:
+async def _stress_at(service: ServiceAt, plan: StressPlan, model: str | None) -> StressReport:
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(service.sessions())
             for _ in range(min(CLIENTS, plan.sessions))
         ]
-        return await run_stress_at(clients, plan, model=model)
+        return await run_stress_at(clients, plan, model=model_at(clients[0], model))
 
 
 def _figures(report: StressReport) -> dict[str, Any]:
@@ -121,19 +152,3 @@ def _print_table(report: StressReport) -> None:
     print("reached:")
     for name, times in report.counts.items():
         print(f"  {name:<40} {times:>8,}")
-
-
-def _print_breaches(report: StressReport) -> None:
-    """Each breach, and the entries that show the shortest one, on stderr: JSON stays whole."""
-    seed = report.plan.seed
-    print(f"{len(report.breaches)} breaches with seed {seed}:", file=sys.stderr)
-    for breach in report.breaches[:20]:
-        print(f"  {breach}", file=sys.stderr)
-    shortest = min(report.breaches, key=_size)
-    print(f"the shortest record that shows one ({shortest}):", file=sys.stderr)
-    for line in encode_lines(shortest.shown):
-        print(f"  {line.decode().rstrip()}", file=sys.stderr)
-
-
-def _size(breach: Breach) -> int:
-    return sum(map(len, encode_lines(breach.shown)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from llmsession.turns.blocks import DocumentBlock, ImageBlock, TextBlock
 from llmsession.turns.messages import Message
@@ -17,10 +18,12 @@ __all__ = [
     "is_turn_start",
     "must_wait",
     "newest_request",
+    "newest_that_fit",
     "recent_from",
     "safe_cuts",
     "shows_open_thinking",
-    "steps_backwards",
+    "steps_from",
+    "turns_from",
 ]
 
 
@@ -104,7 +107,31 @@ def newest_request(messages: Sequence[Message]) -> int | None:
     return next(places, None)
 
 
-def steps_backwards(messages: Sequence[Message]) -> Iterator[int]:
+def newest_that_fit(sizes: Sequence[int], room: int) -> int:
+    """Where the longest suffix of *sizes* begins whose sum is at most *room*: the first one, from
+    the newest, that does not fit ends it."""
+    at = len(sizes)
+    while at > 0 and sizes[at - 1] <= room:
+        at -= 1
+        room -= sizes[at]
+    return at
+
+
+def turns_from(messages: Sequence[Message], count: int) -> int:
+    """Where the newest *count* turns begin; 0 if there are no older ones."""
+    turns = list(dict.fromkeys(message.turn for message in messages))
+    kept = set(turns[-count:])
+    return next((at for at, message in enumerate(messages) if message.turn in kept), 0)
+
+
+def steps_from(messages: Sequence[Message], count: int | None) -> int:
+    """Where the newest *count* steps begin; 0 if there are no older ones, or for None."""
+    if count is None:
+        return 0
+    return next(islice(_steps_backwards(messages), count - 1, None), 0)
+
+
+def _steps_backwards(messages: Sequence[Message]) -> Iterator[int]:
     """Positions of the messages with calls, newest first. Calls in the very last message are
     not answered yet; all others are answered by the message after them."""
     for at in range(len(messages) - 2, -1, -1):
@@ -123,25 +150,9 @@ def recent_from(
     """Where the recent part begins: the newest *keep_turns* turns, of them the newest
     *keep_steps* steps, and never more than *most_tokens* of them, by *sizes*. The newest step of
     the newest turns is always recent, and so is the last message."""
-    turns = list(dict.fromkeys(message.turn for message in messages))
-    kept = set(turns[-keep_turns:])
-    by_turns = next((at for at, message in enumerate(messages) if message.turn in kept), 0)
-    by_steps, left = 0, keep_steps
-    newest = len(messages)
-    for number, at in enumerate(steps_backwards(messages)):
-        if number == 0:
-            newest = at
-        if left is not None:
-            left -= 1
-            if left == 0:
-                by_steps = at
-                break
-        else:
-            break
-    by_tokens, room = len(messages), most_tokens
-    while by_tokens > 0 and sizes[by_tokens - 1] <= room:
-        by_tokens -= 1
-        room -= sizes[by_tokens]
+    by_turns = turns_from(messages, keep_turns)
+    by_steps, by_tokens = steps_from(messages, keep_steps), newest_that_fit(sizes, most_tokens)
+    newest = next(_steps_backwards(messages), len(messages))
     if newest < by_turns:
         newest = len(messages)
     return max(0, min(max(by_turns, by_steps, by_tokens), newest, len(messages) - 1))

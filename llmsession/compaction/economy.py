@@ -7,13 +7,25 @@ written again. What was cleared need not be read any more, in every later reques
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from llmsession.turns.messages import Message
 from llmsession.turns.records import Trigger
 
-__all__ = ["CacheState", "Decision", "Timing", "decide", "payback_requests"]
+__all__ = [
+    "IDLE_BEFORE_S",
+    "CacheState",
+    "Decision",
+    "Timing",
+    "ahead_tokens",
+    "decide",
+    "expected_requests",
+    "goes_now",
+    "payback_requests",
+]
 
 WRITE_PERMILLE, READ_PERMILLE = 1250, 100
 """The price of a token written to the cache, and read from it, in thousandths of a plain one."""
@@ -23,6 +35,15 @@ FORCED_PERCENT = 92
 may not fit any more."""
 MOST_PAYBACK_REQUESTS = 40
 """A rewrite that pays back later than this is not made for its price: few turns are longer."""
+
+AHEAD_PERCENT = 10
+"""So much of the limit before its mark a plan is made, to be there when it is wanted."""
+IDLE_PERCENT = 30
+"""So much of the limit before its mark an idle session compacts, before its cache is cold."""
+IDLE_BEFORE_S = 30.0
+"""How long before the cache expires an idle session compacts, in seconds."""
+LEAST_EXPECTED, MOST_EXPECTED = 5, 40
+"""A conversation is taken to make as many more requests as it has made, within these bounds."""
 
 
 class CacheState(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +77,18 @@ def payback_requests(cleared_tokens: int, cached_after_tokens: int) -> int:
 
 Timing: TypeAlias = Literal["step", "turn_end", "idle"]
 """When the question is asked: before a step, after a turn, or shortly before the cache expires."""
+
+
+def ahead_tokens(limit_tokens: int, timing: Timing) -> int:
+    """How far before its mark, in tokens, a context of at most *limit_tokens* is planned for."""
+    return limit_tokens * (IDLE_PERCENT if timing == "idle" else AHEAD_PERCENT) // 100
+
+
+def expected_requests(since: Sequence[Message]) -> int:
+    """How many more requests a conversation is likely to make before its next rewrite. *since*
+    are its messages since the last one."""
+    made = sum(message.is_assistant for message in since)
+    return max(LEAST_EXPECTED, min(made, MOST_EXPECTED))
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -109,3 +142,13 @@ def decide(
     else:
         act = False
     return Decision(act, trigger, figures)
+
+
+def goes_now(decision: Decision, cache: CacheState, *, is_due: bool) -> bool:
+    """Is a plan that is ready applied, by *decision*? One that was made ahead of its mark, which is
+    not due yet, only goes where the prefix is written anew anyway. A provider that never had
+    anything in its cache is no such place."""
+    free = decision.trigger in ("prefix_broken", "idle") or (
+        decision.trigger == "cold_cache" and cache.cached_tokens > 0
+    )
+    return decision.act and (is_due or free)

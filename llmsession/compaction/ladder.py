@@ -16,7 +16,7 @@ from .policies import Balanced
 from .segments import extracted_segment, with_segment
 from .view import View
 
-__all__ = ["hardest_plan", "ladder_of"]
+__all__ = ["hardest_plan", "ladder_of", "plan_by_rules"]
 
 
 def ladder_of(policy: Policy) -> tuple[Policy, ...]:
@@ -25,6 +25,17 @@ def ladder_of(policy: Policy) -> tuple[Policy, ...]:
     if harder is not None:
         return (policy, *harder())
     return (policy, Balanced(), Balanced(keep_recent_turns=1, keep_recent_steps=2))
+
+
+def plan_by_rules(
+    policy: Policy, view: View, messages: Sequence[Message], budget: Budget
+) -> Plan | None:
+    """The plan of *policy*, with the summary that it wants made by rules. Raises what it raises."""
+    plan = policy.plan(view, messages, budget)
+    if plan is None or plan.wanted is None:
+        return plan
+    segment = extracted_segment(plan.wanted, messages, budget.profile)
+    return with_segment(plan, segment, view, messages, budget)
 
 
 def hardest_plan(
@@ -36,10 +47,7 @@ def hardest_plan(
     faults: list[Exception] = []
     for policy in ladder:
         try:
-            made = policy.plan(view, messages, budget)
-            if made is not None and made.wanted is not None:
-                segment = extracted_segment(made.wanted, messages, budget.profile)
-                made = with_segment(made, segment, view, messages, budget)
+            made = plan_by_rules(policy, view, messages, budget)
         except Exception as error:  # a policy may be anybody's code, the next is ours
             faults.append(error)
             continue

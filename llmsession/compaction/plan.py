@@ -11,11 +11,20 @@ from llmsession.turns.messages import Message
 from llmsession.turns.records import CompactionApplied, Injected, Segment, Trigger
 from llmsession.turns.request import Profile
 
-from .economy import CacheState
 from .tokens import context_tokens
 from .view import View
 
-__all__ = ["Budget", "Plan", "Policy", "Wanted", "measured", "plan_of", "record_of", "worth"]
+__all__ = [
+    "Budget",
+    "Plan",
+    "Policy",
+    "Wanted",
+    "measured",
+    "plan_of",
+    "planned",
+    "record_of",
+    "worth",
+]
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +44,6 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     scale_permille: int = 1000
     """What a thousand tokens by characters are in the tokens of ``used_tokens``: how far this
     model's reported usage is from the estimate."""
-    cache: CacheState = CacheState()
-    """What the provider has cached of the last request."""
     trigger: Trigger = "threshold"
     """Why a plan is asked for."""
 
@@ -101,13 +108,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, int] = {}
     wanted: Wanted | None = None
 
-    @classmethod
-    def of(cls, policy: str, reason: str = "", **changes: Any) -> Plan:
-        """The plan of *policy* that makes *changes*, by the names of the fields; its tokens are not
-        counted yet: see ``measured``."""
-        fields = {"frontier": 0, "tokens_before": 0, "tokens_after": 0, **changes}
-        return cls(policy=policy, reason=reason, **fields)
-
 
 _SHARED = tuple(
     name
@@ -145,6 +145,30 @@ class Policy(Protocol):
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to change, None if there is nothing. *messages* is history and staged."""
         ...
+
+
+def planned(
+    policy: str,
+    view: View,
+    messages: Sequence[Message],
+    budget: Budget,
+    did: str,
+    **changes: Any,
+) -> Plan:
+    """The plan of *policy* that makes *changes*, by the names of the fields of a ``Plan``; *did*
+    says in words what they are. What every plan says beside them is filled in, and its tokens are
+    counted, unless *changes* give them."""
+    fields = {
+        "frontier": view.frontier,
+        "reason": f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used; {did}",
+        "voids_thinking": budget.profile.binds_thinking,
+        "trigger": budget.trigger,
+        "tokens_before": 0,
+        "tokens_after": 0,
+        **changes,
+    }
+    plan = Plan(policy=policy, **fields)
+    return plan if "tokens_after" in changes else measured(plan, view, messages, budget)
 
 
 def measured(plan: Plan, view: View, messages: Sequence[Message], budget: Budget) -> Plan:

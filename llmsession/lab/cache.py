@@ -104,8 +104,8 @@ class Spent(msgspec.Struct):
     written_tokens: int = 0
     cost: int = 0
 
-    def add(self, charged: Charged) -> None:
-        """Count *charged*."""
+    def add(self, charged: Charged | Spent) -> None:
+        """Count *charged*: a request, or a sum of them."""
         self.read_tokens += charged.read_tokens
         self.written_tokens += charged.written_tokens
         self.cost += charged.cost

@@ -15,8 +15,8 @@ from llmsession.turns.prices import Price, PriceTable
 from .cache import PLAIN
 from .held import Needs, find_needs
 from .recording import Recording, record, window_of
-from .replaying import Replayed, Step, replay
-from .table import Figures, Row, row_of
+from .replaying import Figures, Step, replay
+from .table import Row, row_of
 
 __all__ = ["Compared", "Curve", "Subject", "compare", "ready", "summed"]
 
@@ -78,7 +78,7 @@ def compare(
             curve: Curve | None = None
             faults: list[str] = []
             for at, subject in enumerate(subjects):
-                replayed: Replayed = replay(
+                replayed = replay(
                     subject.recording,
                     sized[at],
                     policy,
@@ -109,7 +109,7 @@ def summed(name: str, compared: Iterable[Compared]) -> list[Compared]:
     sums: dict[tuple[int, str, str], Figures] = {}
     for each in compared:
         key = (each.row.window, each.row.policy, each.row.unit)
-        sums.setdefault(key, Figures()).join(each.figures)
+        sums.setdefault(key, Figures()).add(each.figures)
     return [
         Compared(row=row_of(name, policy, window, figures, unit), figures=figures)
         for (window, policy, unit), figures in sums.items()

@@ -1,10 +1,10 @@
 """One policy, driven over a recorded conversation: request by request, without a model.
 
 The rules of when a plan is asked for, when it is applied and what is done where a request does
-not fit are a session's (``session/compactor.py``). What the session does beside its replies
-happens between two requests here: a plan that is made while one is answered is there for the
-next. Where a policy wants a summary that a model would write, the extractive one is written, by
-the same rules for all.
+not fit are a session's (``compaction.economy``, ``compaction.ladder``). What the session does
+beside its replies happens between two requests here: a plan that is made while one is answered
+is there for the next. Where a policy wants a summary that a model would write, the extractive
+one is written, by the same rules for all.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmsession.compaction.economy import CacheState, decide
+from llmsession.compaction.economy import (
+    IDLE_BEFORE_S,
+    CacheState,
+    ahead_tokens,
+    decide,
+    expected_requests,
+    goes_now,
+)
+from llmsession.compaction.ladder import hardest_plan, ladder_of, plan_by_rules
 from llmsession.compaction.plan import Budget, Plan, Policy, worth
-from llmsession.compaction.policies import Balanced
 from llmsession.compaction.recall import recall_chars
-from llmsession.compaction.segments import extracted_segment, with_segment
 from llmsession.compaction.tokens import text_tokens_for
 from llmsession.compaction.view import View
-from llmsession.session.compactor import (
-    AHEAD_PERCENT,
-    IDLE_BEFORE_S,
-    IDLE_PERCENT,
-    LEAST_EXPECTED,
-    MOST_EXPECTED,
-)
 from llmsession.session.context import Built, ContextBuilder, Size
 from llmsession.turns.messages import Message
 from llmsession.turns.prices import Price
@@ -37,7 +36,7 @@ from .cache import PLAIN, PrefixCache, Spent
 from .held import Need, Needs, Presence
 from .recording import Ask, Recording, Window
 
-__all__ = ["MIN_GAIN", "Replayed", "Step", "replay"]
+__all__ = ["MIN_GAIN", "Figures", "Replayed", "Step", "replay"]
 
 MIN_GAIN = 0.05
 """A compaction that gains less is not made, as a session's default has it."""
@@ -59,14 +58,13 @@ class Step(NamedTuple):
     too_large: bool
 
 
-class Replayed(msgspec.Struct, kw_only=True):
-    """What a policy did to one conversation. Tokens are calibrated estimates, ``cost`` is in nano
-    of the price's unit. ``needs`` is how many strings the replies took from earlier results, of
+class Figures(msgspec.Struct, kw_only=True):
+    """What a policy did, in sums. Tokens are calibrated estimates, ``cost`` is in nano of the
+    price's unit. ``needs`` is how many strings the replies took from earlier results, of
     which ``held`` were in the context, and of the rest ``recallable`` could be recalled.
     ``too_large`` requests could not be made to fit, were not sent, and held nothing.
     ``rescues`` are rewrites by another policy, as a session makes them where a request does not
-    fit and its own policy frees too little. ``faults`` names the first of what made requests
-    invalid: rules and places, nothing that was said."""
+    fit and its own policy frees too little."""
 
     requests: int = 0
     spent: Spent = msgspec.field(default_factory=Spent)
@@ -81,6 +79,22 @@ class Replayed(msgspec.Struct, kw_only=True):
     invalid_requests: int = 0
     too_large: int = 0
     rescues: int = 0
+
+    def add(self, other: Figures) -> None:
+        """Count what *other* counted, a conversation or a sum of them."""
+        self.spent.add(other.spent)
+        self.peak_context = max(self.peak_context, other.peak_context)
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+_SUMMED = tuple(name for name in Figures.__struct_fields__ if name not in ("spent", "peak_context"))
+
+
+class Replayed(Figures, kw_only=True):
+    """What a policy did to one conversation, and its requests. ``faults`` names the first of what
+    made requests invalid: rules and places, nothing that was said."""
+
     steps: list[Step] = []
     faults: list[str] = []
 
@@ -247,7 +261,7 @@ class _Run:
             return
         if self._cache.idle_s(ask.asked_at) < self._cache.ttl_s - IDLE_BEFORE_S:
             return
-        ahead = self._limit * IDLE_PERCENT // 100
+        ahead = ahead_tokens(self._limit, "idle")
         if not self._policy.due(size.tokens + ahead, self._limit):
             return
         # Nobody has said anything yet: what the next turn begins with is not there.
@@ -262,30 +276,21 @@ class _Run:
         stalled = self._stalled_at
         if stalled is not None and stalled <= size.tokens < stalled * (1 + MIN_GAIN):
             return
-        ahead = self._limit * AHEAD_PERCENT // 100
+        ahead = ahead_tokens(self._limit, "step")
         if self._ready is None and self._policy.due(size.tokens + ahead, self._limit):
             self._plan(messages, size, "threshold", ask.committed)
 
     def _plan(
         self, messages: tuple[Message, ...], size: Size, trigger: Trigger, committed: int
     ) -> None:
-        budget = self._budget(size, trigger, committed, None)
-        plan = self._filled(self._policy, messages, budget)
+        budget = self._budget(size, trigger, committed)
+        plan = plan_by_rules(self._policy, self._view, messages, budget)
         if plan is None or not worth(plan, MIN_GAIN):
             self._stalled_at = size.tokens
             return
-        made = sum(message.is_assistant for message in messages[self._view.frontier :])
-        self._ready = _Ready(plan, max(LEAST_EXPECTED, min(made, MOST_EXPECTED)))
+        self._ready = _Ready(plan, expected_requests(messages[self._view.frontier :]))
 
-    def _filled(self, policy: Policy, messages: tuple[Message, ...], budget: Budget) -> Plan | None:
-        """The plan of *policy*, with the summary that it wants, by rules."""
-        plan = policy.plan(self._view, messages, budget)
-        if plan is None or plan.wanted is None:
-            return plan
-        segment = extracted_segment(plan.wanted, messages, self._recording.profile)
-        return with_segment(plan, segment, self._view, messages, budget)
-
-    def _budget(self, size: Size, trigger: Trigger, committed: int, now_s: float | None) -> Budget:
+    def _budget(self, size: Size, trigger: Trigger, committed: int) -> Budget:
         return Budget(
             used_tokens=size.tokens,
             limit_tokens=self._limit,
@@ -294,7 +299,6 @@ class _Run:
             committed=committed,
             frame_tokens=self._builder.frame_tokens * size.scale_permille // 1000,
             scale_permille=size.scale_permille,
-            cache=self._cache_state(now_s),
             trigger=trigger,
         )
 
@@ -308,18 +312,16 @@ class _Run:
     def _apply_if_ready(self, messages: tuple[Message, ...], now_s: float | None) -> None:
         if self._ready is None or self._size is None:
             return
-        plan, used = self._ready.plan, self._size.tokens
+        plan, used, cache = self._ready.plan, self._size.tokens, self._cache_state(now_s)
         decision = decide(
             used_tokens=used,
             limit_tokens=self._limit,
             cleared_tokens=plan.tokens_before - plan.tokens_after,
             kept_before_tokens=plan.figures.get("kept_before_tokens", 0),
             expected_requests=self._ready.expected_requests,
-            cache=self._cache_state(now_s),
+            cache=cache,
         )
-        due = self._policy.due(used, self._limit)
-        free = decision.trigger in ("cold_cache", "prefix_broken") and self._reported
-        if decision.act and (due or free):
+        if goes_now(decision, cache, is_due=self._policy.due(used, self._limit)):
             self._ready = None
             self._apply(plan, decision.trigger, len(messages))
 
@@ -353,23 +355,9 @@ class _Run:
         return built, False
 
     def _hardest(self, messages: tuple[Message, ...], size: Size, ask: Ask) -> Plan | None:
-        budget = self._budget(size, "window", ask.committed, ask.asked_at)
-        best: Plan | None = None
-        rescued = False
-        for number, policy in enumerate(_ladder(self._policy)):
-            made = self._filled(policy, messages, budget)
-            if made is None or not worth(made, 0.0):
-                continue
-            if best is None or made.tokens_after < best.tokens_after:
-                best, rescued = made, number > 0 and policy.name != self._policy.name
-            if made.tokens_before - made.tokens_after >= size.tokens - self._limit:
-                break
-        self.replayed.rescues += rescued
-        return best
-
-
-def _ladder(policy: Policy) -> tuple[Policy, ...]:
-    harder: Callable[[], tuple[Policy, ...]] | None = getattr(policy, "harder", None)
-    if harder is not None:
-        return (policy, *harder())
-    return (policy, Balanced(), Balanced(keep_recent_turns=1, keep_recent_steps=2))
+        budget = self._budget(size, "window", ask.committed)
+        plan, faults = hardest_plan(ladder_of(self._policy), self._view, messages, budget)
+        if faults:  # a session goes on, but here it is the policy that is looked at
+            raise faults[0]
+        self.replayed.rescues += plan is not None and plan.policy != self._policy.name
+        return plan

@@ -1,4 +1,4 @@
-"""The rows of the lab: what a policy did to a file in a window, and sums over files."""
+"""The rows of the lab: what a policy did to a file in a window."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 
 from llmsession.turns.prices import NANO
 
-from .replaying import Replayed
+from .replaying import Figures
 
-__all__ = ["Figures", "Row", "frontier", "row_of"]
+__all__ = ["Row", "frontier", "row_of"]
 
 RELATIVE_NANO = 1_000
 """What a plain input token costs by the relative prices (``cache.PLAIN``), in nano."""
@@ -55,60 +55,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = "input_tokens"
 
 
-class Figures(msgspec.Struct):
-    """Sums over replays, of which rows are made."""
-
-    requests: int = 0
-    read_tokens: int = 0
-    written_tokens: int = 0
-    cost: int = 0
-    peak_context: int = 0
-    rewrites: int = 0
-    summaries: int = 0
-    needs: int = 0
-    held: int = 0
-    recallable: int = 0
-    recalls: int = 0
-    recall_cost: int = 0
-    invalid_requests: int = 0
-    too_large: int = 0
-    rescues: int = 0
-
-    def add(self, replayed: Replayed) -> None:
-        """Count one conversation's replay."""
-        self.read_tokens += replayed.spent.read_tokens
-        self.written_tokens += replayed.spent.written_tokens
-        self.cost += replayed.spent.cost
-        self.peak_context = max(self.peak_context, replayed.peak_context)
-        for name in _SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(replayed, name))
-
-    def join(self, other: Figures) -> None:
-        """Count what *other* counted."""
-        peak = max(self.peak_context, other.peak_context)
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.peak_context = peak
-
-
-_SUMMED = tuple(
-    name
-    for name in Figures.__struct_fields__
-    if name in Replayed.__struct_fields__ and name != "peak_context"
-)
-
-
 def row_of(file: str, policy: str, window: int, figures: Figures, unit: str) -> Row:
     """The row that *figures* are. *unit* is what costs are told in: "usd", or "input_tokens"."""
+    spent = figures.spent
     return Row(
         file=file,
         policy=policy,
         window=window,
         requests=figures.requests,
-        tokens_sent=figures.read_tokens + figures.written_tokens,
-        cache_write=figures.written_tokens,
-        cache_read=figures.read_tokens,
-        cost=_told(figures.cost, unit),
+        tokens_sent=spent.read_tokens + spent.written_tokens,
+        cache_write=spent.written_tokens,
+        cache_read=spent.read_tokens,
+        cost=_told(spent.cost, unit),
         peak_context=figures.peak_context,
         rewrites=figures.rewrites,
         summaries=figures.summaries,

@@ -4,7 +4,6 @@ In: commands from handles, events from providers and tools. Out: records to the 
 subscribers, answers to callers. Absent: sockets, SQL and provider SDKs.
 """
 
-from .compactor import CompactionOutcome
 from .config import (
     CompactionConfig,
     Recovery,
@@ -21,6 +20,7 @@ from .manager import SessionManager
 from .observing import SessionObserver
 from .outcome import (
     Closed,
+    CompactionOutcome,
     InterruptOutcome,
     InterruptResult,
     ModelUsage,

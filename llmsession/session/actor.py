@@ -373,8 +373,7 @@ class Actor:
             case Conflict(row=None):
                 self._give_up(SessionClosed(f"session {self.session!r} was deleted"), "closed")
             case Conflict(row=row) if row is not None and row.epoch > written.batch.epoch:
-                told = f"session {self.session!r} was taken over by another owner"
-                self._give_up(SessionMoved(told), "moved")
+                self.fence()
             case Conflict():
                 self._look_for(written)
             case Lost(error=error, committed=committed):
@@ -382,6 +381,12 @@ class Actor:
                     f"the store failed under session {self.session!r}: {error}", committed=committed
                 )
                 self._give_up(failed, "cold")
+
+    def fence(self) -> None:
+        """Another owner has the session: nothing that is known here is said any more."""
+        if self.standing in ("live", "closing"):
+            told = f"session {self.session!r} was taken over by another owner"
+            self._give_up(SessionMoved(told), "moved")
 
     def _take_in(self, record: r.Record) -> None:
         """A durable record: fold it, then publish it."""
@@ -447,7 +452,9 @@ class Actor:
             self._close.promise.set(self._closed())
 
     def _closed(self) -> Closed:
-        return Closed(self.session, tuple(sorted(self.core.lingering)))
+        # What an earlier life of the session has left running in this manager is named, too.
+        left = self.core.works.stopping_in(self.session)
+        return Closed(self.session, tuple(sorted(self.core.lingering.union(left))))
 
     def evict(self) -> Hold:
         """Take no more commands; the caller releases the hold. Only while idle and unpinned."""

@@ -176,7 +176,7 @@ class Changes:
         record: r.ConversationCleared | r.ConversationRewound | r.ConversationForgotten,
     ) -> None:
         self._turns.runner.compactor.cancel()
-        self._core.context_tokens = 0
+        self._core.context_size = None
         self._writing = True
         self._mailbox.hold_work()
         noted = c.remembered(command.command_id, command.digest, None)

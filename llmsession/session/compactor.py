@@ -13,7 +13,15 @@ from functools import partial
 
 import msgspec
 
-from llmsession.compaction.economy import CacheState, Timing, decide
+from llmsession.compaction.economy import (
+    IDLE_BEFORE_S,
+    CacheState,
+    Timing,
+    ahead_tokens,
+    decide,
+    expected_requests,
+    goes_now,
+)
 from llmsession.compaction.ladder import hardest_plan, ladder_of
 from llmsession.compaction.plan import Budget, Plan, Policy, record_of, worth
 from llmsession.compaction.segments import with_segment
@@ -34,18 +42,10 @@ from .timers import Timer
 from .told_summaries import ToldSummaries
 from .works import Work
 
-__all__ = ["INLINE_MESSAGES", "CompactionOutcome", "Compactor"]
+__all__ = ["INLINE_MESSAGES", "Compactor"]
 
 INLINE_MESSAGES = 64
 """Up to here a plan costs less than the hop to a thread and back."""
-AHEAD_PERCENT = 10
-"""So much of the budget before its mark a plan is made, to be there when it is wanted."""
-IDLE_PERCENT = 30
-"""So much of the budget before its mark an idle session compacts, before its cache is cold."""
-IDLE_BEFORE_S = 30.0
-"""How long before the cache expires."""
-LEAST_EXPECTED, MOST_EXPECTED = 5, 40
-"""A conversation is taken to make as many more requests as it has made, within these bounds."""
 
 
 class _Snapshot(msgspec.Struct, frozen=True):
@@ -109,10 +109,8 @@ class Compactor:
         compaction = self._core.config.compaction
         if not self._may_start() or self._is_stalled(size.tokens):
             return
-        limit = self._core.budget_tokens
-        ahead = 0
-        if compaction.schedule == "cache":
-            ahead = limit * (IDLE_PERCENT if timing == "idle" else AHEAD_PERCENT) // 100
+        cached = compaction.schedule == "cache"
+        ahead = ahead_tokens(self._core.budget_tokens, timing) if cached else 0
         if self._is_due(size.tokens + ahead):
             early: Trigger = "prefix_broken" if self._core.state.prefix_broken else "idle"
             self._start(size, early if timing == "idle" else "threshold")
@@ -160,8 +158,7 @@ class Compactor:
         if self._closed or not self._acts_itself() or compaction.schedule != "cache":
             return
         delay_s = self._cache().ttl_s - IDLE_BEFORE_S
-        limit = self._core.budget_tokens
-        ahead = limit * IDLE_PERCENT // 100
+        ahead = ahead_tokens(self._core.budget_tokens, "idle")
         if delay_s > 0 and size is not None and self._is_due(size.tokens + ahead):
             rested = partial(self._core.report, self._rested)
             self._resting = self._core.timers.after(delay_s, rested)
@@ -279,7 +276,6 @@ class Compactor:
             committed=len(state.history),
             frame_tokens=self._core.builder.frame_tokens * size.scale_permille // 1000,
             scale_permille=size.scale_permille,
-            cache=self._cache(),
             trigger=trigger,
         )
 
@@ -331,25 +327,17 @@ class Compactor:
         if plan.trigger == "asked" or snapshot.config.schedule == "at_once":
             self._apply(plan.trigger)
             return
-        used = self._core.context_tokens
+        used, cache = self._core.context_tokens, self._cache()
         decision = decide(
             used_tokens=used,
             limit_tokens=self._core.budget_tokens,
             cleared_tokens=plan.tokens_before - plan.tokens_after,
             kept_before_tokens=plan.figures.get("kept_before_tokens", 0),
-            expected_requests=self._expected_requests(snapshot),
-            cache=self._cache(),
+            expected_requests=expected_requests(snapshot.messages[snapshot.view.frontier :]),
+            cache=cache,
             timing="idle" if self._rests else "step",
         )
-        due = self._is_due(used)
-        # Made ahead of its mark it only goes where the prefix is written anew anyway. A provider
-        # that never had anything in its cache is no such place.
-        reported = self._core.state.reported
-        was_cached = reported is not None and reported.cached_tokens > 0
-        free = decision.trigger in ("prefix_broken", "idle") or (
-            decision.trigger == "cold_cache" and was_cached
-        )
-        if decision.act and (due or free):
+        if goes_now(decision, cache, is_due=self._is_due(used)):
             self._apply(decision.trigger, decision.figures)
         else:
             self._holds = True
@@ -359,10 +347,6 @@ class Compactor:
         core = self._core
         is_limit = question.budget.limit_tokens == core.budget_tokens
         return is_limit and question.config == core.config.compaction
-
-    def _expected_requests(self, snapshot: _Question) -> int:
-        made = sum(message.is_assistant for message in snapshot.messages[snapshot.view.frontier :])
-        return max(LEAST_EXPECTED, min(made, MOST_EXPECTED))
 
     def _apply(self, trigger: Trigger, figures: dict[str, int] | None = None) -> None:
         assert self._ready is not None  # the callers have looked
@@ -384,7 +368,7 @@ class Compactor:
         after it is found out first, in a thread: the event loop never builds it anew."""
         self._applying = True
         self._stalled = None
-        state, builder = self._core.state, self._core.builder
+        core, state = self._core, self._core.state
         messages = state.context_messages()
         if len(messages) <= INLINE_MESSAGES:
             self._journal(plan, None)
@@ -392,28 +376,18 @@ class Compactor:
         snapshot = _Snapshot(state.generation, state.view, messages)
         after = state.view.applied(plan, len(messages))
 
-        async def prepare() -> None:
-            try:
-                warmed = await off_loop(builder.warmed, messages, after)
-            except Exception as error:  # it will be built again, where that is reported
-                self._core.log.bug("compaction.failed", error)
-                self._core.report(partial(self._prepared, work, plan, snapshot, None))
+        def prepared(warmed: ContextBuilder | None) -> None:
+            if self._preparing is not work:
+                return
+            self._preparing = None
+            if self._still_stands(snapshot):
+                self._journal(plan, warmed)
             else:
-                self._core.report(partial(self._prepared, work, plan, snapshot, warmed))
+                self._outrun()
 
-        work = self._core.works.start(f"compaction of {state.session}, applied", prepare)
+        name, trouble = f"compaction of {state.session}, applied", "compaction.failed"
+        work = core.warm(name, messages, after, prepared, trouble=trouble)
         self._preparing = work
-
-    def _prepared(
-        self, work: Work, plan: Plan, snapshot: _Snapshot, warmed: ContextBuilder | None
-    ) -> None:
-        if self._preparing is not work:
-            return
-        self._preparing = None
-        if self._still_stands(snapshot):
-            self._journal(plan, warmed)
-        else:
-            self._outrun()
 
     def _outrun(self) -> None:
         self._applying = False
@@ -429,8 +403,7 @@ class Compactor:
 
         def applied() -> None:
             self._applying = False
-            if warmed is not None and self._core.builder is builder:
-                self._core.builder = warmed
+            self._core.take_warmed(warmed, builder)
             self._core.log.event(
                 "compaction.applied",
                 before=plan.tokens_before,

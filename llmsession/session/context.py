@@ -149,7 +149,7 @@ class ContextBuilder:
         counts = self.profile.counts_requests
         if counts and reported is not None and reported.count <= len(messages):
             sized = self._size_after(reported, messages, view, calibration)
-            known = max(1, estimate - (sized.estimated_tokens if sized.estimated_tokens else 0))
+            known = max(1, estimate - sized.estimated_tokens)
             least = known * LEAST_PLAUSIBLE // 1000
             most = known * MOST_PLAUSIBLE // 1000 + SMALL_TOKENS
             if least <= reported.sent_tokens <= most:

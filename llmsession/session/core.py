@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import anyio
@@ -10,10 +11,12 @@ import msgspec
 
 from llmsession.compaction.projection import Frame
 from llmsession.compaction.tokens import text_tokens_for
+from llmsession.compaction.view import View
 from llmsession.errors import InvalidConfig, error_text
 from llmsession.providers.counting import default_counter
 from llmsession.providers.counts import Count, Counter
 from llmsession.providers.protocol import Provider
+from llmsession.turns.messages import Message
 from llmsession.turns.prices import PriceTable
 from llmsession.turns.request import Profile
 
@@ -24,12 +27,13 @@ from .hub import Hub
 from .journal import Journal
 from .log import SessionLog
 from .observing import SessionObserver, Watch
+from .offloop import off_loop
 from .reported import Calibrations
 from .state import SessionState
 from .tally import Tally
 from .tenants import Tenants
 from .timers import Timers
-from .works import Works
+from .works import Work, Works
 
 LEAST_CAP_CHARS = 1_000
 TOOL_THREADS = 256
@@ -129,7 +133,6 @@ class Core:
         "capping",
         "config",
         "context_size",
-        "context_tokens",
         "counted_at",
         "hub",
         "journal",
@@ -172,10 +175,8 @@ class Core:
         self.budget_tokens = config.sizes(profile).budget_tokens
         """What a request may hold."""
         self.account = Account(state, world.prices, world.tenants)
-        self.context_tokens = 0
-        """The size of the last request that was built."""
         self.context_size: Size | None = None
-        """How that was found, None before there was one."""
+        """The size of the last request that was built, None before there was one."""
         self.counted_at: float | None = None
         """When, in seconds since the epoch."""
         self.policy = config.compaction.make_policy()
@@ -193,6 +194,11 @@ class Core:
         most = int(self.budget_tokens * self.builder.profile.chars_per_token) // 4
         cap_chars = min(compaction.cap_chars or CAP_CHARS, max(LEAST_CAP_CHARS, most))
         return msgspec.structs.replace(compaction, cap_chars=cap_chars)
+
+    @property
+    def context_tokens(self) -> int:
+        """The tokens of the last request that was built; 0 before there was one."""
+        return self.context_size.tokens if self.context_size is not None else 0
 
     def size_now(self) -> Size:
         """The size of the context as it would be sent now."""
@@ -218,8 +224,37 @@ class Core:
 
     def counted(self, size: Size) -> None:
         """Note *size* as that of the context as it would be sent now."""
-        self.context_tokens, self.context_size = size.tokens, size
+        self.context_size = size
         self.counted_at = self.world.clock()
+
+    def warm(
+        self,
+        name: str,
+        messages: Sequence[Message],
+        view: View,
+        warmed: Callable[[ContextBuilder | None], None],
+        *,
+        trouble: str,
+    ) -> Work:
+        """Let a thread build the request for *messages* as *view* shows them, for the first time:
+        the work *name*. *warmed* is reported with the builder that has done so, or with None where
+        that failed, which is logged as *trouble*: it is built again, where that is told of."""
+        builder = self.builder
+
+        async def warm() -> None:
+            made: ContextBuilder | None = None
+            try:
+                made = await off_loop(builder.warmed, messages, view)
+            except Exception as error:
+                self.log.bug(trouble, error)
+            self.report(partial(warmed, made))
+
+        return self.works.start(name, warm)
+
+    def take_warmed(self, warmed: ContextBuilder | None, old: ContextBuilder) -> None:
+        """Go on with *warmed*, unless *old*, whose place it takes, is not in use any more."""
+        if warmed is not None and self.builder is old:
+            self.builder = warmed
 
     def renew_builder(self) -> None:
         """Forget what the builder remembers of the requests so far."""

@@ -128,7 +128,7 @@ class Subscription:
         self._lagged = False
         self._ended = False
         self.previews_lost = 0
-        hub.add(session, self)
+        hub.add(session, self, head)
 
     @property
     def cursor(self) -> int:
@@ -258,6 +258,16 @@ class Subscription:
         return record
 
 
+class _Place:
+    """Where a listener is: the newest record that it was told of, or knows."""
+
+    __slots__ = ("listener", "newest")
+
+    def __init__(self, listener: Listener, head: int) -> None:
+        self.listener = weakref.ref(listener)
+        self.newest = head
+
+
 class Hub:
     """All subscribers of a manager, by session. They outlive a session's eviction.
 
@@ -266,66 +276,77 @@ class Hub:
     """
 
     def __init__(self) -> None:
-        self._subscribers: dict[str, list[weakref.ref[Listener]]] = {}
+        self._subscribers: dict[str, list[_Place]] = {}
         self._closed = False
 
     def has(self, session: str) -> bool:
         """Does anybody listen to *session*?"""
         return bool(self._listeners(session))
 
-    def _listeners(self, session: str) -> list[Listener]:
-        references = self._subscribers.get(session)
-        if not references:
+    def _listeners(self, session: str) -> list[tuple[_Place, Listener]]:
+        places = self._subscribers.get(session)
+        if not places:
             return []
-        found = [known for known in (reference() for reference in references) if known is not None]
-        if len(found) < len(references):
+        found = [(at, known) for at, known in ((at, at.listener()) for at in places) if known]
+        if len(found) < len(places):
             # Here and not when one is collected: that may be in any thread, at any moment.
-            self._keep(session, [ref for ref in references if ref() is not None])
+            self._keep(session, [at for at in places if at.listener() is not None])
         return found
 
-    def _keep(self, session: str, references: list[weakref.ref[Listener]]) -> None:
-        if references:
-            self._subscribers[session] = references
+    def _keep(self, session: str, places: list[_Place]) -> None:
+        if places:
+            self._subscribers[session] = places
         else:
             del self._subscribers[session]
 
-    def add(self, session: str, listener: Listener) -> None:
-        """Give *listener* what is published from now on; nothing more if all was ended."""
+    def add(self, session: str, listener: Listener, head: int) -> None:
+        """Give *listener*, which knows of the records up to *head*, what is published from now on;
+        nothing more if all was ended."""
         if self._closed:
             listener.end()
             return
         self._listeners(session)
-        self._subscribers.setdefault(session, []).append(weakref.ref(listener))
+        self._subscribers.setdefault(session, []).append(_Place(listener, head))
 
     def remove(self, session: str, listener: Listener) -> None:
         """Give it nothing more. Without effect if it is not there."""
-        references = self._subscribers.get(session)
-        if references is not None:
-            self._keep(session, [ref for ref in references if ref() is not listener])
+        places = self._subscribers.get(session)
+        if places is not None:
+            self._keep(session, [at for at in places if at.listener() is not listener])
 
     def publish(self, session: str, record: Record) -> None:
         """Offer a durable record to every subscriber of *session*. Never waits."""
-        for subscription in self._listeners(session):
-            subscription.offer_record(record)
+        self.reached(session, record.seq - 1)
+        for place, listener in self._listeners(session):
+            place.newest = record.seq
+            listener.offer_record(record)
+
+    def reached(self, session: str, head: int) -> None:
+        """The log of *session* goes up to *head*. Who was not told of all up to there lags: an
+        append whose answer was lost is found in the log when the session is loaded again."""
+        for place, listener in self._listeners(session):
+            if place.newest < head:
+                self.remove(session, listener)
+                listener.lag()
 
     def preview(self, session: str, preview: Preview) -> None:
         """Offer a preview to every subscriber of *session*. Never waits."""
         # There is one for each delta: no list is made. Who is removed meanwhile makes a new one.
-        for reference in self._subscribers.get(session, ()):
-            subscription = reference()
+        for place in self._subscribers.get(session, ()):
+            subscription = place.listener()
             if subscription is not None:
                 subscription.offer_preview(preview)
 
     def end(self, session: str) -> None:
         """The session is closed or moved: its subscribers read what they have, and end."""
-        for subscription in self._listeners(session):
-            subscription.end()
+        for _, listener in self._listeners(session):
+            listener.end()
         self._subscribers.pop(session, None)
 
     def lag_all(self, session: str) -> None:
         """The session lost its store: nobody knows here what is durable."""
-        for subscription in self._listeners(session):
-            subscription.lag()
+        for _, listener in self._listeners(session):
+            listener.lag()
 
     def end_all(self) -> None:
         """The manager is closed: ``end`` for every session, and for whoever subscribes later."""

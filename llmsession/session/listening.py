@@ -82,7 +82,7 @@ def listen(
         if accepted_at is None:
             raise InvalidInput(f"session {session.id!r} has no turn {turn}")
         after = max(accepted_at - 1, after or 0)
-    manager._hub.add(session.id, listener)
+    manager._hub.add(session.id, listener, head)
     if actor.standing in ("closed", "moved"):
         listener.end()
     return Listening(manager, session.id, head if after is None else after, head)

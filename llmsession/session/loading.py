@@ -27,6 +27,7 @@ from llmsession.store.protocol import (
     Search,
     SessionRow,
     Store,
+    StoredRecord,
 )
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
@@ -76,8 +77,11 @@ async def read_state(
     store: Store,
     session: str,
     folded: Callable[[SessionState, r.Record], None] | None = None,
+    *,
+    head: int | None = None,
 ) -> SessionState:
-    """The fold of a session's whole log; *folded* is told of each record. Acquires nothing.
+    """The fold of a session's whole log; *folded* is told of each record. Acquires nothing. Where
+    it is known, *head* is the last record's seq: nothing is read after it.
 
     Raises SessionNotFound, also for a log without a record, StoreError, and RecordDamaged at the
     first record that cannot be read or cannot follow the one before it; nothing is changed.
@@ -85,20 +89,33 @@ async def read_state(
     state = SessionState(session)
     with state.whole_log():
         # A short page is not the end: a damaged record ends one, and is raised when it comes first.
-        while page := await store.read(session, after=state.head, limit=PAGE):
-            for stored in page:
-                try:
-                    record = r.decode_record(stored.body)
-                    state.apply(record)
-                except msgspec.MsgspecError as error:
-                    raise RecordDamaged(session, stored.seq, str(error)) from error
-                except (KeyError, ValueError) as error:
-                    raise RecordDamaged(session, stored.seq, error_text(error)) from error
-                if folded is not None:
-                    folded(state, record)
+        while state.head != head:
+            page = await store.read(session, after=state.head, limit=PAGE)
+            if not page:
+                break
+            _fold_page(state, session, page, folded)
     if not state.head:
         raise SessionNotFound(session)
     return state
+
+
+def _fold_page(
+    state: SessionState,
+    session: str,
+    page: Sequence[StoredRecord],
+    folded: Callable[[SessionState, r.Record], None] | None,
+) -> None:
+    apply, decode = state.apply, r.decode_record
+    for stored in page:
+        try:
+            record = decode(stored.body)
+            apply(record)
+        except msgspec.MsgspecError as error:
+            raise RecordDamaged(session, stored.seq, str(error)) from error
+        except (KeyError, ValueError) as error:
+            raise RecordDamaged(session, stored.seq, error_text(error)) from error
+        if folded is not None:
+            folded(state, record)
 
 
 class Loader:
@@ -168,7 +185,7 @@ class Loader:
         hold = await self._store.fork(parent, point.upto, point.session, self._owner)
         state = SessionState(point.session)
         try:
-            state = await read_state(self._store, point.session)
+            state = await read_state(self._store, point.session, head=hold.head)
             state.history = shared_history(state.history, messages)
             records = fork_records(state, point.session, parent, labels, imported)
             await self.write(state, hold, records)
@@ -193,10 +210,11 @@ class Loader:
             if not hold.head:
                 await self._remove(hold)
                 raise SessionNotFound(session)
-            state = await read_state(self._store, session)
+            state = await read_state(self._store, session, head=hold.head)
             if state.head != hold.head:
                 told = f"session {session!r} has {state.head} of {hold.head} records"
                 raise StoreError(told, committed=False)
+            self._hub.reached(session, state.head)
             if state.session != session:  # it was forked, and its own first record is missing
                 parent = (await self._store.row(session)).parent or state.session
                 records = fork_records(state, session, parent, state.labels)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, get_args
+from weakref import WeakValueDictionary
 
 import anyio
 import msgspec
@@ -20,7 +21,6 @@ from llmsession.errors import (
     SessionClosed,
     SessionError,
     SessionExists,
-    error_text,
 )
 from llmsession.providers.protocol import Provider
 from llmsession.store.memory import MemoryStore
@@ -49,12 +49,13 @@ from .house import House
 from .hub import Hub
 from .intake import ConfigFor, take_in, take_in_all
 from .labels import checked_tenant, new_session_id, tenant_of, with_tenant
+from .live_sessions import LiveSessions
 from .loading import Loader, begun_rows, was_created_by, with_command
 from .observing import SessionObserver
 from .outcome import Closed
-from .promise import Promise
 from .recovery import recovery_records
 from .retention import Retention, RetentionReport, apply_retention
+from .returning import Return
 from .session import LLMSession
 from .state import SessionState
 from .sweeper import Sweeper
@@ -76,11 +77,11 @@ class SessionManager:
     Use it as an async context manager; everything that runs for its sessions runs in it.
     Leaving it closes every session: open turns are interrupted, and tools that ignore their
     cancellation are waited for; then the store and the provider are closed. *tools* are bound, by
-    name, to the sessions that it opens. *idle_s* is how long a session that nobody holds stays in
-    memory. *summariser* is asked for summaries, where a configuration has a model for them, in
-    place of *provider*. *clock* gives the times in messages and records, in seconds since the
-    epoch. *logger* is a structlog logger; without one, logs go to the standard library's logger
-    ``llmsession``.
+    name, to tools of its sessions that come without a callable. *idle_s* is how long a session
+    that nobody holds stays in memory. *summariser* is asked for summaries, where a configuration
+    has a model for them, in place of *provider*. *clock* gives the times in messages and records,
+    in seconds since the epoch. *logger* is a structlog logger; without one, logs go to the standard
+    library's logger ``llmsession``.
     *prices* are by model name or its beginning, and go before the known ones (``PRICES``);
     *tenant_budgets* are what all sessions of a tenant together may spend: see docs/budgets.md.
     *environ* stands for the environment, whose ``LLMSESSION_*`` fill what configurations leave
@@ -119,16 +120,21 @@ class SessionManager:
         """Who this manager is to its store."""
         self._hub = Hub()
         self.loader = Loader(self.store, self.owner, clock, self._hub)
-        self._live: dict[str, Actor] = {}
+        self._live = LiveSessions(
+            self.store,
+            start=self.start,
+            check=self._check_accepting,
+            # Perhaps it comes, and nobody holds it. The sweeper is made of what is made here.
+            left=lambda: self.sweeper.later(),  # noqa: PLW0108
+        )
         self._tenant_logs = TenantLogs(
             self.store,
             self._prices,
             self.tenants,
-            lambda: [actor.core.account for actor in self._live.values()],
+            lambda: [actor.core.account for actor in self._live.actors.values()],
         )
-        self._busy: dict[str, Promise[None]] = {}
-        """Sessions that are being made, loaded or released; the next one to touch them waits."""
-        self.sweeper = Sweeper(self._live, idle_s, self.evict_idle)
+        self._returns: WeakValueDictionary[str, Return] = WeakValueDictionary()
+        self.sweeper = Sweeper(self._live.actors, idle_s, self.evict_idle)
         self._close_error: Exception | None = None
         self._entered = False
         self._accepting = False
@@ -175,7 +181,7 @@ class SessionManager:
 
     async def _close_parts(self) -> None:
         self._accepting = False
-        for actor in tuple(self._live.values()):  # there are some only after a crash of ours
+        for actor in tuple(self._live.actors.values()):  # there are some only after a crash of ours
             with suppress(Exception):
                 await self.store.release(actor.evict())
         closing: list[Any] = [self.store]
@@ -243,10 +249,16 @@ class SessionManager:
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
         config = with_environment(config, self.environ)
-        config, stored = self._world.shared(config.checked())
+        config, stored = self._world.shared(self.with_callables(config.checked()))
         config.check_model(profile_of(self.provider, config))
         self._world.check_priced(config, tenant)
         return config, stored
+
+    def with_callables(self, config: SessionConfig) -> SessionConfig:
+        """*config*, which was checked: its tools that have no callable get the manager's."""
+        bare = {name for name, tool in config.bound_tools.items() if tool.run is None}
+        given = [tool for tool in self._tools if tool.name in bare]
+        return bind_tools(config, given) if given else config
 
     async def make(self, config: SessionConfig, session: str, records: Sequence[r.Record]) -> Actor:
         """A new session whose log is *records*; *config* was checked. Raises as ``create``."""
@@ -341,7 +353,7 @@ class SessionManager:
 
         Raises SessionNotFound, StoreError. Another owner's handle meets SessionClosed.
         """
-        actor = self._live.get(session_id)
+        actor = self._live.actors.get(session_id)
         if actor is not None:
             await actor.put_close().wait()
         await self.store.delete(session_id)
@@ -387,13 +399,13 @@ class SessionManager:
         """
         self._accepting = False
         with anyio.move_on_after(timeout_s):
-            for actor in tuple(self._live.values()):
+            for actor in tuple(self._live.actors.values()):
                 for run in tuple(actor.turns.runs.values()):
                     try:
                         await run.outcome.wait()
                     except SessionError:
                         continue
-        return tuple(name for name, actor in self._live.items() if actor.turns.runs)
+        return tuple(name for name, actor in self._live.actors.items() if actor.turns.runs)
 
     async def close(self) -> tuple[Closed, ...]:
         """Close every live session: interrupt what is open, release it, name what still runs.
@@ -421,13 +433,7 @@ class SessionManager:
     async def _end_all(self, *, leave_open: bool) -> tuple[Closed, ...]:
         self._accepting = False
         self.sweeper.stop()
-        closed: list[Closed] = []
-        while self._live or self._busy:
-            live = tuple(self._live.values())
-            promises = [actor.put_close(leave_open=leave_open) for actor in live]
-            closed += [await promise.wait() for promise in promises]
-            for busy in tuple(self._busy.values()):  # what it brings is live then
-                await busy.wait()
+        closed = await self._live.end_all(leave_open=leave_open)
         self._timers.close()
         self._hub.end_all()
         return tuple(closed)
@@ -453,50 +459,15 @@ class SessionManager:
 
         Cancelling the wait does not stop the loading. Raises as ``open``.
         """
-        while True:
-            await self._not_busy(session)
-            actor = self._live.get(session)
-            if actor is None:
-                break
-            if actor.standing == "live":
-                return actor  # with takeover, too: there is nobody to take it from
-            await actor.put_close().wait()  # taken now, its last records would be fenced
-        self._check_accepting()
-        return await self._brought(session, lambda: self._load(session, takeover, tools, recovery))
-
-    async def _not_busy(self, session: str) -> None:
-        while session in self._busy:
-            await self._busy[session].wait()
+        return await self._live.find_or_bring(
+            session,
+            lambda: self._load(session, takeover, tools, recovery),
+            takeover=takeover,
+        )
 
     async def bring(self, session: str, make: Callable[[], Awaitable[Actor]]) -> Actor:
-        """The actor of a new session, which *make* makes, as ``_brought`` does."""
-        await self._not_busy(session)
-        self._check_accepting()
-        return await self._brought(session, make)
-
-    async def _brought(self, session: str, bring: Callable[[], Awaitable[Actor]]) -> Actor:
-        """The actor that *bring* makes, in a task of our own: a caller that is cancelled must not
-        leave it half done."""
-        busy = self._busy[session] = Promise()
-        brought: Promise[Actor] = Promise()
-
-        async def work() -> None:
-            try:
-                brought.set(await bring())
-            except Exception as error:
-                brought.fail(error)
-            finally:
-                stopped = f"the manager was stopped while it loaded session {session!r}"
-                brought.fail(SessionClosed(stopped))
-                del self._busy[session]
-                busy.set(None)
-
-        self._works.start(f"load of {session}", work)
-        try:
-            return await brought.wait()
-        except BaseException:
-            self.sweeper.later()  # perhaps it comes, and nobody holds it
-            raise
+        """The actor of a new session, which *make* makes, in a task of the manager's."""
+        return await self._live.bring(session, make)
 
     async def _load(
         self, session: str, takeover: bool, tools: Sequence[Tool], recovery: Recovery | None
@@ -523,13 +494,17 @@ class SessionManager:
             hold=msgspec.structs.replace(hold, head=state.head),
             world=self._world,
             spawn=self._serve,
-            gone=self._forget,
+            gone=self._live.forget,
         )
-        self._live[state.session] = actor
+        self._live.add(actor)
         actor.core.account.tell_tenant()
         actor.turns.resume()
         self.sweeper.came()
         return actor
+
+    def returns(self, session: str) -> Return:
+        """Where commands to a cold *session* wait for it, the same for all of its handles."""
+        return self._returns.setdefault(session, Return())
 
     def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run *work*, which reports its own errors, among the manager's works."""
@@ -537,15 +512,11 @@ class SessionManager:
 
     def open_calls(self, session: str) -> tuple[ToolUse, ...]:
         """The calls that wait for their results in a session; () where it is not live here."""
-        actor = self._live.get(session)
+        actor = self._live.actors.get(session)
         return actor.open_calls if actor is not None else ()
 
     def _serve(self, actor: Actor) -> None:
         self._group.start_soon(actor.serve, name=f"llmsession {actor.session}")
-
-    def _forget(self, actor: Actor) -> None:
-        if self._live.get(actor.session) is actor:
-            del self._live[actor.session]
 
     # Letting sessions go.
 
@@ -556,47 +527,29 @@ class SessionManager:
     async def evict_idle(self) -> int:
         """Release every session that nobody holds and that has nothing open; returns how many.
         They come back when they are opened. Their subscribers stay."""
-        return sum([await self.evict(actor) for actor in tuple(self._live.values())])
+        return sum([await self.evict(actor) for actor in tuple(self._live.actors.values())])
 
     async def evict(self, actor: Actor) -> bool:
         """Release a session, if nobody holds it and nothing is open; says whether it did."""
-        if actor.pins or not actor.is_idle or actor.standing != "live":
-            return False
-        if actor.session in self._busy:  # somebody tries to make one of its name
-            return False
-        async with self.reserved(actor.session):
-            hold = actor.evict()
-            try:
-                with anyio.CancelScope(shield=True):
-                    await self.store.release(hold)
-            except Exception as error:  # it stays ours, and comes back all the same
-                actor.core.log.trouble("session.not_released", error=error_text(error))
-        return True
+        return await self._live.evict(actor)
 
-    @asynccontextmanager
-    async def reserved(self, session: str) -> AsyncIterator[None]:
+    def reserved(self, session: str) -> AbstractAsyncContextManager[None]:
         """Whoever wants to make, open or release *session* here waits until the body is through."""
-        await self._not_busy(session)
-        busy = self._busy[session] = Promise()
-        try:
-            yield
-        finally:
-            del self._busy[session]
-            busy.set(None)
+        return self._live.reserved(session)
 
     def find_live(self, session: str) -> Actor | None:
         """The session's actor, if it is live here."""
-        return self._live.get(session)
+        return self._live.actors.get(session)
 
     @property
     def live(self) -> tuple[str, ...]:
         """The sessions that are in memory."""
-        return tuple(self._live)
+        return tuple(self._live.actors)
 
     @property
     def open_turns(self) -> int:
         """How many turns are open in the sessions that are in memory. Costs a walk over these."""
-        return sum(len(actor.turns.runs) for actor in self._live.values())
+        return sum(len(actor.turns.runs) for actor in self._live.actors.values())
 
     @property
     def running_works(self) -> tuple[str, ...]:

@@ -57,8 +57,8 @@ class Run:
 
     __slots__ = (
         "answers", "builder", "builds", "calls", "ended_as", "grace", "ingress", "lingering",
-        "outcome", "overrun", "reply", "request", "requests", "sent_size", "sent_tokens", "spoken",
-        "steers", "stream_at", "timers", "turn", "usage", "works",
+        "outcome", "overrun", "reply", "request", "requests", "sent_size", "spoken", "steers",
+        "stream_at", "timers", "turn", "usage", "works",
     )  # fmt: skip
 
     def __init__(self, number: int, ingress: int) -> None:
@@ -68,9 +68,8 @@ class Run:
         self.ended_as: TurnOutcome | None = None
         """Set when the terminal record is folded, before anybody is told."""
         self.request: Request | None = None
-        self.sent_tokens = 0
         self.sent_size: Size | None = None
-        """How that was found."""
+        """The size of ``request``."""
         self.builds = 0
         """Bumped when a build is asked for: an older one that waited is not wanted any more."""
         self.builder: ReplyBuilder | None = None
@@ -95,6 +94,11 @@ class Run:
     def number(self) -> int:
         """The turn's number."""
         return self.turn.number
+
+    @property
+    def sent_tokens(self) -> int:
+        """The tokens that the last request was taken for; 0 before there was one."""
+        return self.sent_size.tokens if self.sent_size is not None else 0
 
     def streaming(self) -> ModelRequest | None:
         """The request whose reply streams, with what was reported so far."""

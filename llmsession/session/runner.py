@@ -40,7 +40,6 @@ from llmsession.turns.stop import Follow, stop_rule
 from .compactor import INLINE_MESSAGES, Compactor
 from .context import ContextBuilder, Size
 from .core import Core
-from .offloop import off_loop
 from .recovery import resume_event
 from .run import CallTrack, Run
 from .runworks import RunWorks
@@ -164,10 +163,12 @@ class TurnRunner:
         if self.compactor.is_applying:
             self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
             return
-        builder, messages = self._core.builder, self._core.state.context_messages()
-        if builder.is_cold and not warmed and len(messages) > INLINE_MESSAGES:
-            self._warm(messages, partial(self._build_if_wanted, run, effect, wanted, warmed=True))
-            return
+        if not warmed and self._core.builder.is_cold:
+            messages = self._core.state.context_messages()
+            if len(messages) > INLINE_MESSAGES:
+                again = partial(self._build_if_wanted, run, effect, wanted, warmed=True)
+                self._warm(messages, again)
+                return
         try:
             self._build(run, effect, wanted)
         except Exception as error:  # ours or a policy's: the turn ends, the session does not
@@ -176,23 +177,14 @@ class TurnRunner:
 
     def _warm(self, messages: tuple[Message, ...], go_on: Callable[[], None]) -> None:
         """Let a thread look at a long context for the first time; then *go_on*."""
-        core = self._core
-        builder, view = core.builder, core.state.view
+        core, builder = self._core, self._core.builder
 
-        async def warm() -> None:
-            made: ContextBuilder | None = None
-            try:
-                made = await off_loop(builder.warmed, messages, view)
-            except Exception as error:  # met again, where the turn is told of it
-                core.log.bug("request.unbuildable", error)
-            core.report(partial(done, made))
-
-        def done(made: ContextBuilder | None) -> None:
-            if made is not None and core.builder is builder:
-                core.builder = made
+        def looked(warmed: ContextBuilder | None) -> None:
+            core.take_warmed(warmed, builder)
             go_on()
 
-        core.works.start(f"first look at the context of {core.session}", warm)
+        name = f"first look at the context of {core.session}"
+        core.warm(name, messages, core.state.view, looked, trouble="request.unbuildable")
 
     def _build(self, run: Run, effect: e.BuildContext, wanted: int) -> None:
         core, state = self._core, self._core.state
@@ -214,7 +206,7 @@ class TurnRunner:
             core.log.trouble("request.invalid", run.turn, rules=broken)
             self.feed(run, e.GaveUpDropped(tag=effect.tag, cause="invalid_request", error=broken))
             return
-        run.request, run.sent_tokens, run.sent_size = built.request, built.tokens, built.size
+        run.request, run.sent_size = built.request, built.size
         self._warn(run, built.tokens)
         self.compactor.consider(built.size)
         self.feed(run, e.ContextBuilt(tag=effect.tag))

@@ -34,7 +34,6 @@ from .checked import (
     turn_or_moment,
     turn_or_none_before,
 )
-from .compactor import CompactionOutcome
 from .config import SessionConfig, ToolResult, WhenBusy
 from .environment import with_environment
 from .forking import fork_of
@@ -42,6 +41,7 @@ from .hub import Subscription
 from .labels import new_session_id, tenant_of
 from .outcome import (
     Closed,
+    CompactionOutcome,
     InterruptOutcome,
     SessionPhase,
     SessionStatus,
@@ -79,6 +79,7 @@ class LLMSession:
         self._manager = manager
         self._actor = actor
         self.id = actor.session
+        self._return = manager.returns(actor.session)
         actor.pins += 1
         self._unpin = weakref.finalize(self, manager.unpin, actor)
         self._unpin.atexit = False
@@ -86,19 +87,28 @@ class LLMSession:
     def __repr__(self) -> str:
         return f"<LLMSession {self.id} {self._actor.standing}>"
 
+    @property
+    def _is_live(self) -> bool:
+        """Can a command be enqueued at once? Not where earlier ones wait for the session."""
+        return self._actor.standing == "live" and not self._return.callers
+
     async def _live(self) -> Actor:
-        """The actor; brought back first if the session went cold under this handle."""
-        # Again, where it was evicted before this task came to run.
-        while self._actor.standing == "cold":
-            # Callables are not in the log: those that were bound here are bound again.
-            bound = [tool for tool in self.config.bound_tools.values() if tool.run is not None]
-            actor = await self._manager.activate(self.id, tools=bound)
-            self._unpin()
-            self._actor = actor
-            actor.pins += 1
-            self._unpin = weakref.finalize(self, self._manager.unpin, actor)
-            self._unpin.atexit = False
-        return self._actor
+        """The actor; brought back first if the session went cold under this handle. Those who
+        wait for it go on in the order in which they came: so commands are numbered as called."""
+        if self._actor.standing != "cold" and not self._return.callers:
+            return self._actor
+        async with self._return.in_turn():
+            # Again, where it was evicted before this task came to run.
+            while self._actor.standing == "cold":
+                # Callables are not in the log: those that were bound here are bound again.
+                bound = [tool for tool in self.config.bound_tools.values() if tool.run is not None]
+                actor = await self._manager.activate(self.id, tools=bound)
+                self._unpin()
+                self._actor = actor
+                actor.pins += 1
+                self._unpin = weakref.finalize(self, self._manager.unpin, actor)
+                self._unpin.atexit = False
+            return self._actor
 
     # Commands.
 
@@ -124,7 +134,7 @@ class LLMSession:
         if when_busy not in _WHEN_BUSY:
             raise InvalidInput(f"when_busy is {when_busy!r}; it is one of {', '.join(_WHEN_BUSY)}")
         head = None if expected_head is None else turn_number(expected_head)
-        actor = self._actor if self._actor.standing == "live" else await self._live()
+        actor = self._actor if self._is_live else await self._live()
         ingress = actor.mailbox.number()
         command = c.Send(ingress, command_id, body=body, when_busy=when_busy, expected_head=head)
         actor.put(command)
@@ -163,7 +173,7 @@ class LLMSession:
         if policy is not None and policy not in _POLICIES:
             raise InvalidInput(f"policy is {policy!r}; it is one of {', '.join(_POLICIES)}")
         number = None if turn is None else turn_number(turn)
-        actor = self._actor if self._actor.standing == "live" else await self._live()
+        actor = self._actor if self._is_live else await self._live()
         return await actor.put_interrupt(number, policy, command_id).wait()
 
     async def compact(self) -> CompactionOutcome:
@@ -297,6 +307,7 @@ class LLMSession:
             raise InvalidConfig(f"no such configuration: {', '.join(sorted(unknown))}")
         config = msgspec.structs.replace(actor.core.config, **changes)
         config = with_environment(config, self._manager.environ).checked()
+        config = self._manager.with_callables(config)
         checked = {name: getattr(config, name) for name in changes}
         command = c.Configure(actor.mailbox.number(), command_id, checked)
         actor.put(command)

@@ -15,7 +15,7 @@ from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
 from llmsession.turns.edits import cleared_tokens
 from llmsession.turns.ids import TurnCounter
-from llmsession.turns.messages import Message, Role
+from llmsession.turns.messages import Message, message_name
 from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, settled_answer
 from llmsession.turns.spending import Charged, with_unspoken
 from llmsession.turns.usage import Usage
@@ -30,38 +30,30 @@ __all__ = ["OpenTurn", "SessionState", "fold"]
 _NOTHING_USED = Usage()
 
 
-_NO_ANSWERS: dict[str, r.Answer] = {}
-"""Of a turn that has asked for nothing: never changed."""
-
-
-class OpenTurn:
+class OpenTurn(msgspec.Struct):
     """A turn that was accepted and has not ended: its staged messages, and what waits."""
 
-    __slots__ = (
-        "all_calls", "answers", "asked_at", "body", "calls", "carried", "number", "requests",
-        "staged", "started", "steers", "step", "told", "usage",
-    )  # fmt: skip
-
-    def __init__(self, number: int, body: msgspec.Raw) -> None:
-        self.number = number
-        self.body = body
-        self.started = False
-        self.carried = 0
-        """How many pending receipts its user message carries."""
-        self.staged: tuple[Message, ...] = ()
-        self.told: dict[Role, int] = {"user": 0, "assistant": 0}
-        """How many messages of each side are staged."""
-        self.steers: tuple[msgspec.Raw, ...] = ()
-        self.step = 0
-        self.calls: tuple[r.CallOffer, ...] = ()
-        """The calls of the step that is not complete yet."""
-        self.asked_at = 0
-        """The seq of the record that they are in."""
-        self.answers: dict[str, r.Answer] = _NO_ANSWERS
-        self.all_calls: tuple[r.CallOffer, ...] = ()
-        self.usage = _NOTHING_USED
-        self.requests: tuple[r.ModelRequest, ...] = ()
-        """Those whose replies are in the log."""
+    number: int
+    body: msgspec.Raw
+    started: bool = False
+    carried: int = 0
+    """How many pending receipts its user message carries."""
+    staged: tuple[Message, ...] = ()
+    heard: int = 0
+    """How many messages of the user's side are staged, ..."""
+    spoken: int = 0
+    """... and of the assistant's."""
+    steers: tuple[msgspec.Raw, ...] = ()
+    step: int = 0
+    calls: tuple[r.CallOffer, ...] = ()
+    """The calls of the step that is not complete yet."""
+    asked_at: int = 0
+    """The seq of the record that they are in."""
+    answers: dict[str, r.Answer] = {}
+    all_calls: tuple[r.CallOffer, ...] = ()
+    usage: Usage = _NOTHING_USED
+    requests: tuple[r.ModelRequest, ...] = ()
+    """Those whose replies are in the log."""
 
     @property
     def unanswered(self) -> tuple[r.CallOffer, ...]:
@@ -171,8 +163,7 @@ class SessionState:
         if record.epoch < self.epoch:
             raise ValueError(f"record {record.seq} has epoch {record.epoch} after {self.epoch}")
         _APPLY[type(record)](self, record)
-        self.head = record.seq
-        self.epoch = record.epoch
+        self.head, self.epoch = record.seq, record.epoch
         if record.commands:
             self.commands.update((command.id, command) for command in record.commands)
 
@@ -230,17 +221,14 @@ class SessionState:
 
     def _start(self, turn: OpenTurn, record: r.TurnAccepted | r.TurnStarted) -> None:
         turn.started = True
-        at, body = record.at, turn.body
-        if record.receipt is None and not record.seed:
-            turn.staged = (self._message(turn, "user", body, at, at),)
-            return
+        body = turn.body
+        synthetic: tuple[int, ...] = ()
         if record.receipt is not None and self.receipts:
             turn.carried = len(self.receipts)
             self.noted[turn.number] = self.receipts
-        synthetic: tuple[int, ...] = ()
         if record.seed or record.receipt:
             body, synthetic = _with_notes(body, record.seed, record.receipt)
-        turn.staged = (self._message(turn, "user", body, at, at, synthetic=synthetic),)
+        self._hear(turn, body, record.at, synthetic)
 
     def _steered(self, record: r.SteerAccepted) -> None:
         self.open[record.turn].steers += (record.body,)
@@ -328,12 +316,12 @@ class SessionState:
     def _end(self, turn: OpenTurn, how: str, record: r.Terminal) -> None:
         self.ended[turn.number] = how
         self.turn_usage[turn.number] = record.usage
-        if record.usage != _NOTHING_USED:
+        requests = turn.requests
+        if record.usage != _NOTHING_USED or requests or record.unspoken:
             self.usage = self.usage + record.usage
-        requests = with_unspoken(turn.requests, record.unspoken, record.usage)
-        self.requests[turn.number] = requests
-        if requests:
+            requests = with_unspoken(requests, record.unspoken, record.usage)
             self.charged = self.charged.after(requests)
+        self.requests[turn.number] = requests
 
     def _summaries(self, record: r.SummariesStored) -> None:
         self.summaries.update(record.summaries)
@@ -441,24 +429,53 @@ class SessionState:
 
     # Messages are made here and nowhere else, so that a replayed log makes the same ones.
 
+    def _hear(
+        self, turn: OpenTurn, body: msgspec.Raw, at: float, synthetic: tuple[int, ...]
+    ) -> None:
+        """Stage a message of the user's side."""
+        position, number = turn.heard, turn.number
+        message = Message(
+            id=message_name(self.session, "user", number, position),
+            session=self.session,
+            turn=number,
+            role="user",
+            body=body,
+            created_at=at,
+            completed_at=at,
+            synthetic=synthetic,
+        )
+        turn.heard = position + 1
+        turn.staged = (*turn.staged, message)
+
     def _say(self, turn: OpenTurn, spoken: r.Spoken, at: float) -> None:
-        if spoken.usage is not None:
-            turn.usage = turn.usage + spoken.usage
-            turn.requests += (r.ModelRequest(spoken.model, spoken.usage),)
-        message = self._message(
-            turn, "assistant", spoken.body, spoken.started_at, at,
-            model=spoken.model, provider=spoken.provider, usage=spoken.usage,
+        """Stage a message of the assistant's."""
+        position, number, body, usage = turn.spoken, turn.number, spoken.body, spoken.usage
+        message = Message(
+            id=message_name(self.session, "assistant", number, position),
+            session=self.session,
+            turn=number,
+            role="assistant",
+            body=body,
+            created_at=spoken.started_at,
+            completed_at=at,
+            model=spoken.model,
+            provider=spoken.provider,
+            usage=usage,
             stop_reason=spoken.stop_reason,
-        )  # fmt: skip
+        )
+        turn.spoken = position + 1
         turn.staged = (*turn.staged, message)
         self.prefix_broken = False
+        if usage is not None:
+            turn.usage = turn.usage + usage
+            turn.requests += (r.ModelRequest(spoken.model, usage),)
         count = len(self._history) + len(self._late or ()) + len(turn.staged)
-        summary = summary_in(spoken.body, count - 1)
+        summary = summary_in(body, count - 1)
         if summary is not None:
             self.view = self.view.with_provider_summary(summary)
-        usage = spoken.usage if spoken.context is None else spoken.context
-        if usage is not None and usage.prompt_tokens:
-            self.reported = Reported(count, usage, at, cleared_tokens(spoken.edits))
+        sampled = usage if spoken.context is None else spoken.context
+        if sampled is not None and sampled.prompt_tokens:
+            self.reported = Reported(count, sampled, at, cleared_tokens(spoken.edits))
         elif summary is not None:
             self._unreport()
 
@@ -481,34 +498,9 @@ class SessionState:
             blocks.append(_result_block(answer))
         for steer in steers:
             blocks.extend(bytes(raw) for raw in split_blocks(steer))
-        turn.calls, turn.answers = (), _NO_ANSWERS
+        turn.calls, turn.answers = (), {}
         if blocks:
-            body = join_blocks(blocks)
-            message = self._message(turn, "user", body, at, at, synthetic=tuple(synthetic))
-            turn.staged = (*turn.staged, message)
-
-    def _message(
-        self,
-        turn: OpenTurn,
-        role: Role,
-        body: msgspec.Raw,
-        created_at: float,
-        completed_at: float,
-        **fields: Any,
-    ) -> Message:
-        told, number = turn.told, turn.number
-        position = told[role]
-        told[role] = position + 1
-        return Message(
-            id=f"{self.session}/{role[0]}{number}.{position}",  # as ``message_id`` has it
-            session=self.session,
-            turn=number,
-            role=role,
-            body=body,
-            created_at=created_at,
-            completed_at=completed_at,
-            **fields,
-        )
+            self._hear(turn, join_blocks(blocks), at, tuple(synthetic))
 
 
 def _with_notes(

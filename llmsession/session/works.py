@@ -17,16 +17,19 @@ __all__ = ["Work", "Works"]
 class Work:
     """One running piece of work, and the two scopes that it is stopped by."""
 
-    __slots__ = ("_inner", "_outer", "is_done", "name")
+    __slots__ = ("_inner", "_outer", "_stopping", "is_done", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, stopping: set[Work]) -> None:
         self.name = name
         self.is_done = False
+        self._stopping = stopping
         self._outer = anyio.CancelScope()
         self._inner = anyio.CancelScope()
 
     def cancel(self) -> None:
         """Ask it to stop. It may refuse."""
+        if not self.is_done:
+            self._stopping.add(self)
         self._outer.cancel()
 
     def abandon(self) -> None:
@@ -41,6 +44,7 @@ class Work:
                 await body()
         finally:
             self.is_done = True
+            self._stopping.discard(self)
             ended(self)
 
 
@@ -50,6 +54,8 @@ class Works:
     def __init__(self, group: TaskGroup) -> None:
         self._group = group
         self._running: set[Work] = set()
+        self._stopping: set[Work] = set()
+        """Of these, those that were asked to stop."""
         self._emptied: anyio.Event | None = None
 
     def start(
@@ -62,7 +68,7 @@ class Works:
 
         *body* must report its own errors: what it raises ends the manager.
         """
-        work = Work(name)
+        work = Work(name, self._stopping)
         self._running.add(work)
 
         def over(work: Work) -> None:
@@ -79,6 +85,11 @@ class Works:
     def running(self) -> tuple[str, ...]:
         """The names of what runs now, sorted."""
         return tuple(sorted(work.name for work in self._running))
+
+    def stopping_in(self, session: str) -> tuple[str, ...]:
+        """The names of what was asked to stop in *session* and still runs."""
+        end = f" in {session}"
+        return tuple(work.name for work in self._stopping if work.name.endswith(end))
 
     async def stop_all(self, grace_s: float) -> None:
         """Cancel everything, give it *grace_s* to stop, and stop asking what still runs then."""

@@ -14,7 +14,7 @@ import apsw
 from .cipher import PLAIN, Cipher, Unreadable
 from .large import LARGE_BYTES, join_large, pack_places, split_large, unpack_places
 from .protocol import StoredRecord
-from .sqlite_rows import Values, place_of, seq_at
+from .sqlite_rows import Values, place_of
 
 __all__ = ["KeptRecord", "Records"]
 
@@ -97,9 +97,6 @@ class Records:
 
     def rows(self, log: int, first: int, upto: int) -> Iterable[KeptRecord]:
         """The rows of the records *first* to *upto* of *log*, those that are there."""
-        return self._rows(log, first, upto)
-
-    def _rows(self, log: int, first: int, upto: int) -> apsw.Cursor:
         return self._db.execute(
             "SELECT place, epoch, large, body FROM record WHERE place BETWEEN ? AND ?",
             (place_of(log, first), place_of(log, upto)),
@@ -111,12 +108,17 @@ class Records:
         if not self._is_plain:
             return None
         try:
-            found: list[Values] = self._rows(log, first, upto).fetchall()
+            found: list[Values] = self._db.execute(
+                "SELECT epoch, body FROM record WHERE place BETWEEN ? AND ? AND large IS NULL"
+                " ORDER BY place",
+                (place_of(log, first), place_of(log, upto)),
+            ).fetchall()
         except apsw.CorruptError:  # whoever looks at one after the other finds out where
             return None
-        if len(found) <= upto - first or any(row[2] is not None for row in found):
+        if len(found) <= upto - first:
             return None
-        return [StoredRecord(seq_at(place), epoch, body) for place, epoch, _, body in found]
+        # As many as there are places, so each is at its own.
+        return [StoredRecord(seq, *row) for seq, row in enumerate(found, first)]
 
     def body(self, row: KeptRecord) -> bytes:
         """The body that was kept as *row*. Raises Unreadable."""

@@ -9,7 +9,7 @@ from llmsession.turns.blocks import TextBlock, parse_blocks
 
 from .breach import Findings
 from .fingerprints import digest
-from .record import Invoked, Returned, SessionRecording
+from .record import Invoked, Refused, Returned, SessionRecording
 
 __all__ = ["accepted_sends", "check_callers", "token_of"]
 
@@ -24,20 +24,31 @@ def token_of(record: r.TurnAccepted | r.SteerAccepted) -> str:
     return next(texts, "").partition(":")[0]
 
 
+_UNSURE = ("StoreError", "SessionMoved", "SessionClosed")
+"""Errors of a caller whose command may have been performed all the same."""
+
+
+def _is_unsure(refusals: Sequence[Refused]) -> bool:
+    return any(refusal.error in _UNSURE for refusal in refusals)
+
+
 def accepted_sends(
     session: SessionRecording, records: Sequence[r.Record]
 ) -> dict[int, tuple[r.TurnAccepted, Invoked]]:
     """Each accepted turn, and the call that it came from: of repeated calls the first that was
     not refused. Turns of which nobody can know are left out: of a repeated send whose caller
-    did not wait, any of the calls may be the one that was accepted."""
+    did not wait, or was told that nobody knows, any of the calls may be the one that was
+    accepted."""
+    unsure = {number for number in session.refused if _is_unsure(session.refused[number])}
+    unsure.update(session.abandoned)
     by_token: dict[str, list[Invoked]] = {}
     for call in sorted(session.invoked.values(), key=lambda call: call.order):
-        if call.command == "send" and call.call not in session.refused:
+        if call.command == "send" and (call.call not in session.refused or call.call in unsure):
             by_token.setdefault(call.token, []).append(call)
     first = {
         token: calls[0]
         for token, calls in by_token.items()
-        if len(calls) == 1 or not any(call.call in session.abandoned for call in calls)
+        if len(calls) == 1 or not any(call.call in unsure for call in calls)
     }
     return {
         record.turn: (record, first[token])

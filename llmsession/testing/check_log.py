@@ -157,6 +157,8 @@ class CompactionRules:
         spoken = getattr(record, "spoken", None)
         if spoken is None or self._last is None or spoken.started_at >= self._last.at:
             return
+        if record.at < self._last.at:
+            return  # the wall clock was put back in between: it does not say what came first
         told = f"it was applied while a reply of turn {r.turn_of(record)} streamed"
         self._findings.add(9, told, seqs=[self._last.seq, record.seq])
 

@@ -50,9 +50,9 @@ def check_histories(
     session: SessionRecording, records: Sequence[r.Record], findings: Findings
 ) -> None:
     """Invariants 1 and 3, between each two readings that follow each other."""
-    reads = sorted(session.histories, key=lambda read: (read.seq, read.order))
+    reads = sorted(session.histories, key=lambda read: (read.life, read.seq, read.order))
     for earlier, later in pairwise(reads):
-        if earlier.generation != later.generation:
+        if (earlier.life, earlier.generation) != (later.life, later.generation):
             continue
         between = records[earlier.seq : later.seq]
         if not any(isinstance(record, r.TurnCommitted) for record in between):

@@ -21,7 +21,7 @@ from .check_log import CompactionRules, IdRules, Rules, TurnRules
 from .check_owners import OwnerRules
 from .check_readers import StateRules, check_histories, check_outcomes, check_subscribers
 from .check_requests import RequestRules
-from .record import Recording, SessionRecording
+from .record import Found, Recording, SessionRecording
 
 __all__ = ["INVARIANTS", "MARGIN_S", "Breach", "check"]
 
@@ -44,6 +44,9 @@ def check(recording: Recording, *, margin_s: float = MARGIN_S) -> tuple[Breach, 
     for session in recording.sessions.values():
         breaches += _check_session(session, begun.profile, begun.grace_s + margin_s)
     breaches += _check_left(recording)
+    for entry in recording.entries:
+        if isinstance(entry, Found):
+            breaches.append(Breach(entry.invariant, entry.session, entry.text, (entry,)))
     return tuple(breaches)
 
 

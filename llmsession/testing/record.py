@@ -23,6 +23,7 @@ __all__ = [
     "End",
     "Ended",
     "Entry",
+    "Found",
     "HistoryRead",
     "Invoked",
     "LeftBehind",
@@ -53,12 +54,14 @@ class EntryBase(
 
 
 class Begun(EntryBase, frozen=True, tag="begun"):
-    """The run: its seed, what was asked for, and what a checker has to know."""
+    """The run: its seed, what was asked for, and what a checker has to know. ``margin_s`` is how
+    much longer than the grace period an interrupt may take there; None is as usual."""
 
     seed: int = 0
     plan: dict[str, Any] = {}
     profile: Profile = Profile()
     grace_s: float = 0.1
+    margin_s: float | None = None
 
 
 class Invoked(EntryBase, frozen=True, tag="invoked"):
@@ -120,12 +123,14 @@ class OutcomeSeen(EntryBase, frozen=True, tag="outcome"):
 
 class HistoryRead(EntryBase, frozen=True, tag="history"):
     """``conversation()``: ``history`` numbers the tuple object, ``messages`` the message
-    objects. Equal numbers are one object."""
+    objects. Equal numbers are one object. ``life`` numbers the state that it is part of: a session
+    that was read from the store again has other objects."""
 
     seq: int
     generation: int
     history: int
     messages: tuple[int, ...]
+    life: int = 0
 
 
 class StateRead(EntryBase, frozen=True, tag="state"):
@@ -196,6 +201,13 @@ class Ended(EntryBase, frozen=True, tag="ended"):
     running: tuple[str, ...] = ()
 
 
+class Found(EntryBase, frozen=True, tag="found"):
+    """A breach that was seen by who made the recording: nothing else in it would show it."""
+
+    invariant: int
+    text: str
+
+
 class LeftBehind(EntryBase, frozen=True, tag="left"):
     """What was left after the manager, and how late the event loop was at worst."""
 
@@ -219,6 +231,7 @@ Entry: TypeAlias = (
     | Logged
     | Rewritten
     | Ended
+    | Found
     | LeftBehind
 )
 
@@ -313,7 +326,7 @@ class SessionRecording:
                 self.watched.append(entry)
             case Ended():
                 self.ended.append(entry)
-            case Begun() | LeftBehind():
+            case Begun() | Found() | LeftBehind():
                 pass
 
     @cached_property

@@ -70,17 +70,19 @@ class Recorder:
         *,
         answer: Callable[[T], dict[str, Any]] = lambda value: {},
         patience_s: float | None = None,
+        until: anyio.CancelScope | None = None,
         **asked: Any,
     ) -> T | SessionError | None:
         """Call a command, write down that it was called and what came of it.
 
-        Returns the answer; the error, where it was refused; None if *patience_s* ran out. What
-        is no SessionError passes: nobody was answered then.
+        Returns the answer; the error, where it was refused; None if *patience_s* ran out, or the
+        scope *until*, which is entered here, was cancelled. What is no SessionError passes: nobody
+        was answered then.
         """
         self._calls += 1
         name, call = session.id, self._calls
         self.note(Invoked(session=name, call=call, command=command, **asked, **self.place()))
-        with anyio.move_on_after(patience_s):
+        with until or anyio.CancelScope(), anyio.move_on_after(patience_s):
             try:
                 value = await perform()
             except SessionError as error:
@@ -131,6 +133,7 @@ class Recorder:
                 generation=state.generation,
                 history=self._number(history),
                 messages=tuple([self._number(message) for message in history]),
+                life=self._number(state),
                 **self.place(),
             )
         )
@@ -141,8 +144,10 @@ class Recorder:
         parts = state_parts(state)
         self.note(StateRead(session=session.id, seq=state.head, parts=parts, **self.place()))
 
-    def requested(self, session: str, request: Request, tag: StepTag) -> None:
-        """Write a request down that a provider was sent."""
+    def requested(
+        self, session: str, request: Request, tag: StepTag, *, seq: int | None = None
+    ) -> None:
+        """Write a request down that a provider was sent; *seq* is the session's head then."""
         body = request.encode()
         checker = self._checkers.setdefault(session, Checker(self._profile))
         self.note(
@@ -151,7 +156,7 @@ class Recorder:
                 turn=tag.turn,
                 step=tag.step,
                 attempt=tag.attempt,
-                seq=live_state(self.sessions[session]).head,
+                seq=live_state(self.sessions[session]).head if seq is None else seq,
                 digest=digest(body),
                 size=len(body),
                 messages=len(request.messages),

@@ -6,7 +6,6 @@ breach may need several runs of its seed to come again, and that is why it shows
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
 
 import anyio
@@ -16,8 +15,6 @@ from anyio.abc import TaskGroup
 from llmsession.session.config import CompactionConfig, SessionConfig
 from llmsession.session.manager import SessionManager
 from llmsession.session.outcome import Closed
-from llmsession.store.memory import MemoryStore
-from llmsession.store.protocol import Hold
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.request import Profile, Request, StepTag
 
@@ -25,6 +22,7 @@ from .checker import MARGIN_S, check
 from .record import Begun, Ended, LeftBehind, Logged, Recording, Rewritten
 from .recorder import Recorder
 from .scripted import ScriptedProvider
+from .sim_disk import KeepingStore
 from .stress_callers import Callers
 from .stress_model import Model, stress_tools
 from .stress_plan import StressPlan, StressReport, count, latencies_ms, percentile
@@ -52,22 +50,6 @@ async def run_stress(plan: StressPlan, *, margin_s: float = MARGIN_S) -> StressR
     )
 
 
-class _KeepingStore(MemoryStore):
-    """Keeps what a rewrite replaces: what was seen and sent is held against it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.replaced: dict[str, dict[int, bytes]] = {}
-        """By session and seq, as it was appended."""
-
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
-        before = {stored.seq: stored.body for stored in await self.read(hold.session)}
-        await super().rewrite(hold, bodies)
-        kept = self.replaced.setdefault(hold.session, {})
-        for seq in bodies:
-            kept.setdefault(seq, before[seq])
-
-
 class _Run:
     def __init__(self, plan: StressPlan) -> None:
         self._plan = plan
@@ -75,7 +57,7 @@ class _Run:
         self._recorder = Recorder(profile)
         model = Model(plan.seed, self._requested)
         self._provider = ScriptedProvider(model, name="stress", profile=profile)
-        self._store = _KeepingStore()
+        self._store = KeepingStore()
         self._lag_s = 0.0
         asked = msgspec.to_builtins(plan)
         self._recorder.note(Begun(seed=plan.seed, plan=asked, profile=profile, grace_s=GRACE_S))

@@ -10,9 +10,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from llmsession.errors import SessionError
-from llmsession.session.compactor import CompactionOutcome
 from llmsession.session.hub import Lagged
-from llmsession.session.outcome import Closed, InterruptOutcome
+from llmsession.session.outcome import Closed, CompactionOutcome, InterruptOutcome
 from llmsession.session.session import LLMSession, Turn, live_state
 from llmsession.turns.previews import ToolUse
 

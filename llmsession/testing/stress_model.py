@@ -7,7 +7,7 @@ does not depend on what else happens at the time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -54,16 +54,30 @@ def words(random: Random, chars: int) -> str:
 
 
 class Model:
-    """Chooses a reply to each request. ``noted`` is told of each request before."""
+    """Chooses a reply to each request. ``noted`` is told of each request before. *place* says, of a
+    session and a turn, where they are in a run; *ours* are the tools
+    that the session runs; *calls*, in place of all tools, makes arguments by the tool's name."""
 
-    def __init__(self, seed: int, noted: Callable[[str, Request, StepTag], None]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        noted: Callable[[str, Request, StepTag], None],
+        *,
+        place: Callable[[str, int], str] = lambda session, turn: f"{session}/{turn}",
+        ours: Sequence[str] = _OURS,
+        calls: Mapping[str, Callable[[Random], Mapping[str, Any]]] | None = None,
+    ) -> None:
         self._seed = seed
         self._noted = noted
+        self._place = place
+        self._ours = tuple(ours)
+        self._calls = calls
 
     def __call__(self, request: Request, tag: StepTag) -> ScriptedReply:
         session = (request.system or "").partition(" ")[0]
         self._noted(session, request, tag)
-        random = Random(f"{self._seed}/{session}/{tag.turn}/{tag.step}/{tag.attempt}")
+        place = self._place(session, tag.turn)
+        random = Random(f"{self._seed}/{place}/{tag.step}/{tag.attempt}")
         if LAST_WORDS in bytes(request.messages[-1].body):
             return call("stubborn", {"seed": random.randrange(1 << 30)}, id="call_0")
         reply = self._with_fault(random, self._reply(random, tag))
@@ -91,7 +105,10 @@ class Model:
         return reply.slow(delay_s, delta_chars=random.choice((8, 40, 200)))
 
     def _call(self, random: Random, at: int) -> ScriptedReply:
-        name = random.choice(CALLER_TOOLS * 3 + _OURS)
+        if self._calls is not None:
+            tool = random.choice(list(self._calls))
+            return call(tool, self._calls[tool](random), id=f"call_{at}")
+        name = random.choice(CALLER_TOOLS * 3 + self._ours)
         # Ids that come again in every turn: the session has to make them unique.
         arguments: dict[str, Any] = {"seed": random.randrange(1 << 30)}
         if name == "recall":

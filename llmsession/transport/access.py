@@ -61,8 +61,8 @@ class TokenFile:
         return len(self._known)
 
     def reload(self) -> int:
-        """Read the file again; how many tokens there are now. Who is connected stays. Raises
-        InvalidConfig, and the old tokens hold on."""
+        """Read the file again; how many tokens there are now. Who is connected stays, until
+        ``Service.turn_out``. Raises InvalidConfig, and the old tokens hold on."""
         self._known = _read_tokens(self._path)
         return len(self._known)
 

@@ -21,6 +21,7 @@ from llmsession.errors import (
     Overloaded,
     ProtocolError,
     SessionError,
+    Unauthenticated,
 )
 from llmsession.session import LLMSession
 from llmsession.session.listening import is_cold, listen
@@ -88,6 +89,8 @@ class Connection:
         self._room: asyncio.Event | None = None
         self._closing = False
         self._closed = False
+        self.ended_by: SessionError | None = None
+        """What the client did wrong, or was refused for; None where it ends in order."""
 
     # What a transport calls.
 
@@ -105,6 +108,11 @@ class Connection:
     def is_over(self) -> bool:
         """Has everything been sent to a connection that ends? Then close it."""
         return self._closed or (self._closing and not len(self.outbox))
+
+    @property
+    def is_ending(self) -> bool:
+        """Is nothing more read, and at most what waits sent?"""
+        return self._closing
 
     def receive(self, frame: bytes) -> None:
         """Read one frame. What is wrong with it is answered; nothing is raised."""
@@ -145,6 +153,19 @@ class Connection:
         self.tenant = self._service.authenticate(self.peer, self._token)
         self.greeted = True
 
+    def check_welcome(self) -> bool:
+        """Those who may connect have changed: is the client still one of them, as who it came? If
+        not it is told so, and the connection ends. What it asked before is done."""
+        if self._closing or not self.greeted:
+            return True
+        try:
+            if self._service.authenticate(self.peer, self._token) == self.tenant:
+                return True
+            self.fail(Unauthenticated("the token is another tenant's now"))
+        except Unauthenticated as error:
+            self.fail(error)
+        return False
+
     def call(self, command: w.Command, size_bytes: int) -> asyncio.Future[bytes]:
         """Perform one command, of *size_bytes*, of a connection that was welcomed; the frame of
         its answer, a ``reply`` or an ``error``, without the outbox. Its id must not be in use."""
@@ -162,6 +183,7 @@ class Connection:
         """Tell the client what it did wrong, and end."""
         if self._closing:
             return
+        self.ended_by = error
         self._service.refused(self, error)
         self._end(w.encode(to_wire(error)), w.Goodbye(reason=type(error).__name__))
 
@@ -232,6 +254,7 @@ class Connection:
                     server=self._service.name,
                     max_frame_bytes=limits.frame_bytes,
                     keepalive_s=limits.keepalive_s,
+                    default_model=self._service.default_model,
                 )
             )
         )

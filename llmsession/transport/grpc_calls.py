@@ -181,6 +181,9 @@ class Calls(SessionServiceServicer):
 
     def _caller(self, peer: str, token: str | None) -> _Caller:
         caller = self._callers.get((peer, token))
+        if caller is not None and caller.connection.is_ending:  # its token counts no more
+            self._let_go(peer, token)
+            caller = None
         if caller is None:
             connection = self._room_for(lambda: self._service.connect(peer, _nothing, token))
             try:
@@ -277,7 +280,8 @@ async def _answer(connection: Connection, command: w.Command, size_bytes: int) -
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if answer.cancelled() and task is not None and not task.cancelling():
-            raise Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S) from None
+            going_down = Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S)
+            raise connection.ended_by or going_down from None
         raise
 
 

@@ -12,7 +12,7 @@ from .grpc_client import keep_grpc, need_grpc
 from .limits import Limits
 from .service import Service
 from .silence import LINGER_S
-from .tls import ServerTls
+from .tls import ServerIdentity, ServerTls
 
 if TYPE_CHECKING:
     import grpc
@@ -118,12 +118,30 @@ class GrpcServer:
 
 
 def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
+    """gRPC asks ``renewed`` before each handshake, in a thread of its own."""
     import grpc
 
-    return grpc.ssl_server_credentials(
-        [(tls.key_pem, tls.certificate_pem)],
-        root_certificates=tls.client_ca_pem,
-        require_client_auth=tls.client_ca_pem is not None,
+    shown = tls.identity
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal shown
+        if tls.identity is shown:
+            return None
+        shown = tls.identity
+        return _configuration(shown)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(shown),
+        renewed,  # type: ignore[arg-type]  # None is no change, as its documentation says
+        require_client_authentication=shown.client_ca_pem is not None,
+    )
+
+
+def _configuration(shown: ServerIdentity) -> grpc.ServerCertificateConfiguration:
+    import grpc
+
+    return grpc.ssl_server_certificate_configuration(
+        [(shown.key_pem, shown.certificate_pem)], root_certificates=shown.client_ca_pem
     )
 
 

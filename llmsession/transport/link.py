@@ -102,6 +102,8 @@ class Link:
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
         self._heard = False
+        self.default_model: str | None = None
+        """What the service said of it, in its newest welcome."""
         self.reconnects = 0
         """How often the connection was made again."""
 
@@ -210,6 +212,7 @@ class Link:
                 match w.decode_from_server(frame):
                     case w.Welcome() as welcome:
                         self._early = frames[at + 1 :]
+                        self.default_model = welcome.default_model
                         return welcome.keepalive_s
                     case w.Error() as error:
                         raise from_wire(error)

@@ -83,6 +83,11 @@ class RemoteManager:
     def __init__(self, link: Link) -> None:
         self._link = link
 
+    @property
+    def default_model(self) -> str | None:
+        """A model that answers there, as the service says, for who names none."""
+        return self._link.default_model
+
     async def create(
         self,
         config: SessionConfig,

@@ -84,6 +84,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """All that ``llmsession serve`` can be told; docs/operations.md has a line for each.
 
     Times are in seconds. ``grace_s`` is how long open turns may go on after SIGTERM.
+    ``recover_at_once`` is how many sessions with turns that were left open are opened at a time
+    when the service starts; 0: each when it is first asked for.
     """
 
     store: str = "sqlite:sessions.db"
@@ -95,11 +97,13 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     insecure: bool = False
     grace_s: float = 30.0
     idle_s: float = 60.0
+    recover_at_once: int = 4
     log: Literal["json", "text"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     tracing: bool = False
     prices: str | None = None
     summariser: str | None = None
+    default_model: str | None = None
     tls: TlsTable | None = None
     limits: LimitsTable = LimitsTable()
     providers: dict[str, ProviderTable] = {}
@@ -120,6 +124,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 host_and_port(name, place)
         if not (self.grace_s >= 0 and self.idle_s >= 0):
             raise InvalidConfig("grace_s and idle_s are seconds, 0 or more")
+        if self.recover_at_once < 0:
+            raise InvalidConfig("recover_at_once is how many sessions, 0 or more")
         for name, limit in msgspec.structs.asdict(self.limits).items():
             if limit is not None and not limit > 0:
                 raise InvalidConfig(f"limits.{name} is {limit!r}; it must be greater than 0")

@@ -110,7 +110,8 @@ class Service:
     """Answers what clients ask of the sessions of *manager*, which has to be entered.
 
     Use it as an async context manager, in asyncio. Transports ``connect`` their clients to it.
-    Leaving it says goodbye to every client; no session is touched by that.
+    Leaving it says goodbye to every client; no session is touched by that. *default_model* is
+    told to clients, for those whose users name none.
     """
 
     name = "llmsession"
@@ -123,8 +124,10 @@ class Service:
         limits: Limits | None = None,
         observer: Observer | None = None,
         logger: Any | None = None,
+        default_model: str | None = None,
     ) -> None:
         self.manager = manager
+        self.default_model = default_model
         self.limits = limits or Limits()
         self.log = logger if logger is not None else default_logger()
         self._authenticator = authenticator
@@ -168,6 +171,12 @@ class Service:
         return connection
 
     # For whoever runs it.
+
+    def turn_out(self) -> int:
+        """Those who may connect have changed: end the connections of who would not be let in any
+        more, or only as another tenant, with ``Unauthenticated``. Their turns go on. Returns how
+        many."""
+        return sum(not connection.check_welcome() for connection in tuple(self._connections))
 
     async def drain(self, timeout_s: float | None = None) -> tuple[str, ...]:
         """Take no new turns and sessions, and wait until the open turns have ended, at most

@@ -17,6 +17,7 @@ from llmsession.errors import InvalidConfig, SessionError
 from llmsession.providers.clients import need_package
 from llmsession.session import SessionManager, SessionObserver, load_prices
 from llmsession.session.log import default_logger
+from llmsession.session.unfinished import recover_unfinished
 from llmsession.store import open_store
 
 from .access import TokenFile
@@ -24,7 +25,7 @@ from .health import Answer, HealthServer
 from .notify import notify
 from .server_config import ServerConfig, host_and_port
 from .service import Service
-from .serving_providers import make_providers
+from .serving_providers import default_model, make_providers
 from .socket_server import SocketServer
 from .tls import ServerTls
 
@@ -85,6 +86,7 @@ class Serving:
             limits=config.limits,
             observer=self._metrics,
             logger=logger,
+            default_model=default_model(config, environ),
         )
         self._grpc: GrpcServer | None = None
         self._state = "starting"
@@ -100,7 +102,12 @@ class Serving:
                     self._state = "ready"
                     self._log.info("service.started", addresses=list(addresses))
                     ready(addresses)
-                    await stop.wait()
+                    recovering = asyncio.create_task(self._recover())
+                    try:
+                        await stop.wait()
+                    finally:
+                        recovering.cancel()
+                        await asyncio.gather(recovering, return_exceptions=True)
                     await self._drain()
                 # Here every client has been told goodbye: who subscribes comes back later, and
                 # is not told that its sessions are closed.
@@ -154,6 +161,21 @@ class Serving:
     def _measured(self) -> Answer:
         return (404, "text/plain", NO_METRICS) if self._metrics is None else self._metrics.page()
 
+    async def _recover(self) -> None:
+        """Recover what an earlier service left open, for those who wait for its end."""
+        if not self._config.recover_at_once:
+            return
+        try:
+            report = await recover_unfinished(self._manager, at_once=self._config.recover_at_once)
+        except SessionError as error:
+            self._log.error("sessions.not_recovered", error=type(error).__name__, why=str(error))
+            return
+        for session, failed in report.failed.items():
+            told = {"error": type(failed).__name__, "why": str(failed)}
+            self._log.error("session.not_recovered", session=session, **told)
+        if report.recovered:
+            self._log.info("sessions.recovered", sessions=len(report.recovered))
+
     async def _drain(self) -> None:
         self._state = "draining"
         grace_s = self._config.grace_s
@@ -165,16 +187,23 @@ class Serving:
             self._log.warning("service.left_open", sessions=len(left))
 
     async def reload(self) -> None:
-        """Read the tokens again; those that cannot be read change nothing. Who is connected
-        stays."""
-        if self._tokens is None:
-            return
-        try:
-            count = await asyncio.to_thread(self._tokens.reload)
-        except SessionError as error:
-            self._log.error("tokens.not_reloaded", error=str(error))
-        else:
-            self._log.info("tokens.reloaded", tokens=count)
+        """Read the tokens and the certificates again; files that cannot be used change nothing.
+        Who came with a token that there is no more is sent away."""
+        if self._tokens is not None:
+            try:
+                count = await asyncio.to_thread(self._tokens.reload)
+            except SessionError as error:
+                self._log.error("tokens.not_reloaded", error=str(error))
+            else:
+                turned_out = self._service.turn_out()
+                self._log.info("tokens.reloaded", tokens=count, turned_out=turned_out)
+        if self._tls is not None:
+            try:
+                await asyncio.to_thread(self._tls.reload)
+            except SessionError as error:
+                self._log.error("tls.not_reloaded", error=str(error))
+            else:
+                self._log.info("tls.reloaded")
 
 
 def _metrics() -> Metrics | None:

@@ -17,8 +17,12 @@ from llmsession.transcripts import read
 
 from .server_config import ProviderTable, ServerConfig
 
-__all__ = ["make_providers"]
+__all__ = ["DEFAULT_MODELS", "default_model", "make_providers"]
 
+DEFAULT_MODELS = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4o"}
+"""What is asked for where nobody names a model; at another server's address it may be unknown."""
+RECORDED = "recorded"
+"""The name of a model that a replay plays to all."""
 KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 NO_PROVIDER = (
     "no provider: set ANTHROPIC_API_KEY or OPENAI_API_KEY, or write a table [providers.NAME] into"
@@ -50,6 +54,19 @@ def make_providers(
     if list(routes) == [""] and len(made) == 1:
         return routes[""], summariser
     return RoutedProvider(routes), summariser
+
+
+def default_model(config: ServerConfig, environ: Mapping[str, str]) -> str | None:
+    """The model for who names none: as *config* says, or of the first provider that has one."""
+    if config.default_model is not None:
+        return config.default_model
+    for table in (config.providers or _from_keys(environ)).values():
+        if table.kind == "replay":
+            return table.models[0] if table.models else RECORDED
+        model = DEFAULT_MODELS[table.kind]
+        if table.base_url is None and model.startswith(table.models or ("",)):
+            return model
+    return None
 
 
 def _from_keys(environ: Mapping[str, str]) -> dict[str, ProviderTable]:

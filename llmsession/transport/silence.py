@@ -1,5 +1,5 @@
 """Noticing that a client is gone: one that says nothing is asked, and one that does not answer
-is dropped."""
+is dropped; so is one that does not take its goodbye."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ async def watch(
     abort: Callable[[], None],
 ) -> None:
     """Ask a silent peer whether it is there, and ``abort`` one that does not answer; ``over`` ends
-    one that has not said hello. *heard_at* is when its last whole frame came, by the event loop's
+    one that has not said hello. One that is ending has a while to read what is left, whatever it
+    says meanwhile. *heard_at* is when its last whole frame came, by the event loop's
     time: who sends a byte now and then is dropped, too. Ends by cancellation or by a drop."""
     loop = asyncio.get_running_loop()
     await asyncio.sleep(limits.hello_s)
@@ -35,14 +36,16 @@ async def watch(
         await asyncio.sleep(LINGER_S)
         over()
     asked_at: float | None = None
-    while True:
+    while not connection.is_ending:
         now = loop.time()
         if asked_at is not None and heard_at() > asked_at:
             asked_at = None
         if asked_at is not None and now - asked_at >= limits.keepalive_s:
-            abort()
-            return
+            break
         if asked_at is None and now - heard_at() >= limits.keepalive_s:
             asked_at = now
             connection.ping()
         await asyncio.sleep(limits.keepalive_s / 2)
+    else:
+        await asyncio.sleep(LINGER_S)
+    abort()

@@ -74,7 +74,7 @@ class SocketServer:
         check_exposed(
             asked, has_tls=tls is not None, is_guarded=service.is_guarded, insecure=insecure
         )
-        self._tls = tls.context if isinstance(tls, ServerTls) else tls
+        self._tls = tls
         self._serving: set[asyncio.Task[None]] = set()
         self._peers: set[_Peer] = set()
         self._server: asyncio.Server | None = None
@@ -153,10 +153,13 @@ class SocketServer:
             finally:
                 self._peers.discard(peer)
 
-    async def _shake_hands(self, writer: asyncio.StreamWriter, tls: ssl.SSLContext) -> bool:
+    async def _shake_hands(
+        self, writer: asyncio.StreamWriter, tls: ServerTls | ssl.SSLContext
+    ) -> bool:
         peer, limit_s = _name_of(writer), self._service.limits.hello_s
+        context = tls.identity.context if isinstance(tls, ServerTls) else tls
         try:
-            await writer.start_tls(tls, ssl_handshake_timeout=limit_s)
+            await writer.start_tls(context, ssl_handshake_timeout=limit_s)
         except (OSError, TimeoutError) as error:
             why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
             told = f"the TLS handshake failed: {why or error_text(error)}"

@@ -9,11 +9,11 @@ import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from llmsession.errors import InvalidConfig
 
-__all__ = ["ClientTls", "FilePath", "ServerTls"]
+__all__ = ["ClientTls", "FilePath", "ServerIdentity", "ServerTls"]
 
 FilePath: TypeAlias = str | os.PathLike[str]
 
@@ -22,8 +22,19 @@ _FAULTS = {9: "is not valid yet", 10: "has expired", 26: "is not for this use"}
 X509_V_ERR_INVALID_PURPOSE: one for servers at a client, or the other way round."""
 
 
+class ServerIdentity(NamedTuple):
+    """What a server shows in a handshake, and whom it lets in: ``context`` for sockets, the bytes
+    of the files for gRPC."""
+
+    certificate_pem: bytes
+    key_pem: bytes
+    client_ca_pem: bytes | None
+    context: ssl.SSLContext
+
+
 class ServerTls:
-    """What a server shows, and whom it lets in. It reads files: make it outside of event loops.
+    """What a server shows, and whom it lets in. It reads files: make it, and ``reload`` it, outside
+    of event loops.
 
     *certificate* is a file with the server's certificate and those between it and a root, *key*
     one with its key, without a passphrase. With *client_ca*, a file of certificates, only clients
@@ -36,18 +47,27 @@ class ServerTls:
     def __init__(
         self, certificate: FilePath, key: FilePath, *, client_ca: FilePath | None = None
     ) -> None:
-        self.certificate_pem = _certificates(certificate)
-        self.key_pem = _read(key, "TLS key")
-        self.client_ca_pem = None if client_ca is None else _certificates(client_ca)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        _load_identity(context, certificate, key)
-        if client_ca is not None:
-            _trust(context, client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-        self.context = context
-        """For sockets."""
-        _check_use(certificate, key, self.certificate_pem, is_server=True)
+        self._files = (certificate, key, client_ca)
+        self.identity = _identity(certificate, key, client_ca)
+        """Of the next handshake; one value, so that none sees a half of each."""
+
+    def reload(self) -> None:
+        """Read the files again, for the handshakes to come; connections that there are stay.
+        Raises as when it was made, and what there was holds on."""
+        self.identity = _identity(*self._files)
+
+
+def _identity(certificate: FilePath, key: FilePath, client_ca: FilePath | None) -> ServerIdentity:
+    pem, key_pem = _certificates(certificate), _read(key, "TLS key")
+    client_ca_pem = None if client_ca is None else _certificates(client_ca)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_identity(context, certificate, key)
+    if client_ca is not None:
+        _trust(context, client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    _check_use(certificate, key, pem, is_server=True)
+    return ServerIdentity(pem, key_pem, client_ca_pem, context)
 
 
 class ClientTls:

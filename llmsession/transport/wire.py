@@ -107,12 +107,14 @@ class Hello(_FromClient, frozen=True, kw_only=True, tag="hello"):
 
 class Welcome(_FromServer, frozen=True, kw_only=True, tag="welcome"):
     """The answer to ``hello``: the version that is spoken from now on. A frame to the server may
-    have ``max_frame_bytes``; who has not heard for ``keepalive_s`` sends a ping."""
+    have ``max_frame_bytes``; who has not heard for ``keepalive_s`` sends a ping. ``default_model``
+    is one that answers here, for a client whose user names none."""
 
     version: int
     server: str
     max_frame_bytes: int
     keepalive_s: float
+    default_model: str | None = None
 
 
 class Ping(_FromClient, _FromServer, frozen=True, kw_only=True, tag="ping"):

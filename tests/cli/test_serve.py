@@ -25,8 +25,10 @@ from llmsession import (
 from llmsession.cli import main
 from llmsession.testing.served import ServedProgram, serving
 from llmsession.transcripts import write_own
+from llmsession.transport import ClientTls
 from llmsession.turns.previews import TextDelta
 from tests.testing.conversations import recording, text
+from tests.transport.certificates import Authority
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -165,6 +167,28 @@ async def test_killed_and_started_again_it_resumes_every_subscriber(folder: Path
         assert await turn.text() == LONG
 
 
+@pytest.mark.parametrize("killed", [True, False])
+async def test_what_was_left_open_is_recovered_though_nobody_asks_for_it(
+    folder: Path, killed: bool
+) -> None:
+    arguments = ("--config", "serve.toml", "--grace", "0")
+    async with asyncio.timeout(50), serving(*arguments, folder=folder) as service:
+        async with connect(unix(folder)) as sessions:
+            _, events, _ = await begun_long_turn(sessions)
+            events.close()
+            dropped = await sessions.create(SessionConfig(model="m"), session_id="d")
+            assert await (await dropped.send("hi")).text() == "hello there"
+            await dropped.send("go on")
+        await (service.kill() if killed else service.terminate())
+        service.log.unlink()
+        await service.start()
+        await logged(service, "sessions.recovered")
+        await service.terminate()
+    kinds = await log_of(folder, "s")
+    assert kinds.count("turn.resumed") == 1
+    assert (await log_of(folder, "d"))[-1] == "turn.aborted"
+
+
 async def test_a_second_sigterm_ends_it_at_once_and_loses_nothing(folder: Path) -> None:
     async with (
         asyncio.timeout(50),
@@ -202,9 +226,11 @@ async def test_sighup_reads_the_tokens_again_and_keeps_those_it_has_where_it_can
         await logged(service, "tokens.not_reloaded")
         async with connect(unix(folder), token=old) as sessions:
             await sessions.list()
-        tokens.write_text(entry.format(new))
-        service.tell(signal.SIGHUP)
-        await logged(service, "tokens.reloaded")
+            tokens.write_text(entry.format(new))
+            service.tell(signal.SIGHUP)
+            await logged(service, "tokens.reloaded")
+            with pytest.raises(Unauthenticated):  # who is there is sent away
+                await sessions.list()
         with pytest.raises(Unauthenticated):
             async with connect(unix(folder), token=old):
                 pass
@@ -213,6 +239,35 @@ async def test_sighup_reads_the_tokens_again_and_keeps_those_it_has_where_it_can
         log = service.log.read_text("utf-8")
     assert old not in log
     assert new not in log
+
+
+async def test_sighup_reads_the_certificates_again_and_keeps_those_it_has_where_it_cannot(
+    folder: Path,
+) -> None:
+    ca, another = Authority(folder), Authority(folder, "another")
+    before = await asyncio.to_thread(lambda: ClientTls(ca=ca.path))
+    after = await asyncio.to_thread(lambda: ClientTls(ca=another.path))
+    certificate, key = ca.issue("server")
+    with (folder / "serve.toml").open("a") as file:
+        file.write(f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n')
+    arguments = ("--config", "serve.toml", "--listen", "tcp://127.0.0.1:0", "--grpc", "127.0.0.1:0")
+    async with asyncio.timeout(50), serving(*arguments, folder=folder) as service:
+        addresses = (service.address("tcp"), service.address("grpc"))
+        for address in addresses:
+            async with connect(address, tls=before) as sessions:
+                await sessions.list()
+        certificate.write_text("nothing that is PEM")
+        service.tell(signal.SIGHUP)
+        await logged(service, "tls.not_reloaded")
+        for address in addresses:
+            async with connect(address, tls=before) as sessions:
+                await sessions.list()
+        another.issue("server")
+        service.tell(signal.SIGHUP)
+        await logged(service, "tls.reloaded")
+        for address in addresses:
+            async with connect(address, tls=after) as sessions:
+                await sessions.list()
 
 
 def ended(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pexpect
 import pytest
+from anyio.from_thread import start_blocking_portal
 
+from llmsession.testing.served import serving
 from llmsession.transcripts import read, write_own
 from tests.cli.served import served
 from tests.cli.stores import make_store, run
@@ -66,6 +69,24 @@ def test_a_chat_lives_in_the_service_and_goes_on_there(address: str, capsys: Cap
     (conversation,) = read(exported.out.encode())
     said = ["hello there", "the first answer", "and then?", "the second answer"]
     assert [message.text for message in conversation.messages] == said
+
+
+def test_a_chat_asks_the_model_that_the_service_has_for_who_names_none(address: str) -> None:
+    assert "model recorded" in talked(address, "unnamed", "hello")
+
+
+def test_a_chat_with_a_service_that_has_no_model_asks_for_one(capsys: Capture) -> None:
+    told = "[providers.own]\nkind = 'openai'\nbase_url = 'http://127.0.0.1:9/v1'\n"
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, start_blocking_portal() as portal:
+        Path(folder, "serve.toml").write_text(told)
+        asked = ("--config", "serve.toml", "--store", "memory:", "--listen", "unix:s.sock")
+        with portal.wrap_async_context_manager(serving(*asked, folder=folder)):
+            address = f"unix:{folder}/s.sock"
+            said = run(capsys, "chat", "--connect", address)
+    assert said.code == 2
+    assert said.err == (
+        "llmsession: which model? the service has none by default; name one with --model\n"
+    )
 
 
 def test_a_session_is_deleted_at_the_service_after_asking(address: str, capsys: Capture) -> None:

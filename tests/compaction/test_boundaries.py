@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llmsession.compaction.boundaries import (
     is_safe_cut,
     is_turn_start,
+    newest_that_fit,
     recent_from,
     safe_cuts,
     shows_open_thinking,
-    steps_backwards,
+    steps_from,
+    turns_from,
 )
 from llmsession.compaction.view import View
 from tests.compaction.conversations import Talk, call_block, result_block, talk
@@ -60,10 +64,35 @@ def test_a_turn_starts_where_its_number_is_new() -> None:
     assert [at for at in range(8) if is_turn_start(messages, at)] == [0, 4]
 
 
-def test_the_steps_are_told_newest_first_and_open_calls_are_none() -> None:
+def test_steps_are_counted_from_the_newest_and_open_calls_are_none() -> None:
     messages = talk(3).messages
-    assert list(steps_backwards(messages)) == [9, 5, 1]
-    assert list(steps_backwards(messages[:10])) == [5, 1]
+    assert [steps_from(messages, count) for count in (1, 2, 3, 4, None)] == [9, 5, 1, 0, 0]
+    assert [steps_from(messages[:10], count) for count in (1, 2, 3)] == [5, 1, 0]
+
+
+def test_turns_are_counted_from_the_newest() -> None:
+    messages = talk(3).messages
+    assert [turns_from(messages, count) for count in (1, 2, 3, 4)] == [8, 4, 0, 0]
+    assert turns_from([], 1) == 0
+
+
+def test_the_newest_that_fit_are_taken_until_one_does_not() -> None:
+    # The golden vector: budget 100, primer 3, [50, 40, 30, 20] keeps [40, 30, 20], 93 in all.
+    assert newest_that_fit([50, 40, 30, 20], 100 - 3) == 1
+    assert newest_that_fit([50, 40, 30, 20], 90) == 1
+    assert newest_that_fit([50, 40, 30, 20], 89) == 2
+    assert newest_that_fit([1, 100, 2], 3) == 2  # the older 1 is not taken over the misfit
+    assert newest_that_fit([5], 4) == 1
+    assert newest_that_fit([5], -1) == 1
+    assert newest_that_fit([], 0) == 0
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.integers(0, 50)), st.integers(0, 400))
+def test_the_suffix_fits_and_is_the_longest(sizes: list[int], room: int) -> None:
+    start = newest_that_fit(sizes, room)
+    assert sum(sizes[start:]) <= room
+    assert start == 0 or sum(sizes[start - 1 :]) > room
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from llmsession.compaction.economy import CacheState, decide, payback_requests
+from llmsession.compaction.economy import (
+    CacheState,
+    Decision,
+    ahead_tokens,
+    decide,
+    expected_requests,
+    goes_now,
+    payback_requests,
+)
+from llmsession.turns.records import Trigger
+from tests.compaction.conversations import talk
 
 WARM = CacheState(cached_tokens=90_000, idle_s=20)
 
@@ -103,3 +113,37 @@ def test_what_was_never_cached_is_not_written_again() -> None:
     assert asked(cache=half).figures["written_again_tokens"] == 5_000
     little = CacheState(cached_tokens=8_000, idle_s=1)
     assert asked(cache=little).figures["written_again_tokens"] == 0
+
+
+def test_a_plan_is_made_ahead_of_its_mark_and_further_ahead_for_an_idle_session() -> None:
+    assert [ahead_tokens(100_009, timing) for timing in ("step", "turn_end", "idle")] == [
+        10_000, 10_000, 30_002,
+    ]  # fmt: skip
+
+
+def test_as_many_more_requests_are_expected_as_were_made_within_bounds() -> None:
+    made = [expected_requests(talk(turns).messages) for turns in (0, 2, 3, 19, 20, 21)]
+    assert made == [5, 5, 6, 38, 40, 40]  # two requests a turn
+
+
+@pytest.mark.parametrize(
+    ("trigger", "cache", "free"),
+    [
+        ("window", WARM, False),
+        ("pays_back", WARM, False),
+        ("prefix_broken", CacheState(is_broken=True), True),
+        ("idle", WARM, True),
+        ("cold_cache", CacheState(cached_tokens=1, idle_s=300), True),
+        ("cold_cache", CacheState(), False),  # a provider without a cache is always cold
+    ],
+)
+def test_before_its_mark_a_plan_only_goes_where_the_prefix_is_written_anew_anyway(
+    trigger: Trigger, cache: CacheState, free: bool
+) -> None:
+    decision = Decision(act=True, trigger=trigger, figures={})
+    assert goes_now(decision, cache, is_due=True)
+    assert goes_now(decision, cache, is_due=False) is free
+
+
+def test_a_plan_that_is_due_waits_for_the_decision() -> None:
+    assert not goes_now(Decision(act=False, trigger="threshold", figures={}), WARM, is_due=True)

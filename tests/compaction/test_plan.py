@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from llmsession.compaction.plan import Plan, Policy, worth
+from llmsession.compaction.plan import Budget, Plan, Policy, planned, worth
 from llmsession.compaction.policies import SwapToolResults
+from llmsession.compaction.view import View
+from llmsession.turns.request import Profile
+from tests.compaction.conversations import talk
 
 
 def plan(before: int, after: int) -> Plan:
@@ -28,3 +33,33 @@ def test_the_least_gain_can_be_chosen_but_never_be_nothing() -> None:
 def test_swapping_is_a_policy() -> None:
     policy: Policy = SwapToolResults()
     assert policy.name == "swap_tool_results"
+
+
+def asked(**changes: Any) -> Budget:
+    profile = Profile(binds_thinking=True)
+    return Budget(
+        used_tokens=12_345, limit_tokens=20_000, profile=profile, committed=4, trigger="asked",
+        **changes,
+    )  # fmt: skip
+
+
+def test_a_planned_one_says_why_and_counts_what_it_frees() -> None:
+    messages = talk(1).messages
+    view, budget = View(frontier=2), asked()
+    made = planned("p", view, messages, budget, "two go", omitted=((1, 3),), turns_compacted=1)
+    assert (made.policy, made.frontier, made.trigger, made.voids_thinking) == (
+        "p",
+        2,
+        "asked",
+        True,
+    )
+    assert made.reason == "12,345 of 20,000 tokens used; two go"
+    assert (made.omitted, made.turns_compacted) == (((1, 3),), 1)
+    assert made.tokens_before == budget.size(messages, view)
+    assert made.tokens_after == budget.size([messages[0], messages[3]], view)
+
+
+def test_a_planned_one_keeps_what_is_given() -> None:
+    changes = {"frontier": 4, "tokens_before": 9, "tokens_after": 8, "voids_thinking": False}
+    made = planned("p", View(), talk(1).messages, asked(), "", **changes)
+    assert {name: getattr(made, name) for name in changes} == changes

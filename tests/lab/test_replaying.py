@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
+import pytest
 
 from llmsession.compaction.plan import Budget, Plan, Wanted, measured
 from llmsession.compaction.policies import Balanced, FullHistory
@@ -140,6 +141,23 @@ def test_where_a_policy_frees_too_little_a_session_lets_balanced_help_and_that_i
     found = lived(long_talk(), Lazy(), 16_000)
     assert found.too_large == 0
     assert 0 < found.rescues == found.rewrites
+
+
+def test_what_a_policy_raises_where_a_request_does_not_fit_is_raised_though_balanced_helped() -> (
+    None
+):
+    class Faulty(Cuts, frozen=True):
+        name: ClassVar[str] = "faulty"
+
+        def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+            if budget.trigger == "window":
+                raise ValueError("not like this")
+            return None
+
+        harder = None  # type: ignore[assignment]
+
+    with pytest.raises(ValueError, match="not like this"):
+        lived(long_talk(), Faulty(), 16_000)
 
 
 def test_a_plan_is_made_while_a_request_is_answered_and_applied_before_a_later_one() -> None:

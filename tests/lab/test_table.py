@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from llmsession.lab.cache import Charged
-from llmsession.lab.replaying import Replayed
-from llmsession.lab.table import Figures, Row, frontier, row_of
+from llmsession.lab.replaying import Figures, Replayed
+from llmsession.lab.table import Row, frontier, row_of
 
 COLUMNS = [
     "file", "policy", "window", "requests", "tokens_sent", "cache_write", "cache_read", "cost",
@@ -62,7 +62,7 @@ def test_sums_of_sums_are_sums() -> None:
     two.add(replayed(peak_context=7, rewrites=2))
     for each in (replayed(peak_context=5), replayed(peak_context=7, rewrites=2)):
         both.add(each)
-    one.join(two)
+    one.add(two)
     assert one == both
 
 

@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import anyio
+import pytest
 from anyio.lowlevel import checkpoint
 
 from llmsession import Event, LLMSession, SessionConfig, SessionManager, Store, Tool
 from llmsession.compaction.validity import check_request
+from llmsession.session import compactor
 from llmsession.session.session import live_state
 from llmsession.session.state import SessionState, fold
 from llmsession.store import MemoryStore
@@ -230,3 +232,19 @@ class FinishingWithinGrace:
             with anyio.CancelScope(shield=True):
                 await anyio.sleep(self.seconds)
         return self.returns
+
+
+class Planning:
+    """Every plan is made in a thread, which ends when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started = anyio.Event()
+        self.go = anyio.Event()
+        monkeypatch.setattr(compactor, "INLINE_MESSAGES", 0)
+        monkeypatch.setattr("anyio.to_thread.run_sync", self._run)
+
+    async def _run(self, plan: Callable[[], Any], **options: Any) -> Any:
+        made = plan()
+        self.started.set()
+        await self.go.wait()
+        return made

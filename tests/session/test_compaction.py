@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -17,12 +16,11 @@ from llmsession import (
     UnknownToolCall,
 )
 from llmsession.compaction.policies import SwapToolResults
-from llmsession.session import compactor
-from llmsession.session.compactor import CompactionOutcome
+from llmsession.session.outcome import CompactionOutcome
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
-from tests.session.actors import Quick, Stage, Waiting, settled, stage
+from tests.session.actors import Planning, Quick, Stage, Waiting, settled, stage
 
 LINE = "a line of output that says something\n"
 OUTPUT = LINE * 200  # about 2,700 tokens
@@ -432,22 +430,6 @@ async def test_a_request_waits_for_the_compaction_that_is_ready_when_it_is_built
         assert len(await applied(on)) == 1
         assert b"[compacted" not in on.provider.requests[-2].encode()
         assert b"[compacted" in on.provider.requests[-1].encode()
-
-
-class Planning:
-    """Plans are made when the test lets them be made: in place of the thread for large ones."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.started = anyio.Event()
-        self.go = anyio.Event()
-        monkeypatch.setattr(compactor, "INLINE_MESSAGES", 0)
-        monkeypatch.setattr("anyio.to_thread.run_sync", self._run)
-
-    async def _run(self, plan: Callable[[], Any], **options: Any) -> Any:
-        made = plan()
-        self.started.set()
-        await self.go.wait()
-        return made
 
 
 async def test_a_plan_that_was_made_before_a_change_of_the_model_is_discarded(

@@ -21,17 +21,16 @@ from llmsession import (
     Tool,
 )
 from llmsession.compaction.plan import Budget, Plan, Wanted
-from llmsession.compaction.policies import register
+from llmsession.compaction.policies import register, registry
 from llmsession.compaction.view import View
-from llmsession.session import compactor
-from llmsession.session.compactor import CompactionOutcome
+from llmsession.session.outcome import CompactionOutcome
 from llmsession.session.session import live_state
 from llmsession.store.protocol import AppendResult, Batch
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, StepTag
-from tests.session.actors import Quick, Stage, Waiting, settled, stage, texts_of
+from tests.session.actors import Planning, Quick, Stage, Waiting, settled, stage, texts_of
 
 OUTPUT = "a line of output that says something\n" * 200  # about 2,700 tokens
 LONG = "words and more words, all of them said by a person\n" * 4_000
@@ -59,25 +58,6 @@ async def turns(on: Stage, count: int) -> None:
 
 async def applied(on: Stage) -> list[r.CompactionApplied]:
     return [record for record in await on.log() if isinstance(record, r.CompactionApplied)]
-
-
-class Threads:
-    """Every plan is made in a thread, which ends when the test says so."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.started = anyio.Event()
-        self.go = anyio.Event()
-        monkeypatch.setattr(compactor, "INLINE_MESSAGES", 0)
-        monkeypatch.setattr("anyio.to_thread.run_sync", self._run)
-
-    async def _run(self, work: Callable[[], Any], **options: Any) -> Any:
-        made = work()
-        self.started.set()
-        await self.go.wait()
-        return made
-
-    def again(self) -> None:
-        self.started, self.go = anyio.Event(), anyio.Event()
 
 
 class HoldingStore(MemoryStore):
@@ -109,15 +89,15 @@ async def test_the_turn_after_one_that_was_interrupted_in_a_hopeless_look_goes_o
     monkeypatch: pytest.MonkeyPatch, policy: Any
 ) -> None:
     async with stage(one_call_a_turn, **small()) as on:
-        threads = Threads(monkeypatch)
+        planning = Planning(monkeypatch)
         turn = await on.session.send(IMAGES)
-        await threads.started.wait()
+        await planning.started.wait()
         outcome = await on.session.interrupt(policy=policy)
         assert outcome.result is InterruptResult.ABORTED
         assert (await turn.outcome()).status == "aborted"
         after = await on.session.send("something small")
         await settled()
-        threads.go.set()
+        planning.go.set()
         assert await after.text() == "done 2"
 
 
@@ -127,11 +107,11 @@ async def test_what_was_found_for_a_dropped_turn_is_not_applied_to_what_is_left(
     async with stage(one_call_a_turn, **small()) as on:
         await turns(on, 5)
         before = on.session.context().encode()
-        threads = Threads(monkeypatch)
+        planning = Planning(monkeypatch)
         await on.session.send(LONG)
-        await threads.started.wait()
+        await planning.started.wait()
         await on.session.interrupt()
-        threads.go.set()
+        planning.go.set()
         await settled()
         assert await applied(on) == []
         assert on.session.context().encode() == before
@@ -145,18 +125,18 @@ async def test_no_plan_for_a_turn_goes_into_the_log_behind_its_abort(
     store = HoldingStore()
     async with stage(one_call_a_turn, store=store, **small()) as on:
         await turns(on, 5)
-        threads = Threads(monkeypatch)
+        planning = Planning(monkeypatch)
         await on.session.send(LONG)
-        await threads.started.wait()
+        await planning.started.wait()
         if ready:  # it was found, and its first look is on its way
-            go, threads.started, threads.go = threads.go, anyio.Event(), anyio.Event()
+            go, planning.started, planning.go = planning.go, anyio.Event(), anyio.Event()
             go.set()
-            await threads.started.wait()
+            await planning.started.wait()
         store.holds = True
         async with anyio.create_task_group() as group:
             group.start_soon(on.session.interrupt)
             await settled()  # the abort is written, and not durable yet
-            threads.go.set()
+            planning.go.set()
             await settled()
             store.let_go()
         await settled()
@@ -172,9 +152,9 @@ async def test_who_asked_for_a_compaction_is_answered_when_its_turn_is_dropped_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with stage(one_call_a_turn, **small()) as on:
-        threads = Threads(monkeypatch)
+        planning = Planning(monkeypatch)
         await on.session.send(IMAGES)
-        await threads.started.wait()
+        await planning.started.wait()
         outcomes: list[CompactionOutcome] = []
 
         async def compact() -> None:
@@ -192,7 +172,7 @@ async def test_a_session_that_is_closed_in_a_look_asks_the_model_nothing_more(
 ) -> None:
     async with stage(one_call_a_turn, **small()) as on:
         await turns(on, 5)
-        threads = Threads(monkeypatch)
+        planning = Planning(monkeypatch)
         outcomes: list[CompactionOutcome] = []
 
         async def compact() -> None:
@@ -201,10 +181,10 @@ async def test_a_session_that_is_closed_in_a_look_asks_the_model_nothing_more(
         asked = len(on.provider.requests)
         async with anyio.create_task_group() as group:
             group.start_soon(compact)
-            await threads.started.wait()
-            go, threads.started, threads.go = threads.go, anyio.Event(), anyio.Event()
+            await planning.started.wait()
+            go, planning.started, planning.go = planning.go, anyio.Event(), anyio.Event()
             go.set()
-            await threads.started.wait()  # the plan is being applied
+            await planning.started.wait()  # the plan is being applied
             turn = await on.session.send("waits for it")
             await settled()
             await on.session.close()
@@ -224,9 +204,9 @@ async def test_what_was_found_under_another_model_is_not_applied_though_somebody
         await on.session.send("go on")
         await waits.started.wait()
         await on.session.send(LONG, when_busy="steer")
-        threads = Threads(monkeypatch)
+        planning = Planning(monkeypatch)
         waits.go.set()
-        await threads.started.wait()
+        await planning.started.wait()
         outcomes: list[CompactionOutcome] = []
 
         async def compact() -> None:
@@ -239,7 +219,7 @@ async def test_what_was_found_under_another_model_is_not_applied_though_somebody
             ended = await on.session.interrupt(policy="keep_steps")
             assert ended.result is InterruptResult.KEPT
             await settled()
-            threads.go.set()
+            planning.go.set()
         assert [each.applied for each in outcomes] == [False]
         assert await applied(on) == []
 
@@ -273,7 +253,6 @@ async def test_what_a_window_left_out_is_shown_again_where_else_nothing_would_be
 # A policy that is anybody's code.
 
 
-@register
 class RaisesWhenForced(msgspec.Struct, frozen=True, kw_only=True):
     """Wants a summary when it is asked, and raises when it is forced."""
 
@@ -292,7 +271,6 @@ class RaisesWhenForced(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-@register
 class RaisesWhenDue(msgspec.Struct, frozen=True, kw_only=True):
     """Does not know when it is due, from a size on."""
 
@@ -307,6 +285,14 @@ class RaisesWhenDue(msgspec.Struct, frozen=True, kw_only=True):
             policy=self.name, frontier=4, reason="due", tokens_before=10_000, tokens_after=500,
             frozen=frozen,
         )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policies of these tests have names, and no other test sees them."""
+    monkeypatch.setattr(registry, "_POLICIES", dict(registry._POLICIES))
+    for policy in (RaisesWhenForced, RaisesWhenDue, Talkative):
+        register(policy)
 
 
 async def test_who_asked_is_answered_though_the_policy_raises_for_a_turn_that_does_not_fit() -> (
@@ -453,7 +439,6 @@ async def test_who_tells_a_summary_before_a_stopped_loop_is_refused_and_not_kept
 # What is forgotten.
 
 
-@register
 class Talkative(msgspec.Struct, frozen=True, kw_only=True):
     """Says in its reason what it read."""
 

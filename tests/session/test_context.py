@@ -77,3 +77,20 @@ def test_the_first_edit_is_searched_once_for_a_view() -> None:
     assert builder._edited_from((*messages, messages[0]), view) == 4
     assert builder._edits is known
     assert builder._edited_from(messages[:3], view) is None
+
+
+def test_thinking_that_is_sent_behind_an_edit_is_found_before_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    messages = tuple(looking(4).messages)
+    careless = View(frontier=5, frozen={"c2": "s"})
+    careful = View(frontier=5, frozen={"c2": "s"}, thinking_from=len(messages))
+    builder = ContextBuilder(Profile(), FRAME)
+
+    def broken() -> set[str]:
+        return {violation.rule for violation in builder.build(messages, careful).violations}
+
+    assert "V9" not in broken()
+    sent = builder.project(messages, careless)
+    monkeypatch.setattr(builder, "project", lambda *_: sent)
+    assert "V9" in broken()

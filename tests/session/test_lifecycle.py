@@ -429,6 +429,20 @@ async def test_callables_are_bound_again_by_the_manager_or_by_open() -> None:
         assert results == ["from the manager", "from open"]
 
 
+async def test_the_managers_callables_are_bound_from_the_first_turn_on() -> None:
+    script = [call("t", id="c"), "ok", call("u", id="d"), "ok", call("u", id="e"), "ok"]
+    tools = [Tool(name="t", run=Quick("its t")), Tool(name="u", run=Quick("its u"))]
+    async with SessionManager(provider=ScriptedProvider(script), tools=tools) as manager:
+        session = await manager.create(SessionConfig(model="m", tools=[{"name": "t"}]))
+        await (await session.send("go")).text()
+        await session.configure(tools=[{"name": "u"}])
+        await (await session.send("go")).text()
+        await session.configure(tools=[Tool(name="u", run=Quick("its own"))])
+        await (await session.send("go")).text()
+        results = [b.text for m in session.conversation() for b in m.tool_results]
+        assert results == ["its t", "its u", "its own"]
+
+
 async def test_unbound_tools_are_the_callers_after_a_restart() -> None:
     store = MemoryStore()
     async with stage(tools=[Tool(name="t", run=Quick())], store=store):

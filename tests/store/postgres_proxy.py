@@ -45,7 +45,8 @@ class Proxy:
         return f"postgresql://postgres:open-sesame@127.0.0.1:{self.port}/postgres?sslmode=disable"
 
     def cut(self, mark: bytes, when: When, *, hold_back: bool = False) -> None:
-        """*hold_back*: from then on new connections wait until they are let through."""
+        """*hold_back*: from then on nothing reaches the server, by new connections or by those that
+        are open, until they are let through."""
         self._mark, self._when, self._hold_back = mark, when, hold_back
 
     async def wait_until_cut(self) -> None:
@@ -113,6 +114,7 @@ class Proxy:
                         self._note_cut()
                         break
                     armed.set()
+                self._open_gate.wait()
                 server.sendall(piece)
         self._hang_up(client, server)
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.steady_time import steady_backend
+
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "asyncio", {}
+    return steady_backend("asyncio")

@@ -29,7 +29,7 @@ from llmsession.transport import (
     SocketServer,
 )
 
-PATIENCE_S = 20.0
+PATIENCE_S = 100.0
 T = TypeVar("T")
 CONFIG = SessionConfig(model="m")
 

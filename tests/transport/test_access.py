@@ -1,18 +1,34 @@
-"""Tokens in a file, and what may listen where."""
+"""Tokens in a file, whom they let in and for how long, and what may listen where."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
-from llmsession import InvalidConfig, InvalidInput, SessionManager, Unauthenticated, connect
-from llmsession.testing.scripted import ScriptedProvider
-from llmsession.transport import Credentials, GrpcServer, Service, SocketServer, TokenFile
+from llmsession import (
+    InvalidConfig,
+    InvalidInput,
+    SessionManager,
+    SessionNotFound,
+    Unauthenticated,
+    connect,
+)
+from llmsession.testing.scripted import ScriptedProvider, never
+from llmsession.transport import Credentials, GrpcServer, Limits, Service, SocketServer, TokenFile
+from llmsession.transport import wire as w
 from llmsession.transport.access import check_exposed, token_hash
 from llmsession.transport.addresses import parse_address
+from llmsession.transport.v1.session_pb2 import Command
+from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
+from tests.transport.places import CONFIG, until
 
 ANNA, BERT, OPERATOR = "anna-token-0123456789", "bert-token-0123456789", "operator-0123456789ab"
 PEER = "203.0.113.7:4711"
@@ -163,6 +179,146 @@ def test_a_file_is_read_again_and_a_wrong_one_leaves_what_there_was(tmp_path: Pa
     assert tenant_of(tokens, BERT) == "bert"
     with pytest.raises(Unauthenticated):
         tenant_of(tokens, ANNA)
+
+
+# A token that is taken away.
+
+
+@asynccontextmanager
+async def guarded(
+    kind: str, folder: Path, limits: Limits | None = None
+) -> AsyncIterator[tuple[Service, str]]:
+    """A service that knows the tokens of ``tokens.toml``, and its address."""
+    tokens = await asyncio.to_thread(TokenFile, good(folder))
+    script = ScriptedProvider(lambda request, tag: never())
+    async with (
+        asyncio.timeout(30),
+        SessionManager(provider=script) as manager,
+        Service(manager, authenticator=tokens, limits=limits) as service,
+    ):
+        server: Any
+        if kind == "grpc":
+            server = GrpcServer(service, "grpc://127.0.0.1:0")
+        else:
+            where = f"unix:{folder}/s.sock" if kind == "unix" else "tcp://127.0.0.1:0"
+            server = SocketServer(service, where)
+        async with server:
+            yield service, server.address
+
+
+async def change(service: Service, folder: Path, text: str) -> int:
+    """The tokens are *text* now, as SIGHUP does it."""
+    tokens: Any = service._authenticator
+    toml(folder, text)
+    await asyncio.to_thread(tokens.reload)
+    return service.turn_out()
+
+
+BERTS = f'[[tokens]]\ntoken = "{BERT}"\ntenant = "bert"\n'
+
+
+@pytest.mark.real_time
+@pytest.mark.sockets
+@pytest.mark.parametrize("kind", ["unix", "tcp", "grpc"])
+async def test_a_token_that_is_taken_away_ends_its_connections_and_no_turn(
+    tmp_path: Path, kind: str
+) -> None:
+    async with (
+        guarded(kind, tmp_path) as (service, address),
+        connect(address, token=ANNA) as hers,
+        connect(address, token=BERT) as his,
+    ):
+        session = await hers.create(CONFIG, session_id="s")
+        turn = await session.send("go on")
+        events, waiting = session.subscribe(after=0), asyncio.ensure_future(turn.outcome())
+        await anext(events)
+        assert await change(service, tmp_path, BERTS) == 1
+        with pytest.raises(Unauthenticated):
+            await waiting
+        with pytest.raises(Unauthenticated):
+            async for _ in events:
+                pass
+        with pytest.raises(Unauthenticated):
+            await session.send("more")
+        assert await his.list() == ()
+        assert service.statistics().connections == 1
+        embedded = await service.manager.open("anna/s")
+        assert embedded.status().turn == turn.id
+        await embedded.interrupt()
+
+
+@pytest.mark.real_time
+@pytest.mark.sockets
+async def test_a_token_of_another_tenant_now_ends_what_came_with_it(tmp_path: Path) -> None:
+    async with (
+        guarded("unix", tmp_path) as (service, address),
+        connect(address, token=BERT) as sessions,
+    ):
+        session = await sessions.create(CONFIG, session_id="s")
+        assert await change(service, tmp_path, BERTS) == 0
+        assert await change(service, tmp_path, BERTS.replace('"bert"', '"carl"')) == 1
+        # It came back by itself, as somebody else.
+        with pytest.raises(SessionNotFound):
+            await session.read_status()
+        assert (await sessions.create(CONFIG, session_id="s")).id == "carl/s"
+
+
+@pytest.mark.real_time
+@pytest.mark.sockets
+async def test_single_calls_and_streams_of_a_token_that_is_taken_away_end(tmp_path: Path) -> None:
+    async with guarded("grpc", tmp_path) as (service, address):
+        metadata = (("authorization", f"Bearer {ANNA}"),)
+        async with grpc.aio.insecure_channel(address.removeprefix("grpc://")) as channel:
+            calls: Any = SessionServiceStub(channel)
+            config = b'{"config": {"model": "m"}}'
+            await calls.Create(Command(session="s", body=config), metadata=metadata)
+            await calls.Send(Command(session="s", body=b'{"content": "hi"}'), metadata=metadata)
+            outcome = calls.Outcome(Command(session="s", body=b'{"turn": 1}'), metadata=metadata)
+            events = calls.Subscribe(Command(session="s"), metadata=metadata)
+            assert (await events.read()).kind == "subscribed"
+            await until(lambda: service.statistics().open_requests == 1)  # the outcome
+            assert await change(service, tmp_path, BERTS) == 2
+            for ended in (outcome, events.read(), calls.List(Command(), metadata=metadata)):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await ended
+                assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            await change(service, tmp_path, good(tmp_path).read_text("utf-8"))
+            assert (await calls.List(Command(), metadata=metadata)).body != b"[]"
+        await until(lambda: not service.statistics().subscriptions)
+        await (await service.manager.open("anna/s")).interrupt()
+
+
+@pytest.mark.real_time
+@pytest.mark.sockets
+async def test_who_is_sent_away_and_does_not_read_is_dropped_whatever_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmsession.transport.silence.LINGER_S", 0.1)
+    limits = Limits(keepalive_s=0.2, hello_s=0.1)
+    async with guarded("unix", tmp_path, limits) as (service, address):
+        reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+        writer.write(w.encode(w.Hello(versions=(1,), token=ANNA)) + b"\n")
+        await reader.readline()
+        # Answers that nobody reads: the goodbye stands behind them.
+        config = json.dumps({"model": "m", "system": "x" * 500_000}).encode()
+        writer.write(b'{"type":"create","id":0,"session":"s","config":%b}\n' % config)
+        await reader.readline()
+        for number in (1, 2):
+            writer.write(b'{"type":"context","id":%d,"session":"s"}\n' % number)
+        ping = asyncio.ensure_future(chatter(writer))
+        await until(lambda: service.statistics().outgoing_bytes > 400_000)
+        await change(service, tmp_path, BERTS)
+        await until(lambda: service.statistics().connections == 0)
+        ping.cancel()
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def chatter(writer: asyncio.StreamWriter) -> None:
+    while not writer.is_closing():
+        writer.write(b'{"type":"ping"}\n')
+        await asyncio.sleep(0.02)
 
 
 # What may listen where.

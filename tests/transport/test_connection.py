@@ -56,7 +56,7 @@ async def bare(
     script: Script = (), *, observer: Counted | None = None, limits: Limits | None = None
 ) -> AsyncIterator[Bare]:
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(100),
         SessionManager(provider=ScriptedProvider(script), store=MemoryStore()) as manager,
         Service(manager, observer=observer, limits=limits) as service,
     ):

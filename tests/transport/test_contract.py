@@ -29,6 +29,7 @@ from llmsession import (
     SessionExists,
     SessionNotFound,
     TextDelta,
+    Tool,
     ToolResult,
     ToolUse,
     TurnAborted,
@@ -197,6 +198,15 @@ async def test_calls_are_offered_and_answered(at: At) -> None:
         await session.submit_tool_results([ToolResult("c1", "a\nb", compact_summary="2 files")])
         assert await turn.text() == "done"
         assert await session.read_open_calls() == ()
+
+
+async def test_callables_of_the_manager_are_run_from_the_first_turn_on(at: At) -> None:
+    calls = [call("add", {"a": 2, "b": 3}, id="c1"), "five"]
+    async with at(calls, tools=[Tool(name="add", run=lambda a, b: str(a + b))]) as place:
+        session = await place.session(tools=[{"name": "add"}])
+        assert await (await session.send("add them")).text() == "five"
+        results = [m.tool_results[0] for m in await session.read_conversation() if m.tool_results]
+        assert [result.text for result in results] == ["5"]
 
 
 async def test_results_may_be_blocks_and_large(at: At) -> None:

@@ -28,7 +28,7 @@ class Size(NamedTuple):
     limit_s: float
 
 
-QUICK = Size(clients=6, sessions=18, kills=2, pause_s=0.2, limit_s=50)
+QUICK = Size(clients=6, sessions=18, kills=2, pause_s=0.2, limit_s=150)
 FULL = Size(clients=100, sessions=1000, kills=10, pause_s=20.0, limit_s=1500)
 
 

@@ -63,7 +63,7 @@ async def stubs(
 ) -> AsyncIterator[Stubs]:
     """A service with a session ``s``, on gRPC."""
     async with (
-        asyncio.timeout(40),
+        asyncio.timeout(150),
         SessionManager(provider=ScriptedProvider(script), store=MemoryStore()) as manager,
         Service(manager, limits=limits, authenticator=authenticator) as service,
         GrpcServer(service, "grpc://127.0.0.1:0") as server,
@@ -169,17 +169,16 @@ async def test_an_error_is_a_status_with_the_errors_name_and_attributes() -> Non
 
 
 async def test_a_limit_says_when_to_come_back() -> None:
-    async with stubs(limits=Limits(commands_per_s=2.0)) as on:
-        for _ in range(4):
-            await on.ask("Status")
+    async with stubs(limits=Limits(commands_per_s=0.5)) as on:
+        await on.ask("Status")
         code, _, info, retry = await status_of(on.ask("Status"))
         assert (code, info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "Overloaded")
-        assert 0 < retry.retry_delay.ToNanoseconds() <= 1e9
+        assert 0 < retry.retry_delay.ToNanoseconds() <= 2e9
         assert info.metadata["retryable"] == "true"
 
 
 async def test_a_call_that_is_cancelled_or_too_late_takes_nothing_back() -> None:
-    async with stubs([say("done").slow(0.1), never()]) as on:
+    async with stubs([say("done").slow(0.3), never()]) as on:
         await on.ask("Send", content="hi")
         waiting = on.calls.Outcome(Command(session="s", body=b'{"turn":1}'))
         await asyncio.sleep(0.02)
@@ -465,6 +464,9 @@ async def test_a_client_that_says_nothing_is_dropped() -> None:
         silent = on.calls.Connect()
         heard = await heard_on(silent)
         assert [type(each) for each in heard] == [w.Error, w.Goodbye]
+        await until(lambda: on.service.statistics().connections == 0)
+    # A hello has to come through gRPC's threads first.
+    async with stubs(limits=Limits(hello_s=1.0, keepalive_s=0.2)) as on:
         greeted = on.calls.Connect()
         await greeted.write(Frames(frames=[HELLO]))
         heard = await heard_on(greeted)
@@ -474,7 +476,7 @@ async def test_a_client_that_says_nothing_is_dropped() -> None:
 
 async def test_a_client_that_stops_reading_and_answers_no_ping_is_dropped() -> None:
     script = lambda request, tag: "x" * 200_000  # noqa: E731
-    async with stubs(script, limits=Limits(hello_s=0.2, keepalive_s=0.2)) as on:
+    async with stubs(script, limits=Limits(hello_s=1.0, keepalive_s=0.2)) as on:
         session = await on.manager.open("s")
         stream = on.calls.Connect()
         subscribe = w.encode(w.Subscribe(id=1, session="s", after=0))
@@ -523,7 +525,7 @@ async def test_health_and_reflection_answer_as_everywhere() -> None:
 
 async def test_a_server_that_ends_says_so_to_every_call() -> None:
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(100),
         SessionManager(provider=ScriptedProvider([never()]), store=MemoryStore()) as manager,
         Service(manager) as service,
     ):

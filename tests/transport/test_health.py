@@ -21,7 +21,7 @@ HERE = Address("grpc", host="127.0.0.1", port=0)
 @asynccontextmanager
 async def serving() -> AsyncIterator[int]:
     pages = {"/livez": lambda: (200, "text/plain", b"alive\n")}
-    async with asyncio.timeout(20), HealthServer(HERE, pages) as server:
+    async with asyncio.timeout(100), HealthServer(HERE, pages) as server:
         assert server.address.startswith("http://127.0.0.1:")
         yield int(server.address.rpartition(":")[2])
 

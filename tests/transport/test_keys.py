@@ -55,7 +55,7 @@ async def test_a_key_that_the_providers_server_quotes_goes_nowhere(
 ) -> None:
     caplog.set_level(logging.DEBUG, "llmsession")
     address = f"unix:{tmp_path}/s.sock"
-    async with asyncio.timeout(30), a_server_that_tells_the_key() as url:
+    async with asyncio.timeout(100), a_server_that_tells_the_key() as url:
         provider = await asyncio.to_thread(kind, api_key=KEY, base_url=url)
         store = SqliteStore(tmp_path / "sessions.db")
         async with (

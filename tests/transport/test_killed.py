@@ -58,7 +58,7 @@ async def test_killed_and_started_again_every_accepted_turn_has_one_end_at_every
 ) -> None:
     process = await started(tmp_path)
     enough = asyncio.Event()
-    async with asyncio.timeout(50), AsyncExitStack() as stack:
+    async with asyncio.timeout(150), AsyncExitStack() as stack:
         address = f"unix:{tmp_path}/s.sock"
         connected = [await stack.enter_async_context(connect(address)) for _ in range(3)]
         clients = [Client(connected[number % 3], f"s{number}") for number in range(9)]

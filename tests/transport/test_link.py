@@ -34,7 +34,7 @@ from tests.transport.places import CONFIG, first, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
-PATIENCE_S = 25.0
+PATIENCE_S = 100.0
 
 
 class Served:

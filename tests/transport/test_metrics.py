@@ -38,7 +38,7 @@ async def test_turns_requests_costs_and_clients_are_counted() -> None:
     usage = Usage(input_tokens=100, output_tokens=10, cache_read_tokens=1_000)
     script = [say("hello").costing(usage), never(), say("dear")]
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(100),
         SessionManager(
             provider=ScriptedProvider(script),
             observers=[metrics],

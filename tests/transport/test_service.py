@@ -7,6 +7,7 @@ import gc
 import socket
 import stat
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +89,14 @@ async def test_too_many_open_turns_are_refused_and_interrupts_are_not() -> None:
         await session.interrupt()
 
 
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {})])  # a clock that sees it
 async def test_a_service_that_runs_late_takes_no_new_turns_and_says_so() -> None:
     async with place_at("unix", [never()], limits=Limits(max_lag_s=0.05)) as place:
-        session = await place.session()
-        turn = await session.send("hi")
+        await place.manager.create(CONFIG, session_id="s")
+        session, turn = await place.sessions.open("s"), None
+        while turn is None:
+            with suppress(Overloaded):  # the machine may hold it up, too
+                turn = await session.send("hi")
         loop = asyncio.get_running_loop()
         late = loop.time() + 0.4
         while loop.time() < late:
@@ -123,7 +128,7 @@ async def test_a_subscriber_that_stops_reading_costs_bounded_bytes_and_then_lags
     provider = ScriptedProvider(lambda request, tag: say("x" * 20_000).slow(0.0, delta_chars=200))
     path = f"{tmp_path}/s.sock"
     async with (
-        asyncio.timeout(40),
+        asyncio.timeout(150),
         SessionManager(provider=provider, store=MemoryStore()) as manager,
         Service(manager, limits=limits) as service,
         SocketServer(service, f"unix:{path}"),
@@ -164,7 +169,7 @@ async def test_a_subscriber_that_stops_reading_costs_bounded_bytes_and_then_lags
 async def test_a_reader_of_a_long_log_that_stops_costs_bounded_bytes(tmp_path: Path) -> None:
     path = f"{tmp_path}/s.sock"
     async with (
-        asyncio.timeout(40),
+        asyncio.timeout(150),
         SessionManager(provider=ScriptedProvider([]), store=MemoryStore()) as manager,
         Service(manager, limits=Limits(outgoing_bytes=400_000)) as service,
         SocketServer(service, f"unix:{path}"),
@@ -198,7 +203,7 @@ async def test_a_reader_of_a_long_log_that_stops_costs_bounded_bytes(tmp_path: P
 async def test_answers_that_nobody_reads_stop_the_reading_of_commands(tmp_path: Path) -> None:
     path = f"{tmp_path}/s.sock"
     async with (
-        asyncio.timeout(40),
+        asyncio.timeout(150),
         SessionManager(provider=ScriptedProvider(lambda r, t: "y" * 30_000)) as manager,
         Service(manager, limits=Limits(outgoing_bytes=300_000)) as service,
         SocketServer(service, f"unix:{path}"),

@@ -47,7 +47,7 @@ async def running(settings: ServerConfig) -> AsyncIterator[tuple[Sequence[str], 
     """Its addresses, and what is set to end it; ended when this is left."""
     serving = await asyncio.to_thread(Serving, settings, {})
     stop, found = asyncio.Event(), asyncio.get_running_loop().create_future()
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(100), asyncio.TaskGroup() as group:
         group.create_task(serving.run(stop, found.set_result))
         yield await found, stop
         stop.set()

@@ -11,7 +11,7 @@ from llmsession import InvalidConfig
 from llmsession.providers import AnthropicProvider, OpenAIProvider, ReplayProvider, RoutedProvider
 from llmsession.transcripts import write_own
 from llmsession.transport.server_config import ServerConfig, load_server_config
-from llmsession.transport.serving_providers import make_providers
+from llmsession.transport.serving_providers import default_model, make_providers
 from tests.testing.conversations import recording, text
 
 ANTHROPIC = {"ANTHROPIC_API_KEY": "sk-a"}
@@ -81,3 +81,18 @@ def test_a_replay_needs_one_recorded_conversation(tmp_path: Path) -> None:
         make_providers(config(r=table), {})
     (tmp_path / "talk.jsonl").write_bytes(write_own(recording([[text("hi")], [text("ho")]])))
     assert isinstance(make_providers(config(r=table), {})[0], ReplayProvider)
+
+
+def test_who_names_no_model_gets_that_of_the_configuration_or_of_the_first_provider() -> None:
+    assert default_model(ServerConfig(default_model="mine"), ANTHROPIC) == "mine"
+    assert default_model(ServerConfig(), OPENAI) == "gpt-4o"
+    assert default_model(ServerConfig(), ANTHROPIC | OPENAI) == "claude-sonnet-4-5"
+    local = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1"}
+    claude = {"kind": "anthropic", "models": ["claude"]}
+    opus = {"kind": "anthropic", "models": ["claude-opus"]}
+    played = {"kind": "replay", "file": "talk.jsonl"}
+    assert default_model(config(local=local, claude=claude), {}) == "claude-sonnet-4-5"
+    # What another server has, or what begins so, is not known.
+    assert default_model(config(local=local, opus=opus), {}) is None
+    assert default_model(config(played=played, claude=claude), {}) == "recorded"
+    assert default_model(config(played=played | {"models": ["talk"]}), {}) == "talk"

@@ -73,7 +73,7 @@ def tenants(request: pytest.FixtureRequest, tmp_path: Path) -> At:
         provider = ScriptedProvider(script)
         manager.setdefault("store", MemoryStore())
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(100),
             SessionManager(provider=provider, **manager) as held,
             Service(held, authenticator=Tokens()) as service,
         ):

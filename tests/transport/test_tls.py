@@ -149,10 +149,53 @@ async def test_a_server_whose_certificate_has_expired_meanwhile_is_not_trusted(
     ca = Authority(tmp_path)
     tls = await server_tls(*ca.issue("server"))
     certificate, key = ca.issue("server", begins_h=-2, ends_h=-1)
-    tls.certificate_pem, tls.key_pem = certificate.read_bytes(), key.read_bytes()
-    tls.context.load_cert_chain(certificate, key)
+    tls.identity.context.load_cert_chain(certificate, key)
+    tls.identity = tls.identity._replace(
+        certificate_pem=certificate.read_bytes(), key_pem=key.read_bytes()
+    )
     async with serving(scheme, tls) as address:
         assert not await is_let_in(address, await client_tls(ca=ca.path))
+
+
+@SCHEMES
+async def test_a_renewed_certificate_is_shown_once_it_was_read_and_connections_stay(
+    tmp_path: Path, scheme: str
+) -> None:
+    ca, another = Authority(tmp_path), Authority(tmp_path, "another")
+    before, after = await client_tls(ca=ca.path), await client_tls(ca=another.path)
+    certificate, key = ca.issue("server")
+    tls = await server_tls(certificate, key)
+    async with serving(scheme, tls) as address, connect(address, tls=before) as sessions:
+        assert not await is_let_in(address, after)
+        another.issue("server")  # in place of the files that there were
+        assert await is_let_in(address, before)  # nobody has said that they are to be read
+        await asyncio.to_thread(tls.reload)
+        assert await is_let_in(address, after)
+        assert not await is_let_in(address, before)
+        assert await sessions.list() != ()  # who came with the old one stays
+        key.write_text("oh no")
+        with pytest.raises(InvalidConfig, match=r"server\.key"):
+            await asyncio.to_thread(tls.reload)
+        assert await is_let_in(address, after)
+
+
+@SCHEMES
+async def test_a_renewed_authority_of_clients_counts_once_it_was_read(
+    tmp_path: Path, scheme: str
+) -> None:
+    ca, old, new = Authority(tmp_path), Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    certificate, key = old.issue("early", client=True)
+    early = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    certificate, key = new.issue("late", client=True)
+    late = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    tls = await server_tls(*ca.issue("server"), client_ca=old.path)
+    async with serving(scheme, tls) as address:
+        assert await is_let_in(address, early)
+        assert not await is_let_in(address, late)
+        old.path.write_bytes(new.path.read_bytes())
+        await asyncio.to_thread(tls.reload)
+        assert await is_let_in(address, late)
+        assert not await is_let_in(address, early)
 
 
 async def test_who_never_shakes_hands_is_dropped_and_holds_up_nobody(tmp_path: Path) -> None:
@@ -214,5 +257,9 @@ def test_each_fault_of_a_certificate_or_a_key_is_one_clear_error(
         ServerTls(certificate, key, client_ca=missing)
     with pytest.raises(InvalidConfig, match="both"):
         ClientTls(certificate=certificate)
-    good = ClientTls(certificate=certificate, key=key) if client else ServerTls(certificate, key)
+    good = (
+        ClientTls(certificate=certificate, key=key)
+        if client
+        else ServerTls(certificate, key).identity
+    )
     assert good.certificate_pem == certificate.read_bytes()

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import msgspec
 
-from llmsession.compaction.boundaries import is_safe_cut
 from llmsession.compaction.plan import Budget, Plan
 from llmsession.compaction.view import View
 from llmsession.errors import InvalidConfig
@@ -20,7 +19,15 @@ from llmsession.turns.messages import Message
 
 from .counting import sizes_in_budget
 from .limits import check_whole, portion
-from .prefixes import SUMMARY_TOKENS, beside_tokens, latest_cut, request_starts, summary_plan
+from .prefixes import (
+    SUMMARY_TOKENS,
+    beside_tokens,
+    cut_at_least,
+    cut_at_most,
+    latest_cut,
+    request_starts,
+    summary_plan,
+)
 
 __all__ = [
     "AppendOnlyProjection",
@@ -170,14 +177,8 @@ def tail_start(messages: Sequence[Message], at: int) -> int:
     """Where a tail begins that was to begin at *at*: behind results there, or, with nothing
     behind them, with the calls that they answer."""
     start = max(0, min(at, len(messages)))
-    forward = start
-    while forward < len(messages) and not is_safe_cut(messages, forward):
-        forward += 1
-    if forward < len(messages):
-        return forward
-    while start > 0 and not is_safe_cut(messages, start):
-        start -= 1
-    return start
+    forward = cut_at_least(messages, start)
+    return forward if forward < len(messages) else cut_at_most(messages, start)
 
 
 def keep_recent_messages(messages: Sequence[Message], keep: int = 8, start: int = 0) -> int | None:

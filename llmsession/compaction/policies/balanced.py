@@ -16,22 +16,23 @@ import msgspec
 
 from llmsession.compaction.boundaries import (
     is_turn_start,
+    must_wait,
     recent_from,
     safe_cuts,
-    shows_open_thinking,
 )
 from llmsession.compaction.cap import cap_text, other_blocks, result_text
 from llmsession.compaction.extractive import compact_text, is_extracted, is_worth, summarise
 from llmsession.compaction.fold_code import folded_read
-from llmsession.compaction.plan import Budget, Plan, Wanted
+from llmsession.compaction.plan import Budget, Plan, planned
 from llmsession.compaction.shorten import KEPT_STRING_CHARS, shorten_input, shorten_text
-from llmsession.compaction.tokens import MESSAGE_OVERHEAD_TOKENS, shown_tokens, text_tokens_for
 from llmsession.compaction.view import View, text_key
 from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
+from .drafts import Draft
+from .limits import check_fraction, check_whole, portion
 from .prefixes import pin_of
 
 __all__ = ["Balanced"]
@@ -50,7 +51,6 @@ the file's size. Over whole conversations it makes no difference that could be t
 differs by at most 0.4 points, the cost by 0.7 %, in either direction. So it is off."""
 LEAST_SHOWN_CHARS = 600
 """What a message that has to be cut is left with, at least: about 200 tokens."""
-_MILLION = 1_000_000
 
 
 class Balanced(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,21 +83,16 @@ class Balanced(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("threshold", "low", "recent_share"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < 1:
-                raise InvalidConfig(f"{name} must be between 0 and 1, got {value!r}")
+            check_fraction(name, getattr(self, name))
         if self.low >= self.threshold:
             raise InvalidConfig(f"low {self.low} must be below threshold {self.threshold}")
-        for name in ("keep_recent_turns", "keep_recent_steps"):
-            value = getattr(self, name)
-            if name == "keep_recent_steps" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidConfig(f"{name} must be a whole number from 1, got {value!r}")
+        check_whole("keep_recent_turns", self.keep_recent_turns, 1)
+        if self.keep_recent_steps is not None:
+            check_whole("keep_recent_steps", self.keep_recent_steps, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is strictly more than the threshold of the limit used?"""
-        return limit_tokens > 0 and used_tokens > _share(limit_tokens, self.threshold)
+        return limit_tokens > 0 and used_tokens > portion(limit_tokens, self.threshold)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to change now, None if nothing can be.
@@ -105,20 +100,17 @@ class Balanced(msgspec.Struct, frozen=True, kw_only=True):
         Asked because the next request does not fit (``window``, ``overflow``) it also cuts into
         what is recent, until the limit holds or nothing is left to cut.
         """
-        profile = budget.profile
-        opens = profile.thinking_opens_tool_loop and profile.binds_thinking
-        if opens and shows_open_thinking(view, messages, budget.committed):
-            # Thinking has to open the loop, and an edit would take it away.
+        if must_wait(view, messages, budget.profile, budget.committed):
             return None
         draft = _Draft(view, messages, budget, folds_code=self.fold_code)
         forced = budget.trigger in ("window", "overflow")
-        target = _share(budget.limit_tokens, self.low)
+        target = portion(budget.limit_tokens, self.low)
         recent = recent_from(
             messages,
             draft.sizes,
             keep_turns=self.keep_recent_turns,
             keep_steps=self.keep_recent_steps,
-            most_tokens=_share(budget.limit_tokens, self.recent_share),
+            most_tokens=portion(budget.limit_tokens, self.recent_share),
         )
         asked = budget.trigger == "asked"
         draft.swap(recent, 0 if asked else target)
@@ -130,90 +122,53 @@ class Balanced(msgspec.Struct, frozen=True, kw_only=True):
             draft.swap(len(messages) - 1, budget.limit_tokens)
             # What was refused all the same is larger than we think, and is not cut a second time.
             draft.cut(target if budget.trigger == "overflow" else budget.limit_tokens)
-        return draft.plan(self.name)
+        return draft.finished(self.name)
 
 
-def _share(limit: int, share: float) -> int:
-    # In whole numbers, so that equal settings give equal plans everywhere.
-    return limit * round(share * _MILLION) // _MILLION
-
-
-class _Draft:
-    """A plan while it is made. ``used`` is the request's size with all that is in it so far."""
+class _Draft(Draft):
+    """A plan while it is made, which knows where its first edit is. What is injected is a part of
+    ``rest``: it stays."""
 
     def __init__(
         self, view: View, messages: Sequence[Message], budget: Budget, *, folds_code: bool
     ) -> None:
+        super().__init__(view, messages, budget)
         self._folds_code = folds_code
-        self._view = view
-        self._messages = messages
-        self._budget = budget
-        # Its dicts are this draft's own, and grow with it; no method of it is used but to look.
-        self._shown = msgspec.structs.replace(
-            view,
-            frontier=len(messages),
-            frozen=dict(view.frozen),
-            inputs=dict(view.inputs),
-            texts=dict(view.texts),
-        )
-        self.sizes = [self._size(at) if view.shows(at) else 0 for at in range(len(messages))]
-        self._segment_tokens = 0
-        if view.segment is not None:
-            told = text_tokens_for(view.segment.text, budget.profile) + MESSAGE_OVERHEAD_TOKENS
-            self._segment_tokens = budget.scaled(told)
-        self._before = sum(self.sizes) + self._segment_tokens
-        # What the request has beside the messages: system text, tools, what is injected.
-        self._rest = max(budget.used_tokens - self._before, budget.frame_tokens)
-        self.used = self._before + self._rest
-        self._start = view.start
         self._frontier = view.frontier
-        self._frozen: dict[str, str] = {}
-        self._inputs: dict[str, msgspec.Raw] = {}
-        self._texts: dict[str, str] = {}
         self._turns: set[int] = set()
-        self._wanted: Wanted | None = None
         self._first_edit = len(messages)
         self._calls = {call.id: call for message in messages for call in message.tool_calls}
 
-    def _size(self, at: int) -> int:
-        budget = self._budget
-        return budget.scaled(shown_tokens(self._messages[at], at, self._shown, budget.profile))
+    def _size_before(self) -> int:
+        return sum(self.sizes) + self._segment_tokens
 
-    def _shows(self, at: int) -> bool:
-        return at >= self._start and self._view.shows(at)
-
-    def _changed(self, at: int) -> None:
-        """The message at *at* is shown otherwise: it is measured again."""
-        size = self._size(at)
-        self.used += size - self.sizes[at]
-        self.sizes[at] = size
+    def measure(self, at: int) -> None:
+        """The message at *at* is edited: it is measured again."""
+        super().measure(at)
         self._first_edit = min(self._first_edit, at)
-        self._turns.add(self._messages[at].turn)
-
-    def _freeze(self, call_id: str, text: str) -> None:
-        self._frozen[call_id] = self._shown.frozen[call_id] = text
+        self._turns.add(self.messages[at].turn)
 
     def swap(self, end: int, target: int) -> None:
         """Results before position *end* become their summaries, until *target* is reached."""
-        for at in range(self._start, end):
+        for at in range(self.start, end):
             if self.used <= target:
                 break
-            if self._shows(at):
-                swapped = [self._swap(at, result) for result in self._messages[at].tool_results]
+            if self.shows(at):
+                swapped = [self._swap(at, result) for result in self.messages[at].tool_results]
                 if any(swapped):
-                    self._changed(at)
+                    self.measure(at)
             self._frontier = max(self._frontier, at + 1)
 
     def _swap(self, at: int, result: ToolResultBlock) -> bool:
         call_id = result.tool_use_id
-        if call_id in self._shown.frozen:
+        if call_id in self.shown.frozen:
             return False
         text = result_text(result.content)
-        shown = self._view.text_for(call_id, at)
+        shown = self.view.text_for(call_id, at)
         others = other_blocks(result.content)
         flat_chars = 0
         if shown is None and others:
-            profile = self._budget.profile
+            profile = self.budget.profile
             flat_chars = int(profile.image_tokens * profile.chars_per_token)
         summary = self._summary(result, text)
         if summary is None and not others:
@@ -223,12 +178,12 @@ class _Draft:
         compact = compact_text(summary or "", call_id=call_id, chars=len(text))
         if not is_worth(compact, len(text if shown is None else shown) + flat_chars):
             return False
-        self._freeze(call_id, compact)
+        self.shown.frozen[call_id] = compact
         return True
 
     def _summary(self, result: ToolResultBlock, text: str) -> str | None:
         """The summary that was given; else signatures, if it is code; else one by rules."""
-        given = self._budget.summaries.get(result.tool_use_id)
+        given = self.budget.summaries.get(result.tool_use_id)
         call = self._calls.get(result.tool_use_id)
         if self._folds_code and not result.is_error and (not given or is_extracted(given, text)):
             folded = folded_read(text, call, max_chars=FOLD_CHARS)
@@ -243,62 +198,50 @@ class _Draft:
 
     def shorten_inputs(self, end: int, target: int) -> None:
         """Long strings in the inputs of calls before *end* are shortened, the oldest first."""
-        for at in range(self._start, end):
+        for at in range(self.start, end):
             if self.used <= target:
                 break
-            if self._shows(at) and self._messages[at].is_assistant:
+            if self.shows(at) and self.messages[at].is_assistant:
                 self._shorten(at, LONG_INPUT_CHARS)
 
     def _shorten(self, at: int, least_chars: int, string_chars: int = KEPT_STRING_CHARS) -> None:
         shortened = False
-        for call in self._messages[at].content:
-            if not isinstance(call, ToolUseBlock) or call.id in self._view.inputs:
+        for call in self.messages[at].content:
+            if not isinstance(call, ToolUseBlock) or call.id in self.view.inputs:
                 continue
-            before = len(self._inputs.get(call.id) or msgspec.json.encode(call.input))
+            before = len(self.shown.inputs.get(call.id) or msgspec.json.encode(call.input))
             if before < least_chars:
                 continue
             shown = shorten_input(call.input, string_chars=string_chars)
             if shown is not None and len(shown) < before:
-                self._inputs[call.id] = self._shown.inputs[call.id] = shown
+                self.shown.inputs[call.id] = shown
                 shortened = True
         if shortened:
-            self._changed(at)
+            self.measure(at)
 
     def summarise(self, recent: int, target: int, *, forced: bool) -> None:
         """A summary in place of a prefix: the shortest one that reaches *target*, preferably one
         that ends with a turn; what is recent stays, unless it has to go for the limit."""
-        limit = self._budget.limit_tokens
+        limit = self.budget.limit_tokens
         room = min(MOST_SUMMARY_TOKENS, max(LEAST_SUMMARY_TOKENS, limit * SUMMARY_PERCENT // 100))
         cut = self._cut_for(recent, target, room)
         if forced and (cut is None or self._after(cut, room) > limit):
-            cut = self._cut_for(len(self._messages) - 1, limit, room) or cut
-        if cut is None or sum(self.sizes[self._start : cut]) <= room:
+            cut = self._cut_for(len(self.messages) - 1, limit, room) or cut
+        if cut is None or sum(self.sizes[self.start : cut]) <= room:
             return
-        earlier = self._view.segment.text if self._view.segment else ""
-        most_tokens = max(1, room * 1000 // max(1, self._budget.scale_permille))
-        pinned = self._pinned(cut)
-        self._wanted = Wanted(
-            first=self._start, upto=cut, most_tokens=most_tokens, earlier=earlier, pinned=pinned
-        )
-        self._turns.update(message.turn for message in self._messages[self._start : cut])
-        self.used = self._after(cut, room) + self._told(pinned)
-        self.sizes[:cut] = [0] * cut
-        self._start, self._first_edit = cut, 0
+        self._turns.update(message.turn for message in self.messages[self.start : cut])
+        self._first_edit = 0
+        self.want(cut, room, pinned=self._pinned(cut))
 
     def _pinned(self, cut: int) -> Injected | None:
         """The newest request, if it stands before *cut*: said once more behind the summary, or its
         head and tail where it is long."""
-        pinned = pin_of(self._messages, cut)
+        pinned = pin_of(self.messages, cut)
         if pinned is None:
             return None
-        chars_per_token = self._budget.profile.chars_per_token
-        most_chars = int(self._budget.limit_tokens * PINNED_PERCENT // 100 * chars_per_token)
+        chars_per_token = self.budget.profile.chars_per_token
+        most_chars = int(self.budget.limit_tokens * PINNED_PERCENT // 100 * chars_per_token)
         return Injected(pinned.at, shorten_text(pinned.text, max(LEAST_SHOWN_CHARS, most_chars)))
-
-    def _told(self, pinned: Injected | None) -> int:
-        if pinned is None:
-            return 0
-        return self._budget.scaled(text_tokens_for(pinned.text, self._budget.profile))
 
     def _after(self, cut: int, room: int) -> int:
         """The size with a summary of *room* tokens in place of what stands before *cut*."""
@@ -306,7 +249,7 @@ class _Draft:
 
     def _cut_for(self, end: int, target: int, room: int) -> int | None:
         """The first safe cut up to *end* that reaches *target*, else the last one."""
-        cuts = list(safe_cuts(self._messages, self._start + 1, end))
+        cuts = list(safe_cuts(self.messages, self.start + 1, end))
         if not cuts:
             return None
         gone = list(accumulate(self.sizes, initial=0))
@@ -316,11 +259,11 @@ class _Draft:
             return cuts[-1]
         first = reaching[0]
         # A turn's start a little later is better than the middle of a turn.
-        spare = self._budget.limit_tokens // 20
+        spare = self.budget.limit_tokens // 20
         for at in reaching:
             if gone[at] - gone[first] > spare:
                 break
-            if is_turn_start(self._messages, at):
+            if is_turn_start(self.messages, at):
                 return at
         return first
 
@@ -341,7 +284,7 @@ class _Draft:
     def _cut_message(self, at: int, share: int, least_chars: int) -> None:
         """Cut the message at *at* to about *share* tokens, none of its parts below
         *least_chars*. Parts that an earlier plan has cut stay as they are."""
-        if self._messages[at].is_assistant:
+        if self.messages[at].is_assistant:
             self._shorten(at, 0, least_chars * KEPT_STRING_CHARS // LEAST_SHOWN_CHARS)
         parts = self._parts(at)
         lengths = [len(part.shown) for part in parts]
@@ -352,62 +295,60 @@ class _Draft:
         for part in parts:
             if len(part.shown) > each and (shorter := part.cut(each)) is not None:
                 if part.is_result:
-                    self._freeze(part.key, shorter)
+                    self.shown.frozen[part.key] = shorter
                     self._frontier = max(self._frontier, at + 1)
                 else:
-                    self._texts[part.key] = self._shown.texts[part.key] = shorter
+                    self.shown.texts[part.key] = shorter
                 cut = True
         if cut:
-            self._changed(at)
+            self.measure(at)
 
     def _parts(self, at: int) -> list[_Part]:
         """The texts and the results of the message at *at* that this plan may cut."""
         parts: list[_Part] = []
-        message = self._messages[at]
+        message = self.messages[at]
         for number, block in enumerate(message.content):
             if isinstance(block, TextBlock):
                 key = text_key(message, number)
-                if key not in self._view.texts:
-                    shown = self._texts.get(key, block.text)
+                if key not in self.view.texts:
+                    shown = self.text(at, number)
                     parts.append(_Part(key, block.text, shown, is_result=False))
-            elif isinstance(block, ToolResultBlock):
-                key = block.tool_use_id
-                if key not in self._view.frozen:
-                    text = result_text(block.content)
-                    shown = self._frozen.get(key, self._view.text_for(key, at) or text)
-                    parts.append(_Part(key, text, shown, is_result=True))
+            elif isinstance(block, ToolResultBlock) and self.is_open(block):
+                text, shown = result_text(block.content), self.result(at, block)
+                parts.append(_Part(block.tool_use_id, text, shown, is_result=True))
         return parts
 
-    def plan(self, name: str) -> Plan | None:
+    def finished(self, name: str) -> Plan | None:
         """The plan, None if nothing is changed."""
-        if not (self._frozen or self._inputs or self._texts or self._wanted):
+        frozen, inputs, texts = self.changed()
+        wanted = self.wanted
+        if not (frozen or inputs or texts or wanted):
             return None
-        budget, wanted = self._budget, self._wanted
         parts = [
-            f"{len(self._frozen)} results shown in compact form" if self._frozen else "",
-            f"{len(self._inputs)} inputs shortened" if self._inputs else "",
-            f"{len(self._texts)} texts cut" if self._texts else "",
+            f"{len(frozen)} results shown in compact form" if frozen else "",
+            f"{len(inputs)} inputs shortened" if inputs else "",
+            f"{len(texts)} texts cut" if texts else "",
             f"a summary for the first {wanted.upto} messages" if wanted else "",
         ]
         kept_before = sum(self.sizes[: self._first_edit]) + (
             self._segment_tokens if self._first_edit else 0
         )
-        return Plan(
-            policy=name,
+        return planned(
+            name,
+            self.view,
+            self.messages,
+            self.budget,
+            ", ".join(part for part in parts if part),
             frontier=self._frontier,
-            frozen=self._frozen,
-            inputs=self._inputs,
-            texts=self._texts,
+            frozen=frozen,
+            inputs=inputs,
+            texts=texts,
             wanted=wanted,
-            reason=f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used; "
-            + ", ".join(part for part in parts if part),
             tokens_before=self._before,
-            tokens_after=max(0, self.used - self._rest),
-            results_summarised=len(self._frozen),
+            tokens_after=max(0, self.used - self.rest),
+            results_summarised=len(frozen),
             turns_compacted=len(self._turns),
-            voids_thinking=budget.profile.binds_thinking,
-            trigger=budget.trigger,
-            figures={"kept_before_tokens": budget.frame_tokens + kept_before},
+            figures={"kept_before_tokens": self.budget.frame_tokens + kept_before},
         )
 
 

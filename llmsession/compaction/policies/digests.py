@@ -11,13 +11,13 @@ from typing import ClassVar
 
 import msgspec
 
-from llmsession.compaction.boundaries import has_own_words
-from llmsession.compaction.plan import Budget, Plan, measured
+from llmsession.compaction.boundaries import has_own_words, newest_that_fit, turns_from
+from llmsession.compaction.plan import Budget, Plan, planned
 from llmsession.compaction.view import View
 from llmsession.turns.messages import Message
 
 from .counting import rest_tokens, sizes_in_budget
-from .limits import check_fraction, check_whole, portion
+from .limits import check_fraction, check_whole, portion, reached
 from .prefixes import (
     SUMMARY_TOKENS,
     beside_tokens,
@@ -27,7 +27,7 @@ from .prefixes import (
     request_starts,
     summary_plan,
 )
-from .spans import Span, left_out, newest_that_fit
+from .spans import Span, left_out
 
 __all__ = [
     "LlmSummary",
@@ -40,8 +40,6 @@ __all__ = [
     "metadata_stub",
     "tool_failures",
 ]
-
-_MILLION = 1_000_000
 
 
 class LlmSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,14 +65,11 @@ class LlmSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is strictly more than the threshold of the limit used? Never without a limit."""
-        threshold = round(self.threshold * _MILLION)
-        return limit_tokens > 0 and used_tokens * _MILLION > threshold * limit_tokens
+        return limit_tokens > 0 and used_tokens > portion(limit_tokens, self.threshold)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """A summary of all older turns; None if there are none, or none that is new."""
-        turns = list(dict.fromkeys(message.turn for message in messages))
-        kept = set(turns[-self.keep_recent_turns :])
-        first = next((at for at, each in enumerate(messages) if each.turn in kept), 0)
+        first = turns_from(messages, self.keep_recent_turns)
         return summary_plan(
             self.name,
             view,
@@ -109,7 +104,7 @@ def is_triggered(trigger: str, value: float | None, used_tokens: int, limit_toke
     if value is None:
         return False
     if trigger == "token_ratio":
-        return used_tokens * _MILLION >= round(value * _MILLION) * limit_tokens
+        return reached(used_tokens, limit_tokens, value)
     return trigger == "remaining_tokens" and limit_tokens - used_tokens <= int(value)
 
 
@@ -316,18 +311,8 @@ class SummaryKeepLast4(msgspec.Struct, frozen=True, kw_only=True):
         spans = _oldest_pairs(messages, sizes, view.start, room, budget)
         if not any(sum(sizes[first:end]) for first, end in spans):
             return None
-        draft = Plan(
-            policy=self.name,
-            frontier=view.frontier,
-            reason=f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used;"
-            f" the oldest messages are left out",
-            tokens_before=0,
-            tokens_after=0,
-            omitted=spans,
-            voids_thinking=budget.profile.binds_thinking,
-            trigger=budget.trigger,
-        )
-        return measured(draft, view, messages, budget)
+        did = "the oldest messages are left out"
+        return planned(self.name, view, messages, budget, did, omitted=spans)
 
 
 def _oldest_pairs(

@@ -10,17 +10,17 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from llmsession.compaction.boundaries import is_safe_cut, is_turn_start
+from llmsession.compaction.boundaries import is_safe_cut, is_turn_start, newest_that_fit
 from llmsession.compaction.cap import result_text
-from llmsession.compaction.plan import Budget, Plan, Wanted, measured
+from llmsession.compaction.plan import Budget, Plan, Wanted, measured, planned
 from llmsession.compaction.tokens import MESSAGE_OVERHEAD_TOKENS, shown_tokens, text_tokens_for
 from llmsession.compaction.view import View, text_key
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
-from .prefixes import cut_at_most, latest_cut
-from .spans import beside_pins, left_out, newest_that_fit, pinned
+from .prefixes import LEAST_SUMMARY_TOKENS, cut_at_most, latest_cut, told_tokens
+from .spans import beside_pins, left_out, pinned
 
 __all__ = ["Draft", "calls_before", "cut_ranges", "live_tail", "never_left_out", "summary_cut"]
 
@@ -48,14 +48,15 @@ class Draft:
         self.wanted: Wanted | None = None
         self.drops_thinking = False
         self.sizes = [self._size(at) for at in range(len(messages))]
-        self._segment_tokens = 0
-        if view.segment is not None:
-            self._segment_tokens = self.text_tokens(view.segment.text)
-        before = budget.size(messages, view)
+        self._segment_tokens = told_tokens(view, budget)
+        self._before = self._size_before()
         # What the request has beside the messages: system text and tools.
-        self.rest = max(budget.used_tokens - before, budget.frame_tokens)
-        self.used = before + self.rest
-        self._before = before
+        self.rest = max(budget.used_tokens - self._before, budget.frame_tokens)
+        self.used = self._before + self.rest
+
+    def _size_before(self) -> int:
+        """The tokens of the messages as the view shows them."""
+        return self.budget.size(self.messages, self.view)
 
     def fork(self) -> Draft:
         """Another draft that begins with what this one has."""
@@ -168,8 +169,11 @@ class Draft:
         self.used -= sum(map(self.text_tokens, (each.text for each in gone)))
         self.shown = msgspec.structs.replace(self.shown, injected=injected)
 
-    def want(self, upto: int, room: int, instructions: str = "") -> None:
-        """A summary of at most *room* tokens in place of what stands before *upto*."""
+    def want(
+        self, upto: int, room: int, instructions: str = "", pinned: Injected | None = None
+    ) -> None:
+        """A summary of at most *room* tokens in place of what stands before *upto*, and *pinned*
+        said once more behind it."""
         earlier = self.view.segment.text if self.view.segment else ""
         most_tokens = max(1, room * 1000 // max(1, self.budget.scale_permille))
         self.wanted = Wanted(
@@ -178,11 +182,23 @@ class Draft:
             most_tokens=most_tokens,
             earlier=earlier,
             instructions=instructions,
+            pinned=pinned,
         )
         self.used += room - self._segment_tokens - sum(self.sizes[:upto])
+        if pinned is not None:
+            self.used += self.budget.scaled(text_tokens_for(pinned.text, self.budget.profile))
         self._segment_tokens = room
         self.sizes[:upto] = [0] * upto
         self.start = upto
+
+    def condense(self, upto: int, most_tokens: int) -> bool:
+        """A summary in place of what stands before *upto*, of half of that and at most
+        *most_tokens*, if there is enough of it; is there?"""
+        source = sum(self.sizes[self.start : upto])
+        if upto <= self.start or source < 2 * LEAST_SUMMARY_TOKENS:
+            return False
+        self.want(upto, min(most_tokens, source // 2))
+        return True
 
     def drop_thinking(self) -> None:
         """Leave out all thinking made so far."""
@@ -208,11 +224,20 @@ class Draft:
             self.wanted = plan.wanted
             self.used = self.rest + plan.tokens_after
 
+    def changed(self) -> tuple[dict[str, str], dict[str, msgspec.Raw], dict[str, str]]:
+        """What is new: of frozen results, of inputs, of texts."""
+        view, shown = self.view, self.shown
+        return (
+            {call: text for call, text in shown.frozen.items() if call not in view.frozen},
+            {call: raw for call, raw in shown.inputs.items() if call not in view.inputs},
+            {key: text for key, text in shown.texts.items() if key not in view.texts},
+        )
+
     def plan(self, name: str, reason: str, **figures: int) -> Plan | None:
         """The plan of policy *name*, None if nothing is changed. *reason* says what was done;
         *figures* with 0 are left out."""
         view, shown, budget = self.view, self.shown, self.budget
-        frozen = {call: text for call, text in shown.frozen.items() if call not in view.frozen}
+        frozen, inputs, texts = self.changed()
         frontier, turns = view.frontier, set[int]()
         for at, message in enumerate(self.messages):
             if any(result.tool_use_id in frozen for result in message.tool_results):
@@ -221,24 +246,25 @@ class Draft:
             elif view.shows(at) and not self.shows(at):
                 turns.add(message.turn)
         segment = shown.segment if shown.segment != view.segment else None
-        plan = Plan(
-            policy=name,
+        plan = planned(
+            name,
+            view,
+            self.messages,
+            budget,
+            reason,
             frontier=frontier,
             frozen=frozen,
-            inputs={call: raw for call, raw in shown.inputs.items() if call not in view.inputs},
-            texts={key: text for key, text in shown.texts.items() if key not in view.texts},
+            inputs=inputs,
+            texts=texts,
             segment=segment,
             omitted=tuple(each for each in shown.omitted if each not in view.omitted),
             injected=shown.injected if shown.injected != view.injected else None,
             drops_thinking=self.drops_thinking,
             wanted=self.wanted,
-            reason=f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used; {reason}",
             tokens_before=self._before,
             tokens_after=max(0, self.used - self.rest),
             results_summarised=len(frozen),
             turns_compacted=len(turns),
-            voids_thinking=budget.profile.binds_thinking,
-            trigger=budget.trigger,
             figures={key: value for key, value in figures.items() if value},
         )
         changes = plan.frozen or plan.inputs or plan.texts or plan.omitted or plan.drops_thinking

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from llmsession.compaction.boundaries import has_own_words, must_wait
+from llmsession.compaction.boundaries import has_own_words, must_wait, turns_from
 from llmsession.compaction.plan import Budget, Plan
 from llmsession.compaction.view import View
 from llmsession.errors import InvalidConfig
@@ -19,7 +19,7 @@ from llmsession.turns.messages import Message
 
 from .drafts import Draft, summary_cut
 from .limits import check_fraction, check_whole, portion, reached
-from .prefixes import LEAST_SUMMARY_TOKENS, request_starts
+from .prefixes import request_starts
 from .spans import spans_between
 
 __all__ = [
@@ -75,15 +75,6 @@ def _budget_of(draft: Draft) -> tuple[int, int] | None:
     return min(room, allowed), draft.used - draft.rest - query
 
 
-def _condense(draft: Draft, upto: int) -> bool:
-    """A summary up to *upto*, if that stands for enough; is there one?"""
-    source = sum(draft.sizes[draft.start : upto])
-    if upto <= draft.start or source < 2 * LEAST_SUMMARY_TOKENS:
-        return False
-    draft.want(upto, min(SUMMARY_TOKENS, source // 2))
-    return True
-
-
 class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
     """``hybrid_60_80_90``: from 60 % on the oldest 30 % of the messages are left out, from 80 %
     on all but the newest five turns become a summary, from 90 % on a new session is suggested.
@@ -128,7 +119,7 @@ class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
         action, warns = hybrid_action(history, room, shares)
         if action == "none":
             return None
-        if action == "condense" and not _condense(draft, self._turns_cut(draft)):
+        if action == "condense" and not draft.condense(self._turns_cut(draft), SUMMARY_TOKENS):
             action = "truncate"
         left = draft.used - (budget.used_tokens - history)
         if reached(left, room, self.truncate_at):
@@ -143,10 +134,7 @@ class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
     def _turns_cut(self, draft: Draft) -> int:
-        messages = draft.messages
-        turns = list(dict.fromkeys(each.turn for each in messages))[-self.keep_turns :]
-        first = next((at for at, each in enumerate(messages) if each.turn in turns), 0)
-        return summary_cut(draft, first)
+        return summary_cut(draft, turns_from(draft.messages, self.keep_turns))
 
     def _share_cut(self, messages: Sequence[Message]) -> int:
         """Where the newest 70 % begin, or the request that they belong to."""
@@ -185,7 +173,7 @@ class Hybrid7060(msgspec.Struct, frozen=True, kw_only=True):
             return None
         room, history = known
         oldest = portion(len(messages), self.fold_share)
-        folds = _condense(draft, summary_cut(draft, oldest))
+        folds = draft.condense(summary_cut(draft, oldest), SUMMARY_TOKENS)
         most = budget.used_tokens - history + room
         if draft.used > most:
             draft.keep_newest(most)

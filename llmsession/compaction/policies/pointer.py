@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from llmsession.compaction.boundaries import must_wait
+from llmsession.compaction.boundaries import must_wait, newest_that_fit
 from llmsession.compaction.cap import cap_content
 from llmsession.compaction.chunks import chunked
 from llmsession.compaction.plan import Budget, Plan
@@ -25,7 +25,6 @@ from .counting import sizes_in_budget
 from .drafts import Draft
 from .limits import check_fraction, check_whole, portion
 from .prefixes import beside_tokens, cut_at_least, latest_cut, summary_plan
-from .spans import newest_that_fit
 
 __all__ = ["Chunking", "PointerSummary", "available_tokens", "chunked_summarise", "threshold_of"]
 

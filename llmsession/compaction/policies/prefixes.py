@@ -10,7 +10,7 @@ from llmsession.compaction.boundaries import (
     must_wait,
     newest_request,
 )
-from llmsession.compaction.plan import Budget, Plan, Wanted
+from llmsession.compaction.plan import Budget, Plan, Wanted, planned
 from llmsession.compaction.tokens import MESSAGE_OVERHEAD_TOKENS, text_tokens_for
 from llmsession.compaction.view import View
 from llmsession.turns.blocks import TextBlock
@@ -151,17 +151,16 @@ def summary_plan(
     )
     before = sum(sizes) + told_tokens(view, budget)
     gone = source + sum(sum(sizes[max(first, upto) : end]) for first, end in omitted)
-    return Plan(
-        policy=name,
-        frontier=view.frontier,
-        reason=f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used;"
-        f" a summary for the first {upto} messages",
+    return planned(
+        name,
+        view,
+        messages,
+        budget,
+        f"a summary for the first {upto} messages",
         tokens_before=before,
         tokens_after=before - gone + room + budget.scaled(twice),
         turns_compacted=count_turns(messages[start:upto]),
-        voids_thinking=budget.profile.binds_thinking,
         wanted=wanted,
-        trigger=budget.trigger,
         figures={
             "kept_before_tokens": budget.frame_tokens,
             "turns_kept": count_turns(messages[upto:]),

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
+from llmsession.compaction.boundaries import newest_that_fit
 from llmsession.compaction.plan import Budget, Plan
 from llmsession.compaction.segment_text import without_title
 from llmsession.compaction.shorten import shorten_text
@@ -17,7 +18,7 @@ from llmsession.turns.messages import Message
 from .counting import sizes_in_budget
 from .limits import check_fraction, check_whole, portion
 from .prefixes import beside_tokens, latest_cut, summary_plan, told_tokens
-from .spans import begins_turn, newest_that_fit
+from .spans import begins_turn
 
 __all__ = ["RollingSummary75", "extracted_lines", "history_room"]
 

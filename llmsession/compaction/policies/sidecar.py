@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import msgspec
 
+from llmsession.compaction.boundaries import newest_that_fit
 from llmsession.compaction.plan import Budget, Plan
 from llmsession.compaction.view import View, text_key
 from llmsession.turns.messages import Message
@@ -20,7 +21,6 @@ from .counting import sizes_in_budget
 from .folding import fold_target, fold_trigger
 from .limits import check_whole
 from .prefixes import cut_at_most, latest_cut, summary_plan
-from .spans import newest_that_fit
 
 __all__ = [
     "Sidecar",

@@ -18,23 +18,12 @@ __all__ = [
     "begins_turn",
     "beside_pins",
     "left_out",
-    "newest_that_fit",
     "pinned",
     "spans_between",
 ]
 
 Span: TypeAlias = tuple[int, int]
 """A range of positions: the first, and the first that is not in it any more."""
-
-
-def newest_that_fit(sizes: Sequence[int], room: int) -> int:
-    """Where the longest suffix of *sizes* begins whose sum is at most *room*: the first one, from
-    the newest, that does not fit ends it."""
-    at = len(sizes)
-    while at > 0 and sizes[at - 1] <= room:
-        at -= 1
-        room -= sizes[at]
-    return at
 
 
 def begins_turn(message: Message) -> bool:

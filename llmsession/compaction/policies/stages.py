@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from llmsession.compaction.boundaries import must_wait, newest_request
+from llmsession.compaction.boundaries import must_wait, newest_request, newest_that_fit
 from llmsession.compaction.cap import cap_text, other_blocks, result_text
 from llmsession.compaction.plan import Budget, Plan, Policy
 from llmsession.compaction.shorten import shorten_text
@@ -20,10 +20,8 @@ from llmsession.turns.records import Injected
 
 from .drafts import Draft, cut_ranges, live_tail, never_left_out, summary_cut
 from .limits import check_fraction, check_whole, portion, reached
-from .prefixes import LEAST_SUMMARY_TOKENS
 from .reads import drop_duplicate_reads, saved_enough
 from .registry import make_policy
-from .spans import newest_that_fit
 
 __all__ = [
     "FourStage",
@@ -145,12 +143,8 @@ class FourStage(msgspec.Struct, frozen=True, kw_only=True):
             return 0
         recent = newest_that_fit(draft.sizes, portion(target, self.recent_share))
         upto = summary_cut(draft, recent)
-        source = sum(draft.sizes[draft.start : upto])
-        if upto <= draft.start or source < 2 * LEAST_SUMMARY_TOKENS:
-            return 0
         count = sum(draft.shows(at) for at in range(draft.start, upto))
-        draft.want(upto, min(SUMMARY_TOKENS, source // 2))
-        return count
+        return count if draft.condense(upto, SUMMARY_TOKENS) else 0
 
 
 def _shown_chars(draft: Draft) -> int:

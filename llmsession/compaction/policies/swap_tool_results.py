@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
-from llmsession.compaction.boundaries import shows_open_thinking, steps_backwards
+from llmsession.compaction.boundaries import shows_open_thinking, steps_from, turns_from
 from llmsession.compaction.cap import other_blocks, result_text
 from llmsession.compaction.extractive import compact_text, is_worth
-from llmsession.compaction.plan import Budget, Plan
+from llmsession.compaction.plan import Budget, Plan, planned
 from llmsession.compaction.tokens import content_weight
 from llmsession.compaction.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
+
+from .limits import check_whole
 
 __all__ = ["SwapToolResults"]
 
@@ -51,9 +53,9 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidConfig(f"threshold must be a number, got {self.threshold!r}")
         if not 0 < self.threshold < 1:
             raise InvalidConfig(f"threshold must be between 0 and 1, got {self.threshold}")
-        _check_keep("keep_recent_turns", self.keep_recent_turns)
+        check_whole("keep_recent_turns", self.keep_recent_turns, 1)
         if self.keep_recent_steps is not None:
-            _check_keep("keep_recent_steps", self.keep_recent_steps)
+            check_whole("keep_recent_steps", self.keep_recent_steps, 1)
         if self.mode not in ("summarize", "redact"):
             raise InvalidConfig(f"mode must be 'summarize' or 'redact', got {self.mode!r}")
 
@@ -79,7 +81,10 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
         swapped while that would take the thinking of the open turn away.
         """
         profile = budget.profile
-        frontier = max(self._turn_frontier(messages), self._step_frontier(messages))
+        frontier = max(
+            turns_from(messages, self.keep_recent_turns),
+            steps_from(messages, self.keep_recent_steps),
+        )
         opens = profile.thinking_opens_tool_loop
         if opens and shows_open_thinking(view, messages, budget.committed):
             if profile.binds_thinking:
@@ -96,62 +101,22 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
                     turns.add(message.turn)
         if not frozen:
             return None
-        return self._counted(
-            view, messages, budget, frontier=frontier, frozen=frozen, turns=len(turns)
-        )
-
-    def _counted(
-        self,
-        view: View,
-        messages: Sequence[Message],
-        budget: Budget,
-        *,
-        frontier: int,
-        frozen: dict[str, str],
-        turns: int,
-    ) -> Plan:
-        before = budget.size(messages, view)
-        draft = Plan(
-            policy=self.name,
-            frontier=frontier,
-            frozen=frozen,
-            reason=self._reason(budget),
-            tokens_before=before,
-            tokens_after=before,
-            results_summarised=len(frozen) if self.mode == "summarize" else 0,
-            results_redacted=len(frozen) if self.mode == "redact" else 0,
-            turns_compacted=turns,
-            voids_thinking=budget.profile.binds_thinking,
-        )
-        shown = view.applied(draft, len(messages))
-        after = budget.size(messages, shown)
-        return msgspec.structs.replace(draft, tokens_after=after)
-
-    def _reason(self, budget: Budget) -> str:
         kept = f"{self.keep_recent_turns} newest turns"
         if self.keep_recent_steps is not None:
             kept = f"{self.keep_recent_steps} newest steps of the {kept}"
-        return (
-            f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used;"
-            f" results before the {kept} are swapped"
+        return planned(
+            self.name,
+            view,
+            messages,
+            budget,
+            f"results before the {kept} are swapped",
+            frontier=frontier,
+            frozen=frozen,
+            results_summarised=len(frozen) if self.mode == "summarize" else 0,
+            results_redacted=len(frozen) if self.mode == "redact" else 0,
+            turns_compacted=len(turns),
+            trigger="threshold",  # its records say so, whatever it was asked for
         )
-
-    def _turn_frontier(self, messages: Sequence[Message]) -> int:
-        """Where the first of the newest turns starts; 0 if there are no older ones."""
-        turns = list(dict.fromkeys(message.turn for message in messages))
-        kept = set(turns[-self.keep_recent_turns :])
-        return next((at for at, message in enumerate(messages) if message.turn in kept), 0)
-
-    def _step_frontier(self, messages: Sequence[Message]) -> int:
-        """Where the first of the newest steps starts; 0 if there are no older ones."""
-        if self.keep_recent_steps is None:
-            return 0
-        left = self.keep_recent_steps
-        for at in steps_backwards(messages):
-            left -= 1
-            if left == 0:
-                return at
-        return 0
 
     def _compact(
         self, view: View, position: int, result: ToolResultBlock, budget: Budget
@@ -172,11 +137,6 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
         compact = compact_text(summary, call_id=call_id, chars=chars)
         shown_chars = _shown_chars(view.text_for(call_id, position), result, budget.profile)
         return compact if is_worth(compact, shown_chars) else None
-
-
-def _check_keep(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidConfig(f"{name} must be a whole number from 1, got {value!r}")
 
 
 def _shown_chars(shown: str | None, result: ToolResultBlock, profile: Profile) -> int:

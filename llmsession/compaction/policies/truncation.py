@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from llmsession.compaction.boundaries import is_safe_cut, must_wait
-from llmsession.compaction.plan import Budget, Plan, Wanted, measured
+from llmsession.compaction.plan import Budget, Plan, Wanted, planned
 from llmsession.compaction.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
@@ -23,6 +23,7 @@ from llmsession.turns.records import Injected
 from .counting import kept_before_tokens, sizes_in_budget, sizes_in_quarters
 from .drafts import Draft
 from .limits import check_fraction, check_whole, portion
+from .prefixes import cut_at_most
 from .reads import drop_duplicate_reads, saved_enough
 from .spans import Span, pinned, spans_between
 
@@ -133,7 +134,7 @@ class AdaptiveWindowTruncate(msgspec.Struct, frozen=True, kw_only=True):
         start = max([first, *(end for _, end in view.omitted)])
         assistants = [at for at, message in enumerate(messages) if message.is_assistant]
         end = deleted_end(len(messages), start, keep, assistants) + 1
-        spans = spans_between(first, _safe_before(messages, end), pinned(messages))
+        spans = spans_between(first, cut_at_most(messages, end), pinned(messages))
         if any(view.shows(at) for begin, behind in spans for at in range(begin, behind)):
             draft.omit(spans)
             draft.inject([Injected(first, NOTICE)], instead_of=NOTICE)
@@ -147,46 +148,6 @@ def _behind_first_pair(draft: Draft) -> int:
         # begin with the thinking that a truncation voids. So the first reply is not kept.
         return 1
     return next((at for at in range(2, len(messages)) if is_safe_cut(messages, at)), 2)
-
-
-def _safe_before(messages: Sequence[Message], at: int) -> int:
-    """The newest safe cut up to *at*: the calls of what is kept are kept."""
-    return next((cut for cut in range(at, 0, -1) if is_safe_cut(messages, cut)), 0)
-
-
-def _truncation(
-    name: str,
-    view: View,
-    messages: Sequence[Message],
-    budget: Budget,
-    *,
-    spans: tuple[Span, ...],
-    injected: tuple[Injected, ...],
-    what: str,
-) -> Plan | None:
-    """The plan that leaves *spans* out; None if nothing more is left out, or nothing is freed."""
-    gone = [at for first, end in spans for at in range(first, end) if view.shows(at)]
-    if not gone:
-        return None
-    plan = Plan(
-        policy=name,
-        frontier=view.frontier,
-        omitted=spans,
-        injected=injected,
-        reason=f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used;"
-        f" {len(gone)} messages left out, {what}",
-        tokens_before=0,
-        tokens_after=0,
-        turns_compacted=len({messages[at].turn for at in gone}),
-        voids_thinking=budget.profile.binds_thinking,
-        trigger=budget.trigger,
-        figures={
-            "messages_left_out": len(gone),
-            "kept_before_tokens": kept_before_tokens(gone[0], view, messages, budget),
-        },
-    )
-    plan = measured(plan, view, messages, budget)
-    return plan if plan.tokens_after < plan.tokens_before else None
 
 
 DEFAULT_REPLY_TOKENS = 8_192
@@ -224,19 +185,53 @@ def _hidden(
     count = hidden_count(len(rest) + 1, fraction)
     if count == 0:
         return ()
-    return spans_between(rest[0], _safe_before(messages, rest[count]), pinned(messages))
+    return spans_between(rest[0], cut_at_most(messages, rest[count]), pinned(messages))
 
 
-def _marked(view: View, messages: Sequence[Message], folded: int = 0) -> tuple[Injected, ...]:
-    """What is injected where *view* leaves messages out behind the first *folded*: one marker,
-    where they begin."""
+def _marked(
+    view: View, messages: Sequence[Message], spans: tuple[Span, ...], folded: int = 0
+) -> tuple[Injected, ...]:
+    """What is injected where *view* without *spans* leaves messages out behind the first *folded*:
+    one marker, where they begin."""
+    after = replace(view, omitted=view.omitted + spans)
     others = tuple(each for each in view.injected if not each.text.startswith(_MARKER))
     start = max(view.start, folded)
-    hidden = [at for at in range(start, len(messages)) if not view.shows(at)]
+    hidden = [at for at in range(start, len(messages)) if not after.shows(at)]
     if not hidden:
         return others
     text = f"{_MARKER}{len(hidden)} messages hidden to reduce context]"
     return (*others, Injected(hidden[0], text))
+
+
+def _truncation(
+    name: str,
+    view: View,
+    messages: Sequence[Message],
+    budget: Budget,
+    *,
+    spans: tuple[Span, ...],
+    what: str,
+) -> Plan | None:
+    """The plan that leaves *spans* out and says so where they begin; None if nothing more is left
+    out, or nothing is freed."""
+    gone = [at for first, end in spans for at in range(first, end) if view.shows(at)]
+    if not gone:
+        return None
+    plan = planned(
+        name,
+        view,
+        messages,
+        budget,
+        f"{len(gone)} messages left out, {what}",
+        omitted=spans,
+        injected=_marked(view, messages, spans),
+        turns_compacted=len({messages[at].turn for at in gone}),
+        figures={
+            "messages_left_out": len(gone),
+            "kept_before_tokens": kept_before_tokens(gone[0], view, messages, budget),
+        },
+    )
+    return plan if plan.tokens_after < plan.tokens_before else None
 
 
 class NondestructiveTruncate(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,12 +270,8 @@ class NondestructiveTruncate(msgspec.Struct, frozen=True, kw_only=True):
         if must_wait(view, messages, budget.profile, budget.committed):
             return None
         spans = self.hidden(view, messages, budget)
-        after = replace(view, omitted=view.omitted + spans)
-        injected = _marked(after, messages)
         what = f"of {len(messages)}"
-        return _truncation(
-            self.name, view, messages, budget, spans=spans, injected=injected, what=what
-        )
+        return _truncation(self.name, view, messages, budget, spans=spans, what=what)
 
     def hidden(self, view: View, messages: Sequence[Message], budget: Budget) -> tuple[Span, ...]:
         """What is hidden: one share, or after a refusal as many quarters as the limit asks for."""
@@ -369,17 +360,8 @@ class NondestructiveCondense(msgspec.Struct, frozen=True, kw_only=True):
         if truncate.due(budget.used_tokens - gone, budget.limit_tokens):
             spans = _hidden(view, messages, self.fraction, wanted.upto if wanted else 0)
         if wanted is None:
-            after = replace(view, omitted=view.omitted + spans)
-            injected = _marked(after, messages)
-            return _truncation(
-                self.name,
-                view,
-                messages,
-                budget,
-                spans=spans,
-                injected=injected,
-                what="none folded",
-            )
+            what = "none folded"
+            return _truncation(self.name, view, messages, budget, spans=spans, what=what)
         return self._folded(view, messages, budget, wanted=wanted, spans=spans, gone=gone)
 
     def _wanted(self, view: View, messages: Sequence[Message], most: int) -> Wanted | None:
@@ -401,22 +383,17 @@ class NondestructiveCondense(msgspec.Struct, frozen=True, kw_only=True):
         spans: tuple[Span, ...],
         gone: int,
     ) -> Plan:
-        after = replace(view, omitted=view.omitted + spans)
-        injected = _marked(after, messages, wanted.upto)
-        plan = Plan(
-            policy=self.name,
-            frontier=view.frontier,
+        injected = _marked(view, messages, spans, wanted.upto)
+        plan = planned(
+            self.name,
+            view,
+            messages,
+            budget,
+            f"a summary for the first {wanted.upto} messages",
             wanted=wanted,
             omitted=spans,
             injected=None if injected == view.injected else injected,
-            reason=f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used;"
-            f" a summary for the first {wanted.upto} messages",
-            tokens_before=0,
-            tokens_after=0,
             turns_compacted=len({message.turn for message in messages[view.start : wanted.upto]}),
-            voids_thinking=budget.profile.binds_thinking,
-            trigger=budget.trigger,
             figures={"kept_before_tokens": budget.frame_tokens},
         )
-        plan = measured(plan, view, messages, budget)
         return replace(plan, tokens_after=max(0, plan.tokens_after - gone))

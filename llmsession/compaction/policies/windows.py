@@ -12,8 +12,8 @@ from typing import ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from llmsession.compaction.boundaries import must_wait
-from llmsession.compaction.plan import Budget, Plan, measured
+from llmsession.compaction.boundaries import must_wait, newest_that_fit
+from llmsession.compaction.plan import Budget, Plan, planned
 from llmsession.compaction.projection import is_thinking
 from llmsession.compaction.view import View, text_key
 from llmsession.turns.blocks import TextBlock
@@ -21,7 +21,7 @@ from llmsession.turns.messages import Message
 
 from .counting import kept_before_tokens, rest_tokens, sizes_in_budget, sizes_in_quarters
 from .limits import check_whole
-from .spans import Span, beside_pins, left_out, newest_that_fit, pinned
+from .spans import Span, beside_pins, left_out, pinned
 
 __all__ = [
     "AgeCountToken",
@@ -53,25 +53,21 @@ def _window_plan(
     first = min([*gone[:1], *([] if edited is None else [edited])])
     edits = [f"{len(gone)} messages left out"] * bool(gone)
     edits += [f"{len(texts)} texts cleaned"] if texts else []
-    plan = Plan(
-        policy=name,
-        frontier=view.frontier,
+    return planned(
+        name,
+        view,
+        messages,
+        budget,
+        ", ".join(edits),
         omitted=spans,
         texts=texts or {},
-        reason=f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used; "
-        + ", ".join(edits),
-        tokens_before=0,
-        tokens_after=0,
         turns_compacted=len({messages[at].turn for at in gone}),
-        voids_thinking=budget.profile.binds_thinking,
-        trigger=budget.trigger,
         figures={
             "messages_left_out": len(gone),
             "kept_before_tokens": kept_before_tokens(first, view, messages, budget),
             **(figures or {}),
         },
     )
-    return measured(plan, view, messages, budget)
 
 
 class ReverseBudget(msgspec.Struct, frozen=True, kw_only=True):

@@ -141,3 +141,28 @@ def test_a_summary_ends_before_the_newest_request_and_there_with_an_answer() -> 
     assert summary_cut(drafted(built.messages), 6) == 5
     assert summary_cut(drafted(built.messages), 99) == 12
     assert summary_cut(drafted(built.messages, profile=OPENS, committed=12), 7) == 4
+
+
+def test_a_summary_is_wanted_of_half_of_what_it_stands_for_where_that_is_enough() -> None:
+    messages = talk(2).messages
+    for limit, room in ((10_000, None), (300, 300)):
+        draft = drafted(messages)
+        source = sum(draft.sizes[:4])
+        before = draft.used
+        assert draft.condense(4, limit)
+        assert draft.wanted is not None
+        assert draft.wanted.most_tokens == (source // 2 if room is None else room)
+        assert draft.used == before - source + draft.wanted.most_tokens
+        assert draft.start == 4
+    assert not draft.condense(4, 10_000)  # nothing stands before it any more
+    assert not drafted(messages).condense(2, 10_000)  # two short messages
+
+
+def test_what_is_said_once_more_behind_a_summary_is_counted() -> None:
+    messages = talk(2).messages
+    without, draft = drafted(messages), drafted(messages)
+    without.want(4, 300)
+    draft.want(4, 300, pinned=Injected(4, "go on"))
+    assert draft.wanted is not None
+    assert draft.wanted.pinned == Injected(4, "go on")
+    assert draft.used == without.used + len("go on")

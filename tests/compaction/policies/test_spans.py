@@ -7,31 +7,11 @@ from llmsession.compaction.boundaries import is_safe_cut, newest_request
 from llmsession.compaction.policies.spans import (
     begins_turn,
     left_out,
-    newest_that_fit,
     pinned,
     spans_between,
 )
 from tests.compaction.conversations import Talk, result_block, text
 from tests.compaction.policies.transcripts import Talked, transcripts
-
-
-def test_the_newest_that_fit_are_taken_until_one_does_not() -> None:
-    # The golden vector: budget 100, primer 3, [50, 40, 30, 20] keeps [40, 30, 20], 93 in all.
-    assert newest_that_fit([50, 40, 30, 20], 100 - 3) == 1
-    assert newest_that_fit([50, 40, 30, 20], 90) == 1
-    assert newest_that_fit([50, 40, 30, 20], 89) == 2
-    assert newest_that_fit([1, 100, 2], 3) == 2  # the older 1 is not taken over the misfit
-    assert newest_that_fit([5], 4) == 1
-    assert newest_that_fit([5], -1) == 1
-    assert newest_that_fit([], 0) == 0
-
-
-@settings(derandomize=True, deadline=None)
-@given(st.lists(st.integers(0, 50)), st.integers(0, 400))
-def test_the_suffix_fits_and_is_the_longest(sizes: list[int], room: int) -> None:
-    start = newest_that_fit(sizes, room)
-    assert sum(sizes[start:]) <= room
-    assert start == 0 or sum(sizes[start - 1 :]) > room
 
 
 def long_turn() -> Talk:

@@ -1,0 +1,1 @@
+"""One script for each peer, run in the peer's own environment; ``common`` is on its path there."""

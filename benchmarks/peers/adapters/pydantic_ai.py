@@ -1,0 +1,169 @@
+"""pydantic-ai: ``load``, ``agent.run(text, conversation=...)``, ``save``, of its ``ConversationStore``.
+
+As its documentation has it; the run is streamed to an event handler and cancelled by its
+``CancellationToken``. What a cancelled run hands back, ``RunCancelled.all_messages()``, is what the
+documentation says to go on with; it is saved as the conversation. ``InMemoryConversationStore`` is
+the store that it ships; the one that lasts is ``SqliteConversationStore`` of pydantic-ai-harness,
+"for multi-turn applications".
+
+Compaction is the harness's, as its README encodes "the field consensus": ``TieredCompaction`` of
+``ClearToolResults`` and ``SummarizingCompaction``, with its example's values, at 80 % of the window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from common import (
+    AsyncTools,
+    Options,
+    compaction,
+    long_conversation,
+    main,
+    persistence,
+    random_cancels,
+    stubborn_tool,
+    thousand_sessions,
+    two_sends,
+)
+from pydantic_ai import Agent, CancellationToken
+from pydantic_ai.conversation import Conversation
+from pydantic_ai.conversation_store import InMemoryConversationStore
+from pydantic_ai.exceptions import RunCancelled
+from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai_harness import ClearToolResults, SummarizingCompaction, TieredCompaction
+from pydantic_ai_harness.step_persistence.conversations import (
+    ConversationSummary,
+    SqliteConversationStore,
+)
+
+TOOLS = [AsyncTools.quick, AsyncTools.slow, AsyncTools.read, AsyncTools.stubborn]
+KEPT: dict[str, Any] = {}
+
+
+def agent(options: Options, **more: Any) -> Any:
+    """The one agent of this process."""
+    if "agent" not in KEPT:
+        provider = OpenAIProvider(base_url=options.chat_url, api_key="none")
+        KEPT["agent"] = Agent(
+            OpenAIChatModel(options.model, provider=provider),
+            instructions="You are a helpful assistant.",
+            tools=TOOLS,
+            **more,
+        )
+    return KEPT["agent"]
+
+
+def store() -> Any:
+    return KEPT.setdefault("store", InMemoryConversationStore())
+
+
+async def drain(context: Any, events: Any) -> None:
+    async for _ in events:
+        pass
+
+
+class PydanticAI:
+    """A conversation in the store."""
+
+    def __init__(self, agent: Any, name: str) -> None:
+        self._agent, self._name = agent, name
+        self._token: Any = None
+
+    async def send(self, text: str) -> str:
+        conversation = await self._load()
+        self._token = CancellationToken()
+        try:
+            result = await self._agent.run(
+                text,
+                conversation=conversation,
+                event_stream_handler=drain,
+                cancellation_token=self._token,
+            )
+        except RunCancelled as cancelled:
+            conversation.messages = cancelled.all_messages()
+            await self._save(conversation)
+            raise
+        await self._save(result)
+        return str(result.output)
+
+    async def cancel(self, sending: asyncio.Task[str]) -> None:
+        self._token.cancel()
+
+    async def _load(self) -> Any:
+        return await store().load(self._name) or Conversation(conversation_id=self._name)
+
+    async def _save(self, saved: Any) -> None:
+        await store().save(saved)
+
+
+class Durable(PydanticAI):
+    """A conversation in the harness's SQLite."""
+
+    def __init__(self, agent: Any, name: str, heads: Any) -> None:
+        super().__init__(agent, name)
+        self._heads = heads
+        self._summary: Any = None
+        self._messages: list[Any] = []
+
+    async def _load(self) -> Any:
+        if self._summary is None:
+            try:
+                saved = await self._heads.get(conversation_id=self._name)
+            except LookupError:
+                self._summary = ConversationSummary(id=self._name, workspace="benchmark")
+            else:
+                self._summary, self._messages = saved.summary, saved.messages
+        return Conversation(conversation_id=self._name, messages=list(self._messages))
+
+    async def _save(self, saved: Any) -> None:
+        messages = saved.messages if isinstance(saved, Conversation) else saved.all_messages()
+        self._summary = await self._heads.save(summary=self._summary, messages=messages)
+        self._messages = messages
+
+
+async def open_session(options: Options, name: str) -> PydanticAI:
+    return PydanticAI(agent(options), name)
+
+
+async def open_filled(options: Options, name: str, said: list[tuple[str, str]]) -> PydanticAI:
+    messages: list[Any] = [
+        ModelRequest(parts=[UserPromptPart(text)])
+        if role == "user"
+        else ModelResponse(parts=[TextPart(text)])
+        for role, text in said
+    ]
+    await store().save(Conversation(conversation_id=name, messages=messages))
+    return PydanticAI(agent(options), name)
+
+
+async def open_compacting(options: Options, name: str) -> PydanticAI:
+    tiers = TieredCompaction(
+        tiers=[
+            ClearToolResults(max_tokens=1, keep_pairs=3),
+            SummarizingCompaction(max_messages=1, keep_messages=20),
+        ],
+        target_tokens=int(0.8 * options.size("window_tokens")),
+    )
+    return PydanticAI(agent(options, capabilities=[tiers]), name)
+
+
+async def open_durable(options: Options, name: str) -> Durable:
+    heads = SqliteConversationStore(database=options.folder / "peer.db")
+    return Durable(agent(options), name, heads)
+
+
+main(
+    {
+        "two_sends": two_sends(open_session),
+        "random_cancels": random_cancels(open_session),
+        "stubborn_tool": stubborn_tool(open_session),
+        "long_conversation": long_conversation(open_filled),
+        "compaction": compaction(open_compacting),
+        "persistence": persistence(open_durable),
+        "thousand_sessions": thousand_sessions(open_session),
+    }
+)

@@ -1,0 +1,91 @@
+"""What the model answers, by the markers in the last user message. Pure.
+
+A user's message that begins with ``[`` is a turn's: ``[tool quick][tool slow][slow 0.2] #7.1``.
+
+- ``[say N]``: a text of N words.
+- ``[tool NAME]``: a call of NAME, with the tag as its argument; a text, once it is answered.
+- ``[slow S]``: each reply is streamed over S seconds.
+- ``#TAG``: names the turn. It is repeated in the reply, so that one can see whose answer it is.
+
+Any other request is asked for by the library itself, for a summary; it is answered with a text that
+takes SUMMARY_S.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from llmsession.testing.scripted import ScriptedReply, call, say
+from llmsession.testing.strict_received import Received
+
+from .adapters.common import WORDS
+
+__all__ = ["REPLY_WORDS", "SUMMARY_S", "marked_text", "reply_to", "tag_of", "texts_of"]
+
+SUMMARY_S = 0.5
+SUMMARY_WORDS = 120
+REPLY_WORDS = 12
+_TAG = re.compile(r"#([\w.]+)")
+_MARKER = re.compile(r"\[(say|tool|slow) ([\w.]+)\]")
+
+
+def texts_of(content: Any) -> Iterable[str]:
+    """The texts of a message's content, whichever API it is of; not those of tool results."""
+    if isinstance(content, str):
+        yield content
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict) and part.get("type") == "text":
+            yield part["text"]
+
+
+def marked_text(message: Any) -> str | None:
+    """The text of a user's message that has markers; None if it has none.
+
+    It is the last one: a request for a summary may quote such texts before others.
+    """
+    if message.get("role") != "user":
+        return None
+    texts = [text.strip() for text in texts_of(message.get("content"))]
+    return texts[-1] if texts and _MARKER.match(texts[-1]) else None
+
+
+def tag_of(text: str) -> str:
+    """The tag in *text*; "" if there is none."""
+    found = _TAG.search(text)
+    return found[1] if found else ""
+
+
+def reply_to(received: Received) -> ScriptedReply:
+    """What the model says to a request."""
+    messages = received.messages
+    users = [at for at, message in enumerate(messages) if _is_said_by_user(message)]
+    text = marked_text(messages[users[-1]]) if users else None
+    if text is None:
+        return _paced(say(_words(SUMMARY_WORDS, "a summary of what was said")), SUMMARY_S)
+    markers = _MARKER.findall(text)
+    wanted = {name: value for name, value in markers if name != "tool"}
+    names = [value for name, value in markers if name == "tool"]
+    tag = tag_of(text)
+    is_answered = len(users) > 0 and users[-1] < len(messages) - 1
+    if names and not is_answered:
+        reply = say(f"I call tools for #{tag} now.")
+        for at, name in enumerate(names):
+            reply += call(name, {"tag": tag}, id=f"call_{received.number}_{at}")
+    else:
+        reply = say(_words(int(wanted.get("say", REPLY_WORDS)), f"answer to #{tag} :"))
+    return _paced(reply, float(wanted.get("slow", 0)))
+
+
+def _is_said_by_user(message: Any) -> bool:
+    """Not a message of the Messages API that holds tool results alone."""
+    return message.get("role") == "user" and any(True for _ in texts_of(message.get("content")))
+
+
+def _words(number: int, first: str) -> str:
+    return " ".join([first, *(WORDS[at % len(WORDS)] for at in range(number))])
+
+
+def _paced(reply: ScriptedReply, seconds: float) -> ScriptedReply:
+    return reply.slow(seconds / len(reply.events("m"))) if seconds else reply

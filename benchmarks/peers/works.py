@@ -1,0 +1,195 @@
+"""The works: what each asks of a peer, what is measured, and what is better. The adapters' contract.
+
+An adapter is a script, ``python adapter.py WORK JSON_OPTIONS``, with ``common.py`` on its path. It
+prints one line of JSON: its measurements, or ``{"unsupported": why}`` in the words of the library's
+documentation. ``common.py`` plays every work itself; an adapter gives it a way to open a session
+(``Open``) with ``send`` and ``cancel`` as the library's documentation says, and nothing else. The
+options are ``base_url``, ``model``, ``seed``, ``folder``, ``window_tokens`` and the sizes below.
+
+What the model was sent is read from the strict server's log, not from the library: see
+``reading.py``. The measures marked "server" there need nothing from the adapter.
+
+The work of each adapter function, by its name in ``main({...})``:
+
+``two_sends(open)``
+    a session with the tool ``slow``. Two sends at once; the library may queue, refuse or mix them.
+``random_cancels(open)``
+    a new session for each cancel, with the tools ``quick`` and ``slow``. Streams, if it can.
+``stubborn_tool(open)``
+    a session with the tool ``stubborn``.
+``long_conversation(open_filled)``
+    a session in memory that holds the conversation given, put there in the documented way.
+``compaction(open_compacting)``
+    a session with the tool ``read`` and the library's own documented compaction, told of a window of
+    ``options.size("window_tokens")`` tokens. What has a threshold is left at its default, or set to
+    what the documentation recommends.
+``persistence(open_durable)``
+    the documented durable session store, in ``options.folder``. The same function opens the session
+    when it is there already: after a kill it is called in a new process.
+``thousand_sessions(open)``
+    as ``two_sends``; one process, the sessions share a client where the library lets them.
+
+A tool is a function of ``AsyncTools`` (or ``BlockingTools``, for a library that runs tools in
+threads only), offered under its own name with one argument, ``tag``, a string.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .model_server import SMALL_WINDOW_TOKENS
+
+__all__ = ["WORKS", "Measure", "Work"]
+
+Better = Literal["less", "more", "told"]
+"""``told`` is for the reader: neither is better."""
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """One figure of a work. A truth value counts as 1 or 0; of a list the median counts."""
+
+    name: str
+    better: Better
+    unit: str
+    says: str
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """One work. ``plotted`` is the measure that its plot shows."""
+
+    name: str
+    title: str
+    asks: str
+    measures: tuple[Measure, ...]
+    plotted: str
+    sizes: dict[str, int] = {}
+    quick: dict[str, int] = {}
+    model: str = "test-model"
+    window_tokens: int = 128_000
+    limit_s: float = 300.0
+
+
+WORKS: dict[str, Work] = {
+    work.name: work
+    for work in (
+        Work(
+            name="two_sends",
+            title="Two sends at once on one session",
+            asks="Each is a turn with a tool of 0.2 s. Then a third send, alone: what it carries to"
+            " the model is the history that the two left.",
+            measures=(
+                Measure("kept", "more", "of 2", "turns that are whole in the history"),
+                Measure("interleaved", "less", "", "the two turns stand mixed in the history"),
+                Measure("answered", "more", "of 2", "senders who got the answer to what they sent"),
+                Measure("error", "told", "", "what the other sender got"),
+                Measure("history_valid", "more", "", "the third send was accepted"),
+            ),
+            plotted="kept",
+        ),
+        Work(
+            name="random_cancels",
+            title="Cancelling at a random moment",
+            asks="A turn with two tools is cancelled at a random moment between 0.02 and 0.6 s, in"
+            " the documented way; then comes the next send. A new session for each.",
+            measures=(
+                Measure("refused_next", "less", "", "next requests that the server refused"),
+                Measure("failed_next", "less", "", "next sends that failed for whatever reason"),
+                Measure("cancel_ms", "less", "ms", "from the cancel until the send has ended"),
+                Measure("hangs", "less", "", "sends that had not ended 5 s after the cancel"),
+                Measure("orphans", "less", "", "next requests with an unanswered call"),
+                Measure("partial_left", "told", "", "histories that keep a part of the turn"),
+                Measure("left", "told", "", "what they keep"),
+                Measure("late", "told", "", "turns that were over before the cancel"),
+            ),
+            plotted="cancel_ms",
+            sizes={"cancels": 60},
+            quick={"cancels": 4},
+        ),
+        Work(
+            name="stubborn_tool",
+            title="A tool of one second that ignores cancellation",
+            asks="It swallows what cancels it; the cancel comes 0.2 s after its start. When the tool"
+            " has finished, the next send shows what the model is told of it.",
+            measures=(
+                Measure("return_s", "less", "s", "from the cancel until the send has ended"),
+                Measure("cpu_s", "less", "s", "CPU in the 1.2 s after the cancel"),
+                Measure("false_outcome", "less", "", "the model is told that it did not happen"),
+                Measure("told", "told", "", "what the model is told"),
+                Measure("next_refused", "less", "", "the next request was refused"),
+            ),
+            plotted="return_s",
+        ),
+        Work(
+            name="long_conversation",
+            title="A long conversation",
+            asks="A session in memory that holds 2,000 messages; twenty turns more.",
+            measures=(
+                Measure("build_ms", "less", "ms", "from the send to its request's arrival"),
+                Measure("stall_ms_max", "less", "ms", "longest time the event loop stood still"),
+                Measure("rss_mb", "less", "MB", "memory of the process at the end"),
+                Measure("rss_start_mb", "told", "MB", "memory with the library imported"),
+                Measure("failed", "less", "", "turns that failed"),
+            ),
+            plotted="build_ms",
+            sizes={"messages": 2_000, "turns": 20},
+            quick={"messages": 40, "turns": 3},
+        ),
+        Work(
+            name="compaction",
+            title="Compaction",
+            asks="Sixty turns that each read a file of 2,000 characters, with a window of"
+            f" {SMALL_WINDOW_TOKENS:,} tokens, which is passed about twice over, and the library's"
+            " own compaction. A summary takes the model half a second.",
+            measures=(
+                Measure("valid_after", "more", "", "every turn was answered"),
+                Measure("stall_ms_max", "less", "ms", "longest time the event loop stood still"),
+                Measure(
+                    "requests_for_summaries", "told", "", "requests to the model for summaries"
+                ),
+                Measure("prefix_rewrites", "less", "", "requests that change what was sent before"),
+                Measure("cached_share", "more", "", "tokens that the provider's cache had"),
+                Measure("peak_tokens", "told", "tokens", "the largest request"),
+                Measure("seconds", "less", "s", "for all turns"),
+                Measure("failed", "less", "", "turns that failed"),
+            ),
+            plotted="prefix_rewrites",
+            sizes={"turns": 60},
+            quick={"turns": 4},
+            model="small-window",
+            window_tokens=SMALL_WINDOW_TOKENS,
+        ),
+        Work(
+            name="persistence",
+            title="A durable session, and kill -9",
+            asks="200 turns of one session in the documented durable store; then turns with tools,"
+            " killed with SIGKILL in the middle of one, five times in a fresh folder, and a send"
+            " after each.",
+            measures=(
+                Measure("turns_per_s", "more", "turns/s", "turns a second, one after the other"),
+                Measure("lost_after_kill", "less", "", "turns that were answered and are gone"),
+                Measure("half_after_kill", "less", "", "histories that keep a part of a turn"),
+                Measure("recovers", "more", "of kills", "sends after a kill that were answered"),
+                Measure("failed", "less", "", "turns that failed without a kill"),
+            ),
+            plotted="turns_per_s",
+            sizes={"turns": 200, "kills": 5},
+            quick={"turns": 3, "kills": 1},
+        ),
+        Work(
+            name="thousand_sessions",
+            title="A thousand sessions",
+            asks="One process, one turn on each session, all at once; a reply streams over 0.5 s.",
+            measures=(
+                Measure("seconds", "less", "s", "until all are answered"),
+                Measure("rss_mb", "less", "MB", "memory of the process at the end"),
+                Measure("failed", "less", "", "sessions without their answer"),
+            ),
+            plotted="seconds",
+            sizes={"sessions": 1_000, "limit_s": 120},
+            quick={"sessions": 5, "limit_s": 20},
+        ),
+    )
+}
+"""By name, in the order that they are run and told."""

@@ -1,0 +1,77 @@
+"""What a simulation has reached: every event of the turn machine by the phase it met, and every
+fault by the phase of the turns that it struck."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Reached"]
+
+IDLE = "idle"
+
+
+class Reached:
+    """Counts by name. ``bugs`` are what the sessions logged as faults of their own."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.bugs: list[tuple[str, str]] = []
+        self._phases: dict[str, dict[int, str]] = {}
+
+    def logger(self, is_dead: Callable[[], bool]) -> Any:
+        """A logger for a manager; what the dead say is not heard."""
+        return _Logger(self, is_dead, "")
+
+    def struck(self, what: str, session: str | None = None) -> None:
+        """*what* happens now: to *session*, or to all."""
+        names = list(self._phases) if session is None else [session]
+        phases = [phase for name in names for phase in self._phases.get(name, {}).values()]
+        for phase in phases or [IDLE]:
+            self.counts[f"{what} in {phase}"] += 1
+
+    def moved(self, session: str, turn: int, event: str, phase: str) -> None:
+        """*event* took a turn to *phase*."""
+        phases = self._phases.setdefault(session, {})
+        before = phases.get(turn, "ACCEPTED")
+        self.counts[f"machine: {event} in {before}"] += 1
+        if phase in _ENDED:
+            phases.pop(turn, None)
+        else:
+            phases[turn] = phase
+
+    def ended_lives(self, sessions: list[str]) -> None:
+        """The process that ran these is gone: what they were in the midst of is over."""
+        for session in sessions:
+            self._phases.pop(session, None)
+
+
+_ENDED = ("COMMITTED", "ABORTED", "FAILED", "FENCED", "LOST")
+
+
+class _Logger:
+    """What a session calls of structlog."""
+
+    def __init__(self, reached: Reached, is_dead: Callable[[], bool], session: str) -> None:
+        self._reached = reached
+        self._is_dead = is_dead
+        self._session = session
+
+    def bind(self, *, session: str) -> _Logger:
+        return _Logger(self._reached, self._is_dead, session)
+
+    def info(self, name: str, **fields: Any) -> None:
+        if self._is_dead():
+            return
+        if name == "turn.moved":
+            phase = str(fields["phase"]).upper()
+            self._reached.moved(self._session, fields["turn"], fields["by"], phase)
+        else:
+            self._reached.counts[f"logged: {name}"] += 1
+
+    warning = info
+
+    def error(self, name: str, *, exc_info: BaseException) -> None:
+        if not self._is_dead():
+            self._reached.bugs.append((self._session, f"{name}: {exc_info!r}"))

@@ -1,0 +1,92 @@
+"""One run of an async function on trio, in virtual time, with a schedule that its seed decides."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from llmsession.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import trio
+
+__all__ = ["run_seeded"]
+
+T = TypeVar("T")
+
+BUSY_TURNS = 50
+"""So often the loop may go round without a rest; then time moves, as it would."""
+TURN_S = 100e-6
+
+
+def run_seeded(seed: int, work: Callable[[], Awaitable[T]]) -> T:
+    """What *work* returns or raises. Its tasks are taken in an order that *seed* decides, time
+    moves where all of them wait, and the garbage collector runs only before and after.
+
+    Two runs of one seed are the same, step by step, where *work* has no threads and no I/O, and
+    takes neither times nor random numbers from elsewhere. Raises InvalidInput where trio is not
+    installed.
+    """
+    try:
+        import trio
+        import trio.testing
+    except ImportError as error:
+        told = "a simulation runs on trio: pip install 'llmsession[simulation]'"
+        raise InvalidInput(told) from error
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    with _scheduled_by(seed), _collected_outside():
+        # An exception group of one is what trio makes of an error in a nursery of its own.
+        return trio.run(work, clock=clock, instruments=[_busy_time(clock)])
+
+
+@contextmanager
+def _scheduled_by(seed: int) -> Iterator[None]:
+    # Trio keeps this for Hypothesis: tasks in the order of their birth, shuffled by its `_r`.
+    from trio._core import _run
+
+    module: Any = _run
+    before, state = module._ALLOW_DETERMINISTIC_SCHEDULING, module._r.getstate()
+    module._ALLOW_DETERMINISTIC_SCHEDULING = True
+    module._r.seed(seed)
+    try:
+        yield
+    finally:
+        module._ALLOW_DETERMINISTIC_SCHEDULING = before
+        module._r.setstate(state)
+
+
+@contextmanager
+def _collected_outside() -> Iterator[None]:
+    """A handle that nobody holds is let go when the collector finds it: not at a moment that
+    depends on what ran before."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _busy_time(clock: trio.testing.MockClock) -> trio.abc.Instrument:
+    import trio
+
+    class BusyTime(trio.abc.Instrument):
+        """Moves the clock while the loop never rests: work that swallows its cancellation is
+        asked again on every turn, and would hold a clock that only jumps."""
+
+        def __init__(self) -> None:
+            self._seen = 0.0
+            self._busy = 0
+
+        def before_io_wait(self, timeout: float) -> None:
+            now = clock.current_time()
+            self._busy = self._busy + 1 if now == self._seen else 0
+            if self._busy > BUSY_TURNS:
+                clock.jump(TURN_S)
+            self._seen = clock.current_time()
+
+    return BusyTime()

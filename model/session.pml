@@ -1,0 +1,386 @@
+/* One session, two owners: commit, interrupt, takeover, recovery, background compaction. What is
+ * left out, and why: docs/model.md.
+ *
+ * A step is one atomic action, as an actor decides nothing between two awaits: one item that it
+ * reads is one step. Each names what it stands for; a quick test looks whether that is still there.
+ * A printf is a line of the story that a counterexample is told as. Every run of the model comes to
+ * rest, because its bounds are only ever used up: what is true "in the end" is looked at there.
+ */
+#ifndef SENDS
+#define SENDS 2         /* at most 3: two bits of `ctx` hold the turn of a message */
+#define INTERRUPTS 1    /* at least 1 */
+#define STEPS 1         /* replies that ask for tools */
+#define REWINDS 1
+#define PLANS 1         /* compaction jobs */
+#define TAKEOVERS 1     /* of a session whose owner lives */
+#define CRASHES 1
+#define LOSSES 1        /* appends whose answer is lost, or that are lost themselves */
+#endif
+#ifndef BUG
+#define BUG 0
+#endif
+/* Bugs that can be put in, one at a time: see docs/model.md. */
+#define NO_FENCE 1
+#define PUBLISH_BEFORE_COMMIT 2
+#define FRONTIER_WITHOUT_COMPARE 3
+#define INTERRUPT_AFTER_DECISION 4
+#define MARK_OFF_BY_ONE 5
+#define MARK_WHEN_READ 6
+#define TURN_IDS_REUSED 7
+#define ANSWER_BEFORE_DURABLE 8
+#define NO_RECOVERY 9
+#define CONFLICT_IS_SUCCESS 10
+#define NO_TAGS 11
+#define COMPACT_WHILE_STREAMING 12
+
+#define LOG 20
+#define bit_of(t) (1 << (t))
+#define below(i) ((1 << (i)) - 1)
+#define promise(holds, broken) if :: (holds) :: else -> printf(broken); assert(false) fi
+
+/* A record is 16 * its kind + its turn, or how many messages a compaction covers. */
+#define BEGUN 1         /* turn.accepted of a turn that starts with it */
+#define QUEUED 2        /* turn.accepted */
+#define STARTED 3
+#define CALLS 4         /* tools.requested */
+#define STEP 5          /* step.completed */
+#define COMMITTED 6
+#define ABORTED 7
+#define RESUMED 8
+#define COMPACTED 9
+#define REWOUND 10
+#define rec(kind, of) ((kind) * 16 + (of))
+#define kind_of(r) ((r) / 16)
+#define of(r) ((r) % 16)
+
+/* session/actor.py: Standing */
+#define COLD 0
+#define TAKING 1
+#define RECOVERING 2
+#define LIVE 3
+/* turns/machine.py: Phase */
+#define NONE 0
+#define ACCEPTED 1
+#define BUILDING 2
+#define STREAMING 3
+#define JOURNALING 4
+#define TOOLS 5
+#define STOPPING 6
+#define COMMITTING 7
+#define ABORTING 8
+/* store/protocol.py: AppendResult */
+#define APPENDED 1
+#define CONFLICT 2
+#define LOST 3
+/* session/compactor.py: Compactor */
+#define PLANNING 1
+#define READY 2
+#define PREPARING 3
+#define WRITING 4
+/* session/interrupts.py: PendingInterrupt */
+#define UNREAD 1
+#define PENDING 2
+#define ANSWERED 3
+
+/* The store's row and log, and what the log says, for checking: sets of turns, as bits. */
+byte epoch = 1, head, holder, log[LOG], writer[LOG], accepted, ended, dropped;
+byte stage[INTERRUPTS], whose[INTERRUPTS], mark[INTERRUPTS], waits[INTERRUPTS], aborts[INTERRUPTS];
+byte to_send = SENDS, to_interrupt = INTERRUPTS, to_rewind = REWINDS, steps = STEPS, plans = PLANS,
+     takeovers = TAKEOVERS, crashes = CRASHES, losses = LOSSES;
+hidden byte i, j, k, t, limit, covered;
+
+typedef Fold {          /* session/state.py: SessionState */
+  byte head, last, open, running, gen, ver, covers;
+  byte n, base;         /* messages of the context; those of them that are committed */
+  int ctx;              /* the turn of each */
+  bool calls            /* does the running turn wait for results? */
+};
+typedef Owner {
+  byte standing, epoch, taken;
+  Fold s;
+  byte q[8], qn, sent, answer;                                  /* session/journal.py: Journal */
+  byte ingress, mark, sends, rewinds, promises;                 /* session/mailbox.py: Mailbox */
+  byte cur, phase, runs, waiting, came[4], top, late, ghost;    /* session/turnqueue.py: TurnQueue */
+  byte waiting_change; bool writing_change;                     /* session/changes.py: Changes */
+  byte job, jgen, jver, jn; int jctx                            /* session/compactor.py: Compactor */
+};
+Owner own[2];
+#define me own[o]
+#define S own[o].s
+#define living (me.standing == LIVE)
+#define readable (!me.mark && (me.sends | me.rewinds) && !me.waiting_change && !me.writing_change)
+#define same_ground (S.gen == me.jgen && S.ver == me.jver && me.jn <= S.n \
+                     && (S.ctx & below(2 * me.jn)) == me.jctx)
+#define stands (BUG == FRONTIER_WITHOUT_COMPARE || same_ground)   /* session/compactor.py: Compactor._still_stands */
+/* Is there work, and no living owner in the way? */
+#define wanted ((to_send || accepted != ended) && (holder == o || own[holder].standing == COLD))
+#define each(x, from, to) x = from; do :: x < (to) ->
+#define done(x) x++ :: else -> break od
+
+/* ---- the fold ---- */
+inline say(turn) { S.ctx = S.ctx | ((turn) << (2 * S.n)); S.n++ }
+inline clamp() {        /* compaction/view.py: View.clamped */
+  S.n = S.base; S.ctx = S.ctx & below(2 * S.n);
+  if :: S.covers > S.n -> S.covers = S.n; S.ver++ :: else fi }
+inline fold(r) {        /* session/state.py: SessionState.apply */
+  S.head++;
+  if
+  :: kind_of(r) <= STARTED ->
+     S.open = S.open | bit_of(of(r));
+     if :: BUG != TURN_IDS_REUSED && S.last < of(r) -> S.last = of(r) :: else fi;
+     if :: kind_of(r) != QUEUED -> S.running = of(r); say(of(r)) :: else fi
+  :: kind_of(r) == CALLS || kind_of(r) == STEP -> S.calls = (kind_of(r) == CALLS); say(of(r))
+  :: kind_of(r) == COMMITTED -> say(of(r)); S.base = S.n;
+     S.open = S.open & ~bit_of(of(r)); S.running = 0; S.calls = 0
+  :: kind_of(r) == ABORTED -> S.open = S.open & ~bit_of(of(r));
+     if :: S.running == of(r) -> S.running = 0; S.calls = 0; clamp() :: else fi
+  :: kind_of(r) == COMPACTED -> S.ver++; if :: S.covers < of(r) -> S.covers = of(r) :: else fi
+  :: kind_of(r) == REWOUND -> S.gen++; t = (S.ctx >> (2 * (S.base - 1))) & 3;     /* the last turn goes */
+     do :: S.base && ((S.ctx >> (2 * (S.base - 1))) & 3) == t -> S.base-- :: else -> break od; clamp()
+  :: else
+  fi;
+  promise(S.covers <= S.n, "BROKEN a compaction never covers messages that are gone\n") }
+
+/* ---- the journal ---- */
+inline take_in(r) {     /* session/actor.py: Actor._take_in */
+  j = S.head + 1;
+  promise(j <= head, "BROKEN whatever was published is in the log\n");
+  promise(writer[j] == me.epoch, "BROKEN a fenced owner publishes nothing behind a takeover\n");
+  promise(log[j] == r, "BROKEN what is published is a prefix of the log\n");
+  if
+  :: kind_of(r) == COMPACTED ->
+     promise(same_ground, "BROKEN a compaction applies only on what it was made for\n");
+     promise(me.phase != STREAMING, "BROKEN no compaction is applied while a reply streams\n")
+  :: kind_of(r) == ABORTED && living ->
+     promise(me.came[of(r)] < me.top, "BROKEN an interrupt never aborts a send enqueued after it\n")
+  :: else fi;
+  fold(r) }
+inline write(r) {       /* session/journal.py: Journal.write */
+  me.q[me.qn] = r; me.qn++;
+  if :: BUG == PUBLISH_BEFORE_COMMIT -> take_in(me.q[me.qn - 1]) :: else fi }
+
+/* ---- the turns ---- */
+inline accept(number) { /* session/turnqueue.py: TurnQueue._accept */
+  S.last++; me.came[S.last] = number;
+  printf("owner %d accepts send %d as turn %d\n", o, number, S.last);
+  if :: me.runs == 0 -> me.cur = S.last; me.phase = ACCEPTED; write(rec(BEGUN, S.last))
+     :: else -> me.waiting = me.waiting | bit_of(S.last); write(rec(QUEUED, S.last)) fi;
+  me.runs = me.runs | bit_of(S.last) }
+inline abort(turn) {    /* session/runner.py: TurnRunner._journal_abort */
+  write(rec(ABORTED, turn));
+  if :: turn == me.cur -> me.phase = ABORTING;
+        if :: me.job == PREPARING -> me.job = NONE :: else fi :: else fi }
+inline interrupt_all() {        /* session/turnqueue.py: TurnQueue.interrupt_all */
+  covered = 0;
+  each(t, 1, SENDS + 1)
+    if :: (me.runs & bit_of(t)) && me.came[t] < limit && t != me.cur -> covered = covered | bit_of(t);
+          if :: me.waiting & bit_of(t) -> me.waiting = me.waiting & ~bit_of(t); abort(t) :: else fi
+       :: else fi;
+  done(t);
+  if    /* session/turnqueue.py: TurnQueue._interrupt_run */
+  :: me.cur && me.came[me.cur] < limit && (me.phase != COMMITTING || BUG == INTERRUPT_AFTER_DECISION) ->
+     covered = covered | bit_of(me.cur);
+     if :: me.phase == ACCEPTED || me.phase == COMMITTING -> abort(me.cur)
+        :: me.phase == ABORTING
+        :: else -> me.phase = STOPPING fi
+  :: me.cur && me.came[me.cur] < limit && me.phase == COMMITTING && BUG != INTERRUPT_AFTER_DECISION ->
+     me.late = me.late | bit_of(me.cur); printf("owner %d: it is too late for turn %d\n", o, me.cur)
+  :: else
+  fi }
+inline answer_interrupts() {    /* session/turnqueue.py: TurnQueue._answer_interrupts */
+  each(i, 0, INTERRUPTS)
+    if :: stage[i] == PENDING && whose[i] == o && (waits[i] == 0 || BUG == ANSWER_BEFORE_DURABLE) ->
+          stage[i] = ANSWERED; me.promises--; printf("owner %d answers the interrupt\n", o);
+          promise((aborts[i] & ~dropped) == 0, "BROKEN an interrupt is answered after its record is durable\n");
+          covered = (me.sends & below(mark[i]));
+          each(t, 1, SENDS + 1)
+            if :: (me.runs & ~me.late & bit_of(t)) && me.came[t] < mark[i] -> covered = 1 :: else fi;
+          done(t);
+          promise(covered == 0, "BROKEN an interrupt covers every send before it\n")
+       :: else fi;
+  done(i) }
+inline turn_ended(turn) {       /* session/turnqueue.py: TurnQueue._turn_ended */
+  me.runs = me.runs & ~bit_of(turn);
+  each(i, 0, INTERRUPTS) if :: whose[i] == o -> waits[i] = waits[i] & ~bit_of(turn) :: else fi; done(i);
+  answer_interrupts();
+  if :: turn == me.cur -> me.cur = 0; me.phase = NONE :: else fi;
+  if :: me.cur == 0 && me.waiting ->    /* session/turnqueue.py: TurnQueue._start_next */
+        me.cur = (me.waiting & 2 -> 1 : (me.waiting & 4 -> 2 : 3));
+        me.waiting = me.waiting & ~bit_of(me.cur); me.phase = ACCEPTED; write(rec(STARTED, me.cur))
+     :: else fi }
+
+/* ---- compaction, and changes of the history ---- */
+inline snapshot() { me.jgen = S.gen; me.jver = S.ver; me.jn = S.n; me.jctx = S.ctx }
+inline apply_if_ready() {       /* session/compactor.py: Compactor.apply_if_ready */
+  if
+  :: me.job == READY && stands ->       /* session/compactor.py: Compactor.write */
+     if :: me.job = WRITING; write(rec(COMPACTED, me.jn)) :: me.job = PREPARING; snapshot() fi
+  :: me.job == READY && !stands -> me.job = NONE; printf("owner %d discards the plan\n", o)
+  :: else fi }
+inline make_change() {  /* session/changes.py: Changes._make */
+  me.waiting_change = 0;
+  if :: S.base == 0 -> me.promises--    /* session/changes.py: Changes._check */
+     :: else -> me.writing_change = 1; printf("owner %d rewinds\n", o); write(rec(REWOUND, 0));
+        if :: me.job < WRITING -> me.job = NONE :: else fi   /* session/compactor.py: Compactor.cancel */
+  fi }
+#define may_compact (me.cur == 0 || me.phase == ACCEPTED || me.phase == TOOLS || BUG == COMPACT_WHILE_STREAMING)
+inline after_each() {   /* session/actor.py: Actor._read, session/runner.py: TurnRunner.may_compact */
+  if :: me.waiting_change && me.runs == 0 -> make_change() :: else fi;
+  if :: may_compact && !me.waiting_change && !me.writing_change -> apply_if_ready()
+     :: else fi }
+
+/* ---- what came back from the store ---- */
+inline then_do(r) {
+  if
+  :: kind_of(r) <= STARTED ->
+     if :: kind_of(r) <= QUEUED -> me.promises-- :: else fi;    /* session/turnqueue.py: TurnQueue._answer_send */
+     if :: kind_of(r) != QUEUED && me.phase == ACCEPTED -> me.phase = BUILDING :: else fi   /* session/runner.py: TurnRunner.start */
+  :: kind_of(r) == CALLS || kind_of(r) == STEP ->
+     if :: me.phase == JOURNALING -> me.phase = (kind_of(r) == CALLS -> TOOLS : BUILDING) :: else fi
+  :: kind_of(r) == COMMITTED || kind_of(r) == ABORTED -> turn_ended(of(r))
+  :: kind_of(r) == COMPACTED -> me.job = NONE
+  :: kind_of(r) == REWOUND -> me.writing_change = 0; me.promises--
+  :: else fi }
+inline read_back() {    /* session/actor.py: Actor._written */
+  each(k, 0, me.sent) take_in(me.q[k]); if :: living -> then_do(me.q[k]) :: else fi; done(k);
+  each(k, 0, 8) me.q[k] = (k + me.sent < 8 -> me.q[k + me.sent] : 0); done(k);
+  me.qn = me.qn - me.sent; me.sent = 0; me.answer = 0 }
+inline gone() {         /* session/actor.py: Actor._give_up */
+  me.standing = COLD; me.epoch = 0; me.taken = 0; me.sent = 0; me.answer = 0; me.qn = 0;
+  each(k, 0, 8) me.q[k] = 0; done(k);
+  each(k, 0, 4) me.came[k] = 0; done(k);
+  each(k, 0, INTERRUPTS) if :: stage[k] && whose[k] == o -> stage[k] = ANSWERED; waits[k] = 0 :: else fi; done(k);
+  me.ingress = 0; me.mark = 0; me.sends = 0; me.rewinds = 0; me.promises = 0; me.cur = 0; me.phase = NONE;
+  me.runs = 0; me.waiting = 0; me.top = 0; me.late = 0; me.ghost = 0; me.waiting_change = 0; me.writing_change = 0;
+  me.job = NONE; me.jgen = 0; me.jver = 0; me.jn = 0; me.jctx = 0; S.head = 0; S.last = 0; S.open = 0; S.running = 0;
+  S.n = 0; S.base = 0; S.gen = 0; S.ver = 0; S.covers = 0; S.calls = 0; S.ctx = 0 }
+inline resume() {       /* session/turnqueue.py: TurnQueue.resume */
+  me.standing = LIVE; printf("owner %d is live in epoch %d\n", o, me.epoch);
+  if :: S.running && BUG != NO_RECOVERY -> me.cur = S.running; me.runs = bit_of(me.cur);
+        me.phase = (S.calls -> TOOLS : BUILDING)
+     :: else fi }
+inline in_log() {       /* session/readback.py: is_in_log */
+  covered = (S.head + me.sent <= head);
+  each(k, 0, covered * me.sent)
+    covered = (covered && log[S.head + 1 + k] == me.q[k] && writer[S.head + 1 + k] == me.epoch);
+  done(k) }
+
+/* ---- the store ---- */
+inline put(r) {
+  promise(j == head, "BROKEN no two epochs write one position\n");
+  j++; head = j; log[j] = r; writer[j] = me.epoch;
+  promise(writer[j - 1] <= writer[j], "BROKEN epochs never decrease along the log\n");
+  if
+  :: kind_of(r) <= QUEUED -> promise(!(accepted & bit_of(of(r))), "BROKEN TurnIds are never reused\n");
+     accepted = accepted | bit_of(of(r))
+  :: kind_of(r) == COMMITTED || kind_of(r) == ABORTED ->
+     promise((accepted & ~ended) & bit_of(of(r)), "BROKEN at most one terminal event per accepted turn\n");
+     ended = ended | bit_of(of(r)); if :: kind_of(r) == ABORTED -> dropped = dropped | bit_of(of(r)) :: else fi
+  :: kind_of(r) >= COMPACTED
+  :: else -> promise((accepted & ~ended) & bit_of(of(r)), "BROKEN nothing of a turn comes after its end\n")
+  fi }
+inline append() {       /* store/memory.py: MemoryStore.append, store/sqlite_appends.py: append_all */
+  if
+  :: (epoch != me.epoch || head != S.head) && BUG != NO_FENCE ->
+     me.answer = CONFLICT; printf("the store refuses the batch of owner %d\n", o)
+  :: (epoch == me.epoch && head == S.head) || BUG == NO_FENCE ->
+     j = S.head; each(i, 0, me.sent) put(me.q[i]); done(i);
+     printf("the store has %d records, the last of owner %d in epoch %d\n", head, o, me.epoch);
+     if :: me.answer = APPENDED
+        :: losses -> losses--; me.answer = LOST; printf("the answer is lost\n")
+        :: losses -> losses--; me.answer = CONFLICT; printf("the answer is lost, and it is sent again\n") fi
+  :: losses -> losses--; me.answer = LOST; printf("a batch of owner %d is lost\n", o)
+  fi }
+
+proctype Actor(bit o) {
+end: do
+  :: atomic { me.sent && !me.answer -> append() }
+  :: atomic { living && me.answer == APPENDED -> read_back(); after_each() }
+  :: atomic { living && me.answer == CONFLICT && epoch > me.epoch ->
+       if :: BUG == CONFLICT_IS_SUCCESS -> me.answer = APPENDED
+          :: else -> printf("owner %d has been fenced\n", o); gone() fi }
+  :: atomic { living && me.answer == CONFLICT && epoch == me.epoch ->   /* session/actor.py: Actor._look_for */
+       in_log(); if :: covered -> me.answer = APPENDED :: else -> gone() fi }
+  :: atomic { living && me.answer == LOST -> printf("owner %d goes cold\n", o); gone() }
+  :: atomic { living && me.qn && !me.sent && !me.mark && !readable ->   /* session/journal.py: Journal.flush */
+       me.sent = me.qn }
+  :: atomic { living && me.mark ->                      /* session/actor.py: Actor._interrupt */
+       limit = (BUG == MARK_WHEN_READ -> me.ingress + 1 : me.mark); me.mark = 0;
+       printf("owner %d reads the interrupt\n", o);
+       each(i, 1, limit)                                /* session/mailbox.py: Mailbox.take_work */
+         if :: me.sends & bit_of(i) -> me.sends = me.sends & ~bit_of(i); accept(i) :: else fi;
+       done(i);
+       interrupt_all();
+       each(i, 0, INTERRUPTS)
+         if :: stage[i] == UNREAD && whose[i] == o -> stage[i] = PENDING; waits[i] = covered; aborts[i] = covered
+            :: else fi;
+       done(i);
+       answer_interrupts(); after_each() }
+  :: atomic { living && readable ->                     /* session/actor.py: Actor._command */
+       i = 1; do :: (me.sends | me.rewinds) & bit_of(i) -> break :: else -> i++ od;
+       if :: me.sends & bit_of(i) -> me.sends = me.sends & ~bit_of(i); accept(i)
+          :: else -> me.rewinds = me.rewinds & ~bit_of(i);      /* session/changes.py: Changes.begin */
+             if :: me.runs == 0 -> make_change() :: else -> me.waiting_change = i; limit = i; interrupt_all() fi fi;
+       after_each() }
+  :: atomic { living && me.phase == BUILDING && me.job < PREPARING ->   /* session/runner.py: TurnRunner._build_if_wanted */
+       apply_if_ready();
+       if :: me.job < PREPARING -> me.phase = STREAMING; printf("owner %d asks the model for turn %d\n", o, me.cur)
+          :: else fi }
+  :: atomic { living && me.phase == STREAMING ->        /* session/runner.py: TurnRunner._replied */
+       if :: steps -> steps--; me.phase = JOURNALING; printf("the reply asks for tools\n"); write(rec(CALLS, me.cur))
+          :: me.phase = COMMITTING; printf("the reply is whole: commit turn %d\n", me.cur); write(rec(COMMITTED, me.cur)) fi;
+       after_each() }
+  :: atomic { living && me.phase == TOOLS ->            /* session/runner.py: TurnRunner._journal_step */
+       me.phase = JOURNALING; write(rec(STEP, me.cur)); after_each() }
+  :: atomic { living && me.phase == STOPPING ->         /* session/runner.py: TurnRunner._stopped */
+       if :: me.ghost = me.cur; printf("the work of turn %d does not stop\n", me.cur) :: true fi;
+       abort(me.cur); after_each() }
+  :: atomic { living && me.ghost ->                     /* turns/machine.py: is_late */
+       if :: BUG == NO_TAGS && me.phase == STREAMING -> printf("what turn %d left reports\n", me.ghost);
+             promise(me.ghost == me.cur, "BROKEN nothing of a turn comes after its end\n")
+          :: else fi; me.ghost = 0 }
+  :: atomic { living && me.job == NONE && plans && S.n ->       /* session/compactor.py: Compactor._start */
+       plans--; snapshot(); me.job = PLANNING; printf("owner %d plans on %d messages\n", o, S.n) }
+  :: atomic { living && me.job == PLANNING ->           /* session/compactor.py: Compactor._planned */
+       me.job = READY; printf("the plan is ready\n"); after_each() }
+  :: atomic { living && me.job == PREPARING ->          /* session/compactor.py: Compactor._prepared */
+       if :: stands -> me.job = WRITING; write(rec(COMPACTED, me.jn)) :: else -> me.job = NONE fi; after_each() }
+  :: atomic { me.standing == COLD && (wanted || takeovers) ->   /* store/memory.py: MemoryStore.acquire */
+       if :: wanted :: else -> takeovers-- fi;
+       epoch++; me.epoch = epoch; me.taken = head; holder = o; me.standing = TAKING;
+       printf("owner %d takes the session: epoch %d\n", o, epoch) }
+  :: atomic { me.standing == TAKING ->                  /* session/loading.py: read_state */
+       each(k, 1, head + 1) fold(log[k]); done(k);
+       if :: head != me.taken -> gone()                 /* session/loading.py: Loader.taken */
+          :: else -> limit = 0;                         /* session/recovery.py: recovery_records */
+             if :: S.running && BUG != NO_RECOVERY -> limit = S.running; write(rec(RESUMED, limit)) :: true fi;
+             each(t, 1, SENDS + 1)
+               if :: (S.open & bit_of(t)) && t != limit && BUG != NO_RECOVERY -> write(rec(ABORTED, t)) :: else fi;
+             done(t);
+             if :: me.qn -> me.standing = RECOVERING; me.sent = me.qn :: else -> resume() fi fi }
+  :: atomic { me.standing == RECOVERING && me.answer -> /* session/loading.py: Loader.write */
+       in_log();
+       if :: me.answer == APPENDED || (me.answer == CONFLICT && epoch == me.epoch && covered) -> read_back(); resume()
+          :: else -> gone() fi }
+  /* callers, and the fate of a process */
+  :: atomic { living && to_send ->                      /* session/session.py: LLMSession.send */
+       to_send--; me.promises++; me.ingress++; me.sends = me.sends | bit_of(me.ingress);
+       printf("a caller of owner %d sends: send %d\n", o, me.ingress) }
+  :: atomic { living && to_interrupt ->                 /* session/actor.py: Actor.put_interrupt */
+       to_interrupt--; me.promises++;
+       if :: BUG != MARK_OFF_BY_ONE -> me.ingress++ :: else fi;
+       me.mark = me.ingress; me.top = me.ingress;
+       i = 0; do :: stage[i] -> i++ :: else -> break od;
+       stage[i] = UNREAD; whose[i] = o; mark[i] = me.ingress + (BUG == MARK_OFF_BY_ONE);
+       printf("a caller of owner %d interrupts: mark %d\n", o, me.ingress) }
+  :: atomic { living && to_rewind ->                    /* session/session.py: LLMSession.rewind */
+       to_rewind--; me.promises++; me.ingress++; me.rewinds = me.rewinds | bit_of(me.ingress); me.top = me.ingress;
+       printf("a caller of owner %d rewinds\n", o) }
+  :: atomic { me.standing != COLD && crashes -> crashes--; printf("owner %d is killed\n", o); gone() }
+  od }
+
+proctype Rest() {       /* nothing can happen any more */
+  timeout -> promise(accepted == ended, "BROKEN every accepted turn ends\n");
+  promise(own[0].promises + own[1].promises == 0, "BROKEN every caller is answered\n") }
+
+init { atomic { own[0].standing = LIVE; own[0].epoch = 1; run Actor(0); run Actor(1); run Rest() } }

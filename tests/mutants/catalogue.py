@@ -1,0 +1,41 @@
+"""All mutants, by what they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+
+from .mutant import Mutant
+from .of_commands import COMMANDS, INTERRUPTS, LANES
+from .of_contexts import COMPACTION, PROJECTION
+from .of_owners import OWNERS, STORES
+from .of_receipts import RECEIPTS, SPENDING
+from .of_records import DURABLE, FOLD, SUBSCRIBERS
+from .of_tools import TOOLS
+from .of_turns import BLOCKS, MACHINE, NAMING
+from .of_wire import WIRE
+
+__all__ = ["CATALOGUE", "MUTANTS"]
+
+CATALOGUE: Mapping[str, tuple[Mutant, ...]] = {
+    "What a turn does next": MACHINE,
+    "Which event it is": NAMING,
+    "Blocks, calls and numbers": BLOCKS,
+    "Receipts": RECEIPTS,
+    "The fold of the log": FOLD,
+    "Append, fold, publish, answer": DURABLE,
+    "Interrupts, and what does not stop": INTERRUPTS,
+    "The mailbox, and modes of sending": LANES,
+    "Command ids and refusals": COMMANDS,
+    "Subscribers": SUBSCRIBERS,
+    "Owners and recovery": OWNERS,
+    "Stores": STORES,
+    "Compaction": COMPACTION,
+    "Requests": PROJECTION,
+    "Time, tools, works": TOOLS,
+    "Budgets": SPENDING,
+    "The service": WIRE,
+}
+"""By the titles that they have in docs/testing.md."""
+
+MUTANTS: tuple[Mutant, ...] = tuple(chain.from_iterable(CATALOGUE.values()))
