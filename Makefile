@@ -37,7 +37,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup remake run test test-long check bench live vocabulary lock stubs clean
+.PHONY: help setup remake run test test-long mutants model check bench live vocabulary lock stubs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,13 +54,19 @@ test: setup ## every test but the long ones
 test-long: setup ## the long versions alone
 	@$(BIN)/python -m pytest -m long --timeout 3600 $(ARGS)
 
+mutants: setup ## break the rules one by one, and see which test catches each
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
+model: setup ## check the model of the protocol, and put its bugs in (needs spin and gcc)
+	@$(BIN)/python -m model $(ARGS)
+
 check: setup ## lint, format, strict types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: setup ## the benchmarks, each beside its bare baseline
-	@$(BIN)/python -m benchmarks $(ARGS)
+bench: setup ## the benchmarks beside their bare baselines, then the peers (ARGS=peers: those alone)
+	@$(UV_ENV) $(BIN)/python -m benchmarks $(ARGS)
 
 live: setup ## a smoke test with your key: names its highest cost, and asks
 	@$(BIN)/python examples/live.py $(ARGS)

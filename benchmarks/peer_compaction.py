@@ -40,15 +40,15 @@ async def longest_gap(work: Callable[[], Awaitable[object]]) -> float:
 
 
 async def langchain_gap() -> float:
-    from langchain.agents.middleware import (  # type: ignore[import-not-found]
+    from langchain.agents.middleware import (
         ClearToolUsesEdit,
         ContextEditingMiddleware,
         ModelRequest,
     )
-    from langchain_core.language_models.fake_chat_models import (  # type: ignore[import-not-found]
+    from langchain_core.language_models.fake_chat_models import (
         FakeListChatModel,
     )
-    from langchain_core.messages import (  # type: ignore[import-not-found]
+    from langchain_core.messages import (
         AIMessage,
         HumanMessage,
         ToolMessage,
@@ -79,11 +79,11 @@ async def langchain_gap() -> float:
 
 
 async def strands_gap() -> float:
-    from strands import Agent  # type: ignore[import-not-found]
-    from strands.agent.conversation_manager import (  # type: ignore[import-not-found]
+    from strands import Agent
+    from strands.agent.conversation_manager import (
         SummarizingConversationManager,
     )
-    from strands.models.model import Model  # type: ignore[import-not-found]
+    from strands.models.model import Model
 
     class Slow(Model):  # type: ignore[misc]
         def update_config(self, **_: Any) -> None: ...

@@ -20,8 +20,8 @@ TEXT = "what a model said, " * 14
 
 async def main(dsn: str) -> None:
     # In its own Python alone.
-    from langgraph.checkpoint.base import empty_checkpoint  # type: ignore[import-not-found]
-    from langgraph.checkpoint.postgres.aio import (  # type: ignore[import-not-found]
+    from langgraph.checkpoint.base import empty_checkpoint
+    from langgraph.checkpoint.postgres.aio import (
         AsyncPostgresSaver,
     )
     from psycopg.rows import dict_row  # type: ignore[import-not-found]

@@ -18,7 +18,7 @@ TEXT = "what a model said, " * 14
 
 
 async def main() -> None:
-    from agents import SQLiteSession  # type: ignore[import-not-found]  # in its own Python alone
+    from agents import SQLiteSession  # in its own Python alone
 
     with tempfile.TemporaryDirectory() as folder:
         sessions = [SQLiteSession(f"session {at}", f"{folder}/peer.db") for at in range(SESSIONS)]

@@ -11,13 +11,18 @@
 #define INTERRUPTS 1    /* at least 1 */
 #define STEPS 1         /* replies that ask for tools */
 #define REWINDS 1
+#define CONFIGURES 1    /* changes of model, system or tools: they void the view */
 #define PLANS 1         /* compaction jobs */
 #define TAKEOVERS 1     /* of a session whose owner lives */
 #define CRASHES 1
 #define LOSSES 1        /* appends whose answer is lost, or that are lost themselves */
+#define GHOSTS 1        /* works that go on after their turn */
 #endif
 #ifndef BUG
 #define BUG 0
+#endif
+#ifndef SCRATCH
+#define SCRATCH hidden  /* not part of a state; a search by breadth cannot have that */
 #endif
 /* Bugs that can be put in, one at a time: see docs/model.md. */
 #define NO_FENCE 1
@@ -32,6 +37,7 @@
 #define CONFLICT_IS_SUCCESS 10
 #define NO_TAGS 11
 #define COMPACT_WHILE_STREAMING 12
+#define CONFIGURED_UNSEEN 13
 
 #define LOG 20
 #define bit_of(t) (1 << (t))
@@ -49,6 +55,7 @@
 #define RESUMED 8
 #define COMPACTED 9
 #define REWOUND 10
+#define CONFIGURED 11
 #define rec(kind, of) ((kind) * 16 + (of))
 #define kind_of(r) ((r) / 16)
 #define of(r) ((r) % 16)
@@ -85,9 +92,9 @@
 /* The store's row and log, and what the log says, for checking: sets of turns, as bits. */
 byte epoch = 1, head, holder, log[LOG], writer[LOG], accepted, ended, dropped;
 byte stage[INTERRUPTS], whose[INTERRUPTS], mark[INTERRUPTS], waits[INTERRUPTS], aborts[INTERRUPTS];
-byte to_send = SENDS, to_interrupt = INTERRUPTS, to_rewind = REWINDS, steps = STEPS, plans = PLANS,
-     takeovers = TAKEOVERS, crashes = CRASHES, losses = LOSSES;
-hidden byte i, j, k, t, limit, covered;
+byte to_send = SENDS, to_interrupt = INTERRUPTS, to_rewind = REWINDS, to_configure = CONFIGURES, steps = STEPS, plans = PLANS,
+     takeovers = TAKEOVERS, crashes = CRASHES, losses = LOSSES, ghosts = GHOSTS;
+SCRATCH byte i, j, k, t, limit, covered;
 
 typedef Fold {          /* session/state.py: SessionState */
   byte head, last, open, running, gen, ver, covers;
@@ -101,7 +108,7 @@ typedef Owner {
   byte q[8], qn, sent, answer;                                  /* session/journal.py: Journal */
   byte ingress, mark, sends, rewinds, promises;                 /* session/mailbox.py: Mailbox */
   byte cur, phase, runs, waiting, came[4], top, late, ghost;    /* session/turnqueue.py: TurnQueue */
-  byte waiting_change; bool writing_change;                     /* session/changes.py: Changes */
+  byte waiting_change; bool writing_change, configuring;        /* session/changes.py: Changes, session/settings.py: Settings */
   byte job, jgen, jver, jn; int jctx                            /* session/compactor.py: Compactor */
 };
 Owner own[2];
@@ -109,6 +116,7 @@ Owner own[2];
 #define S own[o].s
 #define living (me.standing == LIVE)
 #define readable (!me.mark && (me.sends | me.rewinds) && !me.waiting_change && !me.writing_change)
+#define unsettled (me.configuring && BUG != CONFIGURED_UNSEEN)
 #define same_ground (S.gen == me.jgen && S.ver == me.jver && me.jn <= S.n \
                      && (S.ctx & below(2 * me.jn)) == me.jctx)
 #define stands (BUG == FRONTIER_WITHOUT_COMPARE || same_ground)   /* session/compactor.py: Compactor._still_stands */
@@ -135,6 +143,7 @@ inline fold(r) {        /* session/state.py: SessionState.apply */
   :: kind_of(r) == ABORTED -> S.open = S.open & ~bit_of(of(r));
      if :: S.running == of(r) -> S.running = 0; S.calls = 0; clamp() :: else fi
   :: kind_of(r) == COMPACTED -> S.ver++; if :: S.covers < of(r) -> S.covers = of(r) :: else fi
+  :: kind_of(r) == CONFIGURED -> S.ver++        /* compaction/view.py: View.voided */
   :: kind_of(r) == REWOUND -> S.gen++; t = (S.ctx >> (2 * (S.base - 1))) & 3;     /* the last turn goes */
      do :: S.base && ((S.ctx >> (2 * (S.base - 1))) & 3) == t -> S.base-- :: else -> break od; clamp()
   :: else
@@ -160,6 +169,7 @@ inline write(r) {       /* session/journal.py: Journal.write */
   if :: BUG == PUBLISH_BEFORE_COMMIT -> take_in(me.q[me.qn - 1]) :: else fi }
 
 /* ---- the turns ---- */
+inline drop_job() { me.job = NONE; me.jgen = 0; me.jver = 0; me.jn = 0; me.jctx = 0 }
 inline accept(number) { /* session/turnqueue.py: TurnQueue._accept */
   S.last++; me.came[S.last] = number;
   printf("owner %d accepts send %d as turn %d\n", o, number, S.last);
@@ -169,7 +179,7 @@ inline accept(number) { /* session/turnqueue.py: TurnQueue._accept */
 inline abort(turn) {    /* session/runner.py: TurnRunner._journal_abort */
   write(rec(ABORTED, turn));
   if :: turn == me.cur -> me.phase = ABORTING;
-        if :: me.job == PREPARING -> me.job = NONE :: else fi :: else fi }
+        if :: me.job == PREPARING -> drop_job() :: else fi :: else fi }
 inline interrupt_all() {        /* session/turnqueue.py: TurnQueue.interrupt_all */
   covered = 0;
   each(t, 1, SENDS + 1)
@@ -196,13 +206,15 @@ inline answer_interrupts() {    /* session/turnqueue.py: TurnQueue._answer_inter
           each(t, 1, SENDS + 1)
             if :: (me.runs & ~me.late & bit_of(t)) && me.came[t] < mark[i] -> covered = 1 :: else fi;
           done(t);
-          promise(covered == 0, "BROKEN an interrupt covers every send before it\n")
+          promise(covered == 0, "BROKEN an interrupt covers every send before it\n");
+          aborts[i] = 0; mark[i] = 0; whose[i] = 0
        :: else fi;
   done(i) }
 inline turn_ended(turn) {       /* session/turnqueue.py: TurnQueue._turn_ended */
   me.runs = me.runs & ~bit_of(turn);
   each(i, 0, INTERRUPTS) if :: whose[i] == o -> waits[i] = waits[i] & ~bit_of(turn) :: else fi; done(i);
   answer_interrupts();
+  me.came[turn] = 0; me.late = me.late & ~bit_of(turn);
   if :: turn == me.cur -> me.cur = 0; me.phase = NONE :: else fi;
   if :: me.cur == 0 && me.waiting ->    /* session/turnqueue.py: TurnQueue._start_next */
         me.cur = (me.waiting & 2 -> 1 : (me.waiting & 4 -> 2 : 3));
@@ -213,20 +225,19 @@ inline turn_ended(turn) {       /* session/turnqueue.py: TurnQueue._turn_ended *
 inline snapshot() { me.jgen = S.gen; me.jver = S.ver; me.jn = S.n; me.jctx = S.ctx }
 inline apply_if_ready() {       /* session/compactor.py: Compactor.apply_if_ready */
   if
-  :: me.job == READY && stands ->       /* session/compactor.py: Compactor.write */
-     if :: me.job = WRITING; write(rec(COMPACTED, me.jn)) :: me.job = PREPARING; snapshot() fi
-  :: me.job == READY && !stands -> me.job = NONE; printf("owner %d discards the plan\n", o)
+  :: me.job == READY && stands -> me.job = PREPARING   /* session/compactor.py: Compactor.write */
+  :: me.job == READY && !stands -> drop_job(); printf("owner %d discards the plan\n", o)
   :: else fi }
 inline make_change() {  /* session/changes.py: Changes._make */
   me.waiting_change = 0;
   if :: S.base == 0 -> me.promises--    /* session/changes.py: Changes._check */
      :: else -> me.writing_change = 1; printf("owner %d rewinds\n", o); write(rec(REWOUND, 0));
-        if :: me.job < WRITING -> me.job = NONE :: else fi   /* session/compactor.py: Compactor.cancel */
+        if :: me.job < WRITING -> drop_job() :: else fi   /* session/compactor.py: Compactor.cancel */
   fi }
 #define may_compact (me.cur == 0 || me.phase == ACCEPTED || me.phase == TOOLS || BUG == COMPACT_WHILE_STREAMING)
 inline after_each() {   /* session/actor.py: Actor._read, session/runner.py: TurnRunner.may_compact */
   if :: me.waiting_change && me.runs == 0 -> make_change() :: else fi;
-  if :: may_compact && !me.waiting_change && !me.writing_change -> apply_if_ready()
+  if :: may_compact && !me.waiting_change && !me.writing_change && !unsettled -> apply_if_ready()
      :: else fi }
 
 /* ---- what came back from the store ---- */
@@ -238,7 +249,8 @@ inline then_do(r) {
   :: kind_of(r) == CALLS || kind_of(r) == STEP ->
      if :: me.phase == JOURNALING -> me.phase = (kind_of(r) == CALLS -> TOOLS : BUILDING) :: else fi
   :: kind_of(r) == COMMITTED || kind_of(r) == ABORTED -> turn_ended(of(r))
-  :: kind_of(r) == COMPACTED -> me.job = NONE
+  :: kind_of(r) == COMPACTED -> drop_job()
+  :: kind_of(r) == CONFIGURED -> me.configuring = 0; me.promises--
   :: kind_of(r) == REWOUND -> me.writing_change = 0; me.promises--
   :: else fi }
 inline read_back() {    /* session/actor.py: Actor._written */
@@ -249,13 +261,24 @@ inline gone() {         /* session/actor.py: Actor._give_up */
   me.standing = COLD; me.epoch = 0; me.taken = 0; me.sent = 0; me.answer = 0; me.qn = 0;
   each(k, 0, 8) me.q[k] = 0; done(k);
   each(k, 0, 4) me.came[k] = 0; done(k);
-  each(k, 0, INTERRUPTS) if :: stage[k] && whose[k] == o -> stage[k] = ANSWERED; waits[k] = 0 :: else fi; done(k);
+  each(k, 0, INTERRUPTS) if :: stage[k] && stage[k] < ANSWERED && whose[k] == o -> stage[k] = ANSWERED; waits[k] = 0; aborts[k] = 0; mark[k] = 0; whose[k] = 0 :: else fi; done(k);
   me.ingress = 0; me.mark = 0; me.sends = 0; me.rewinds = 0; me.promises = 0; me.cur = 0; me.phase = NONE;
-  me.runs = 0; me.waiting = 0; me.top = 0; me.late = 0; me.ghost = 0; me.waiting_change = 0; me.writing_change = 0;
-  me.job = NONE; me.jgen = 0; me.jver = 0; me.jn = 0; me.jctx = 0; S.head = 0; S.last = 0; S.open = 0; S.running = 0;
+  me.runs = 0; me.waiting = 0; me.top = 0; me.late = 0; me.ghost = 0; me.waiting_change = 0; me.writing_change = 0; me.configuring = 0;
+  drop_job(); S.head = 0; S.last = 0; S.open = 0; S.running = 0;
   S.n = 0; S.base = 0; S.gen = 0; S.ver = 0; S.covers = 0; S.calls = 0; S.ctx = 0 }
+inline take(resumes) {  /* session/loading.py: Loader.taken, read_state */
+  each(k, 1, head + 1) fold(log[k]); done(k);
+  if
+  :: head != me.taken -> gone()
+  :: else -> limit = 0;                         /* session/recovery.py: recovery_records */
+     if :: resumes && S.running && BUG != NO_RECOVERY -> limit = S.running; write(rec(RESUMED, limit)) :: else fi;
+     each(t, 1, SENDS + 1)
+       if :: (S.open & bit_of(t)) && t != limit && BUG != NO_RECOVERY -> write(rec(ABORTED, t)) :: else fi;
+     done(t);
+     if :: me.qn -> me.standing = RECOVERING; me.sent = me.qn :: else -> resume() fi
+  fi }
 inline resume() {       /* session/turnqueue.py: TurnQueue.resume */
-  me.standing = LIVE; printf("owner %d is live in epoch %d\n", o, me.epoch);
+  me.standing = LIVE; me.taken = 0; printf("owner %d is live in epoch %d\n", o, me.epoch);
   if :: S.running && BUG != NO_RECOVERY -> me.cur = S.running; me.runs = bit_of(me.cur);
         me.phase = (S.calls -> TOOLS : BUILDING)
      :: else fi }
@@ -281,30 +304,31 @@ inline put(r) {
   fi }
 inline append() {       /* store/memory.py: MemoryStore.append, store/sqlite_appends.py: append_all */
   if
-  :: (epoch != me.epoch || head != S.head) && BUG != NO_FENCE ->
-     me.answer = CONFLICT; printf("the store refuses the batch of owner %d\n", o)
   :: (epoch == me.epoch && head == S.head) || BUG == NO_FENCE ->
      j = S.head; each(i, 0, me.sent) put(me.q[i]); done(i);
      printf("the store has %d records, the last of owner %d in epoch %d\n", head, o, me.epoch);
-     if :: me.answer = APPENDED
-        :: losses -> losses--; me.answer = LOST; printf("the answer is lost\n")
-        :: losses -> losses--; me.answer = CONFLICT; printf("the answer is lost, and it is sent again\n") fi
-  :: losses -> losses--; me.answer = LOST; printf("a batch of owner %d is lost\n", o)
+     me.answer = APPENDED
+  :: else -> me.answer = CONFLICT; printf("the store refuses the batch of owner %d\n", o)
   fi }
 
 proctype Actor(bit o) {
 end: do
-  :: atomic { me.sent && !me.answer -> append() }
-  :: atomic { living && me.answer == APPENDED -> read_back(); after_each() }
-  :: atomic { living && me.answer == CONFLICT && epoch > me.epoch ->
+  /* the store, and the way of its answer */
+  :: d_step { me.sent && !me.answer -> append() }
+  :: d_step { me.sent && !me.answer && losses -> losses--; me.answer = LOST; printf("a batch of owner %d is lost\n", o) }
+  :: d_step { me.answer == APPENDED && losses -> losses--; me.answer = LOST; printf("the answer is lost\n") }
+  :: d_step { me.answer == APPENDED && losses -> losses--; me.answer = CONFLICT; printf("the answer is lost; asked again, it was\n") }
+  /* what came back */
+  :: d_step { living && me.answer == APPENDED -> read_back(); after_each() }
+  :: d_step { living && me.answer == CONFLICT && epoch > me.epoch ->
        if :: BUG == CONFLICT_IS_SUCCESS -> me.answer = APPENDED
           :: else -> printf("owner %d has been fenced\n", o); gone() fi }
-  :: atomic { living && me.answer == CONFLICT && epoch == me.epoch ->   /* session/actor.py: Actor._look_for */
+  :: d_step { living && me.answer == CONFLICT && epoch == me.epoch ->   /* session/actor.py: Actor._look_for */
        in_log(); if :: covered -> me.answer = APPENDED :: else -> gone() fi }
-  :: atomic { living && me.answer == LOST -> printf("owner %d goes cold\n", o); gone() }
-  :: atomic { living && me.qn && !me.sent && !me.mark && !readable ->   /* session/journal.py: Journal.flush */
+  :: d_step { living && me.answer == LOST -> printf("owner %d goes cold\n", o); gone() }
+  :: d_step { living && me.qn && !me.sent && !me.mark && !readable ->   /* session/journal.py: Journal.flush */
        me.sent = me.qn }
-  :: atomic { living && me.mark ->                      /* session/actor.py: Actor._interrupt */
+  :: d_step { living && me.mark ->                      /* session/actor.py: Actor._interrupt */
        limit = (BUG == MARK_WHEN_READ -> me.ingress + 1 : me.mark); me.mark = 0;
        printf("owner %d reads the interrupt\n", o);
        each(i, 1, limit)                                /* session/mailbox.py: Mailbox.take_work */
@@ -316,67 +340,65 @@ end: do
             :: else fi;
        done(i);
        answer_interrupts(); after_each() }
-  :: atomic { living && readable ->                     /* session/actor.py: Actor._command */
+  :: d_step { living && readable ->                     /* session/actor.py: Actor._command */
        i = 1; do :: (me.sends | me.rewinds) & bit_of(i) -> break :: else -> i++ od;
        if :: me.sends & bit_of(i) -> me.sends = me.sends & ~bit_of(i); accept(i)
           :: else -> me.rewinds = me.rewinds & ~bit_of(i);      /* session/changes.py: Changes.begin */
              if :: me.runs == 0 -> make_change() :: else -> me.waiting_change = i; limit = i; interrupt_all() fi fi;
        after_each() }
-  :: atomic { living && me.phase == BUILDING && me.job < PREPARING ->   /* session/runner.py: TurnRunner._build_if_wanted */
+  :: d_step { living && to_configure && me.cur == 0 && readable == 0 && !me.mark && !me.writing_change ->  /* session/settings.py: Settings.configure */
+       to_configure--; me.promises++; me.configuring = 1; printf("owner %d gets another system text\n", o);
+       write(rec(CONFIGURED, 0)); if :: me.job == PREPARING && unsettled -> drop_job() :: else fi; after_each() }
+  :: d_step { living && me.phase == BUILDING && me.job < PREPARING ->   /* session/runner.py: TurnRunner._build_if_wanted */
        apply_if_ready();
        if :: me.job < PREPARING -> me.phase = STREAMING; printf("owner %d asks the model for turn %d\n", o, me.cur)
           :: else fi }
-  :: atomic { living && me.phase == STREAMING ->        /* session/runner.py: TurnRunner._replied */
-       if :: steps -> steps--; me.phase = JOURNALING; printf("the reply asks for tools\n"); write(rec(CALLS, me.cur))
-          :: me.phase = COMMITTING; printf("the reply is whole: commit turn %d\n", me.cur); write(rec(COMMITTED, me.cur)) fi;
-       after_each() }
-  :: atomic { living && me.phase == TOOLS ->            /* session/runner.py: TurnRunner._journal_step */
+  :: d_step { living && me.phase == STREAMING ->        /* session/runner.py: TurnRunner._replied */
+       me.phase = COMMITTING; printf("the reply is whole: commit turn %d\n", me.cur);
+       write(rec(COMMITTED, me.cur)); after_each() }
+  :: d_step { living && me.phase == STREAMING && steps ->       /* session/runner.py: TurnRunner._journal_calls */
+       steps--; me.phase = JOURNALING; printf("the reply asks for tools\n"); write(rec(CALLS, me.cur)); after_each() }
+  :: d_step { living && me.phase == TOOLS ->            /* session/runner.py: TurnRunner._journal_step */
        me.phase = JOURNALING; write(rec(STEP, me.cur)); after_each() }
-  :: atomic { living && me.phase == STOPPING ->         /* session/runner.py: TurnRunner._stopped */
-       if :: me.ghost = me.cur; printf("the work of turn %d does not stop\n", me.cur) :: true fi;
+  :: d_step { living && me.phase == STOPPING ->         /* session/runner.py: TurnRunner._stopped */
        abort(me.cur); after_each() }
-  :: atomic { living && me.ghost ->                     /* turns/machine.py: is_late */
+  :: d_step { living && me.phase == STOPPING && ghosts ->    /* session/runworks.py: RunWorks.stop */
+       ghosts--; me.ghost = me.cur; printf("the work of turn %d does not stop\n", me.cur); abort(me.cur); after_each() }
+  :: d_step { living && me.ghost ->                     /* turns/machine.py: is_late */
        if :: BUG == NO_TAGS && me.phase == STREAMING -> printf("what turn %d left reports\n", me.ghost);
              promise(me.ghost == me.cur, "BROKEN nothing of a turn comes after its end\n")
           :: else fi; me.ghost = 0 }
-  :: atomic { living && me.job == NONE && plans && S.n ->       /* session/compactor.py: Compactor._start */
+  :: d_step { living && me.job == NONE && plans && S.n ->       /* session/compactor.py: Compactor._start */
        plans--; snapshot(); me.job = PLANNING; printf("owner %d plans on %d messages\n", o, S.n) }
-  :: atomic { living && me.job == PLANNING ->           /* session/compactor.py: Compactor._planned */
+  :: d_step { living && me.job == PLANNING ->           /* session/compactor.py: Compactor._planned */
        me.job = READY; printf("the plan is ready\n"); after_each() }
-  :: atomic { living && me.job == PREPARING ->          /* session/compactor.py: Compactor._prepared */
-       if :: stands -> me.job = WRITING; write(rec(COMPACTED, me.jn)) :: else -> me.job = NONE fi; after_each() }
-  :: atomic { me.standing == COLD && (wanted || takeovers) ->   /* store/memory.py: MemoryStore.acquire */
+  :: d_step { living && me.job == PREPARING ->          /* session/compactor.py: Compactor._prepared */
+       if :: stands -> me.job = WRITING; write(rec(COMPACTED, me.jn)) :: else -> drop_job() fi; after_each() }
+  :: d_step { me.standing == COLD && (wanted || takeovers) ->   /* store/memory.py: MemoryStore.acquire */
        if :: wanted :: else -> takeovers-- fi;
        epoch++; me.epoch = epoch; me.taken = head; holder = o; me.standing = TAKING;
        printf("owner %d takes the session: epoch %d\n", o, epoch) }
-  :: atomic { me.standing == TAKING ->                  /* session/loading.py: read_state */
-       each(k, 1, head + 1) fold(log[k]); done(k);
-       if :: head != me.taken -> gone()                 /* session/loading.py: Loader.taken */
-          :: else -> limit = 0;                         /* session/recovery.py: recovery_records */
-             if :: S.running && BUG != NO_RECOVERY -> limit = S.running; write(rec(RESUMED, limit)) :: true fi;
-             each(t, 1, SENDS + 1)
-               if :: (S.open & bit_of(t)) && t != limit && BUG != NO_RECOVERY -> write(rec(ABORTED, t)) :: else fi;
-             done(t);
-             if :: me.qn -> me.standing = RECOVERING; me.sent = me.qn :: else -> resume() fi fi }
-  :: atomic { me.standing == RECOVERING && me.answer -> /* session/loading.py: Loader.write */
+  :: d_step { me.standing == TAKING -> take(false) }
+  :: d_step { me.standing == TAKING && accepted != ended -> take(true) }
+  :: d_step { me.standing == RECOVERING && me.answer -> /* session/loading.py: Loader.write */
        in_log();
        if :: me.answer == APPENDED || (me.answer == CONFLICT && epoch == me.epoch && covered) -> read_back(); resume()
           :: else -> gone() fi }
   /* callers, and the fate of a process */
-  :: atomic { living && to_send ->                      /* session/session.py: LLMSession.send */
+  :: d_step { living && to_send ->                      /* session/session.py: LLMSession.send */
        to_send--; me.promises++; me.ingress++; me.sends = me.sends | bit_of(me.ingress);
        printf("a caller of owner %d sends: send %d\n", o, me.ingress) }
-  :: atomic { living && to_interrupt ->                 /* session/actor.py: Actor.put_interrupt */
+  :: d_step { living && to_interrupt ->                 /* session/actor.py: Actor.put_interrupt */
        to_interrupt--; me.promises++;
        if :: BUG != MARK_OFF_BY_ONE -> me.ingress++ :: else fi;
        me.mark = me.ingress; me.top = me.ingress;
        i = 0; do :: stage[i] -> i++ :: else -> break od;
        stage[i] = UNREAD; whose[i] = o; mark[i] = me.ingress + (BUG == MARK_OFF_BY_ONE);
        printf("a caller of owner %d interrupts: mark %d\n", o, me.ingress) }
-  :: atomic { living && to_rewind ->                    /* session/session.py: LLMSession.rewind */
+  :: d_step { living && to_rewind ->                    /* session/session.py: LLMSession.rewind */
        to_rewind--; me.promises++; me.ingress++; me.rewinds = me.rewinds | bit_of(me.ingress); me.top = me.ingress;
        printf("a caller of owner %d rewinds\n", o) }
-  :: atomic { me.standing != COLD && crashes -> crashes--; printf("owner %d is killed\n", o); gone() }
+  :: d_step { me.standing != COLD && crashes -> crashes--; printf("owner %d is killed\n", o); gone() }
   od }
 
 proctype Rest() {       /* nothing can happen any more */
@@ -384,3 +406,10 @@ proctype Rest() {       /* nothing can happen any more */
   promise(own[0].promises + own[1].promises == 0, "BROKEN every caller is answered\n") }
 
 init { atomic { own[0].standing = LIVE; own[0].epoch = 1; run Actor(0); run Actor(1); run Rest() } }
+
+#ifdef LTL
+ltl the_first_turn_ends { [] ((accepted & 2) -> <> (ended & 2)) }
+ltl the_second_turn_ends { [] ((accepted & 4) -> <> (ended & 4)) }
+ltl every_caller_is_answered { [] <> (own[0].promises + own[1].promises == 0) }
+ltl nothing_is_published_before_it_is_written { [] (own[0].s.head <= head && own[1].s.head <= head) }
+#endif

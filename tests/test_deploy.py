@@ -74,7 +74,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
         UNIT.read_text("utf-8").replace("/opt/llmsession/bin/llmsession", sys.executable)
     )
     done = subprocess.run(
-        [systemd, "verify", copy], capture_output=True, text=True, timeout=50, check=False
+        [systemd, "verify", copy], capture_output=True, text=True, timeout=150, check=False
     )
     assert [line for line in done.stderr.splitlines() if UNIT.name in line] == []
 
@@ -98,6 +98,9 @@ def test_the_container_runs_serve_not_as_root_and_looks_whether_it_lives() -> No
     assert (python, flag) == ("python", "-c")
     compile(code, "HEALTHCHECK", "exec")
     assert "/livez" in code
+    # podman's own format leaves health checks out without a word.
+    first, _, _ = CONTAINERFILE.read_text("utf-8").partition("\n")
+    assert "build --format docker" in first
 
 
 def test_both_start_with_a_configuration_that_loads_and_fits() -> None:
@@ -123,7 +126,9 @@ def test_the_container_is_built_from_what_is_there() -> None:
             assert all((ROOT / name).exists() for name in rest.split()[:-1])
     (build,) = (rest for word, rest in instructions() if "pip install" in rest)
     (extras,) = re.findall(r'"/src\[([a-z,]+)\]"', build)
-    assert set(extras.split(",")) <= set(pyproject["project"]["optional-dependencies"])
+    every = set(pyproject["project"]["optional-dependencies"])
+    # Nobody installs more into an image; recorded requests are no business of a service.
+    assert set(extras.split(",")) == every - {"cassettes"}
 
 
 def test_the_pins_of_the_container_are_those_of_the_lock(tmp_path: Path) -> None:
@@ -131,7 +136,7 @@ def test_the_pins_of_the_container_are_those_of_the_lock(tmp_path: Path) -> None
     command = build.split("&&")[0].replace("/src/pins.txt", str(tmp_path / "pins"))
     lock = (ROOT / "requirements.lock").read_text("utf-8")
     command = command.replace("/src/requirements.lock", str(ROOT / "requirements.lock"))
-    subprocess.run(["sh", "-c", command], check=True, timeout=20)
+    subprocess.run(["sh", "-c", command], check=True, timeout=100)
     pins = (tmp_path / "pins").read_text().splitlines()
     assert len(pins) == sum(line[:1].isalpha() for line in lock.splitlines())
     assert all(str(Requirement(pin).specifier).startswith("==") for pin in pins)

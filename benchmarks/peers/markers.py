@@ -22,7 +22,7 @@ from llmsession.testing.strict_received import Received
 
 from .adapters.common import WORDS
 
-__all__ = ["REPLY_WORDS", "SUMMARY_S", "marked_text", "reply_to", "tag_of", "texts_of"]
+__all__ = ["REPLY_WORDS", "SUMMARY_S", "is_marked", "marked_text", "reply_to", "tag_of", "texts_of"]
 
 SUMMARY_S = 0.5
 SUMMARY_WORDS = 120
@@ -48,7 +48,12 @@ def marked_text(message: Any) -> str | None:
     if message.get("role") != "user":
         return None
     texts = [text.strip() for text in texts_of(message.get("content"))]
-    return texts[-1] if texts and _MARKER.match(texts[-1]) else None
+    return texts[-1] if texts and is_marked(texts[-1]) else None
+
+
+def is_marked(text: str) -> bool:
+    """Does *text* begin with a marker?"""
+    return _MARKER.match(text.strip()) is not None
 
 
 def tag_of(text: str) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
-from .markers import REPLY_WORDS, marked_text, tag_of, texts_of
+from .markers import REPLY_WORDS, is_marked, marked_text, tag_of, texts_of
 from .model_server import Asked
 
 __all__ = ["Act", "acts_of", "asked_tag", "measured_by_server", "read_kill"]
@@ -45,22 +46,21 @@ def _acts(message: Any) -> Iterable[Act]:
     if role == "tool":
         yield Act("result", text=" ".join(texts_of(content)), key=message.get("tool_call_id", ""))
     elif role == "user":
-        yield from _user_acts(message, content)
+        yield from _user_acts(content)
     elif role == "assistant":
         yield from _assistant_acts(message, content)
 
 
-def _user_acts(message: Any, content: Any) -> Iterable[Act]:
+def _user_acts(content: Any) -> Iterable[Act]:
     for part in content if isinstance(content, list) else ():
         if isinstance(part, dict) and part.get("type") == "tool_result":
             text = " ".join(texts_of(part.get("content")))
             yield Act("result", text=text, key=part.get("tool_use_id", ""))
-    marked = marked_text(message)
-    for text in texts_of(content):
-        if marked is None or text.strip() != marked:
+    for text in texts_of(content):  # some libraries join what was said in a row
+        if not is_marked(text):
             yield Act("text", text=text)
-    if marked is not None:
-        said, _, more = marked.partition("\n")
+            continue
+        said, _, more = text.strip().partition("\n")
         yield Act("user", tag_of(said), said)
         if more.strip():  # what a library says beside what the user said
             yield Act("text", text=more)
@@ -125,14 +125,15 @@ def _two_sends(log: Sequence[Asked]) -> dict[str, Any]:
     said = {act.tag for act in acts if act.kind == "user"}
     answered = {act.tag for act in acts if act.kind == "answer"}
     order = [act.tag for act in acts]
-    changes = sum(one != other for one, other in zip(order, order[1:], strict=False))
+    changes = sum(one != other for one, other in pairwise(order))
     # A user's message that stands directly before the other's is mixed with it, too.
-    open_user = [act.kind for act in acts]
-    pairs = zip(open_user, open_user[1:], strict=False)
+    kinds = [act.kind for act in acts]
+    pairs = pairwise(kinds)
     mixed = changes > 1 or ("user", "user") in pairs
     refused = [asked for asked in log if asked.status != 200]
     return {
         "kept": len(said & answered),
+        "unmixed": 0 if mixed else len(said & answered),
         "interleaved": mixed,
         "history_valid": last is not None and not refused,
     }
@@ -204,13 +205,22 @@ def _long_conversation(log: Sequence[Asked], said: dict[str, Any]) -> dict[str, 
     return {"build_ms": build}
 
 
+def _unmarked(value: Any) -> Any:
+    """*value* without the marks of what shall be cached: they move, and nothing is said by them."""
+    if isinstance(value, list):
+        return [_unmarked(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _unmarked(item) for name, item in value.items() if name != "cache_control"}
+    return value
+
+
 def _compaction(log: Sequence[Asked], said: dict[str, Any]) -> dict[str, Any]:
     log = [asked for asked in log if asked_tag(asked) != "warm"]
     turns = [asked for asked in log if asked_tag(asked) is not None and asked.status == 200]
     others = [asked for asked in log if asked_tag(asked) is None]
     rewrites = sum(
-        after.messages[: len(before.messages)] != before.messages
-        for before, after in zip(turns, turns[1:], strict=False)
+        _unmarked(after.messages[: len(before.messages)]) != _unmarked(before.messages)
+        for before, after in pairwise(turns)
     )
     whole = sum(asked.prompt_tokens for asked in turns)
     return {

@@ -53,7 +53,7 @@ def run_work(
     """Run *work* with *peer* in *python*. Nothing is raised for what a peer does."""
     sizes = work.sizes if sizes is None else sizes
     with tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True) as scratch:
-        run = _Run(peer, python, work, seed, sizes, Path(scratch))
+        run = _Run(peer, python, work, seed=seed, sizes=sizes, scratch=Path(scratch))
         ended, log = run.once({})
         if "unsupported" in ended:
             return Ran(unsupported=ended["unsupported"])
@@ -70,7 +70,14 @@ class _Run:
     """One work of one peer; its scratch folder."""
 
     def __init__(
-        self, peer: Peer, python: str, work: Work, seed: int, sizes: dict[str, int], scratch: Path
+        self,
+        peer: Peer,
+        python: str,
+        work: Work,
+        *,
+        seed: int,
+        sizes: dict[str, int],
+        scratch: Path,
     ) -> None:
         self._peer, self._python, self._work = peer, python, work
         self._seed, self._sizes, self._scratch = seed, sizes, scratch

@@ -50,6 +50,9 @@ export class Client {
     } else if (type === "lagged" || type === "ended") {
       this.feeds.get(message.subscription)?.tell(message);
       this.feeds.delete(message.subscription);
+    } else if (type === "error" && id === undefined && !message.retryable) {
+      this.closed = true; // the connection's: a wrong token will not be right the next time
+      for (const { reject } of this.asked.values()) reject(Object.assign(new Error(message.message), message));
     } else if (type === "reply" || type === "error") {
       const asked = this.asked.get(id);
       this.asked.delete(id);

@@ -105,7 +105,9 @@ async def _rows_of(sessions: ManagerInterface, search: Search) -> list[SessionRo
 
 def _cells(row: SessionRow) -> tuple[str, ...]:
     labels = " ".join(f"{name}={value}" for name, value in sorted(row.labels.items()))
-    holder = f"pid {row.owner.pid}" if row.owner and not _is_dead(row.owner) else ""
+    holder = ""
+    if row.owner and not _is_dead(row.owner):  # a tenant is told no process
+        holder = f"pid {row.owner.pid}" if row.owner.pid else row.owner.name
     return row.session, str(row.head), _moment(row.touched_at), labels, holder, row.parent or ""
 
 
@@ -173,7 +175,8 @@ async def _read(store: Store, session: str) -> tuple[SessionRow, SessionState]:
     return await store.row(session), await read_state(store, session)
 
 
-def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
+def _described(row: SessionRow) -> tuple[str, ...]:
+    """What the store says of a session."""
     cells = _cells(row)
     told = [
         f"session {row.session}" + (f", fork of {row.parent}" if row.parent else ""),
@@ -183,8 +186,12 @@ def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
         told.append(f"  labels {cells[3]}")
     if cells[4]:
         told.append(f"  held by {cells[4]}")
+    return tuple(told)
+
+
+def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
     return Shown(
-        headlines=tuple(told),
+        headlines=_described(row),
         usage=usage_of(state, prices),
         messages=state.context_messages(),
         history=len(state.history),
@@ -200,10 +207,7 @@ async def _read_there(sessions: ManagerInterface, session: str) -> Shown:
     opened = await sessions.open(session)
     status = await opened.read_status()
     return Shown(
-        headlines=(
-            f"session {opened.id}",
-            f"  {status.seq} records, epoch {status.epoch}",
-        ),
+        headlines=_described(await sessions.row(opened.id)),
         usage=await opened.read_usage(),
         messages=await opened.read_conversation(include_open=True),
         history=status.messages,

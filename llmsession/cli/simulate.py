@@ -51,6 +51,7 @@ def _figures(report: SimulationReport) -> dict[str, Any]:
         "seconds": round(report.seconds, 3),
         "virtual_seconds": round(report.virtual_s, 3),
         "reached": dict(sorted(report.reached.items())),
+        "unreached": list(report.unreached),
         "failures": [
             {
                 "seed": failure.story.seed,
@@ -72,6 +73,10 @@ def _print_table(report: SimulationReport) -> None:
     print("reached:")
     for name, times in figures["reached"].items():
         print(f"  {name:<48} {times:>8,}")
+    if report.unreached:
+        print("never reached, so nothing is said of it:")
+        for name in report.unreached:
+            print(f"  {name}")
 
 
 def _print_failure(failure: Failure) -> None:

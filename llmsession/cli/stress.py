@@ -13,8 +13,8 @@ import typer
 
 from llmsession.errors import InvalidInput
 from llmsession.testing.record import encode_lines
-from llmsession.testing.stress import StressPlan, StressReport, run_stress
 from llmsession.testing.simulation import SimulationPlan
+from llmsession.testing.stress import StressPlan, StressReport, run_stress
 from llmsession.testing.stress_clients import run_stress_at
 
 from .asking import confirm
@@ -79,7 +79,7 @@ def stress(
     if record is not None:
         record.open("wb").close()  # a place that cannot be written to is said before the work
     chosen = {"turns": turns, "interrupts": interrupts, "seconds": seconds}
-    given = {name: value for name, value in chosen.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     if simulate:
         unfit = [*given, *(["connect"] if service is not None else [])]
         if unfit:
@@ -99,8 +99,9 @@ def stress(
     else:
         plan = plan.checked()
         if not yes:
+            most = plan.sessions * plan.turns
             question = (
-                f"the models of {service.address} answer up to {plan.sessions * plan.turns:,} turns, and may"
+                f"the models of {service.address} answer up to {most:,} turns, and may"
                 " charge for it: go on?"
             )
             confirm(question, "nothing was asked; --yes does not ask")

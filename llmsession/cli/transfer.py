@@ -16,7 +16,7 @@ from llmsession.providers import ReplayProvider
 from llmsession.session.config import SessionConfig
 from llmsession.session.exporting import conversation_of
 from llmsession.session.manager import SessionManager
-from llmsession.store import SessionRow, Store
+from llmsession.store import Store
 from llmsession.testing.recorded_turns import recorded_tools
 from llmsession.transcripts import FORMATS, Conversation, Files, read, write
 from llmsession.transport.interface import ManagerInterface
@@ -54,6 +54,9 @@ def import_files(
         str | None,
         typer.Option(metavar="NAME", help="The sessions' model; else the last one recorded."),
     ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose they are, at a service.")
+    ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Take what can be read of a broken file.")
     ] = False,
@@ -67,7 +70,9 @@ def import_files(
     with its line, unless --partial. Imported once: a session whose id is taken is refused.
     """
     found = [one for path in paths for one in _read(path, format, partial)]
-    sessions = using_store(store, key_file, lambda opened: _take_in(opened, found, model), new=True)
+    sessions = using_store(
+        store, key_file, lambda opened: _take_in(opened, found, model, tenant), new=True
+    )
     for session, conversation in zip(sessions, found, strict=True):
         _tell(session, conversation, as_json)
 
@@ -102,7 +107,7 @@ def _told_apart(read: Iterable[Conversation], files: Files) -> list[Conversation
 
 
 async def _take_in(
-    store: Store, conversations: Sequence[Conversation], model: str | None
+    store: Store, conversations: Sequence[Conversation], model: str | None, tenant: str | None
 ) -> tuple[str, ...]:
     def config_for(conversation: Conversation) -> SessionConfig:
         said = [message.model for message in conversation.messages if message.model]
@@ -114,7 +119,7 @@ async def _take_in(
 
     # Nobody is asked anything: the sessions are only made.
     async with SessionManager(provider=ReplayProvider(()), store=store) as manager:
-        return await manager.import_conversations(conversations, config_for)
+        return await manager.import_conversations(conversations, config_for, tenant=tenant)
 
 
 def _tell(session: str, conversation: Conversation, as_json: bool) -> None:
@@ -161,8 +166,7 @@ def export_sessions(
 ) -> None:
     """Write sessions as files of our own format or another system's. Takes nothing.
 
-    A file that is there already is not overwritten. Of a service come the conversation, its system
-    text and its labels; what an import knew beside them is only in the store.
+    A file that is there already is not overwritten.
     """
     if to not in _WRITABLE:
         raise InvalidInput(
@@ -206,24 +210,10 @@ async def _conversations(store: Store, sessions: list[str] | None) -> list[Conve
 async def _conversations_there(
     there: ManagerInterface, sessions: list[str] | None
 ) -> list[Conversation]:
-    rows: list[SessionRow] = []
-    while page := await there.list(after=rows[-1].session if rows else "", limit=500):
-        rows += page
-    known = {row.session: row for row in rows}
-    if not rows and not sessions:
+    names = list(sessions or ())
+    if not sessions:
+        while page := await there.list(after=names[-1] if names else "", limit=500):
+            names += [row.session for row in page]
+    if not names:
         raise InvalidInput("there is no session at the service")
-    found = []
-    for name in sessions or known:
-        opened = await there.open(name)
-        row = known.get(opened.id)
-        found.append(
-            Conversation(
-                id=opened.id,
-                format="own",
-                messages=await opened.read_conversation(),
-                labels=row.labels if row else {},
-                parent=(row.parent or "") if row else "",
-                system=(await opened.read_context()).system or "",
-            )
-        )
-    return found
+    return [await there.export_conversation(name) for name in names]

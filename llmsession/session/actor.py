@@ -85,7 +85,7 @@ class Actor:
             world=world,
         )
         self.book = CommandBook(state)
-        self.settings = Settings(self.core, self.book, self._reconfigured)
+        self.settings = Settings(self.core, self.book, self._reconfiguring, self._reconfigured)
         self.turns = TurnQueue(self.core, self.book.forget, self.settings.apply_waiting)
         self.changes = Changes(
             self.core,
@@ -104,6 +104,10 @@ class Actor:
         self._serving = False
         self._close: c.Close | None = None
         self._error: SessionError | None = None
+
+    def _reconfiguring(self) -> None:
+        # What is being made ready was found out under the view of before.
+        self.turns.runner.compactor.turn_goes()
 
     def _reconfigured(self) -> None:
         self.turns.runner.reconsider()
@@ -260,8 +264,8 @@ class Actor:
             item()
         self.changes.go_on()
         runner = self.turns.runner
-        # A change that is on its way makes another history: what waits is for that one.
-        if runner.may_compact() and self.changes.is_idle:
+        # A change that is on its way makes another history or view: what waits is for that one.
+        if runner.may_compact() and self.changes.is_idle and self.settings.is_idle:
             runner.compactor.apply_if_ready()
 
     # Commands.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -23,6 +23,7 @@ from .core import profile_of
 from .cuts import messages_through
 from .forking import Branch
 from .importing import Imported, check_sendable, import_turns, source_of, usable_labels
+from .labels import checked_tenant, namespace_of, new_session_id, with_tenant
 
 if TYPE_CHECKING:
     from .manager import SessionManager
@@ -32,6 +33,10 @@ __all__ = ["ConfigFor", "take_in", "take_in_all"]
 ConfigFor: TypeAlias = SessionConfig | Callable[[Conversation], SessionConfig]
 """The configuration of what is imported: one for all, or chosen for each conversation."""
 
+OWN = "own"
+"""Our own format: its files give each conversation its session's id."""
+MADE_ID_CHARS = 12
+"""Of the digest in the id of a history without one: enough that no two are alike."""
 INLINE_BYTES = 64 * 1024
 """Up to here a conversation takes less to prepare than the hop to a thread."""
 
@@ -64,17 +69,24 @@ async def take_in(
     *,
     session_id: str | None = None,
     labels: Mapping[str, str] | None = None,
+    tenant: str | None = None,
 ) -> Actor:
     """*conversation* as a new session. Raises as ``SessionManager.import_conversation``."""
     _check_kind(conversation)
+    tenant = None if tenant is None else checked_tenant(tenant)
     if session_id is None:
-        session_id = _own_id(conversation)
-    actor, _ = await _taken(manager, conversation, config, checked_session_id(session_id), labels)
+        session_id = _own_id(conversation, tenant)
+    session = checked_session_id(session_id)
+    actor, _ = await _taken(manager, conversation, config, session, labels=labels, tenant=tenant)
     return actor
 
 
 async def take_in_all(
-    manager: SessionManager, conversations: Sequence[Conversation], config_for: ConfigFor
+    manager: SessionManager,
+    conversations: Sequence[Conversation],
+    config_for: ConfigFor,
+    *,
+    tenant: str | None = None,
 ) -> tuple[str, ...]:
     """Each of *conversations* as a new session, all or none; their ids, in the same order.
 
@@ -82,15 +94,16 @@ async def take_in_all(
     """
     for conversation in conversations:
         _check_kind(conversation)
+    tenant = None if tenant is None else checked_tenant(tenant)
     taken: dict[int, _Taken] = {}
     try:
         for at in _parents_first(conversations):
             conversation = conversations[at]
             config = config_for(conversation) if callable(config_for) else config_for
             shared = _shared(conversation, taken.values())
-            session = _own_id(conversation)
+            session = _own_id(conversation, tenant)
             actor, imported = await _taken(
-                manager, conversation, config, session, None, shared=shared
+                manager, conversation, config, session, tenant=tenant, shared=shared
             )
             numbers = {**(shared.parent.numbers if shared else {}), **imported.numbers}
             ends = dict(actor.state.committed_at)
@@ -111,12 +124,24 @@ def _check_kind(conversation: object) -> None:
         raise InvalidInput(told)
 
 
-def _own_id(conversation: Conversation) -> str:
-    """The conversation's own id, if a session can have it: so nothing is imported twice."""
+def _own_id(conversation: Conversation, tenant: str | None) -> str:
+    """The conversation's own id, if a session of *tenant* can have it: so nothing is imported
+    twice. One that its file gave none, and its reader the format's name, is told by what was
+    said."""
+    name = conversation.id
+    if name == conversation.format != OWN:
+        name = f"{name}-{_digest(conversation)}"
     try:
-        return checked_session_id(conversation.id)
+        return checked_session_id((namespace_of(tenant) if tenant is not None else "") + name)
     except InvalidInput:
-        return uuid.uuid4().hex
+        return new_session_id(tenant)
+
+
+def _digest(conversation: Conversation) -> str:
+    said = hashlib.sha256()
+    for message in conversation.messages:
+        said.update(message.role.encode() + hashlib.sha256(bytes(message.body)).digest())
+    return said.hexdigest()[:MADE_ID_CHARS]
 
 
 def _parents_first(conversations: Sequence[Conversation]) -> list[int]:
@@ -155,11 +180,12 @@ async def _taken(
     conversation: Conversation,
     config: SessionConfig,
     session: str,
-    labels: Mapping[str, str] | None,
     *,
+    labels: Mapping[str, str] | None = None,
+    tenant: str | None,
     shared: _Shared | None = None,
 ) -> tuple[Actor, Imported]:
-    config, stored = manager.checked(config)
+    config, stored = manager.checked(config, tenant)
     profile = profile_of(manager.provider, config)
     before = shared.messages if shared else ()
 
@@ -181,6 +207,7 @@ async def _taken(
     else:
         imported = await anyio.to_thread.run_sync(prepare, abandon_on_cancel=True)
     own, left_out = usable_labels(conversation) if labels is None else (checked_labels(labels), ())
+    own = with_tenant(own, tenant)
     source = source_of(conversation, imported, *left_out)
     if shared is None:
         created = r.SessionCreated(session=session, config=stored, labels=own, source=source)

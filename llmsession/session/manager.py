@@ -21,6 +21,7 @@ from llmsession.errors import (
     SessionClosed,
     SessionError,
     SessionExists,
+    SessionNotFound,
 )
 from llmsession.providers.protocol import Provider
 from llmsession.store.memory import MemoryStore
@@ -276,15 +277,18 @@ class SessionManager:
         *,
         session_id: str | None = None,
         labels: Mapping[str, str] | None = None,
+        tenant: str | None = None,
     ) -> LLMSession:
         """*conversation*, read from a file for example, as a new session that goes on from it.
 
         Without *session_id* it gets the conversation's own id, so that nothing is imported twice,
-        and without *labels* those of the conversation. Messages keep their ids, turns their
-        numbers, where none is there twice. What a provider would refuse is put right: calls and
-        results are paired, turns that begin with the assistant get a neutral message in front.
-        Each such repair and each note of the reader is a line of the log's ``source``, which has
-        what else the conversation holds. Signed thinking is kept and not sent again.
+        and without *labels* those of the conversation. With *tenant* it belongs to that one, as in
+        ``create``: its own id then stands behind the tenant's name and a slash. Messages keep
+        their ids, turns their numbers, where none is there twice. What a provider would refuse is
+        put right: calls and results are paired, turns that begin with the assistant get a neutral
+        message in front. Each such repair and each note of the reader is a line of the log's
+        ``source``, which has what else the conversation holds. Signed thinking is kept and not
+        sent again.
 
         Raises InvalidInput (also for what no repair makes valid, naming the rule), InvalidConfig
         (also without tools, if it holds calls), SessionExists, StoreError.
@@ -292,20 +296,27 @@ class SessionManager:
         self._check_accepting()
         return LLMSession(
             self,
-            await take_in(self, conversation, config, session_id=session_id, labels=labels),
+            await take_in(
+                self, conversation, config, session_id=session_id, labels=labels, tenant=tenant
+            ),
         )
 
     async def import_conversations(
-        self, conversations: Sequence[Conversation], config_for: ConfigFor
+        self,
+        conversations: Sequence[Conversation],
+        config_for: ConfigFor,
+        *,
+        tenant: str | None = None,
     ) -> tuple[str, ...]:
         """Each of *conversations* as a session, cold; their ids, in the same order.
 
-        *config_for* is the configuration of all, or is called with each. A conversation whose
+        *config_for* is the configuration of all, or is called with each; *tenant* is whose they
+        all are. A conversation whose
         ``parent`` is among them, with the same first turns, becomes a fork of that one's session.
         Raises as ``import_conversation``; then none of them is left.
         """
         self._check_accepting()
-        return await take_in_all(self, conversations, config_for)
+        return await take_in_all(self, conversations, config_for, tenant=tenant)
 
     async def export_conversation(self, session_id: str) -> Conversation:
         """A session's history, live or cold, as a conversation: see ``conversation_of``."""
@@ -347,6 +358,14 @@ class SessionManager:
         """
         wanted = checked_search(search)
         return await begun_rows(self.store, after=after, limit=limit, search=wanted)
+
+    async def row(self, session_id: str) -> SessionRow:
+        """The session as the store lists it. Acquires nothing. Raises SessionNotFound,
+        StoreError."""
+        found = await self.store.row(session_id)
+        if not found.head:  # as in ``list``: it never existed
+            raise SessionNotFound(session_id)
+        return found
 
     async def delete(self, session_id: str) -> None:
         """Close the session if it is live here, and delete it for good.

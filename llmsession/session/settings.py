@@ -20,13 +20,26 @@ __all__ = ["Settings"]
 
 class Settings:
     """Takes the configuration commands of one session, and keeps those that come too early.
-    *changed* is called when a change is durable."""
+    *changing* is called when a change goes into the log, *changed* when it is durable."""
 
-    def __init__(self, core: Core, book: CommandBook, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        book: CommandBook,
+        changing: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
         self._core = core
         self._book = book
+        self._changing = changing
         self._changed = changed
         self._waiting: list[c.Configure] = []
+        self._writing = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """No change is on its way into the log. One that is makes another view."""
+        return not self._writing
 
     def configure(self, command: c.Configure, *, now: bool) -> None:
         """Change the configuration now, or else when the running turn has ended.
@@ -51,9 +64,12 @@ class Settings:
         answer = self._book.answer(command)
 
         def configured() -> None:
+            self._writing -= 1
             answer()
             self._changed()
 
+        self._writing += 1
+        self._changing()
         self._core.journal.write(record, configured)
 
     def _shows_otherwise(self, config: SessionConfig) -> bool:

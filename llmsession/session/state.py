@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 
 from llmsession.compaction.plan import plan_of
-from llmsession.compaction.provider_blocks import summary_in
+from llmsession.compaction.provider_blocks import COMPACTION, summary_in
 from llmsession.compaction.view import View
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
@@ -28,6 +29,8 @@ __all__ = ["OpenTurn", "SessionState", "fold"]
 
 
 _NOTHING_USED = Usage()
+# ``summary_in`` copies a body to look into it, which was a sixth of a fold.
+_MAY_SUMMARISE = re.compile(rf'"{COMPACTION}"'.encode()).search
 
 
 class OpenTurn(msgspec.Struct):
@@ -469,12 +472,16 @@ class SessionState:
         if usage is not None:
             turn.usage = turn.usage + usage
             turn.requests += (r.ModelRequest(spoken.model, usage),)
+        sampled = usage if spoken.context is None else spoken.context
+        is_sized = sampled is not None and sampled.prompt_tokens > 0
+        may_summarise = _MAY_SUMMARISE(body) is not None
+        if not is_sized and not may_summarise:
+            return
         count = len(self._history) + len(self._late or ()) + len(turn.staged)
-        summary = summary_in(body, count - 1)
+        summary = summary_in(body, count - 1) if may_summarise else None
         if summary is not None:
             self.view = self.view.with_provider_summary(summary)
-        sampled = usage if spoken.context is None else spoken.context
-        if sampled is not None and sampled.prompt_tokens:
+        if sampled is not None and is_sized:
             self.reported = Reported(count, sampled, at, cleared_tokens(spoken.edits))
         elif summary is not None:
             self._unreport()

@@ -24,7 +24,7 @@ class Sweeper:
         self._evict = evict
         self._set = False
         self._unheld = False
-        """A handle was collected in another thread: who comes next sets the timer."""
+        """A handle was collected where no timer can be set: who comes next sets it."""
         self._stopped = True
 
     def begin(self, timers: Timers, works: Works) -> None:
@@ -43,7 +43,10 @@ class Sweeper:
         if threading.get_ident() != self._thread:
             self._unheld = True  # timers are the loop's
         elif actor.pins == 0 and actor.standing == "live":
-            self.later()
+            try:
+                self.later()
+            except RuntimeError:  # in a callback of the loop, between its tasks
+                self._unheld = True
 
     def came(self) -> None:
         """A session came to life."""
@@ -53,8 +56,8 @@ class Sweeper:
     def later(self) -> None:
         """Look for sessions to evict, in a while."""
         if not self._stopped and not self._set:
-            self._set, self._unheld = True, False
             self._timers.after(self._idle_s, self._look)
+            self._set, self._unheld = True, False
 
     def _some_unheld(self) -> bool:
         return any(actor.pins == 0 for actor in self._live.values())

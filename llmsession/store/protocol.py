@@ -102,7 +102,7 @@ def _between(at: float, after: float | None, before: float | None) -> bool:
     return (after is None or after <= at) and (before is None or at < before)
 
 
-class StoredRecord(msgspec.Struct, frozen=True):
+class StoredRecord(msgspec.Struct, frozen=True, gc=False):
     """One record as it was appended, byte for byte, and the epoch that wrote it."""
 
     seq: int

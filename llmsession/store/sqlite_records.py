@@ -118,7 +118,7 @@ class Records:
         if len(found) <= upto - first:
             return None
         # As many as there are places, so each is at its own.
-        return [StoredRecord(seq, *row) for seq, row in enumerate(found, first)]
+        return [StoredRecord(seq, epoch, body) for seq, (epoch, body) in enumerate(found, first)]
 
     def body(self, row: KeptRecord) -> bytes:
         """The body that was kept as *row*. Raises Unreadable."""

@@ -2,7 +2,8 @@
 
 In: a script of replies, a store to check. Out: a provider that plays the script and misbehaves
 on demand, a store that fails on demand, the contract that every store keeps, the replay of
-recorded conversations through real sessions, and stress with a checker of what was recorded.
+recorded conversations through real sessions, stress with a checker of what was recorded, and
+simulation, where a seed decides everything.
 Absent: pytest; the contract is plain asserts in async methods.
 """
 
@@ -19,6 +20,9 @@ from .drive import (
 from .faults import FaultyStore
 from .record import Recording, decode_lines, encode_lines
 from .scripted import ScriptedProvider, ScriptedReply, block, call, never, say, think
+from .sim_run import Cast, run_story
+from .sim_story import Story, story_of
+from .simulation import SimulationPlan, SimulationReport, simulate
 from .store_contract import StoreContract
 from .stress import StressPlan, StressReport, run_stress
 from .strict_faultbook import RandomFaults
@@ -30,6 +34,7 @@ from .strict_received import Received
 __all__ = [
     "INVARIANTS",
     "Breach",
+    "Cast",
     "DriveOptions",
     "DriveReport",
     "Driven",
@@ -40,7 +45,10 @@ __all__ = [
     "Recording",
     "ScriptedProvider",
     "ScriptedReply",
+    "SimulationPlan",
+    "SimulationReport",
     "StoreContract",
+    "Story",
     "StressPlan",
     "StressReport",
     "StrictServer",
@@ -53,8 +61,11 @@ __all__ = [
     "never",
     "normalised",
     "replay_conversation",
+    "run_story",
     "run_stress",
     "same_history",
     "say",
+    "simulate",
+    "story_of",
     "think",
 ]

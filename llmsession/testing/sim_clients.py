@@ -16,6 +16,7 @@ from llmsession.errors import (
     SessionError,
     SessionInUse,
     SessionMoved,
+    SessionNotFound,
     StoreError,
 )
 from llmsession.session.config import SessionConfig, ToolResult
@@ -77,6 +78,8 @@ class SimSession:
                 handle = await life.within(partial(life.opened, self.name, takeover=takes))
             except SessionInUse:
                 await self._find_home()
+            except SessionNotFound:  # made, and taken back before it had a record
+                return None
             except (StoreError, SessionClosed, SessionMoved):
                 pass
             else:
@@ -291,7 +294,9 @@ class SimSession:
     async def _perform(self, act: Change, handle: LLMSession, how: dict[str, Any]) -> None:
         turns = list(dict.fromkeys(message.turn for message in handle.conversation()))
         picked = turns[min(len(turns) - 1, int(act.pick * len(turns)))] if turns else 0
-        said = {name: how.get(name) for name in ("when_busy", "command_id") if name in how}
+        said: dict[str, Any] = {
+            name: how.get(name) for name in ("when_busy", "command_id") if name in how
+        }
         match act.kind:
             case "compact":
                 how.pop("command_id", None)
@@ -356,7 +361,8 @@ class SimSession:
         found = await self.reach()
         self.is_over = True
         if found is None:
-            self._world.found(13, "after the storm nobody can open it", self.name)
+            if self._world.disk.head(self.name):
+                self._world.found(13, "after the storm nobody can open it", self.name)
             return
         life, handle = found
         self._read(life, handle)
@@ -403,7 +409,9 @@ class SimSession:
                     if at_most is not None and len(seen) >= at_most:
                         break
                 else:
-                    ending = "closed" if self.is_over else "vanished"
+                    # What a zombie's subscribers do not hear of, nobody can tell them.
+                    whole = self.is_over and life.owns(self.name)
+                    ending = "closed" if whole else "vanished"
             except SessionError:
                 ending = "vanished"
             finally:

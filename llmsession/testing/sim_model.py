@@ -15,17 +15,12 @@ from llmsession.turns.request import Profile, Request, StepTag
 from .scripted import ScriptedReply, say
 from .stress_model import Model, stress_tools, words
 
-__all__ = ["CALM", "SimModel", "counted_tools", "session_of"]
+__all__ = ["CALM", "SimModel", "counted_tools"]
 
 CALM = "#calm"
 """The end of a token: it is answered at once, without a fault."""
 _OURS = ("quick", "failing", "slow", "stubborn", "recall", "unknown")
 """Without the one that runs in a thread."""
-
-
-def session_of(request: Request) -> str:
-    """The session that *request* is of: the first word of its system prompt."""
-    return (request.system or "").partition(" ")[0]
 
 
 class SimModel:
@@ -50,7 +45,7 @@ class SimModel:
             return self._summary(request)
         if self._token(session, tag.turn).endswith(CALM):
             return say("it is calm again")
-        return self._model(request, tag)
+        return self._model.answer(session, request, tag)
 
     def _summary(self, request: Request) -> ScriptedReply:
         random = Random(f"{self._seed}/summary/{len(request.encode())}")

@@ -19,6 +19,7 @@ from llmsession.session.config import Tool
 from llmsession.session.manager import SessionManager
 from llmsession.session.outcome import Closed
 from llmsession.session.session import LLMSession
+from llmsession.turns.records import ModelRequest, Record
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
@@ -26,7 +27,7 @@ from .record import Ended, Found
 from .recorder import Recorder
 from .scripted import ScriptedProvider, ScriptedReply
 from .sim_disk import DiskLink, SimDisk
-from .sim_model import SimModel, session_of
+from .sim_model import SimModel
 from .sim_reached import Reached
 
 __all__ = ["Life", "Process", "World"]
@@ -78,6 +79,7 @@ class Life:
         self.handles: dict[str, LLMSession] = {}
         self._world = world
         self._scope = anyio.CancelScope()
+        self._asking = _Asking()
         # In the order in which they began to wait: the world is the same each time.
         self._waiting: dict[anyio.CancelScope, None] = {}
         self._begun = anyio.Event()
@@ -102,6 +104,7 @@ class Life:
                     idle_s=IDLE_S,
                     logger=world.reached.logger(lambda: self.is_dead),
                     environ={},
+                    observers=[self._asking],
                 ) as self.manager:
                     self._begun.set()
                     await self._end.wait()
@@ -118,11 +121,16 @@ class Life:
 
     def _reply(self, request: Request, tag: StepTag) -> ScriptedReply:
         world = self._world
-        session = session_of(request)
+        session = self._asking.session_of(request)
         # What a fenced owner still asks is nobody's turn any more.
-        if tag.turn and session in self.link.epochs and world.disk.epoch(session) == self.link.epochs[session]:
+        if tag.turn and self.owns(session):
             world.recorder.requested(session, request, tag, seq=world.disk.head(session))
         return world.model(session, request, tag)
+
+    def owns(self, session: str) -> bool:
+        """Does it have *session*, by what is on the disk?"""
+        epoch = self.link.epochs.get(session)
+        return epoch is not None and epoch == self._world.disk.epoch(session)
 
     def note_end(self, closed: Closed) -> None:
         """Write down what was said where a session was closed, and what did run then."""
@@ -178,6 +186,31 @@ class Life:
             if not self.is_dead:
                 self.handles[session] = handle
         return handle
+
+
+class _Asking:
+    """Which session a request is of. A fork has its parent's words, until it is told others."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[int, tuple[Request, str]] = {}
+
+    def session_of(self, request: Request) -> str:
+        """The session; "" for a request beside all turns."""
+        _, session = self._sessions.get(id(request), (request, ""))
+        return session
+
+    def requested(self, session: str, turn: int, request: Request, **_: int) -> None:
+        """Told before the provider is."""
+        # The request is kept, so that no other one gets its address.
+        self._sessions[id(request)] = (request, session)
+
+    def recorded(self, session: str, record: Record) -> None: ...
+
+    def began(self, session: str, turn: int) -> None: ...
+
+    def ended(self, session: str, turn: int, spent: ModelRequest, **_: str | None) -> None: ...
+
+    def charged(self, session: str, spent: ModelRequest, cost_nano_usd: int | None) -> None: ...
 
 
 class _LinkedProvider:
@@ -253,4 +286,3 @@ class Process:
         link.flows = anyio.Event()
         await anyio.sleep(seconds)
         link.flows.set()
-

@@ -7,7 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Reached"]
+import anyio
+
+from llmsession.turns.machine import ENDED, TRANSITIONS
+
+__all__ = ["Reached", "unreached"]
 
 IDLE = "idle"
 
@@ -19,6 +23,7 @@ class Reached:
         self.counts: Counter[str] = Counter()
         self.bugs: list[tuple[str, str]] = []
         self._phases: dict[str, dict[int, str]] = {}
+        self._waiting: dict[tuple[str, str], anyio.Event] = {}
 
     def logger(self, is_dead: Callable[[], bool]) -> Any:
         """A logger for a manager; what the dead say is not heard."""
@@ -36,10 +41,18 @@ class Reached:
         phases = self._phases.setdefault(session, {})
         before = phases.get(turn, "ACCEPTED")
         self.counts[f"machine: {event} in {before}"] += 1
+        for key in ((phase, session), (phase, "")):
+            waiting = self._waiting.pop(key, None)
+            if waiting is not None:
+                waiting.set()
         if phase in _ENDED:
             phases.pop(turn, None)
         else:
             phases[turn] = phase
+
+    async def entered(self, phase: str, session: str = "") -> None:
+        """Until a turn of *session*, or of any, comes to be in *phase*."""
+        await self._waiting.setdefault((phase, session), anyio.Event()).wait()
 
     def ended_lives(self, sessions: list[str]) -> None:
         """The process that ran these is gone: what they were in the midst of is over."""
@@ -47,7 +60,7 @@ class Reached:
             self._phases.pop(session, None)
 
 
-_ENDED = ("COMMITTED", "ABORTED", "FAILED", "FENCED", "LOST")
+_ENDED = frozenset(phase.name for phase in ENDED)
 
 
 class _Logger:
@@ -75,3 +88,13 @@ class _Logger:
     def error(self, name: str, *, exc_info: BaseException) -> None:
         if not self._is_dead():
             self._reached.bugs.append((self._session, f"{name}: {exc_info!r}"))
+
+
+def unreached(counts: Counter[str]) -> tuple[str, ...]:
+    """The cells of the turn machine's table that no story came to, as they would be named."""
+    cells = [
+        f"machine: {event.__name__} in {phase.name}"
+        for phase, row in TRANSITIONS.items()
+        for event in row
+    ]
+    return tuple(sorted(cell for cell in cells if cell not in counts))

@@ -4,7 +4,8 @@ made up. Everything in it is decided by the story."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -35,9 +36,11 @@ MARGIN_S = 0.05
 """What an interrupt may take beside its grace: two or three writes, or the way back from cold."""
 MOST_WAITS = 3
 """How often what the story keeps back may stand in one interrupt's way."""
-STORM_S = 300.0
+STORM_S = 60.0
 """Virtual seconds in which every command of a story has to be answered."""
-CALM_S = 120.0
+MOST_PATIENT_S = 0.5
+"""Virtual seconds that an act waits for its phase; then it happens all the same."""
+CALM_S = 60.0
 PROCESSES = 2
 
 
@@ -138,7 +141,7 @@ class _Run:
         async with anyio.create_task_group() as listening:
             for session in self._sessions:
                 listening.start_soon(session.follow)
-                listening.start_soon(lambda s=session: s.follow(vanishing=True))
+                listening.start_soon(partial(session.follow, vanishing=True))
                 listening.start_soon(session.answer_calls)
             await self._storm()
             await self._calm(listening)
@@ -158,21 +161,32 @@ class _Run:
     async def _calm(self, listening: TaskGroup) -> None:
         self.disk.calm()
         with anyio.move_on_after(CALM_S) as scope:
-            sessions = [
-                each for session in self._sessions for each in (session, *session.forks)
-            ]
+            sessions = [each for session in self._sessions for each in (session, *session.forks)]
             async with anyio.create_task_group() as group:
                 for session in sessions:
                     group.start_soon(session.calm)
-            for session in sessions:
+            for session in [*sessions, *await self._unknown(sessions)]:
                 await session.finish()
         if scope.cancelled_caught:
             self._world.found(13, "the storm is over, and somebody still waits")
         # Who listens is told of the end, and reads what there is.
         listening.cancel_scope.deadline = anyio.current_time() + CALM_S
 
+    async def _unknown(self, known: Sequence[SimSession]) -> list[SimSession]:
+        """Sessions that somebody made and was not told of, as forks whose answer was lost."""
+        names = {session.name for session in known}
+        return [
+            SimSession(self._world, self._processes, row.session, 0, f"{self._story.seed}")
+            for row in await self.disk.truth.rows()
+            if row.session not in names
+        ]
+
     async def _act(self, act: Act, group: TaskGroup) -> None:
         reached = self.reached
+        if act.phase is not None:
+            at = getattr(act, "session", None)
+            with anyio.move_on_after(MOST_PATIENT_S):
+                await reached.entered(act.phase, "" if at is None else f"s{at}")
         match act:
             case Send(session=at):
                 reached.struck(f"send {act.when_busy}", f"s{at}")

@@ -8,6 +8,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from llmsession.session.config import WhenBusy
+
 __all__ = [
     "Act",
     "Change",
@@ -39,9 +41,16 @@ answered; written, and then refused because it is there; a reading fails; all ta
 
 
 class ActBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="act"):
-    """Something that happens ``at`` so many seconds after the beginning."""
+    """Something that happens ``at`` so many seconds after the beginning; with a ``phase``, when a
+    turn comes to be in it after that: of the session that it is about, else of any."""
 
     at: float
+    phase: str | None = None
+
+    @property
+    def moment(self) -> str:
+        """When it happens, for a reader."""
+        return f"{self.at:6.3f} s  " + (f"once {self.phase}, " if self.phase else "")
 
 
 class Send(ActBase, frozen=True, tag="send"):
@@ -49,7 +58,7 @@ class Send(ActBase, frozen=True, tag="send"):
 
     session: int
     number: int
-    when_busy: Literal["queue", "reject", "interrupt", "steer"] = "queue"
+    when_busy: WhenBusy = "queue"
     heard: Heard = "once"
     chars: int = 20
 
@@ -165,7 +174,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}, {self.sessions} sessions, 2 processes"]
-        return "\n".join([*lines, *(f"{act.at:6.3f} s  {act}" for act in self.acts)])
+        return "\n".join([*lines, *(f"{act.moment}{act}" for act in self.acts)])
 
     @property
     def worst_wait_s(self) -> float:
@@ -183,6 +192,10 @@ SPAN_S = 1.2
 _CHANGES: tuple[ChangeKind, ...] = (
     "compact", "compact", "compact", "clear", "purge", "rewind", "rewind", "forget", "fork",
     "configure", "label", "summaries", "set_summary", "cancel_compaction",
+)  # fmt: skip
+_MODES: tuple[WhenBusy, ...] = ("queue",) * 5 + ("steer", "steer", "interrupt", "reject")
+_PHASES = (
+    "BUILDING", "STREAMING", "JOURNALING", "TOOLS", "STOPPING", "COMMITTING", "ABORTING", "FAILING",
 )  # fmt: skip
 _DISK: tuple[DiskFault, ...] = ("fail", "lose", "lose", "void", "echo", "unread", "slow")
 
@@ -204,7 +217,7 @@ def _life_of(random: Random, session: int) -> list[Act]:
     at = 0.0
     for number in range(random.randint(3, 8)):
         at += random.choice((0.0, 0.001, 0.02, 0.1, 0.3))
-        when_busy = random.choice(("queue",) * 5 + ("steer", "steer", "interrupt", "reject"))
+        when_busy = random.choice(_MODES)
         acts.append(
             Send(
                 at=round(at, 4), session=session, number=number, when_busy=when_busy,
@@ -219,6 +232,7 @@ def _life_of(random: Random, session: int) -> list[Act]:
                 target=random.choice(("all", "all", "running", "newest", "unknown")),
                 policy=random.choice((None, "drop_turn", "keep_steps", "keep_text")),
                 heard=_any_heard(random),
+                phase=_any_phase(random, 0.5),
             )
         )
     for _ in range(random.randint(0, 4)):
@@ -230,6 +244,7 @@ def _life_of(random: Random, session: int) -> list[Act]:
                 pick=round(random.random(), 3),
                 when_busy=random.choice(("reject", "interrupt")),
                 heard=_any_heard(random),
+                phase=_any_phase(random, 0.3),
             )
         )
     return acts
@@ -237,23 +252,29 @@ def _life_of(random: Random, session: int) -> list[Act]:
 
 def _fault(random: Random, sessions: int) -> Act:
     at, session, process = _moment(random), random.randrange(sessions), random.randrange(2)
-    kind = random.random()
+    kind, phase = random.random(), _any_phase(random, 0.6)
     if kind < 0.3:
-        return Kill(at=at, process=process, down_s=random.choice((0.0, 0.02, 0.3)))
+        return Kill(at=at, process=process, down_s=random.choice((0.0, 0.02, 0.3)), phase=phase)
     if kind < 0.45:
         seconds, taken = random.choice((0.05, 0.3, 1.0)), random.random() < 0.7
-        return Freeze(at=at, process=process, seconds=seconds, taken=taken)
+        return Freeze(at=at, process=process, seconds=seconds, taken=taken, phase=phase)
     if kind < 0.8:
-        return Disk(at=at, kind=random.choice(_DISK), seconds=random.choice((0.05, 0.3)))
+        seconds = random.choice((0.05, 0.3))
+        return Disk(at=at, kind=random.choice(_DISK), seconds=seconds, phase=phase)
     if kind < 0.85:
         return Clock(at=at, seconds=random.choice((-3600.0, -1.0, 1.0, 3600.0)))
     if kind < 0.95:
-        return Move(at=at, session=session, how=random.choice(("close", "take")))
+        how: Literal["close", "take"] = random.choice(("close", "take"))
+        return Move(at=at, session=session, how=how, phase=phase)
     return LetGo(at=at, session=session)
 
 
 def _moment(random: Random) -> float:
     return round(random.uniform(0, SPAN_S), 4)
+
+
+def _any_phase(random: Random, share: float) -> str | None:
+    return random.choice(_PHASES) if random.random() < share else None
 
 
 def _any_heard(random: Random) -> Heard:

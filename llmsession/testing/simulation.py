@@ -12,6 +12,7 @@ import msgspec
 from llmsession.errors import InvalidInput
 
 from .breach import Breach
+from .sim_reached import unreached
 from .sim_run import Cast, SimRun, run_story
 from .sim_story import Act, Freeze, Interrupt, Kill, Send, Story, story_of
 
@@ -66,6 +67,11 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     virtual_s: float
     last: SimRun
 
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """What of the turn machine's table no story came to."""
+        return unreached(self.reached)
+
 
 def simulate(
     plan: SimulationPlan,
@@ -107,9 +113,10 @@ def simulate(
     )
 
 
-def shrunk(run: SimRun, cast: Cast | None = None) -> Failure:
-    """The shortest story found that breaks one of the promises that *run* broke: acts are left
-    out, many at once and then one by one, and what is left is made simpler."""
+def shrunk(run: SimRun, cast: Cast | None = None, *, most_runs: int = MOST_RUNS) -> Failure:
+    """The shortest story found that breaks one of the promises that *run* broke, after playing at
+    most *most_runs*: acts are left out, many at once and then one by one, and what is left is made
+    simpler."""
     broken = {breach.invariant for breach in run.breaches}
     best, tried = run, 0
 
@@ -123,9 +130,9 @@ def shrunk(run: SimRun, cast: Cast | None = None) -> Failure:
         return True
 
     size = len(run.story.acts) // 2
-    while size and tried < MOST_RUNS:
+    while size and tried < most_runs:
         at, left_out = 0, False
-        while at < len(best.story.acts) and tried < MOST_RUNS:
+        while at < len(best.story.acts) and tried < most_runs:
             acts = best.story.acts
             if is_shorter(_with(best.story, (*acts[:at], *acts[at + size :]))):
                 left_out = True
@@ -136,7 +143,7 @@ def shrunk(run: SimRun, cast: Cast | None = None) -> Failure:
     for at in range(len(best.story.acts)):
         for simpler in _simpler(best.story.acts[at]):
             acts = best.story.acts
-            if tried < MOST_RUNS and is_shorter(
+            if tried < most_runs and is_shorter(
                 _with(best.story, (*acts[:at], simpler, *acts[at + 1 :]))
             ):
                 break

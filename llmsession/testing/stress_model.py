@@ -74,7 +74,10 @@ class Model:
         self._calls = calls
 
     def __call__(self, request: Request, tag: StepTag) -> ScriptedReply:
-        session = (request.system or "").partition(" ")[0]
+        return self.answer((request.system or "").partition(" ")[0], request, tag)
+
+    def answer(self, session: str, request: Request, tag: StepTag) -> ScriptedReply:
+        """The reply to *request*, which is of *session*."""
         self._noted(session, request, tag)
         place = self._place(session, tag.turn)
         random = Random(f"{self._seed}/{place}/{tag.step}/{tag.attempt}")

@@ -268,6 +268,10 @@ class Connection:
             if isinstance(command, w.SessionCommand):
                 if isinstance(command, w.Delete):
                     self._start(command, lambda: self._delete(command))
+                elif isinstance(command, w.Row):
+                    self._start(command, lambda: self._service.row(self.tenant, command.session))
+                elif isinstance(command, w.Export):
+                    self._start(command, lambda: self._service.export(self.tenant, command.session))
                 else:
                     attachment = self._attachment(command.session)
                     attachment.waiting.append((self._frame_bytes, command))

@@ -31,7 +31,10 @@ __all__ = ["Calls"]
 
 IDLE_S = 60.0
 """How long a client of single calls is known after its last one."""
-READS = {"Conversation", "Context", "Status", "Usage", "OpenCalls", "Summary", "List", "Statistics"}
+READS = {
+    "Conversation", "Context", "Status", "Usage", "OpenCalls", "Summary", "Row", "Export", "List",
+    "Statistics",
+}  # fmt: skip
 """What is asked again without harm, so it waits where the client does not take its answers."""
 GOING_DOWN = "the service goes down"
 
@@ -265,8 +268,9 @@ def _single(name: str) -> Callable[[Calls, Command, Any], Awaitable[Envelope]]:
 
 SINGLE = (
     "Create", "Open", "Send", "Submit", "Interrupt", "Outcome", "Conversation", "Context",
-    "Status", "Usage", "OpenCalls", "Summary", "Compact", "Clear", "Rewind", "Forget", "Fork",
-    "Label", "Configure", "StoreSummaries", "SetSummary", "Close", "List", "Delete", "Statistics",
+    "Status", "Usage", "OpenCalls", "Summary", "Row", "Export", "Compact", "Clear", "Rewind",
+    "Forget", "Fork", "Label", "Configure", "StoreSummaries", "SetSummary", "Close", "List",
+    "Delete", "Statistics",
 )  # fmt: skip
 for _name in SINGLE:
     setattr(Calls, _name, _single(_name))

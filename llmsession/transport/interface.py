@@ -28,6 +28,7 @@ from llmsession.session import (
 from llmsession.session.commands import IfBusy
 from llmsession.store import Search, SessionRow
 from llmsession.store.protocol import EVERYTHING
+from llmsession.transcripts import Conversation
 from llmsession.turns import (
     Content,
     InterruptPolicy,
@@ -181,5 +182,9 @@ class ManagerInterface(Protocol):
     async def list(
         self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
     ) -> Sequence[SessionRow]: ...
+
+    async def row(self, session_id: str) -> SessionRow: ...
+
+    async def export_conversation(self, session_id: str) -> Conversation: ...
 
     async def delete(self, session_id: str) -> None: ...

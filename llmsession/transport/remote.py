@@ -41,6 +41,7 @@ from llmsession.session.config import store_config
 from llmsession.session.turn import text_or_raise
 from llmsession.store import Search, SessionRow
 from llmsession.store.protocol import EVERYTHING
+from llmsession.transcripts import Conversation
 from llmsession.turns import (
     Content,
     InterruptPolicy,
@@ -132,6 +133,18 @@ class RemoteManager:
             id=self._link.new_id(), after=after, limit=limit, search=checked_search(search)
         )
         return await _body(self._link.ask(command), tuple[SessionRow, ...])
+
+    async def row(self, session_id: str) -> SessionRow:
+        """As ``SessionManager.row``."""
+        command = w.Row(id=self._link.new_id(), session=checked_session_id(session_id))
+        return await _body(self._link.ask(command), SessionRow)
+
+    async def export_conversation(self, session_id: str) -> Conversation:
+        """As ``SessionManager.export_conversation``; the service opens the session for it."""
+        command = w.Export(id=self._link.new_id(), session=checked_session_id(session_id))
+        beside = await _body(self._link.ask(command), Conversation)
+        messages = await (await self.open(beside.id)).read_conversation()
+        return msgspec.structs.replace(beside, messages=messages)
 
     async def statistics(self, *, limit: int = 100) -> ServiceFigures:
         """What the service does now: see ``Service.figures``."""

@@ -21,6 +21,7 @@ from llmsession.session.config import load_config
 from llmsession.session.figures import SessionFigures, count_live, figures_of_live
 from llmsession.session.log import default_logger
 from llmsession.store import SessionRow
+from llmsession.transcripts import Conversation
 
 from . import tenancy
 from . import wire as w
@@ -139,6 +140,7 @@ class Service:
         self._open_turns = 0
         self._draining = False
         self._nobody = asyncio.Event()
+        self._exporting = asyncio.Lock()
         self._swept_at = 0.0
         self._connected = self._refused = self._protocol_errors = 0
         self._commands = self._overloaded = self._lagged = self._previews_lost = 0
@@ -398,6 +400,19 @@ class Service:
         limit = max(1, min(command.limit, 1000))
         rows = await self.manager.list(after=command.after, limit=limit, search=command.search)
         return tenancy.listed(tenant, rows)
+
+    async def row(self, tenant: str | None, session: str) -> SessionRow:
+        """The row of a session of *tenant*. Raises as ``SessionManager.row``."""
+        await tenancy.check_tenant(self.manager, session, tenant)
+        return tenancy.seen(tenant, await self.manager.row(session))
+
+    async def export(self, tenant: str | None, session: str) -> Conversation:
+        """What the log of a session of *tenant* knows beside its messages. It reads it all, so
+        they wait for each other. Raises as ``SessionManager.export_conversation``."""
+        await tenancy.check_tenant(self.manager, session, tenant)
+        async with self._exporting:
+            whole = await self.manager.export_conversation(session)
+        return msgspec.structs.replace(whole, messages=())
 
     async def delete(self, tenant: str | None, session: str) -> None:
         """Delete a session of *tenant*. Raises as ``SessionManager.delete``."""

@@ -26,7 +26,7 @@ from llmsession.store import Owner, SessionRow
 
 from . import wire as w
 
-__all__ = ["check_tenant", "is_seen", "listed", "placed", "told"]
+__all__ = ["check_tenant", "is_seen", "listed", "placed", "seen", "told"]
 
 SOMEBODY = "another owner"
 """What a tenant is told instead of a process, its machine and its manager."""
@@ -60,11 +60,14 @@ def listed(tenant: str | None, rows: Sequence[SessionRow]) -> Sequence[SessionRo
     if tenant is None:
         return rows
     space = namespace_of(tenant)
-    return [
-        msgspec.structs.replace(row, owner=None if row.owner is None else Owner(SOMEBODY))
-        for row in rows
-        if row.session.startswith(space)
-    ]
+    return [seen(tenant, row) for row in rows if row.session.startswith(space)]
+
+
+def seen(tenant: str | None, row: SessionRow) -> SessionRow:
+    """*row* as *tenant* is told it: without the name of a process and its machine."""
+    if tenant is None or row.owner is None:
+        return row
+    return msgspec.structs.replace(row, owner=Owner(SOMEBODY))
 
 
 def is_seen(tenant: str | None, session: str) -> bool:

@@ -35,6 +35,7 @@ __all__ = [
     "Ended",
     "Error",
     "Event",
+    "Export",
     "Forget",
     "Fork",
     "FromClient",
@@ -55,6 +56,7 @@ __all__ = [
     "Reply",
     "Result",
     "Rewind",
+    "Row",
     "Send",
     "SessionCommand",
     "SetSummary",
@@ -248,6 +250,15 @@ class Summary(_SessionCommand, frozen=True, kw_only=True, tag="summary"):
     max_chars: int | None = None
 
 
+class Row(_SessionCommand, frozen=True, kw_only=True, tag="row"):
+    """What the store says of the session, which is not opened by it. Answered with a SessionRow."""
+
+
+class Export(_SessionCommand, frozen=True, kw_only=True, tag="export"):
+    """What the session's log knows beside its messages; it is not opened by it. Answered with a
+    Conversation without messages, whose pages are asked for."""
+
+
 class Compact(_SessionCommand, frozen=True, kw_only=True, tag="compact"):
     """Compact now. Answered with a CompactionOutcome."""
 
@@ -346,6 +357,8 @@ SessionCommand: TypeAlias = (
     | UsageOf
     | OpenCalls
     | Summary
+    | Row
+    | Export
     | Compact
     | Clear
     | Rewind

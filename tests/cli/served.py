@@ -26,5 +26,8 @@ def served(conversation: Conversation, *arguments: str) -> Iterator[ServedProgra
             "--store", f"sqlite:{folder}/s.db", "--listen", f"unix:{folder}/s.sock",
             "--replay", str(recording), "--log-level", "error", "--grace", "0", *arguments,
         )  # fmt: skip
-        with portal.wrap_async_context_manager(serving(*asked, folder=folder)) as program:
+        # A busy machine is no late service.
+        environ = {"LLMSESSION_SERVE_LIMITS_MAX_LAG_S": "3600"}
+        running = serving(*asked, folder=folder, environ=environ)
+        with portal.wrap_async_context_manager(running) as program:
             yield program

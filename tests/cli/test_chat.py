@@ -17,7 +17,7 @@ from llmsession.transcripts import write_own
 from tests.testing.conversations import recording, text, tool_loop
 
 ESC, CTRL_C, CTRL_D, ENTER = "\x1b", "\x03", "\x04", "\r"
-WAIT_S = 40
+WAIT_S = 150
 
 
 class Terminal:
@@ -235,5 +235,5 @@ def _run(*arguments: str, lines: str = "") -> subprocess.CompletedProcess[str]:
     }
     return subprocess.run(
         [sys.executable, "-m", "llmsession", "chat", *arguments],
-        capture_output=True, text=True, input=lines, env=environment, timeout=50, check=False,
+        capture_output=True, text=True, input=lines, env=environment, timeout=150, check=False,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from tests.cli.served import served
 from tests.cli.stores import make_store, run
 from tests.testing.conversations import call, recording, result, text
 
+ROOT = Path(__file__).resolve().parents[2]
 Capture = pytest.CaptureFixture[str]
 PLAYED = recording(
     [[text("a question")], [text("the first answer")]],
@@ -42,7 +44,7 @@ def talked(address: str, session: str, *lines: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=150,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -71,6 +73,48 @@ def test_a_chat_lives_in_the_service_and_goes_on_there(address: str, capsys: Cap
     assert [message.text for message in conversation.messages] == said
 
 
+def test_what_a_service_shows_and_exports_of_a_session_is_what_its_store_does(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    told = recording([[text("imported")], [text("an old answer")]])
+    told = msgspec.structs.replace(
+        told, title="a title", labels={"team": "red"}, source="elsewhere"
+    )
+    file = tmp_path / "old.jsonl"
+    file.write_bytes(write_own(told))
+    with served(PLAYED) as program:
+        store = f"sqlite:{Path(program.address('unix').removeprefix('unix:')).parent}/s.db"
+        assert run(capsys, "import", str(file), "--store", store, "--model", "m").code == 0
+        address = program.address("unix")
+        there = run(capsys, "show", told.id, "--connect", address).out
+        here = run(capsys, "show", told.id, "--store", store).out
+        exported = run(capsys, "export", told.id, "--connect", address).out
+        assert exported == run(capsys, "export", told.id, "--store", store).out
+        whole = run(capsys, "export", "--connect", address).out
+        assert whole == exported
+    assert there == here
+    assert "  labels team=red\n" in there
+    assert "  held by pid " in there
+    (conversation,) = read(exported.encode())
+    assert (conversation.title, conversation.source) == ("a title", "elsewhere")
+
+
+def test_what_the_operations_page_says_for_a_trial_works() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    (serve, chat) = re.findall(r"^llmsession ((?:serve --replay|chat --connect) .*)$", page, re.M)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, start_blocking_portal() as portal:
+        arguments = serve.replace("examples/", f"{ROOT}/examples/").split()[1:]
+        with portal.wrap_async_context_manager(serving(*arguments, folder=folder)):
+            done = subprocess.run(
+                [sys.executable, "-m", "llmsession", *chat.split()],
+                cwd=folder, input="Hello?\nAnd?\n", capture_output=True, text=True, check=False,
+                timeout=50,
+            )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nobody thinks here" in done.stdout
+    assert "2 turns" in done.stdout
+
+
 def test_a_chat_asks_the_model_that_the_service_has_for_who_names_none(address: str) -> None:
     assert "model recorded" in talked(address, "unnamed", "hello")
 
@@ -97,7 +141,7 @@ def test_a_session_is_deleted_at_the_service_after_asking(address: str, capsys: 
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=150,
     )
     assert asked.returncode == 2
     assert "nothing was deleted" in asked.stderr
@@ -133,7 +177,7 @@ def test_top_is_a_live_view_until_ctrl_c(address: str) -> None:
     environ = os.environ | {"TERM": "xterm", "NO_COLOR": "1"}
     arguments = ["-m", "llmsession", "top", "--connect", address, "--interval", "0.1"]
     child = pexpect.spawn(
-        sys.executable, arguments, encoding="utf-8", timeout=40, dimensions=(24, 120), env=environ
+        sys.executable, arguments, encoding="utf-8", timeout=150, dimensions=(24, 120), env=environ
     )
     child.expect_exact("viewed")
     child.expect_exact("viewed")  # it looks again
@@ -147,7 +191,7 @@ def test_stress_at_a_service_checks_what_its_clients_saw_and_leaves_nothing(
     address: str, capsys: Capture
 ) -> None:
     asked = ("stress", "--connect", address, "--sessions", "3", "--turns", "6", "--interrupts", "3")
-    ran = run(capsys, *asked, "--seconds", "5", "--yes", "--json")
+    ran = run(capsys, *asked, "--seconds", "50", "--yes", "--json")
     assert (ran.code, ran.err) == (0, "")
     figures = msgspec.json.decode(ran.out)
     assert figures["breaches"] == 0

@@ -17,7 +17,7 @@ from llmsession.transcripts import Conversation, write_own
 from tests.testing.conversations import call, recording, result, text
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "recordings").glob("*.jsonl"))
-WAIT_S = 50
+WAIT_S = 150
 
 
 def tell(*files: Path) -> int:

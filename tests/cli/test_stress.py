@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from llmsession.cli import main, stress
+from llmsession.testing import checker
 from llmsession.testing.breach import Breach
 from llmsession.testing.checker import check
 from llmsession.testing.record import Begun, Invoked, Recording, decode_lines
 from llmsession.testing.stress import StressPlan, StressReport
 from llmsession.turns.request import Profile
+from tests.cli.test_check import check_again
 
 SMALL = ("--sessions", "2", "--turns", "4", "--interrupts", "2", "--seed", "3")
 
@@ -93,3 +96,75 @@ def test_bad_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str], arguments:
     assert told == ""
     assert err
     assert "Traceback" not in err
+
+
+# Simulation
+
+STORIES = ("--simulate", "--seeds", "2", "--seed", "5")
+
+
+def test_a_simulation_tells_what_it_reached_and_what_it_did_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(*STORIES, "--json") == 0
+    told, err = capsys.readouterr()
+    figures = msgspec.json.decode(told)
+    assert (figures["seed"], figures["seeds"], figures["breaches"]) == (5, 2, 0)
+    assert figures["turns"] > 0
+    assert "machine: Started in ACCEPTED" in figures["reached"]
+    # Two stories cannot come everywhere.
+    assert figures["unreached"]
+    assert not set(figures["unreached"]) & set(figures["reached"])
+    assert err == ""
+
+
+def test_a_simulation_tells_the_same_each_time(capsys: pytest.CaptureFixture[str]) -> None:
+    def told() -> dict[str, object]:
+        assert run(*STORIES, "--json") == 0
+        figures = msgspec.json.decode(capsys.readouterr().out)
+        return {name: value for name, value in figures.items() if name != "seconds"}
+
+    assert told() == told()
+
+
+def test_a_story_that_fails_is_told_as_short_as_it_can_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # Interrupts that cover nothing: the sends before them go on.
+    monkeypatch.setattr(checker, "check_interrupts", _no_interrupt_is_right)
+    path = tmp_path / "record.jsonl"
+    assert run("--simulate", "--seeds", "40", "--record", str(path)) == 1
+    told, err = capsys.readouterr()
+    assert "acts 1 are enough" in err
+    assert ": interrupt " in err
+    assert "breaches" in told
+    # What was written is the short story's record, and another look says the same.
+    assert check_again(str(path)) == 1
+    assert "an interrupt was made" in capsys.readouterr().err
+
+
+def _no_interrupt_is_right(session: Any, records: Any, findings: Any, within_s: float) -> None:
+    for call in session.invoked.values():
+        if call.command == "interrupt":
+            findings.add(8, "an interrupt was made", call)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--simulate", "--turns", "3"], "--turns"),
+        (["--simulate", "--seeds", "0"], "seeds is 0"),
+        (["--simulate", "--sessions", "0"], "sessions is 0"),
+        (["--simulate", "--connect", "unix:/nowhere"], "--connect"),
+        (["--seeds", "3"], "--simulate"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_a_simulation_that_cannot_be_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    assert run(*arguments) == 2
+    told, err = capsys.readouterr()
+    assert told == ""
+    assert named in err
+    assert err.count("\n") == 1

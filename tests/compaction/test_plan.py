@@ -36,7 +36,7 @@ def test_swapping_is_a_policy() -> None:
 
 
 def asked(**changes: Any) -> Budget:
-    profile = Profile(binds_thinking=True)
+    profile = Profile(binds_thinking=False)
     return Budget(
         used_tokens=12_345, limit_tokens=20_000, profile=profile, committed=4, trigger="asked",
         **changes,
@@ -47,12 +47,8 @@ def test_a_planned_one_says_why_and_counts_what_it_frees() -> None:
     messages = talk(1).messages
     view, budget = View(frontier=2), asked()
     made = planned("p", view, messages, budget, "two go", omitted=((1, 3),), turns_compacted=1)
-    assert (made.policy, made.frontier, made.trigger, made.voids_thinking) == (
-        "p",
-        2,
-        "asked",
-        True,
-    )
+    assert (made.policy, made.frontier, made.trigger) == ("p", 2, "asked")
+    assert not made.voids_thinking  # this profile binds none
     assert made.reason == "12,345 of 20,000 tokens used; two go"
     assert (made.omitted, made.turns_compacted) == (((1, 3),), 1)
     assert made.tokens_before == budget.size(messages, view)
@@ -60,6 +56,6 @@ def test_a_planned_one_says_why_and_counts_what_it_frees() -> None:
 
 
 def test_a_planned_one_keeps_what_is_given() -> None:
-    changes = {"frontier": 4, "tokens_before": 9, "tokens_after": 8, "voids_thinking": False}
+    changes = {"frontier": 4, "tokens_before": 9, "tokens_after": 8, "voids_thinking": True}
     made = planned("p", View(), talk(1).messages, asked(), "", **changes)
     assert {name: getattr(made, name) for name in changes} == changes

@@ -211,8 +211,8 @@ DURABLE = (
         "session/turnqueue.py",
         "        self._core.journal.write(record, accepted)\n",
         "        self._core.journal.write(record, accepted)\n        command.promise.set(number)\n",
-        "session/test_send_modes.py",
-        "test_a_send_returns_when_its_acceptance_is_durable_and_not_before",
+        "session/test_slow_store.py",
+        "test_a_command_is_answered_when_it_is_durable_and_not_before",
     ),
     Mutant(
         "a steer is answered before it is durable",
@@ -367,8 +367,8 @@ DURABLE = (
         "session/redaction.py",
         "    return _commands(record, self.turns)\n",
         "    return record\n",
-        "session/test_redaction.py",
-        "test_an_interrupts_answer_keeps_who_ended_how_and_not_what_was_said",
+        "session/test_forget.py",
+        "test_what_a_dropped_turn_said_and_did_is_purged_too",
     ),
     Mutant(
         "who forgets is answered before the words are out of the log",

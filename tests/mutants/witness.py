@@ -33,6 +33,11 @@ class Testimony(msgspec.Struct):
             _is(node, each) for each in bad
         )
 
+    def told_of(self, node: str) -> list[str]:
+        """Why *node* did not pass, as far as it ran."""
+        failed = [how for run, how in self.failed.items() if _is(node, run)]
+        return failed + ["it was skipped" for run in self.skipped if _is(node, run)]
+
 
 def _is(node: str, run: str) -> bool:
     return run == node or run.startswith(f"{node}[")
@@ -62,4 +67,5 @@ def pytest_sessionfinish() -> None:
 def _words(report: pytest.CollectReport | pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     told = crash.message if crash is not None else str(report.longrepr)
-    return str(told).strip()[:300]
+    # It may quote text that is no valid Unicode, which JSON cannot hold.
+    return str(told).strip()[:300].encode("utf-8", "replace").decode()

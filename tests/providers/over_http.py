@@ -29,7 +29,7 @@ KEYS: dict[Api, str] = {
     "openai": "sk-not-a-real-key-9876543210",
 }
 MODELS: dict[Api, str] = {"anthropic": "claude-opus-5-5", "openai": "gpt-4o"}
-PATIENCE_S = 20.0
+PATIENCE_S = 100.0
 FIRST = (AnthropicProvider(api_key="unused"), OpenAIProvider(api_key="unused"))
 """The first provider of a process imports its SDK, which would stop a running event loop."""
 NO_RETRIES = TurnLimits(max_retries=0)

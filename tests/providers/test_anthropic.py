@@ -44,7 +44,7 @@ async def read(provider: AnthropicProvider, request: Request = REQUEST) -> list[
 def test_importing_llmsession_imports_no_sdk() -> None:
     told = "import sys, llmsession; print([m for m in ('anthropic','openai','httpx2','aiohttp','pydantic') if m in sys.modules])"  # noqa: E501  # a program of its own
     found = subprocess.run(
-        [sys.executable, "-c", told], capture_output=True, text=True, check=True, timeout=50
+        [sys.executable, "-c", told], capture_output=True, text=True, check=True, timeout=150
     )
     assert found.stdout.strip() == "[]"
 

@@ -111,7 +111,7 @@ def test_the_file_is_read_once_however_many_threads_ask(
     found = Encodings(tmp_path)
 
     def ask() -> None:
-        everybody.wait(10)
+        everybody.wait(100)
         found.get("o200k_base")
 
     threads = [threading.Thread(target=ask) for _ in range(8)]

@@ -51,7 +51,7 @@ async def test_no_step_begins_after_a_cancel() -> None:
                 anyio.from_thread.run_sync(scope.cancel)
             yield
 
-    with anyio.fail_after(10), scope:
+    with anyio.fail_after(100), scope:
         await Stepper().run(steps(), size_bytes=10**6)
     assert scope.cancelled_caught
     assert taken == [0, 1, 2]
@@ -63,7 +63,7 @@ async def test_counting_does_not_wait_for_threads_that_tools_hold() -> None:
     for tool in tools:
         limiter.acquire_on_behalf_of_nowait(tool)
     try:
-        with anyio.fail_after(10):
+        with anyio.fail_after(100):
             await Stepper().run(iter([None]), size_bytes=10**6)
     finally:
         for tool in tools:
@@ -78,7 +78,7 @@ async def test_no_more_threads_work_at_once_than_help() -> None:
         with lock:
             at_once[0] += 1
             most[0] = max(most[0], at_once[0])
-        together.wait(10)
+        together.wait(100)
         with lock:
             at_once[0] -= 1
         yield

@@ -215,13 +215,13 @@ async def test_a_cancelled_count_stops_after_the_slice_it_is_in_and_the_next_is_
     class Held(Panicking):
         def encode_ordinary(self, text: str) -> list[int]:
             anyio.from_thread.run_sync(entered.set)
-            assert go_on.wait(10)
+            assert go_on.wait(100)
             return super().encode_ordinary(text)
 
     held = Held("no such word")
     counting = counter(held, stepper=Stepper())
     text = "x" * (5 * SLICE_CHARS)
-    with anyio.fail_after(10):
+    with anyio.fail_after(100):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(counting.count, ask(text))
             await entered.wait()
@@ -275,7 +275,7 @@ def test_nothing_is_ever_downloaded_at_run_time(there: bool, tmp_path: Path) -> 
         [sys.executable, "-c", textwrap.dedent(OFFLINE)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
         env=environment,
         check=False,
     )

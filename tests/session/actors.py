@@ -21,6 +21,7 @@ from llmsession.store import MemoryStore
 from llmsession.testing.scripted import Scripted, ScriptedProvider
 from llmsession.turns import records as r
 from llmsession.turns.request import Profile, Request, StepTag
+from tests.session.probes import delivering
 
 PATIENCE_S = 100_000.0
 """In virtual time: a test that hangs fails at once, and no deadline under test is longer."""
@@ -132,8 +133,9 @@ async def stage(
                 set_up.session = await manager.create(
                     SessionConfig(tools=tuple(tools), **config), session_id="s"
                 )
-            yield set_up
-            await set_up.check()
+            async with delivering(kept):
+                yield set_up
+                await set_up.check()
         assert provider.open_streams == 0
         assert manager.running_works == ()
 

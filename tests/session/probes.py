@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Sequence,
+)
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import anyio
 import msgspec
-from trio._core import _run as trio_run
 
 from llmsession.compaction.validity import check_request
 from llmsession.session.session import live_state
 from llmsession.session.state import OpenTurn, SessionState
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Appended, AppendResult, Batch, Owner, Store
+from llmsession.testing.faults import FaultyStore
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Record, decode_record
 from llmsession.turns.request import Profile, Request, StepTag
@@ -25,6 +33,7 @@ from tests.virtual_time import virtual_backend
 __all__ = [
     "GatedProvider",
     "after_a_crash",
+    "delivering",
     "differences",
     "live_state",
     "log_of",
@@ -41,10 +50,6 @@ BACKENDS = ("asyncio", "trio")
 
 def run_virtually(backend: str, scenario: Callable[[], Awaitable[T]]) -> T:
     """*scenario* in virtual time, for suites that run many of them in one test."""
-    if backend == "trio":
-        # Trio's own switch for such suites: a seed that fails must fail again.
-        vars(trio_run)["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
-        trio_run._r.seed(0)
     name, options = virtual_backend(backend)
     return anyio.run(scenario, backend=name, backend_options=options)
 
@@ -52,6 +57,18 @@ def run_virtually(backend: str, scenario: Callable[[], Awaitable[T]]) -> T:
 async def settle(seconds: float = 0.001) -> None:
     """Until nothing can run any more: only then does virtual time move."""
     await anyio.sleep(seconds)
+
+
+@asynccontextmanager
+async def delivering(store: Store) -> AsyncIterator[None]:
+    """Let a slow *store* give its answers when the body fails. Without them a manager is not left,
+    and a test that fails would hang."""
+    try:
+        yield
+    except BaseException:
+        if isinstance(store, FaultyStore):
+            store.deliver()
+        raise
 
 
 class GatedProvider:

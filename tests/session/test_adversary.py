@@ -133,7 +133,7 @@ async def test_compact_after_a_cancelled_compaction_is_answered(
 
     def plan(*_: Any) -> None:
         started.set()
-        go.wait(10)
+        go.wait(100)
 
     async with stage(["ok"] * 40) as on:
         for _ in range(40):  # enough messages for a job in a thread
@@ -271,7 +271,7 @@ class Babbling(ScriptedProvider):
 
 @pytest.mark.real_time
 async def test_a_stream_that_never_waits_is_interrupted() -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(100):
         async with SessionManager(provider=Babbling([])) as manager:
             session = await manager.create(CONFIG)
             await session.send("x")

@@ -87,6 +87,16 @@ async def test_a_repeat_gets_its_answer_in_the_next_process() -> None:
         assert (await on.session.interrupt(command_id="i")).result is InterruptResult.NOT_RUNNING
 
 
+async def test_a_repeat_after_other_turns_returns_the_turn_of_the_first() -> None:
+    async with stage(["one", "two"]) as on:
+        turn = await on.session.send("hello", command_id="k")
+        assert await turn.text() == "one"
+        assert await on.say("something else") == "two"
+        again = await on.session.send("hello", command_id="k")
+        assert (again.id, await again.text()) == (turn.id, "one")
+        assert len(on.provider.requests) == 2
+
+
 async def test_a_repeat_of_a_send_whose_turn_was_aborted_returns_that_turn() -> None:
     async with stage([never(), "unused"]) as on:
         turn = await on.session.send("hello", command_id="k")

@@ -224,6 +224,38 @@ async def test_what_was_found_under_another_model_is_not_applied_though_somebody
         assert await applied(on) == []
 
 
+@pytest.mark.parametrize("ready", ["behind it", "before it"])
+async def test_a_plan_is_not_written_behind_a_configuration_that_is_on_its_way_into_the_log(
+    monkeypatch: pytest.MonkeyPatch, ready: str
+) -> None:
+    store = HoldingStore()
+    outcomes: list[CompactionOutcome] = []
+    async with stage(one_call_a_turn, store=store, **small(keep_recent_turns=1)) as on:
+        await turns(on, 6)
+        planning = Planning(monkeypatch)
+
+        async def compact() -> None:
+            outcomes.append(await on.session.compact())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(compact)
+            await planning.started.wait()
+            go = planning.go
+            if ready == "before it":  # then it is the request after it that a thread makes ready
+                planning.started, planning.go = anyio.Event(), anyio.Event()
+                go.set()
+                await planning.started.wait()
+            store.holds = True
+            group.start_soon(partial(on.session.configure, system="another"))
+            await settled()
+            planning.go.set()
+            await settled()
+            store.let_go()
+        assert (await on.kinds())[-1] == "session.configured"
+        assert outcomes == [CompactionOutcome(False, "the conversation changed meanwhile")]
+        assert live_state(on.session).view.frontier == 0
+
+
 # What is left out, and what is left of it.
 
 

@@ -16,6 +16,7 @@ from llmsession import (
     SessionConfig,
     TextDelta,
     ThinkingDelta,
+    StoreError,
     Tool,
     ToolInputDelta,
     ToolUse,
@@ -213,7 +214,7 @@ async def test_previews_beyond_the_buffer_are_lost_and_counted_and_durable_event
 
 
 async def test_an_aborted_turn_shows_no_preview_after_its_end() -> None:
-    async with stage([say("text").ignoring_cancellation(50, at=3), "next"]) as on:
+    async with stage([say("a text that goes on").ignoring_cancellation(50, at=3), "next"]) as on:
         events = on.session.subscribe()
         await on.session.send("go")
         await first(events, TextDelta)
@@ -354,3 +355,19 @@ async def test_a_stream_that_goes_on_after_its_turns_end_shows_nothing_more() ->
             await events.__anext__()
         assert waited.cancelled_caught
         events.close()
+
+
+async def test_who_subscribes_to_a_cold_session_is_told_of_what_was_found_in_its_log() -> None:
+    store = FaultyStore(MemoryStore())
+    async with stage(["hi", "next"], store=store) as on:
+        await on.say("hello")
+        store.lose_acknowledgement()
+        with pytest.raises(StoreError):
+            await on.session.label({"a": "b"})
+        head = on.session.status().seq
+        events = on.session.subscribe(after=head)  # the label is in the log, and nobody knows
+        await on.say("again")
+        assert await anext(events) == Lagged(head)
+        newest = on.session.status().seq
+        again = durable(await up_to(on.session.subscribe(after=head), newest))
+        assert [event.seq for event in again] == list(range(head + 1, newest + 1))

@@ -486,11 +486,13 @@ async def test_nobody_is_answered_before_it_is_out_of_the_log() -> None:
             await settled()
             group.start_soon(send)
             await settled()
-            assert done == []
-            assert on.session.status().jobs == ("redaction",)
-            assert on.session.conversation() == ()
-            assert await on.manager.evict_idle() == 0
-            store.hold_back.set()
+            try:
+                assert done == []
+                assert on.session.status().jobs == ("redaction",)
+                assert on.session.conversation() == ()
+                assert await on.manager.evict_idle() == 0
+            finally:
+                store.hold_back.set()
         assert done == ["purge", "after"]
         assert on.session.status().jobs == ()
 

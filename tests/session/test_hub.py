@@ -551,3 +551,21 @@ async def test_a_cursor_passes_a_record_only_with_the_last_of_its_calls() -> Non
     assert cursors == [1, 1, 1, 2, 3]
     resumed = log.subscribe(after=cursors[2])
     assert [type(event) for event in await read(resumed, 3)] == [ToolsRequested, ToolUse, ToolUse]
+
+
+def test_a_subscriber_to_whom_a_record_is_missing_lags() -> None:
+    hub = Hub()
+    subscription = Subscription(hub, "s", after=1, head=1)
+    hub.publish("s", msgspec.structs.replace(accepted(1), seq=3))
+    assert isinstance(subscription._next_nowait() or Lagged(0), Lagged)
+    assert not hub.has("s")
+
+
+def test_a_subscriber_lags_where_the_log_is_found_to_be_longer_than_it_was_told() -> None:
+    hub = Hub()
+    told, behind = (Subscription(hub, "s", after=head, head=head) for head in (5, 4))
+    hub.reached("s", 5)
+    assert hub.has("s")
+    hub.remove("s", told)
+    assert not hub.has("s")
+    assert behind.buffered == (0, 0)

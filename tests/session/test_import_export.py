@@ -161,6 +161,43 @@ async def test_nothing_is_imported_twice() -> None:
         assert first.id != second.id
 
 
+async def test_histories_without_ids_do_not_stand_in_each_others_way() -> None:
+    """A reader calls one that has no id by its format."""
+    one, other = (
+        Conversation(id="openai-chat", format="openai-chat", messages=(message(1, "user", text),))
+        for text in ("hello", "good morning")
+    )
+    async with stage() as on:
+        first, second = await on.manager.import_conversations([one, other], CONFIG)
+        assert first != second
+        assert {first.rpartition("-")[0], second.rpartition("-")[0]} == {"openai-chat"}
+        with pytest.raises(SessionExists):  # the same one is still imported once
+            await on.manager.import_conversations([one], CONFIG)
+        ours = msgspec.structs.replace(one, id="own", format="own")  # that is its id
+        assert await on.manager.import_conversations([ours], CONFIG) == ("own",)
+
+
+async def test_what_is_imported_for_a_tenant_is_the_tenants() -> None:
+    branch = Conversation(id="b", format="own", parent="old", shared_turns=1, messages=SAID[:4])
+    async with stage() as on:
+        names = await on.manager.import_conversations([branch, talk(*SAID)], CONFIG, tenant="acme")
+        assert names == ("acme/b", "acme/old")
+        for name in names:
+            assert (await on.store.row(name)).labels == {"llmsession.tenant": "acme"}
+        assert (await on.store.row("acme/b")).parent == "acme/old"
+        named = await on.manager.import_conversation(
+            talk(*SAID), CONFIG, session_id="here", tenant="acme", labels={"a": "b"}
+        )
+        assert (await on.store.row(named.id)).labels == {"a": "b", "llmsession.tenant": "acme"}
+        nameless = msgspec.structs.replace(talk(*SAID), id="")
+        made = await on.manager.import_conversation(nameless, CONFIG, tenant="acme")
+        assert made.id.startswith("acme/")
+        with pytest.raises(InvalidInput, match="tenant"):
+            await on.manager.import_conversation(talk(*SAID), CONFIG, tenant="\n")
+        with pytest.raises(InvalidInput, match="tenant"):
+            await on.manager.import_conversations([talk(*SAID)], CONFIG, tenant="")
+
+
 # Repairs.
 
 

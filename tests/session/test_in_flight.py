@@ -17,7 +17,7 @@ from llmsession.store.memory import MemoryStore
 from llmsession.testing.faults import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, say
 from llmsession.turns import records as r
-from tests.session.probes import differences, live_state, log_of, said, settle
+from tests.session.probes import delivering, differences, live_state, log_of, said, settle
 
 CONFIG = SessionConfig(
     model="m",
@@ -45,7 +45,8 @@ async def stage(*, turns: int = 2) -> AsyncIterator[tuple[LLMSession, FaultyStor
             await settle()
             await session.interrupt()
             assert live_state(session).receipts
-            yield session, store
+            async with delivering(store):
+                yield session, store
             await settle()
             log = await log_of(store, "s")
             assert differences(live_state(session), fold("s", log)) == []

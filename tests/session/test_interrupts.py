@@ -41,6 +41,7 @@ from tests.session.actors import (
     settled,
     stage,
 )
+from tests.virtual_time import loop_turns
 
 POLICIES: tuple[InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
 GRACE_S = 0.1
@@ -456,6 +457,31 @@ async def test_an_interrupt_of_cooperative_work_does_not_wait_for_the_grace() ->
         await on.session.interrupt()
         assert anyio.current_time() == before
         assert tool.cancelled
+
+
+async def test_an_interrupt_stops_a_reply_that_streams_at_once() -> None:
+    async with stage([say("a long reply").slow(5)]) as on:
+        await on.session.send("hello")
+        await anyio.sleep(1)
+        before = anyio.current_time()
+        await on.session.interrupt()
+        assert anyio.current_time() == before
+
+
+async def test_a_tool_that_is_let_go_after_its_grace_costs_no_turns_of_the_loop(
+    anyio_backend: tuple[str, dict[str, Any]],
+) -> None:
+    tool = SwallowingCancellation(1)
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("hello")
+        await tool.started.wait()
+        await on.session.interrupt()
+        await settled()
+        before = loop_turns(anyio_backend)
+        await anyio.sleep(0.5)
+        assert loop_turns(anyio_backend) - before < 20
+        assert not tool.ended.is_set()
+        await tool.ended.wait()
 
 
 async def test_the_grace_is_configurable() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import gc
 from typing import Any
 
@@ -86,6 +88,26 @@ async def test_a_session_that_nobody_holds_is_evicted_after_its_idle_time() -> N
         assert len(on.manager.live) == 1
         await anyio.sleep(15)
         assert len(on.manager.live) == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_handle_that_is_collected_between_the_loops_tasks_stops_no_eviction() -> None:
+    async with stage(["hi"], idle_s=30) as on:
+        await on.say("x")
+
+        def collect() -> None:
+            del on.session
+            gc.collect()
+
+        # In a context of its own, as the loop's callbacks are: it does not say what runs here.
+        asyncio.get_running_loop().call_soon(collect, context=contextvars.Context())
+        await settled()
+        await on.manager.create(SessionConfig(model="m"), session_id="another")
+        await anyio.sleep(100)
+        gc.collect()
+        await anyio.sleep(100)
+        assert on.manager.live == ()
+        on.session = await on.manager.open("s")
 
 
 async def test_a_turn_that_nobody_holds_runs_to_its_end_and_is_evicted_then() -> None:
@@ -558,7 +580,87 @@ async def test_close_names_a_tool_that_is_in_the_grace_of_its_deadline() -> None
     script = [call("t", id="c"), "done"]
     async with stage(script, tools=[Tool(name="t", run=tool, deadline_s=5)], grace_s=20.0) as on:
         assert await on.say("go") == "done"  # its deadline has passed, its grace has not
+        assert len(on.session.status().lingering) == 1
         closed = await on.session.close()
         assert len(closed.still_running) == 1
         assert "tool t c" in closed.still_running[0]
         assert not tool.ended.is_set()
+
+
+class _SlowToTake(MemoryStore):
+    """Takes a second to give a session, so that many callers wait for it at once."""
+
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+        await anyio.sleep(1)
+        return await super().acquire(session, owner, takeover=takeover)
+
+
+async def test_commands_to_a_cold_session_are_enqueued_in_the_order_of_their_calls() -> None:
+    store = FaultyStore(_SlowToTake())
+    async with stage(["hi"] * 9, store=store) as on:
+        store.fail_next()
+        with pytest.raises(StoreError):
+            await on.session.label({"now": "cold"})
+        turns: dict[str, int] = {}
+
+        async def send(text: str) -> None:
+            turns[text] = (await on.session.send(text)).id.number
+
+        async with anyio.create_task_group() as group:
+            for text in "abcd":
+                group.start_soon(send, text)
+                await settled()
+            await anyio.sleep(0.99)
+            # It comes back now; whoever calls while the others go on is behind them.
+            for text in "efgh":
+                group.start_soon(send, text)
+                await anyio.sleep(0.01)
+        assert sorted(turns, key=turns.__getitem__) == list("abcdefgh")
+
+
+async def test_an_interrupt_of_a_cold_session_covers_the_sends_that_wait_for_it() -> None:
+    store = FaultyStore(_SlowToTake())
+    async with stage([never()], store=store) as on:
+        store.fail_next()
+        with pytest.raises(StoreError):
+            await on.session.label({"now": "cold"})
+        ends: list[str] = []
+
+        async def send() -> None:
+            ends.append((await (await on.session.send("go")).outcome()).status)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(send)
+            await settled()
+            outcome = await on.session.interrupt()
+        assert ends == ["aborted"] * 3
+        assert len(outcome.turns) == 3
+
+
+async def test_a_session_that_another_owner_has_is_taken_back_though_it_seems_live_here() -> None:
+    store = MemoryStore()
+    async with stage(["hi", "back"], store=store) as on:
+        await on.say("hello")
+        await store.acquire("s", Owner("another"), takeover=True)
+        # Nothing was written since, so nobody here knows: without takeover the handle is given.
+        assert (await on.manager.open("s")).status().phase == "idle"
+        taken = await on.manager.open("s", takeover=True)
+        assert on.session.status().phase == "moved"
+        assert await (await taken.send("again")).text() == "back"
+
+
+async def test_what_an_earlier_life_left_running_is_named_where_the_session_is_closed() -> None:
+    store = FaultyStore(MemoryStore())
+    tools = [Tool(name="stuck", run=SwallowingCancellation(5))]
+    async with stage([call("stuck", id="a"), "hi"], tools=tools, store=store) as on:
+        turn = await on.session.send("go")
+        await settled()
+        store.fail_next()
+        with pytest.raises(StoreError):
+            await on.session.send("lost")
+        with pytest.raises(StoreError):
+            await turn.outcome()
+        on.session = await on.manager.open("s")
+        closed = await on.session.close()
+        assert closed.still_running == ("tool stuck a in s",)

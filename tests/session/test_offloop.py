@@ -25,7 +25,7 @@ async def test_threads_hand_over_often_while_it_runs_and_as_before_afterwards() 
 
     def look() -> float:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(100)
         return sys.getswitchinterval()
 
     seen: list[float] = []
@@ -48,7 +48,7 @@ async def test_a_cancelled_wait_does_not_wait_for_the_thread() -> None:
 
     def hang() -> None:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(100)
 
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as group:

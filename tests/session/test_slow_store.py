@@ -15,7 +15,7 @@ from llmsession.testing.faults import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
-from tests.session.probes import log_of, settle
+from tests.session.probes import delivering, log_of, settle
 
 
 def _reply(request: Request, _tag: StepTag) -> ScriptedReply:
@@ -33,7 +33,8 @@ CONFIG = SessionConfig(model="m", tools=[Tool(name="mine")])
 )
 async def test_a_command_is_answered_when_it_is_durable_and_not_before(command: str) -> None:
     store = FaultyStore(MemoryStore())
-    async with SessionManager(provider=ScriptedProvider(_reply), store=store) as manager:
+    provider = ScriptedProvider(_reply)
+    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
         session = await manager.create(CONFIG, session_id="s")
         if command in ("queue", "steer", "submit", "summaries"):
             await session.send("use tools")
@@ -67,7 +68,8 @@ async def test_a_command_is_answered_when_it_is_durable_and_not_before(command: 
 
 async def test_an_interrupt_is_answered_after_its_record_is_durable_and_not_before() -> None:
     store = FaultyStore(MemoryStore())
-    async with SessionManager(provider=ScriptedProvider(_reply), store=store) as manager:
+    provider = ScriptedProvider(_reply)
+    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
         session = await manager.create(CONFIG, session_id="s")
         turn = await session.send("use tools")
         await settle()
@@ -98,7 +100,8 @@ async def test_an_interrupt_is_answered_after_its_record_is_durable_and_not_befo
 
 async def test_what_comes_while_a_batch_is_on_its_way_follows_in_one_batch_in_order() -> None:
     store = FaultyStore(MemoryStore())
-    async with SessionManager(provider=ScriptedProvider(_reply), store=store) as manager:
+    provider = ScriptedProvider(_reply)
+    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
         session = await manager.create(CONFIG, session_id="s")
         store.delay()
         turns: list[int] = []
@@ -137,7 +140,8 @@ async def test_a_logged_interrupt_of_an_idle_session_is_answered_when_its_answer
     None
 ):
     store = FaultyStore(MemoryStore())
-    async with SessionManager(provider=ScriptedProvider(_reply), store=store) as manager:
+    provider = ScriptedProvider(_reply)
+    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
         session = await manager.create(CONFIG, session_id="s")
         answers: list[str] = []
 
@@ -157,7 +161,8 @@ async def test_a_logged_interrupt_of_an_idle_session_is_answered_when_its_answer
 
 async def test_an_interrupt_of_one_queued_turn_is_answered_when_its_end_is_durable() -> None:
     store = FaultyStore(MemoryStore())
-    async with SessionManager(provider=ScriptedProvider(_reply), store=store) as manager:
+    provider = ScriptedProvider(_reply)
+    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
         session = await manager.create(CONFIG, session_id="s")
         await session.send("use tools")
         queued = await session.send("queued")
@@ -191,7 +196,8 @@ async def test_a_compaction_is_answered_when_it_is_durable_and_not_before() -> N
         tools=[Tool(name="t", run=long_output)],
         compaction=CompactionConfig(keep_recent_turns=1, threshold=0.99),
     )
-    async with SessionManager(provider=ScriptedProvider(script), store=store) as manager:
+    provider = ScriptedProvider(script)
+    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
         session = await manager.create(config, session_id="s")
         for _ in range(3):
             await (await session.send("work")).text()

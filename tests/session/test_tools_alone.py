@@ -201,7 +201,7 @@ async def test_cancelling_leaves_a_synchronous_callable_behind_in_its_thread() -
 
     def run() -> None:
         begun.set()
-        may_end.wait(10)
+        may_end.wait(100)
         ended.set()
 
     with anyio.fail_after(10):

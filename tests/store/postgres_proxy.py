@@ -51,7 +51,7 @@ class Proxy:
 
     async def wait_until_cut(self) -> None:
         """The server has what it was to get, and answered it; its client knows nothing."""
-        with anyio.fail_after(30):
+        with anyio.fail_after(120):
             await anyio.to_thread.run_sync(self._was_cut.wait, abandon_on_cancel=True)
 
     def let_through(self) -> None:

@@ -37,7 +37,7 @@ SETTINGS = {
 }
 
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 SHARED_MEMORY, ROOM_BYTES = "/dev/shm", 2**30
 
 

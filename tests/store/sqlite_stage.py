@@ -25,7 +25,7 @@ async def opened(path: Path, **options: Any) -> AsyncIterator[SqliteStore]:
     """A store on *path*, which need not be there."""
     store = SqliteStore(path, **options)
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(120):
             yield store
     finally:
         await store.aclose()
@@ -39,7 +39,7 @@ async def held_back(store: SqliteStore) -> AsyncIterator[None]:
 
     def wait(_: object) -> None:
         stands.set()
-        assert gate.wait(30)
+        assert gate.wait(120)
 
     async with anyio.create_task_group() as group:
         group.start_soon(store._writer.run, wait)

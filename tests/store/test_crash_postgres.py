@@ -40,10 +40,10 @@ def ward(nursery: Nursery, tmp_path: Path, postgres_server: PostgresServer) -> W
 async def test_what_was_shown_is_there_after_a_kill_at_a_message(ward: Ward, how: How) -> None:
     points = ward.points_of(seed=4, rounds=2)
     for at in spread(5, points):
-        await ward.one_life(seed=4, rounds=2, at=at, how=how)
-    assert ward.met["ended by 9"] >= 4  # how often it writes depends on the moment a little
+        await ward.killed_at(at, seed=4, rounds=2, how=how)
+    assert ward.met["ended by 9"] == 5
     assert ward.met["shown"] > 15
-    assert ward.met["sessions"] > 8
+    assert ward.met["sessions"] > 5  # about 11, give or take 2
 
 
 @pytest.mark.parametrize("how", ["cut", "unanswered"])
@@ -63,7 +63,7 @@ async def test_a_server_that_crashes_under_a_life_loses_nothing_that_was_shown(
     patient = ward.admit()
     async with anyio.create_task_group() as group:
         group.start_soon(anyio.to_thread.run_sync, partial(patient.live, seed=2, rounds=6))
-        with anyio.fail_after(30):
+        with anyio.fail_after(120):
             while len(patient.told) < 10:  # noqa: ASYNC110  # another process tells it
                 await anyio.sleep(0.002)
         await anyio.to_thread.run_sync(postgres_server.restart)

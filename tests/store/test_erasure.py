@@ -117,7 +117,7 @@ TOOLS = (
 
 @asynccontextmanager
 async def managing(place: Place) -> AsyncIterator[SessionManager]:
-    with anyio.fail_after(50):
+    with anyio.fail_after(150):
         store = place.make()
         async with SessionManager(provider=ScriptedProvider(model), store=store) as manager:
             yield manager

@@ -286,7 +286,7 @@ async def test_a_call_that_nobody_waits_for_any_more_still_changes_what_it_shoul
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
             assert [row.session for row in await store.rows()] == ["s"]
-        with anyio.fail_after(10):
+        with anyio.fail_after(100):
             while len(await store.rows()) < 2:
                 await anyio.lowlevel.checkpoint()
 
@@ -299,7 +299,7 @@ async def test_a_call_that_only_reads_ends_with_who_waits_for_it(database: Datab
                 await store.rows()
             assert scope.cancelled_caught
             # The one connection is free again: what follows waits for the lock, not for the read.
-            with anyio.fail_after(10):
+            with anyio.fail_after(100):
                 while database.waiting():
                     await anyio.lowlevel.checkpoint()
         assert [row.session for row in await store.rows()] == ["s"]

@@ -121,6 +121,6 @@ def test_a_thread_that_nobody_ends_does_not_keep_its_process() -> None:
         "print('done')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=150, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

@@ -78,7 +78,7 @@ async def test_a_vacuum_waits_for_whoever_may_still_see_what_was_deleted(
                     freed.append(await store.vacuum())
 
                 group.start_soon(vacuum)
-                with anyio.fail_after(30):
+                with anyio.fail_after(120):
                     while not frail_database.sql(
                         "SELECT FROM pg_stat_activity WHERE query LIKE '%virtualxid%'"
                         " AND pid <> pg_backend_pid()"

@@ -321,7 +321,7 @@ async def test_done_may_append_the_next_batch(database: Database) -> None:
             store.append(Batch("s", hold.epoch, head, (b"%d" % head,)), done)
 
         write(0)
-        with anyio.fail_after(10):
+        with anyio.fail_after(100):
             await everything.wait()
         assert await bodies_of(store, "s") == [b"%d" % at for at in range(20)]
 

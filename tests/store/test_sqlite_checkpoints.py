@@ -78,13 +78,13 @@ async def test_writing_goes_on_while_pages_are_copied(
     def slow(db: apsw.Connection) -> None:
         if threading.current_thread().name == "llmsession checkpoint":
             begun.set()
-            assert gate.wait(30)
+            assert gate.wait(120)
         real(db)
 
     monkeypatch.setattr(module, "_checkpoint", slow)
     async with opened(tmp_path / "s.db") as store:
         hold = await fill(store, await store.create("s", ANN), 60)
-        assert await anyio.to_thread.run_sync(lambda: begun.wait(20))
+        assert await anyio.to_thread.run_sync(lambda: begun.wait(120))
         hold = await fill(store, hold, 100)
         gate.set()
         await copied(store)

@@ -186,7 +186,7 @@ async def test_a_file_that_another_program_lets_go_in_time_is_no_error(
             other.execute("BEGIN IMMEDIATE")
             answer = append(store, hold, b"1")
             for _ in range(3):
-                assert await anyio.to_thread.run_sync(lambda: waits.acquire(timeout=20))
+                assert await anyio.to_thread.run_sync(lambda: waits.acquire(timeout=100))
             assert answer.results == []
             other.execute("ROLLBACK")
             assert await answer.wait() == Appended(1)
@@ -341,7 +341,7 @@ async def test_reads_that_were_cancelled_give_their_connections_back(tmp_path: P
 
         def slow(_: object) -> None:
             begun.release()
-            assert gate.wait(30)
+            assert gate.wait(120)
 
         async with anyio.create_task_group() as group:
             for _ in range(READERS):
@@ -365,7 +365,7 @@ async def test_a_read_that_outlasts_the_store_closes_its_connection(tmp_path: Pa
 
         def slow(_: object) -> None:
             begun.set()
-            assert gate.wait(30)
+            assert gate.wait(120)
 
         async with anyio.create_task_group() as group:
             group.start_soon(store._readers.run, slow)

@@ -42,7 +42,7 @@ class Stage:
     def finish(self) -> list[list[int]]:
         self.gate.set()
         self.thread.stop()
-        assert self.ended.wait(10)
+        assert self.ended.wait(100)
         return self.groups
 
 
@@ -86,7 +86,7 @@ def test_it_rests_when_nothing_comes_for_as_long_as_it_says() -> None:
     stage.rest_s = 0.001
     stage.gate.set()
     stage.thread.put(1)
-    assert stage.rested.wait(10)
+    assert stage.rested.wait(100)
     assert stage.finish() == [[1]]
     assert stage.rests == 1
 

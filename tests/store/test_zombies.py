@@ -56,7 +56,7 @@ class Zombie:
         return read_told(str(self._told)) if self._told.exists() else []
 
     async def wait_until(self, holds: Callable[[], bool]) -> None:
-        with anyio.fail_after(40):
+        with anyio.fail_after(150):
             while not holds():
                 assert self._running.poll() is None, "it ended"
                 await anyio.sleep(0.002)
@@ -74,7 +74,7 @@ class Zombie:
         os.kill(self.pid, signal.SIGCONT)
         self._running.stdin.write("go on\n")
         self._running.stdin.flush()
-        assert await anyio.to_thread.run_sync(self._running.wait, 40) == 0
+        assert await anyio.to_thread.run_sync(self._running.wait, 150) == 0
 
 
 def _is_stopped(pid: int) -> bool:

@@ -305,7 +305,16 @@ def test_a_frontier_that_an_abort_left_behind_breaks_9(monkeypatch: Any) -> None
 
 def test_a_compaction_that_was_applied_while_a_reply_streamed_breaks_9() -> None:
     # The last reply was asked for at 0.0, before the compaction, and logged after it.
-    assert broken(with_log(lambda records: replaced(records, 6, at=5.0))) == {9}
+    def change(records: Sequence[r.Record]) -> list[r.Record]:
+        applied = replaced(records, 6, at=5.0)
+        return [*applied[:7], *(msgspec.structs.replace(each, at=6.0) for each in applied[7:])]
+
+    assert broken(with_log(change)) == {9}
+
+
+def test_a_wall_clock_that_was_put_back_is_no_reply_that_streamed() -> None:
+    # The last reply was logged at 0.0: the clock went back since the compaction at 5.0.
+    assert broken(with_log(lambda records: replaced(records, 6, at=5.0))) == set()
 
 
 def test_a_frontier_that_goes_back_breaks_9() -> None:

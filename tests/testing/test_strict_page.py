@@ -16,7 +16,7 @@ def test_the_example_runs_as_it_is_printed(tmp_path: Path) -> None:
     file = tmp_path / "example.py"
     file.write_text(found[1], encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(file)], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=150, check=False
     )
     assert (done.returncode, done.stdout.splitlines()) == (
         0,

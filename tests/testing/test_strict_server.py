@@ -44,7 +44,7 @@ def test_it_says_its_url_plays_its_script_and_stops_at_a_signal(
                 ) as stream:
                     assert stream.get_final_text() == said
         server.send_signal(sign)
-        assert server.wait(timeout=20) == 0
+        assert server.wait(timeout=100) == 0
         assert server.stdout is not None
         assert server.stdout.read() == ""
 
@@ -63,7 +63,7 @@ def test_faults_come_with_the_rate_that_was_asked_for() -> None:
 def test_a_script_that_cannot_be_read_ends_it_with_one_line(tmp_path: Path) -> None:
     absent = str(tmp_path / "absent.json")
     ended = subprocess.run(
-        [*COMMAND, "--script", absent], capture_output=True, text=True, timeout=50, check=False
+        [*COMMAND, "--script", absent], capture_output=True, text=True, timeout=150, check=False
     )
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"{absent} is no script: ")

@@ -7,7 +7,7 @@ import sys
 
 from llmsession import SessionManager, SqliteStore
 from llmsession.testing.scripted import ScriptedProvider, say
-from llmsession.transport import Service, SocketServer
+from llmsession.transport import Limits, Service, SocketServer
 
 REPLY = "word " * 20
 
@@ -16,7 +16,8 @@ async def main(path: str, database: str) -> None:
     provider = ScriptedProvider(lambda request, tag: say(REPLY).slow(0.003, delta_chars=10))
     async with (
         SessionManager(provider=provider, store=SqliteStore(database)) as manager,
-        Service(manager) as service,
+        # A busy machine is no late service.
+        Service(manager, limits=Limits(max_lag_s=3600.0)) as service,
         SocketServer(service, f"unix:{path}"),
     ):
         print("ready", flush=True)

@@ -10,7 +10,7 @@ import pytest
 
 from llmsession import MemoryStore, SessionManager
 from llmsession.testing.scripted import ScriptedProvider, never, say
-from llmsession.transport import Service, SocketServer
+from llmsession.transport import Service, SocketServer, TokenFile
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -62,3 +62,30 @@ async def test_the_node_client_sends_streams_interrupts_and_resumes(
         assert "said hello, friend" in lines
         assert "interrupt aborted" in lines
         assert service.statistics().connected == 2
+
+
+async def test_the_node_client_ends_where_its_token_is_wrong(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node on this machine")
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text('[[tokens]]\ntoken = "a-token-of-anna-1"\ntenant = "anna"\n')
+    known = await asyncio.to_thread(TokenFile, tokens)
+    async with (
+        SessionManager(provider=ScriptedProvider([])) as manager,
+        Service(manager, authenticator=known) as service,
+        SocketServer(service, f"unix:{tmp_path}/s.sock") as server,
+    ):
+        process = await asyncio.create_subprocess_exec(
+            node,
+            str(CLIENTS / "node_client.mjs"),
+            server.address,
+            "a-wrong-token-123",
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(100):
+            _, trouble = await process.communicate()
+        assert process.returncode == 1
+        assert "the token is not known" in trouble.decode()
+        assert service.statistics().connected == 1

@@ -465,6 +465,29 @@ async def test_sessions_are_listed_by_labels_and_deleted(at: At) -> None:
             await session.label({"": "x"})
 
 
+async def test_a_session_is_described_and_exported_as_it_is_in_the_store(at: At) -> None:
+    async with at(["hello", never()]) as place:
+        config = SessionConfig(model="m", system="be brief")
+        session = await place.sessions.create(config, session_id="s", labels={"a": "1"})
+        await (await session.send("hi")).text()
+        fork = await session.fork(session_id="f")
+        turn = await session.send("more")
+        await session.interrupt(turn.id, policy="keep_text")
+        for name in ("s", "f"):
+            row = await place.sessions.row(name)
+            assert row == await place.manager.store.row(name)
+            told = await place.sessions.export_conversation(name)
+            assert told == await place.manager.export_conversation(name)
+            assert (told.system, told.labels) == ("be brief", {"a": "1"})
+        assert row.parent == told.parent == "s"
+        assert told.shared_turns == 1
+        for ask in (place.sessions.row, place.sessions.export_conversation):
+            with pytest.raises(SessionNotFound):
+                await ask("none")
+        await fork.close()
+        assert (await place.sessions.row("f")).owner is None  # nobody took it to look
+
+
 async def test_a_seed_begins_the_conversation(at: At) -> None:
     async with at(["one"]) as place:
         session = await place.sessions.create(CONFIG, session_id="s", seed=Seed("earlier", "e"))

@@ -44,7 +44,7 @@ async def test_every_accepted_turn_has_one_end_at_every_client_and_commits_are_t
     tmp_path: Path, size: Size
 ) -> None:
     process = await started(tmp_path)
-    proxy = CuttingProxy(str(tmp_path / "p.sock"), str(tmp_path / "s.sock"), cuts(7))
+    proxy = CuttingProxy(f"unix:{tmp_path}/p.sock", f"unix:{tmp_path}/s.sock", cuts(7))
     enough, chance = asyncio.Event(), random.Random(7)
     writers = [
         Writer(f"s{number:04}", resumes=number % 2 == 1, pause_s=size.pause_s)
@@ -54,7 +54,7 @@ async def test_every_accepted_turn_has_one_end_at_every_client_and_commits_are_t
     try:
         async with asyncio.timeout(size.limit_s), proxy.running(), AsyncExitStack() as stack:
             crowd = [
-                await stack.enter_async_context(connected(f"unix:{proxy.path}", size.limit_s))
+                await stack.enter_async_context(connected(proxy.address, size.limit_s))
                 for _ in range(size.clients)
             ]
             async with asyncio.TaskGroup() as group:

@@ -73,7 +73,7 @@ async def test_clients_live_through_a_restart_and_see_every_turn_once(tmp_path: 
 
 async def test_a_connection_that_is_lost_again_and_again_loses_and_repeats_nothing() -> None:
     whole = "".join(f"{number}," for number in range(120))
-    provider = ScriptedProvider(lambda request, tag: say(whole).slow(0.004, delta_chars=4))
+    provider = ScriptedProvider(lambda request, tag: say(whole).slow(0.01, delta_chars=4))
     async with (
         asyncio.timeout(PATIENCE_S),
         SessionManager(provider=provider, store=MemoryStore()) as manager,

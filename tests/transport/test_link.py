@@ -26,7 +26,7 @@ from llmsession import (
     records,
 )
 from llmsession.testing.scripted import ScriptedProvider, call, never, say
-from llmsession.transport import RemoteManager, Service, SocketServer, connecting
+from llmsession.transport import GrpcServer, RemoteManager, Service, SocketServer, connecting
 from llmsession.transport.addresses import parse_address
 from llmsession.transport.link import Link
 from tests.transport.cutting import CuttingProxy
@@ -38,11 +38,13 @@ PATIENCE_S = 100.0
 
 
 class Served:
-    """A service on a Unix socket that can be taken away and brought back over one store."""
+    """A service, on a Unix socket if nothing else is said, that can be taken away and brought back
+    over one store."""
 
-    def __init__(self, folder: Path, script: Any) -> None:
+    def __init__(self, folder: Path, script: Any, kind: str = "unix") -> None:
         self.folder = folder
         self.path = str(folder / "s.sock")
+        self.address = f"unix:{self.path}" if kind == "unix" else "grpc://127.0.0.1:0"
         self.script = script
         self.manager: SessionManager
 
@@ -53,13 +55,11 @@ class Served:
         async with (
             SessionManager(provider=provider, store=store) as self.manager,
             Service(self.manager) as service,
-            SocketServer(service, f"unix:{self.path}"),
         ):
-            yield service
-
-    @property
-    def address(self) -> str:
-        return f"unix:{self.path}"
+            server: Any = SocketServer if self.address.startswith("unix:") else GrpcServer
+            async with server(service, self.address) as serving:
+                self.address = serving.address
+                yield service
 
 
 @asynccontextmanager
@@ -76,26 +76,37 @@ async def linked(
         await link.aclose()
 
 
-def cuts(seed: int, many: int) -> Iterator[int]:
+def cuts(kind: str, seed: int, many: int) -> Iterator[int]:
     chance = random.Random(seed)
     yield 3000  # the first connection has to be made
+    # Long enough for a hello and its welcome, mostly, which are longer in HTTP/2: or nothing would
+    # be asked, and the next try comes later each time.
+    short, long = (400, 200) if kind == "unix" else (1200, 1200)
     for _ in range(many):
-        # Long enough for a hello and its welcome, mostly: or nothing would be asked.
-        yield chance.choice([chance.randrange(20, 400), chance.randrange(200, 6000)])
+        yield chance.choice([chance.randrange(20, short), chance.randrange(long, 6000)])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@asynccontextmanager
+async def cut_off(
+    folder: Path, kind: str, seed: int
+) -> AsyncIterator[tuple[Served, CuttingProxy, Link, RemoteManager]]:
+    """A service, and a client of it whose connections are cut."""
+    script = lambda request, tag: say("word " * 30).slow(0.001, delta_chars=10)  # noqa: E731
+    served = Served(folder, script, kind)
+    listen = f"unix:{folder}/p.sock" if kind == "unix" else "grpc://127.0.0.1:0"
+    async with asyncio.timeout(PATIENCE_S), served.up():
+        proxy = CuttingProxy(listen, served.address, cuts(kind, seed, 40))
+        async with proxy.running(), linked(proxy.address) as (link, sessions):
+            yield served, proxy, link, sessions
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"), [*(("unix", seed) for seed in range(6)), *(("grpc", s) for s in range(4))]
+)
 async def test_cut_at_random_bytes_every_send_is_taken_once_and_every_event_seen_once(
-    tmp_path: Path, seed: int
+    tmp_path: Path, kind: str, seed: int
 ) -> None:
-    served = Served(tmp_path, lambda request, tag: say("word " * 30).slow(0.001, delta_chars=10))
-    proxy = CuttingProxy(str(tmp_path / "p.sock"), served.path, cuts(seed, 40))
-    async with (
-        asyncio.timeout(PATIENCE_S),
-        served.up(),
-        proxy.running(),
-        linked(f"unix:{proxy.path}") as (link, sessions),
-    ):
+    async with cut_off(tmp_path, kind, seed) as (served, proxy, link, sessions):
 
         async def live(name: str) -> None:
             session = await sessions.create(CONFIG, session_id=name)
@@ -134,7 +145,7 @@ async def watch(events: Any, commits: int) -> list[Any]:
 
 async def test_previews_are_not_shown_twice_after_the_connection_was_lost(tmp_path: Path) -> None:
     whole = "".join(f"{number}," for number in range(120))
-    served = Served(tmp_path, [say(whole).slow(0.004, delta_chars=4)])
+    served = Served(tmp_path, [say(whole).slow(0.01, delta_chars=4)])
     async with asyncio.timeout(PATIENCE_S), served.up(), linked(served.address) as (link, sessions):
         session = await sessions.create(CONFIG, session_id="s")
         turn = await session.send("hi")

@@ -56,7 +56,7 @@ async def running(settings: ServerConfig) -> AsyncIterator[tuple[Sequence[str], 
 async def asked(address: str) -> tuple[int, str]:
     def get() -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(address, timeout=20) as answer:
+            with urllib.request.urlopen(address, timeout=100) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -69,7 +69,7 @@ async def grpc_health(address: str) -> int:
     async with grpc.aio.insecure_channel(address.removeprefix("grpc://")) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         check = stub.Check  # type: ignore[attr-defined]  # the stubs of types do not know it
-        answer = await check(health_pb2.HealthCheckRequest(service=NAME), timeout=20)
+        answer = await check(health_pb2.HealthCheckRequest(service=NAME), timeout=100)
         return int(answer.status)
 
 

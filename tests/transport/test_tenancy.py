@@ -163,9 +163,19 @@ def every_command(session: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
     }
 
 
+def of_the_store(sessions: Any, name: str) -> dict[str, Callable[[], Awaitable[Any]]]:
+    """Every command that names a session and asks no handle of it."""
+    return {
+        "open": lambda: sessions.open(name),
+        "delete": lambda: sessions.delete(name),
+        "row": lambda: sessions.row(name),
+        "export": lambda: sessions.export_conversation(name),
+    }
+
+
 def test_every_command_of_a_session_is_tried_below() -> None:
     tags = {kind.__struct_config__.tag for kind in get_args(w.SessionCommand)}
-    assert set(every_command(Mock())) | {"open", "delete"} == tags
+    assert {*every_command(Mock()), *of_the_store(Mock(), "")} == tags
 
 
 async def test_every_command_on_anothers_session_is_refused_as_for_one_that_is_not_there(
@@ -182,8 +192,7 @@ async def test_every_command_on_anothers_session_is_refused_as_for_one_that_is_n
             caplog.clear()
             asked: dict[str, Callable[[], Awaitable[Any]]] = {
                 **every_command(stranger),
-                "open": lambda: at.bert.open(name),
-                "delete": lambda: at.bert.delete(name),
+                **of_the_store(at.bert, name),
             }
             with pytest.raises(SessionNotFound) as caught:
                 await asked[command]()
@@ -195,7 +204,7 @@ async def test_every_command_on_anothers_session_is_refused_as_for_one_that_is_n
             assert vars(caught.value) == {}
             return str(caught.value).replace(name, "")
 
-        for command in (*every_command(Mock()), "open", "delete"):
+        for command in (*every_command(Mock()), *of_the_store(Mock(), "")):
             for name in ("anna/hers", "hers"):
                 assert await refused(name, command) == await refused("anna/none", command)
         assert await at.manager.store.read("anna/hers") == before

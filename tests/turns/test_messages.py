@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from llmsession.turns.blocks import OpaqueBlock, TextBlock, encode_blocks
 from llmsession.turns.ids import TurnId
-from llmsession.turns.messages import Message, Role, count_turns, message_id
+from llmsession.turns.messages import Message, Role, count_turns, message_id, message_name
 from llmsession.turns.usage import Usage
 
 CALL = {"type": "tool_use", "id": "c", "name": "bash", "input": {"x": 1}, "caller": None}
@@ -97,6 +97,11 @@ def test_the_body_is_written_as_the_provider_calls_it() -> None:
 
 def test_ids_say_session_turn_side_and_place() -> None:
     assert message_id("s", TurnId("a", 7), 2) == "s/a7.2"
+
+
+def test_a_name_is_the_id_without_a_turn_id() -> None:
+    assert message_name("s", "user", 7, 0) == message_id("s", TurnId("u", 7), 0)
+    assert message_name("s", "assistant", 12, 3) == message_id("s", TurnId("a", 12), 3)
 
 
 def test_a_turn_counts_once_however_many_messages_it_has() -> None:

@@ -60,7 +60,11 @@ def agent_of(options: Options, context: ChatCompletionContext | None = None) -> 
     client = CLIENTS.get(options.model)
     if client is None:
         client = CLIENTS[options.model] = OpenAIChatCompletionClient(
-            model=options.model, base_url=options.chat_url, api_key="none", model_info=CAN, timeout=120
+            model=options.model,
+            base_url=options.chat_url,
+            api_key="none",
+            model_info=CAN,
+            timeout=120,
         )
     return AssistantAgent(
         "assistant",

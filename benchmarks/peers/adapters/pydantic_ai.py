@@ -1,13 +1,13 @@
-"""pydantic-ai: ``load``, ``agent.run(text, conversation=...)``, ``save``, of its ``ConversationStore``.
+"""pydantic-ai: ``store.load``, ``agent.run(text, conversation=...)``, ``store.save``.
 
-As its documentation has it; the run is streamed to an event handler and cancelled by its
-``CancellationToken``. What a cancelled run hands back, ``RunCancelled.all_messages()``, is what the
-documentation says to go on with; it is saved as the conversation. ``InMemoryConversationStore`` is
-the store that it ships; the one that lasts is ``SqliteConversationStore`` of pydantic-ai-harness,
-"for multi-turn applications".
+As the documentation of ``ConversationStore`` has it; the run is streamed to an event handler and
+cancelled by its ``CancellationToken``. What a cancelled run hands back in ``all_messages()`` of
+``RunCancelled`` is what the documentation says to go on with; it is saved as the conversation.
+``InMemoryConversationStore`` is the store that it ships; the one that lasts is
+``SqliteConversationStore`` of pydantic-ai-harness, "for multi-turn applications".
 
 Compaction is the harness's, as its README encodes "the field consensus": ``TieredCompaction`` of
-``ClearToolResults`` and ``SummarizingCompaction``, with its example's values, at 80 % of the window.
+``ClearToolResults`` and ``SummarizingCompaction``, with its example's values, at 80 % of a window.
 """
 
 from __future__ import annotations

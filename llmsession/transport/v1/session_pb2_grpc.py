@@ -108,6 +108,16 @@ class SessionServiceStub(object):
                 request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
                 response_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
                 _registered_method=True)
+        self.Row = channel.unary_unary(
+                '/llmsession.v1.SessionService/Row',
+                request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
+                response_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
+                _registered_method=True)
+        self.Export = channel.unary_unary(
+                '/llmsession.v1.SessionService/Export',
+                request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
+                response_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
+                _registered_method=True)
         self.Compact = channel.unary_unary(
                 '/llmsession.v1.SessionService/Compact',
                 request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
@@ -273,6 +283,19 @@ class SessionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Row(self, request, context):
+        """What the store says of a session, and what its log knows beside the messages. Neither opens it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Export(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Compact(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -421,6 +444,16 @@ def add_SessionServiceServicer_to_server(servicer, server):
             ),
             'Summary': grpc.unary_unary_rpc_method_handler(
                     servicer.Summary,
+                    request_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.FromString,
+                    response_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.SerializeToString,
+            ),
+            'Row': grpc.unary_unary_rpc_method_handler(
+                    servicer.Row,
+                    request_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.FromString,
+                    response_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.SerializeToString,
+            ),
+            'Export': grpc.unary_unary_rpc_method_handler(
+                    servicer.Export,
                     request_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.FromString,
                     response_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.SerializeToString,
             ),
@@ -870,6 +903,60 @@ class SessionService(object):
             request,
             target,
             '/llmsession.v1.SessionService/Summary',
+            llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
+            llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Row(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmsession.v1.SessionService/Row',
+            llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
+            llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Export(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmsession.v1.SessionService/Export',
             llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
             llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
             options,

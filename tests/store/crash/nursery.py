@@ -54,7 +54,7 @@ class Nursery:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._nursery.communicate(timeout=60)
+        self._nursery.communicate(timeout=160)
 
     def live(self, order: Order) -> int:
         """Let a life run; returns the signal that ended it, 0 if it ended by itself."""
@@ -91,13 +91,13 @@ def _size(path: str) -> int:
 
 def _wait_until_told(path: str, before: int) -> None:
     """Killed sooner it would have done nothing yet; write points are the test for that."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while _size(path) == before and time.monotonic() < until:
         time.sleep(0.001)
 
 
 def _live(order: Order) -> int:
-    signal.alarm(50)
+    signal.alarm(150)
     points = WritePoints(order.at, order.how)
     if order.place.startswith("sqlite:"):
         points.watch_sqlite()

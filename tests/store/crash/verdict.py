@@ -22,7 +22,7 @@ from .life import SESSIONS, TOOLS, Told, open_place, reply
 __all__ = ["judge", "judge_told"]
 
 
-PATIENCE_S = 40.0
+PATIENCE_S = 150.0
 
 
 async def judge(place: str, told: Sequence[Told]) -> Counter[str]:

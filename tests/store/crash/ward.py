@@ -103,6 +103,12 @@ class Ward:
         self.dismiss(patient)
         return ended_by
 
+    async def killed_at(self, at: int, copy_of: Patient | None = None, **order: object) -> None:
+        """A life that ends at the *at*-th point, and its verdict. How often it writes depends on
+        the moment: one that has ended before is lived again, and ends sooner."""
+        while await self.one_life(copy_of, at=at, **order) != SIGKILL:
+            at = 1 + at * 2 // 3
+
     async def kill_at_random(self, kills: int, *, seed: int) -> None:
         """*kills* lives that are killed at any moment. A few follow each other on each store;
         there is a verdict after the last, and after some before."""

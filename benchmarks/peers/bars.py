@@ -1,0 +1,77 @@
+"""A bar for each peer, as an SVG that stands alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+__all__ = ["Bar", "bars"]
+
+WIDTH, LEFT, RIGHT = 640, 150, 120
+TOP, STEP, THICK = 34, 24, 15
+MANY_TIMES = 50
+"""From this ratio on, of the largest to the smallest, the axis is logarithmic."""
+OURS, THEIRS = "#1f6fb4", "#b9bec3"
+STYLE = (
+    "<style>svg{font:11px system-ui,sans-serif;background:#fff}text{fill:#6b7075}"
+    "line{stroke:#6b7075;stroke-width:1}</style>"
+)
+
+
+class Bar(NamedTuple):
+    """A peer's figure, None if it has none; ``most`` is drawn as a thin line beyond it, and
+    ``told`` stands behind it."""
+
+    name: str
+    value: float | None
+    told: str
+    most: float | None = None
+    ours: bool = False
+
+
+def bars(title: str, rows: Sequence[Bar]) -> str:
+    """The chart of *rows*, in their order."""
+    known = [value for row in rows for value in (row.value, row.most) if value is not None]
+    positive = [value for value in known if value > 0]
+    logarithmic = bool(positive) and max(positive) / min(positive) > MANY_TIMES
+    least = min(positive, default=1.0) / 2
+    most = max(positive, default=1.0)
+
+    def reach(value: float) -> float:
+        if logarithmic:
+            share = math.log(max(value, least) / least) / math.log(most / least)
+        else:
+            share = value / most
+        return share * (WIDTH - LEFT - RIGHT)
+
+    drawn = []
+    for at, row in enumerate(rows):
+        y = TOP + at * STEP
+        drawn.append(_text(LEFT - 8, y, row.name, anchor="end"))
+        end = LEFT
+        if row.value is not None:
+            length = max(reach(row.value), 1.0)
+            end = LEFT + round(length)
+            colour = OURS if row.ours else THEIRS
+            drawn.append(
+                f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{THICK}" fill="{colour}"/>'
+            )
+        if row.value is not None and row.most is not None and row.most > row.value:
+            tip = LEFT + reach(row.most)
+            middle = y + THICK / 2
+            drawn.append(f'<line x1="{end}" y1="{middle}" x2="{tip:.1f}" y2="{middle}"/>')
+            end = round(tip)
+        drawn.append(_text(end + 6, y, row.told))
+    scale = ", logarithmic" if logarithmic else ""
+    height = TOP + len(rows) * STEP + 6
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
+        f' width="{WIDTH}" height="{height}" role="img">{STYLE}'
+        f"{_text(8, 8, title + scale)}{''.join(drawn)}</svg>\n"
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x}" y="{y + 12}" text-anchor="{anchor}">{escape(text)}</text>'

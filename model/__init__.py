@@ -1,0 +1,1 @@
+"""The model of one session under two owners, in Promela, and how it is checked: docs/model.md."""
