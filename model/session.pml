@@ -314,13 +314,13 @@ inline append() {       /* store/memory.py: MemoryStore.append, store/sqlite_app
 proctype Actor(bit o) {
 end: do
   /* the store, and the way of its answer */
-  :: d_step { me.sent && !me.answer -> append() }
+  :: d_step { me.sent && !me.answer -> append() }      /* store/sqlite_writer.py: SqliteWriter.append */
   :: d_step { me.sent && !me.answer && losses -> losses--; me.answer = LOST; printf("a batch of owner %d is lost\n", o) }
   :: d_step { me.answer == APPENDED && losses -> losses--; me.answer = LOST; printf("the answer is lost\n") }
   :: d_step { me.answer == APPENDED && losses -> losses--; me.answer = CONFLICT; printf("the answer is lost; asked again, it was\n") }
   /* what came back */
   :: d_step { living && me.answer == APPENDED -> read_back(); after_each() }
-  :: d_step { living && me.answer == CONFLICT && epoch > me.epoch ->
+  :: d_step { living && me.answer == CONFLICT && epoch > me.epoch ->   /* session/turnqueue.py: TurnQueue.abandon */
        if :: BUG == CONFLICT_IS_SUCCESS -> me.answer = APPENDED
           :: else -> printf("owner %d has been fenced\n", o); gone() fi }
   :: d_step { living && me.answer == CONFLICT && epoch == me.epoch ->   /* session/actor.py: Actor._look_for */
@@ -372,7 +372,7 @@ end: do
        plans--; snapshot(); me.job = PLANNING; printf("owner %d plans on %d messages\n", o, S.n) }
   :: d_step { living && me.job == PLANNING ->           /* session/compactor.py: Compactor._planned */
        me.job = READY; printf("the plan is ready\n"); after_each() }
-  :: d_step { living && me.job == PREPARING ->          /* session/compactor.py: Compactor._prepared */
+  :: d_step { living && me.job == PREPARING ->          /* session/compactor.py: Compactor._journal */
        if :: stands -> me.job = WRITING; write(rec(COMPACTED, me.jn)) :: else -> drop_job() fi; after_each() }
   :: d_step { me.standing == COLD && (wanted || takeovers) ->   /* store/memory.py: MemoryStore.acquire */
        if :: wanted :: else -> takeovers-- fi;

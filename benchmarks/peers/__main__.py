@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -56,34 +56,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run at all?")
     parser.add_argument("--refresh", action="store_true", help="look for newer releases")
     asked = parser.parse_args(arguments)
-    results = run_all(
+    results = Results()
+    for found in run_all(
         [PEERS[name] for name in asked.peers],
         [WORKS[name] for name in asked.works],
         seed=asked.seed,
         quick=asked.quick,
         refresh=asked.refresh,
-    )
+    ):
+        results = results.joined(found)
+        if asked.out:
+            _write(found, asked.out)
     if asked.json:
         print(msgspec.json.encode(results).decode())
     else:
         _tell(results)
-    if asked.out:
-        results = read_results(asked.out / RESULTS).joined(results)
-        write_results(asked.out / RESULTS, results)
-        write_page(results, asked.out)
     ours = [peers[OURS].ran for peers in results.found.values() if OURS in peers]
     return 1 if any(ran.failed for ran in ours) else 0
 
 
+def _write(found: Results, root: Path) -> None:
+    results = read_results(root / RESULTS).joined(found)
+    write_results(root / RESULTS, results)
+    write_page(results, root)
+
+
 def run_all(
     peers: Sequence[Peer], works: Sequence[Work], *, seed: int, quick: bool, refresh: bool = False
-) -> Results:
+) -> Iterator[Results]:
     """Work for work, each with every peer one after the other, so that what else the machine does
     is about the same for all of them."""
     places = {peer.name: _environment(peer, refresh) for peer in peers}
-    found: dict[str, dict[str, Found]] = {}
     for work in works:
-        rows = found.setdefault(work.name, {})
+        rows: dict[str, Found] = {}
         for peer in peers:
             place = places[peer.name]
             load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -102,7 +107,7 @@ def run_all(
             outcome = ran.failed or ran.unsupported or "done"
             took_s = time.monotonic() - started
             print(f"{work.name}, {peer.name}: {outcome} ({took_s:.0f} s)", file=sys.stderr)
-    return Results(machine=here(), seed=seed, found=found)
+        yield Results(machine=here(), seed=seed, found={work.name: rows})
 
 
 def _environment(peer: Peer, refresh: bool) -> Environment:

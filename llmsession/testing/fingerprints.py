@@ -41,4 +41,4 @@ def state_parts(state: SessionState) -> dict[str, str]:
 
 
 def _open_parts(turn: OpenTurn) -> list[Any]:
-    return [getattr(turn, name) for name in OpenTurn.__slots__]
+    return [getattr(turn, name) for name in OpenTurn.__struct_fields__]

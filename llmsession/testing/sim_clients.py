@@ -30,8 +30,8 @@ from llmsession.turns.records import ToolsRequested
 from .fingerprints import digest
 from .record import OutcomeSeen, Sighting, Watched
 from .recorder import ends_of
+from .sim_hosts import Host, Life, World
 from .sim_model import CALM
-from .sim_process import Life, Process, World
 from .sim_story import Change, Heard, Interrupt, Send
 from .stress_model import words
 from .stress_watchers import sighting_of
@@ -48,7 +48,7 @@ class SimSession:
     """One session as its clients know it. ``home`` is the process that they speak to."""
 
     def __init__(
-        self, world: World, processes: Sequence[Process], name: str, home: int, seed: str
+        self, world: World, hosts: Sequence[Host], name: str, home: int, seed: str
     ) -> None:
         self.name = name
         self.home = home
@@ -56,7 +56,7 @@ class SimSession:
         """The last commands were answered: subscribers read what there is, and end."""
         self._world = world
         self._recorder = world.recorder
-        self._processes = processes
+        self._hosts = hosts
         self._seed = f"{seed}/{name}"
         self._subscribers = 0
         self._forks = 0
@@ -66,13 +66,13 @@ class SimSession:
 
     async def create(self, config: SessionConfig) -> None:
         """Make it, in its home. No fault is about yet."""
-        life = await self._processes[self.home].life()
+        life = await self._hosts[self.home].life()
         life.handles[self.name] = await life.manager.create(config, session_id=self.name)
 
     async def reach(self, *, takeover: bool = False) -> tuple[Life, LLMSession] | None:
         """The life that owns the session, and a handle there; None if it cannot be had."""
         for attempt in range(MOST_TRIES):
-            life = await self._processes[self.home].life()
+            life = await self._hosts[self.home].life()
             takes = takeover or attempt > MOST_TRIES // 2
             try:
                 handle = await life.within(partial(life.opened, self.name, takeover=takes))
@@ -91,7 +91,7 @@ class SimSession:
     async def _find_home(self) -> None:
         """Speak to the process that holds it, as a client that is told where to go."""
         holder = await self._world.disk.holder(self.name)
-        for process in self._processes:
+        for process in self._hosts:
             if process.is_up and holder is not None:
                 life = await process.life()
                 if life.manager.owner == holder:
@@ -99,7 +99,7 @@ class SimSession:
 
     async def move(self, how: str) -> None:
         """Let the other process have it: after it was closed here, or while it is in use."""
-        other = (self.home + 1) % len(self._processes)
+        other = (self.home + 1) % len(self._hosts)
         if how == "close":
             found = await self.reach()
             if found is not None:
@@ -111,7 +111,7 @@ class SimSession:
 
     async def let_go(self) -> None:
         """Hold it no more, and have what is idle evicted."""
-        life = await self._processes[self.home].life()
+        life = await self._hosts[self.home].life()
         life.handles.pop(self.name, None)
         await life.within(life.manager.evict_idle)
 
@@ -336,7 +336,7 @@ class SimSession:
         fork = await self.ask("fork", lambda h: h.fork(at, session_id=name, **said), **how)
         if not isinstance(fork, LLMSession):
             return
-        there = SimSession(self._world, self._processes, name, self.home, self._seed)
+        there = SimSession(self._world, self._hosts, name, self.home, self._seed)
         self.forks.append(there)
         await there.ask("configure", lambda h: h.configure(system=f"{name} is a fork"))
 

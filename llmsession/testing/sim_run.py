@@ -23,8 +23,8 @@ from .record import Begun, LeftBehind, Logged, Recording, Rewritten
 from .recorder import Recorder
 from .sim_clients import SimSession
 from .sim_disk import SimDisk
+from .sim_hosts import Host, World
 from .sim_model import SimModel, counted_tools
-from .sim_process import Process, World
 from .sim_reached import Reached
 from .sim_story import Act, Change, Clock, Disk, Freeze, Interrupt, Kill, LetGo, Move, Send, Story
 from .sim_time import run_seeded
@@ -131,9 +131,9 @@ class _Run:
 
     async def _play(self) -> None:
         world = self._world
-        self._processes = [Process(world, number) for number in range(PROCESSES)]
+        self._hosts = [Host(world, number) for number in range(PROCESSES)]
         self._sessions = [
-            SimSession(world, self._processes, f"s{at}", at % PROCESSES, f"{self._story.seed}")
+            SimSession(world, self._hosts, f"s{at}", at % PROCESSES, f"{self._story.seed}")
             for at in range(self._story.sessions)
         ]
         for at, session in enumerate(self._sessions):
@@ -145,7 +145,7 @@ class _Run:
                 listening.start_soon(session.answer_calls)
             await self._storm()
             await self._calm(listening)
-        for process in self._processes:
+        for process in self._hosts:
             await (await process.life()).end()
 
     async def _storm(self) -> None:
@@ -176,7 +176,7 @@ class _Run:
         """Sessions that somebody made and was not told of, as forks whose answer was lost."""
         names = {session.name for session in known}
         return [
-            SimSession(self._world, self._processes, row.session, 0, f"{self._story.seed}")
+            SimSession(self._world, self._hosts, row.session, 0, f"{self._story.seed}")
             for row in await self.disk.truth.rows()
             if row.session not in names
         ]
@@ -208,7 +208,7 @@ class _Run:
                 for session in homes:
                     reached.struck("kill", session.name)
                 reached.ended_lives([session.name for session in homes])
-                await self._processes[act.process].kill(act.down_s)
+                await self._hosts[act.process].kill(act.down_s)
             case Freeze():
                 await self._freeze(act, group)
             case Disk():
@@ -228,7 +228,7 @@ class _Run:
         if act.taken:
             for session in homes:
                 group.start_soon(session.move, "take")
-        await self._processes[act.process].freeze(act.seconds)
+        await self._hosts[act.process].freeze(act.seconds)
 
     def _note_left(self) -> None:
         left = [info.name for info in anyio.get_running_tasks() if info.name is not None]

@@ -9,8 +9,10 @@ import os
 import socket
 import ssl
 import stat
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from llmsession.errors import (
     InvalidConfig,
@@ -35,6 +37,8 @@ __all__ = ["SocketServer"]
 
 BACKLOG = 1024
 """Two hundred clients that connect at once are too many for the usual 100."""
+ACCEPT_AGAIN_S = 1.0
+"""After a connection could not be accepted."""
 READ_BYTES = 64 * 1024
 WRITE_BYTES = 64 * 1024
 """How much is joined into one write, and how much may wait in the transport before no more is
@@ -78,15 +82,19 @@ class SocketServer:
         self._serving: set[asyncio.Task[None]] = set()
         self._peers: set[_Peer] = set()
         self._server: asyncio.Server | None = None
+        self._listeners: tuple[socket.socket, ...] = ()
+        """With TLS, in place of the server."""
+        self._accepting: list[asyncio.Task[None]] = []
         self._file: tuple[int, int] | None = None
         self._stopped = False
 
     @property
     def address(self) -> str:
         """Where it listens, with the port that it got."""
-        if self._asked.scheme == "unix" or self._server is None or not self._server.sockets:
+        sockets = self._listeners or (self._server.sockets if self._server is not None else ())
+        if self._asked.scheme == "unix" or not sockets:
             return str(self._asked)
-        host, port = self._server.sockets[0].getsockname()[:2]
+        host, port = sockets[0].getsockname()[:2]
         return str(Address("tcp", host=host, port=port))
 
     async def __aenter__(self) -> SocketServer:
@@ -98,9 +106,16 @@ class SocketServer:
         else:
             host, port = self._asked.host, self._asked.port
             try:
-                self._server = await asyncio.start_server(self._accept, host, port, backlog=BACKLOG)
+                if self._tls is not None:
+                    self._listeners = await _bound(host, port)
+                else:
+                    self._server = await asyncio.start_server(
+                        self._accept, host, port, backlog=BACKLOG
+                    )
             except OSError as error:
                 raise InvalidInput(f"cannot listen at {self._asked}: {error.strerror}") from error
+            start = asyncio.get_running_loop().create_task
+            self._accepting = [start(self._accept_all(each)) for each in self._listeners]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -124,27 +139,32 @@ class SocketServer:
     async def stop_listening(self) -> None:
         """Take no more connections. Those that there are stay."""
         self._stopped = True
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for listener in self._listeners:
+            listener.close()
         if self._server is not None:
             self._server.close()
             if self._file is not None:
                 await asyncio.to_thread(_unlink_ours, self._asked.path, self._file)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        many = len(self._serving) >= 2 * self._service.limits.connections
-        if many or self._stopped:  # it was accepted in the moment that the server stopped
+        if self._is_full or self._stopped:  # accepted in the moment that the server stopped
             writer.transport.abort()
-            return
-        if self._tls is not None:
-            # Nothing is read before the handshake, which asyncio would do without a word about
-            # those who fail in it.
-            writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        else:
+            self._start(self._serve(reader, writer))
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._serving) >= 2 * self._service.limits.connections
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._tls is not None and not await self._shake_hands(writer, self._tls):
-            return
         peer = _Peer(self._service, reader, writer)
         if await peer.admitted():
             self._peers.add(peer)
@@ -153,20 +173,57 @@ class SocketServer:
             finally:
                 self._peers.discard(peer)
 
-    async def _shake_hands(
-        self, writer: asyncio.StreamWriter, tls: ServerTls | ssl.SSLContext
-    ) -> bool:
-        peer, limit_s = _name_of(writer), self._service.limits.hello_s
-        context = tls.identity.context if isinstance(tls, ServerTls) else tls
+    # With TLS connections are accepted here: a server of asyncio's says nothing of those who fail
+    # in the handshake, and has one certificate for its life.
+
+    async def _accept_all(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, where = await loop.sock_accept(listener)
+            except OSError as error:  # it is gone already, or there are too many files open
+                self._service.log.warning("connection.not_accepted", why=error_text(error))
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            if self._is_full:
+                accepted.close()
+            else:
+                self._start(self._serve_tls(accepted, _name(where)))
+
+    async def _serve_tls(self, accepted: socket.socket, peer: str) -> None:
+        tls, limit_s = self._tls, self._service.limits.hello_s
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
         try:
-            await writer.start_tls(context, ssl_handshake_timeout=limit_s)
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol,
+                accepted,
+                ssl=tls.identity.context if isinstance(tls, ServerTls) else tls,
+                ssl_handshake_timeout=limit_s,
+            )
         except (OSError, TimeoutError) as error:
             why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
             told = f"the TLS handshake failed: {why or error_text(error)}"
             self._service.log_refusal(peer, Unauthenticated(told))
-            writer.transport.abort()
-            return False
-        return True
+        else:
+            await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+
+async def _bound(host: str, port: int) -> tuple[socket.socket, ...]:
+    """Sockets that listen at every address of *host*. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listeners: list[socket.socket] = []
+    try:
+        for family, _, _, _, where in dict.fromkeys(found):
+            listener = socket.create_server(where, family=family, backlog=BACKLOG)
+            listener.setblocking(False)
+            listeners.append(listener)
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        raise
+    return tuple(listeners)
 
 
 class _Peer:
@@ -192,7 +249,9 @@ class _Peer:
     async def admitted(self) -> bool:
         """Does the service take one more client? If not, it is told so."""
         try:
-            self._connection = self._service.connect(_name_of(self._writer), self._wake)
+            self._connection = self._service.connect(
+                _name(self._writer.get_extra_info("peername")), self._wake
+            )
         except Overloaded as error:
             self._writer.write(line_of(w.encode(to_wire(error))))
             await self._close()
@@ -307,8 +366,8 @@ class _Peer:
         self._flush()
 
 
-def _name_of(writer: asyncio.StreamWriter) -> str:
-    peer = writer.get_extra_info("peername")
+def _name(peer: object) -> str:
+    """A peer's address, as it stands in the log."""
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unix"
 
 

@@ -42,6 +42,11 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return steady_backend("asyncio")
 
 
+@pytest.fixture(autouse=True)
+def a_busy_machine_may_take_long_to_say_hello(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmsession.transport.link.HELLO_S", 100.0)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where a service runs: a recording of a short turn and a long one, and a configuration."""
@@ -52,6 +57,7 @@ def folder(tmp_path: Path) -> Path:
         listen = ["unix:s.sock"]
         [limits]
         max_lag_s = 3600.0  # a busy machine is no late service
+        hello_s = 100.0
         [providers.recorded]
         kind = "replay"
         file = "talk.jsonl"

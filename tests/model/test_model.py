@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from llmsession.turns.machine import Phase
 from model.checking import (
     BUGS,
     FORMULA_SCOPE,
@@ -43,8 +44,6 @@ def test_each_step_of_the_model_names_what_exists_in_the_code() -> None:
 
 
 def test_the_phases_and_kinds_of_the_model_are_those_of_the_code() -> None:
-    from llmsession.turns.machine import Phase  # noqa: PLC0415
-
     section = TEXT.split("turns/machine.py: Phase */")[1].split("/*")[0]
     phases = set(re.findall(r"#define (\w+) \d", section)) - {"NONE"}
     assert phases <= {phase.name for phase in Phase}

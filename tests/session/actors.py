@@ -71,7 +71,7 @@ def contents(state: SessionState) -> dict[str, Any]:
     held["counter"] = state.counter.last
     held["config"] = bytes(state.config)
     held["open"] = {
-        number: {name: getattr(turn, name) for name in turn.__slots__}
+        number: {name: getattr(turn, name) for name in turn.__struct_fields__}
         for number, turn in state.open.items()
     }
     return held

@@ -164,7 +164,7 @@ async def after_a_crash(
 
 def _plain(value: Any) -> Any:
     if isinstance(value, OpenTurn):
-        return {name: _plain(getattr(value, name)) for name in OpenTurn.__slots__}
+        return {name: _plain(getattr(value, name)) for name in OpenTurn.__struct_fields__}
     if isinstance(value, msgspec.Raw):
         return bytes(value)
     if isinstance(value, msgspec.Struct):

@@ -12,3 +12,9 @@ from tests.steady_time import steady_backend
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     return steady_backend("asyncio")
+
+
+@pytest.fixture(autouse=True)
+def a_busy_machine_may_take_long_to_say_hello(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another process or gRPC's threads answer, a client's ten seconds are real ones."""
+    monkeypatch.setattr("llmsession.transport.link.HELLO_S", 100.0)

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -26,6 +27,13 @@ from tests.transport.certificates import Authority
 from tests.transport.places import CONFIG
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Handshakes are the loop's, and a service runs on uvloop where that is there."""
+    return "asyncio", {"use_uvloop": request.param}
+
 
 SCHEMES = pytest.mark.parametrize("scheme", ["tcp", "grpc"])
 
@@ -155,6 +163,15 @@ async def test_a_server_whose_certificate_has_expired_meanwhile_is_not_trusted(
     )
     async with serving(scheme, tls) as address:
         assert not await is_let_in(address, await client_tls(ca=ca.path))
+
+
+@SCHEMES
+async def test_many_clients_shake_hands_at_once(tmp_path: Path, scheme: str) -> None:
+    ca = Authority(tmp_path)
+    trusting = await client_tls(ca=ca.path)
+    async with serving(scheme, await server_tls(*ca.issue("server"))) as address:
+        let_in = await asyncio.gather(*(is_let_in(address, trusting) for _ in range(20)))
+        assert all(let_in)
 
 
 @SCHEMES

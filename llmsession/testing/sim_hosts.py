@@ -30,7 +30,7 @@ from .sim_disk import DiskLink, SimDisk
 from .sim_model import SimModel
 from .sim_reached import Reached
 
-__all__ = ["Life", "Process", "World"]
+__all__ = ["Host", "Life", "World"]
 
 T = TypeVar("T")
 IDLE_S = 0.4
@@ -238,7 +238,7 @@ class _LinkedProvider:
             await events.aclose()
 
 
-class Process:
+class Host:
     """A place where one life follows another."""
 
     def __init__(self, world: World, number: int) -> None:
