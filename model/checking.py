@@ -90,7 +90,7 @@ BUGS = (
 
 class Found(NamedTuple):
     """What Spin found: ``broken`` is the promise that does not hold, "" if all do, and ``story``
-    the steps that lead there, the fewest that do."""
+    the steps that lead there, the fewest that do; no steps where a formula was asked for."""
 
     broken: str
     story: tuple[str, ...]
@@ -114,9 +114,9 @@ def check(scope: Scope, folder: Path, *, bug: Bug | None = None, formula: str = 
     flags, compiled = scope.flags, ["-DNOREDUCE", f"-DMEMLIM={MEMORY_MB}"]
     asked = ["-m100000"]
     if bug is not None:
-        flags += [f"-DBUG={bug_number(bug.name)}", "-DSCRATCH="]
-        compiled += ["-DBFS"]
-        asked = []
+        flags += [f"-DBUG={bug_number(bug.name)}"]
+    if bug is not None and not formula:
+        flags, compiled, asked = [*flags, "-DSCRATCH="], [*compiled, "-DBFS"], []
     if formula:
         flags += ["-DLTL"]
         asked += ["-a", "-A", "-N", formula]
@@ -130,7 +130,10 @@ def check(scope: Scope, folder: Path, *, bug: Bug | None = None, formula: str = 
     errors = int(_figure(r"errors: (\d+)", said))
     if "errors:" not in said or "depth too small" in said or (_UNFINISHED in said and not errors):
         raise RuntimeError(f"the search was not finished:\n{said[-2000:]}")
-    broken, story = _told(flags, folder, formula) if errors else ("", ())
+    broken = formula if errors else ""
+    story: tuple[str, ...] = ()
+    if errors and not formula:
+        broken, story = _told(flags, folder)
     return Found(
         broken,
         story,
@@ -148,17 +151,16 @@ def bug_number(name: str) -> int:
     return int(found[1])
 
 
-def _told(flags: Sequence[str], folder: Path, formula: str) -> tuple[str, tuple[str, ...]]:
+def _told(flags: Sequence[str], folder: Path) -> tuple[str, tuple[str, ...]]:
     """The promise that the trail in *folder* breaks, and the lines that it prints up to there."""
-    chosen = ["-ltl", formula] if formula else []
-    lines = _run(["spin", "-k", f"{MODEL.name}.trail", *flags, *chosen, str(MODEL)], folder)
+    lines = _run(["spin", "-k", f"{MODEL.name}.trail", *flags, str(MODEL)], folder)
     story: list[str] = []
     for line in map(str.strip, lines.splitlines()):
         if line.startswith("BROKEN "):
             return line.removeprefix("BROKEN "), tuple(story)
         if re.match(r"(an? |the |what |owner )", line):
             story.append(line)
-    return formula or "unknown", tuple(story)
+    return "a promise without a name", tuple(story)
 
 
 def _run(command: Sequence[str], folder: Path) -> str:

@@ -64,12 +64,12 @@ PEERS: dict[str, Peer] = {
         Peer(
             name="strands-agents",
             adapter="strands_agents.py",
-            requirements=("strands-agents[openai]",),
+            requirements=("strands-agents[openai,anthropic]",),
         ),
         Peer(
             name="google-adk",
             adapter="google_adk.py",
-            requirements=("google-adk", "litellm"),
+            requirements=("google-adk[openai,db]",),
         ),
         Peer(
             name="agent-framework",

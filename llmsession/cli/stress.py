@@ -36,19 +36,19 @@ def stress(
         typer.Option("--simulate", help="In virtual time, in a world that fails: see below."),
     ] = False,
     seeds: Annotated[
-        int | None, typer.Option(help="With --simulate: so many stories. [default: 200]")
+        int | None, typer.Option(help="With --simulate: so many stories; 200.")
     ] = None,
     sessions: Annotated[
-        int | None, typer.Option(help="Sessions at once. [default: 20; of a story 2]")
+        int | None, typer.Option(help="Sessions at once; 20, in a story 2.")
     ] = None,
     turns: Annotated[
-        int | None, typer.Option(help="Sends to each session, beside bursts. [default: 50]")
+        int | None, typer.Option(help="Sends to each session, beside bursts; 50.")
     ] = None,
     interrupts: Annotated[
-        int | None, typer.Option(help="Interrupts of each, beside bursts. [default: 10]")
+        int | None, typer.Option(help="Interrupts of each, beside bursts; 10.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Start nothing new after this long. [default: 20]")
+        float | None, typer.Option(help="Start nothing new after this long; 20.")
     ] = None,
     seed: Annotated[
         int, typer.Option(help="Of all that is chosen; the timing only of a simulation.")

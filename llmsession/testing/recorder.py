@@ -27,27 +27,19 @@ from .record import (
     StateRead,
 )
 
-__all__ = ["Recorder", "ends_of"]
+__all__ = ["Notes", "Recorder", "ends_of"]
 
 T = TypeVar("T")
 TAIL_BYTES = 160
 
 
-class Recorder:
-    """Collects the entries of one run. Made and used inside one event loop.
+class Notes:
+    """The entries of one run, each with its place. Made and used inside one event loop."""
 
-    Objects that were seen are kept, so that no two of them ever share an address.
-    """
-
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.sessions: dict[str, LLMSession] = {}
         self._began = anyio.current_time()
         self._order = 0
-        self._calls = 0
-        self._profile = profile
-        self._checkers: dict[str, Checker] = {}
-        self._numbers: dict[int, tuple[int, object]] = {}
 
     def now(self) -> float:
         """Seconds since the run began."""
@@ -61,6 +53,19 @@ class Recorder:
     def note(self, entry: Entry) -> None:
         """Add an entry to the recording."""
         self.entries.append(entry)
+
+
+class Recorder(Notes):
+    """Notes of sessions in this process. Objects that were seen are kept, so that no two of them
+    ever share an address."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__()
+        self.sessions: dict[str, LLMSession] = {}
+        self._calls = 0
+        self._profile = profile
+        self._checkers: dict[str, Checker] = {}
+        self._numbers: dict[int, tuple[int, object]] = {}
 
     async def call(
         self,

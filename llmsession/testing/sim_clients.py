@@ -19,22 +19,16 @@ from llmsession.errors import (
     SessionNotFound,
     StoreError,
 )
-from llmsession.session.config import SessionConfig, ToolResult
-from llmsession.session.hub import Lagged
+from llmsession.session.config import SessionConfig
 from llmsession.session.outcome import Closed, CompactionOutcome, InterruptOutcome
 from llmsession.session.session import LLMSession, Turn, live_state
-from llmsession.turns.blocks import encode_json
-from llmsession.turns.previews import ToolUse
-from llmsession.turns.records import ToolsRequested
 
-from .fingerprints import digest
-from .record import OutcomeSeen, Sighting, Watched
+from .record import OutcomeSeen
 from .recorder import ends_of
 from .sim_hosts import Host, Life, World
 from .sim_model import CALM
 from .sim_story import Change, Heard, Interrupt, Send
 from .stress_model import words
-from .stress_watchers import sighting_of
 
 __all__ = ["SimSession"]
 
@@ -58,7 +52,6 @@ class SimSession:
         self._recorder = world.recorder
         self._hosts = hosts
         self._seed = f"{seed}/{name}"
-        self._subscribers = 0
         self._forks = 0
         self.forks: list[SimSession] = []
 
@@ -370,122 +363,6 @@ class SimSession:
         if isinstance(closed, Closed):
             life.note_end(closed)
 
-    # Listening.
-
-    async def follow(self, *, vanishing: bool = False) -> None:
-        """Read all from the first record on, over every life of the session; a *vanishing*
-        subscriber leaves now and then, and goes on from its cursor."""
-        random = Random(f"{self._seed}/following/{vanishing}")
-        after: int | None = 0
-        while after is not None:
-            found = await self.reach() if not self.is_over else None
-            if found is None:
-                return
-            at_most = random.choice((1, 5, 40)) if vanishing else None
-            after = await self._listen(*found, after, at_most)
-            if vanishing and after is not None:
-                await anyio.sleep(random.uniform(0, 0.05))
-
-    async def _listen(
-        self, life: Life, handle: LLMSession, after: int, at_most: int | None
-    ) -> int | None:
-        self._subscribers += 1
-        subscriber, place = self._subscribers, self._recorder.place()
-        seen: list[Sighting] = []
-        cursor, ending = after, "vanished"
-
-        async def read() -> None:
-            nonlocal cursor, ending
-            if not 0 <= after <= live_state(handle).head:
-                return  # a zombie's: what it knows is less than what was seen
-            subscription = handle.subscribe(after=after)
-            try:
-                async for event in subscription:
-                    if isinstance(event, Lagged):
-                        ending = "lagged"
-                        break
-                    if not isinstance(event, ToolUse):
-                        seen.append(sighting_of(event))
-                    if at_most is not None and len(seen) >= at_most:
-                        break
-                else:
-                    # What a zombie's subscribers do not hear of, nobody can tell them.
-                    whole = self.is_over and life.owns(self.name)
-                    ending = "closed" if whole else "vanished"
-            except SessionError:
-                ending = "vanished"
-            finally:
-                cursor = subscription.cursor
-                subscription.close()
-
-        await life.within(read)
-        self._recorder.note(
-            Watched(
-                session=self.name, subscriber=subscriber, after=after, cursor=cursor,
-                ending=ending, seen=tuple(seen), **place,
-            )
-        )  # fmt: skip
-        if ending == "closed":
-            return None
-        if not seen:
-            await anyio.sleep(RETRY_S)
-        return cursor
-
-    # The caller's tools.
-
-    async def answer_calls(self) -> None:
-        """Answer the calls that the caller runs: in time, in part, late, twice, or not at all."""
-        async with anyio.create_task_group() as group:
-            while not self.is_over:
-                found = await self.reach()
-                if found is None:
-                    break
-                life, handle = found
-
-                async def answer(life: Life = life, handle: LLMSession = handle) -> None:
-                    again = [call.id for call in handle.open_calls()]
-                    group.start_soon(self._answer, again)
-                    try:
-                        async for event in handle.subscribe():
-                            if isinstance(event, ToolsRequested):
-                                calls = [each.id for each in event.calls if each.runner == "caller"]
-                                group.start_soon(self._answer, calls)
-                    except SessionError:
-                        pass
-
-                await life.within(answer)
-                await anyio.sleep(RETRY_S)
-            group.cancel_scope.cancel()
-
-    async def _answer(self, calls: list[str]) -> None:
-        if not calls:
-            return
-        random = Random(f"{self._seed}/{calls}")
-        await anyio.sleep(random.choice((0.0, 0.0, 0.001, 0.01)))
-        results = [_result(random, call_id) for call_id in calls]
-        kind = random.random()
-        if kind < 0.5:
-            await self._submit(results, command_id=f"results {calls[0]}")
-        elif kind < 0.65:  # in part, in any order
-            random.shuffle(results)
-            for result in results:
-                await self._submit([result])
-        elif kind < 0.8:  # twice: under an id, or a duplicate without one
-            command_id = f"results {calls[0]}" if random.random() < 0.5 else None
-            await self._submit(results, command_id=command_id)
-            await self._submit(results, command_id=command_id)
-        elif kind < 0.9:  # past the deadline
-            await anyio.sleep(random.uniform(0.15, 0.3))
-            await self._submit(results)
-
-    async def _submit(self, results: list[ToolResult], *, command_id: str | None = None) -> None:
-        await self.ask(
-            "submit",
-            lambda handle: handle.submit_tool_results(results, command_id=command_id),
-            answers=tuple((each.call_id, digest(encode_json(each.content))) for each in results),
-            command_id=command_id,
-        )
-
 
 _ASK_AGAIN = (StoreError, SessionMoved, SessionClosed, Overloaded)
 
@@ -520,12 +397,3 @@ def _target(act: Interrupt, handle: LLMSession) -> int | None:
             return state.counter.last + 7
         case "all":
             return None
-
-
-def _result(random: Random, call_id: str) -> ToolResult:
-    return ToolResult(
-        call_id,
-        words(random, random.choice((20, 200, 1200, 4000))),
-        is_error=random.random() < 0.1,
-        compact_summary="in short" if random.random() < 0.3 else None,
-    )

@@ -21,6 +21,7 @@ from .breach import Breach
 from .checker import check
 from .record import Begun, LeftBehind, Logged, Recording, Rewritten
 from .recorder import Recorder
+from .sim_audience import Audience
 from .sim_clients import SimSession
 from .sim_disk import SimDisk
 from .sim_hosts import Host, World
@@ -140,9 +141,10 @@ class _Run:
             await session.create(self._config(at))
         async with anyio.create_task_group() as listening:
             for session in self._sessions:
-                listening.start_soon(session.follow)
-                listening.start_soon(partial(session.follow, vanishing=True))
-                listening.start_soon(session.answer_calls)
+                audience = Audience(session, world.recorder, f"{self._story.seed}")
+                listening.start_soon(audience.follow)
+                listening.start_soon(partial(audience.follow, vanishing=True))
+                listening.start_soon(audience.answer_calls)
             await self._storm()
             await self._calm(listening)
         for process in self._hosts:

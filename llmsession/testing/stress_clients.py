@@ -27,7 +27,6 @@ from .checker import MARGIN_S, check
 from .record import (
     Abandoned,
     Begun,
-    Entry,
     Invoked,
     LeftBehind,
     Logged,
@@ -38,7 +37,7 @@ from .record import (
     Sighting,
     Watched,
 )
-from .recorder import ends_of
+from .recorder import Notes, ends_of
 from .stress_model import CALLER_TOOLS, stress_tools, words
 from .stress_plan import StressPlan, StressReport, count, latencies_ms, percentile
 from .stress_watchers import sighting_of
@@ -84,28 +83,16 @@ async def run_stress_at(
     )
 
 
-class _Run:
+class _Run(Notes):
     def __init__(self, plan: StressPlan, clients: Sequence[ManagerInterface], model: str) -> None:
+        super().__init__()
         self.plan = plan
         self._clients = clients
         self._model = model
         self._name = f"stress-{uuid.uuid4().hex[:8]}"
-        self.entries: list[Entry] = []
-        self._began = anyio.current_time()
-        self._order = 0
         self._calls = 0
         asked = msgspec.to_builtins(plan)
         self.note(Begun(seed=plan.seed, plan=asked, grace_s=GRACE_S))
-
-    def now(self) -> float:
-        return anyio.current_time() - self._began
-
-    def place(self) -> dict[str, Any]:
-        self._order += 1
-        return {"order": self._order, "at": round(self.now(), 6)}
-
-    def note(self, entry: Entry) -> None:
-        self.entries.append(entry)
 
     async def perform(self) -> tuple[float, list[Breach]]:
         """The seconds that the work took, and what the logs say about the histories."""

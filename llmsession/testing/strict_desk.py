@@ -73,9 +73,11 @@ class Desk:
         api_keys: Collection[str] | None = None,
         seed: int = 0,
         summaries: Summaries | None = None,
+        keep: int | None = None,
     ) -> None:
         self._summaries = summaries or _plain_summary
         self.log: list[Received] = []
+        self._keep = keep
         self._playbook = Playbook(script)
         self._faults = FaultBook(faults)
         self._api_keys = api_keys
@@ -99,6 +101,8 @@ class Desk:
             conversation=conversation_of(http.headers, body),
         )
         self.log.append(received)
+        if self._keep is not None and received.number >= self._keep:
+            self._note(self.log[received.number - self._keep], headers={}, body=None)
         return received.number, self._decide(http, received, now_s)
 
     def finish(self, number: int, ended: Ended) -> None:

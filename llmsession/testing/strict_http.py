@@ -38,7 +38,8 @@ class StrictServer:
     that a fault kept from its client is the next one again. *clock* gives the seconds that the
     cache lives by. *models* adds to the models that are known, or changes them. *api_keys*, if
     given, are the only ones that are let in. Equal *seed*, equal signatures. *summaries* says
-    what its own summaries of conversations say, by the request that they are for.
+    what its own summaries of conversations say, by the request that they are for. Of requests
+    older than the last *keep* what was said is let go, so that it can run for long.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class StrictServer:
         seed: int = 0,
         port: int = 0,
         summaries: Summaries | None = None,
+        keep: int | None = None,
     ) -> None:
         self._desk = Desk(
             script,
@@ -60,6 +62,7 @@ class StrictServer:
             api_keys=api_keys,
             seed=seed,
             summaries=summaries,
+            keep=keep,
         )
         self._clock = clock
         self._port = port

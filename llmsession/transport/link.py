@@ -199,7 +199,11 @@ class Link:
             async with asyncio.timeout(HELLO_S):
                 channel.send(self._hello)
                 return channel, await self._welcomed(channel)
-        except (OSError, TimeoutError) as error:
+        except TimeoutError as error:
+            await channel.aclose()
+            told = f"the service has not answered in {HELLO_S:g} s; is it behind TLS?"
+            raise Unreachable(told) from error
+        except OSError as error:
             await channel.aclose()
             raise Unreachable(f"the service does not answer: {error_text(error)}") from error
         except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -190,6 +191,14 @@ class Metrics:
             self._cost.labels(model).inc(cost_nano_usd / NANO)
 
 
+def _tasks() -> set[asyncio.Task[Any]]:
+    """Those of the loop that this is asked in; none outside of one."""
+    try:
+        return asyncio.all_tasks()
+    except RuntimeError:
+        return set()
+
+
 _GAUGES = {
     "connections": "Clients that are connected.",
     "subscriptions": "Open subscriptions.",
@@ -227,6 +236,8 @@ class _Now(Collector):
             yield GaugeMetricFamily(f"llmsession_{field}", told, value=getattr(now, field))
         lag = "How late the event loop runs what is due."
         yield GaugeMetricFamily("llmsession_loop_lag_seconds", lag, value=now.loop_lag_s)
+        tasks = "Tasks of the event loop."
+        yield GaugeMetricFamily("llmsession_tasks", tasks, value=len(_tasks()))
         live = "Sessions in memory."
         yield GaugeMetricFamily("llmsession_sessions", live, value=self._sessions())
         for field, (name, told) in _COUNTERS.items():

@@ -38,7 +38,9 @@ async def watch(
     asked_at: float | None = None
     while not connection.is_ending:
         now = loop.time()
-        if asked_at is not None and heard_at() > asked_at:
+        # At the same time counts: it is asked later than it is heard, and uvloop's clock stands
+        # still within a turn of the loop.
+        if asked_at is not None and heard_at() >= asked_at:
             asked_at = None
         if asked_at is not None and now - asked_at >= limits.keepalive_s:
             break

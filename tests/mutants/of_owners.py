@@ -334,7 +334,7 @@ STORES = (
         "invariant 6",
         "store/postgres_sql.py",
         "WHERE id = $1 AND epoch = $6 AND owner IS NOT DISTINCT FROM $7",
-        "WHERE id = $1 AND ($6::bigint, $7::text) IS NOT NULL IS NOT NULL",
+        "WHERE id = $1 AND ($6::bigint > 0 OR owner IS NOT DISTINCT FROM $7)",
         "store/test_postgres_owners.py",
         "test_of_two_that_find_a_session_free_one_gets_it",
     ),

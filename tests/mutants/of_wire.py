@@ -21,15 +21,6 @@ WIRE = (
         _ONCE,
     ),
     Mutant(
-        "what was asked before the connection was lost is never asked again",
-        "rule 11",
-        "transport/link.py",
-        "            channel.send(w.encode(asked.command))\n",
-        "            pass\n",
-        "transport/test_link.py",
-        _ONCE,
-    ),
-    Mutant(
         "a subscriber that comes back misses an event",
         "docs/protocol.md",
         "transport/remote_events.py",

@@ -233,6 +233,24 @@ async def test_what_was_planned_under_another_configuration_is_not_applied() -> 
         assert await applied(on) == []
 
 
+async def test_what_was_asked_for_under_another_configuration_is_not_applied() -> None:
+    async with caching() as on:
+        await until_held(on)
+        outcomes: list[CompactionOutcome] = []
+
+        async def ask() -> None:
+            outcomes.append(await on.session.compact())
+
+        async def configure() -> None:
+            await on.session.configure(compaction=CompactionConfig(keep_recent_turns=3))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            group.start_soon(configure)  # it is read while the plan is made
+        assert [outcome.applied for outcome in outcomes] == [False]
+        assert await applied(on) == []
+
+
 async def test_near_the_window_it_waits_no_more() -> None:
     # Of what is cached little can be freed, and all of it stands behind that: it does not pay.
     compaction = CompactionConfig(keep_recent_turns=8, options={"recent_share": 0.9})

@@ -74,6 +74,7 @@ def _process_before(name: str) -> Owner:
 @pytest.fixture
 def often_checkpointed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_checkpoints, "CHECKPOINT_PAGES", 30)
+    monkeypatch.setattr(sqlite_checkpoints, "PASS_PAGES", 10)
 
 
 @pytest.mark.usefixtures("often_checkpointed")

@@ -12,7 +12,13 @@ import pytest
 from llmsession.store import SqliteStore
 from llmsession.store import sqlite_checkpoints as module
 from llmsession.store.protocol import Hold
-from llmsession.store.sqlite_checkpoints import CHECKPOINT_PAGES, Step, next_step
+from llmsession.store.sqlite_checkpoints import (
+    CHECKPOINT_PAGES,
+    PASS_PAGES,
+    Step,
+    next_step,
+)
+from llmsession.store.sqlite_sync import sync_file
 from llmsession.testing.store_acts import append, bodies_of, written
 from tests.store.faulty_vfs import faulty_disk
 from tests.store.sqlite_stage import ANN, opened
@@ -22,18 +28,24 @@ PAGE = 4096
 
 
 @pytest.mark.parametrize(
-    ("standing", "wal_pages", "step"),
+    ("standing", "wal_pages", "copied_pages", "step"),
     [
-        ("rest", CHECKPOINT_PAGES - 1, "nothing"),
-        ("rest", CHECKPOINT_PAGES, "copy"),
-        ("copying", 9 * CHECKPOINT_PAGES, "nothing"),
-        ("copied", 1, "finish"),
+        ("rest", PASS_PAGES - 1, 0, "nothing"),
+        ("rest", PASS_PAGES, 0, "copy"),
+        ("copying", 9 * CHECKPOINT_PAGES, PASS_PAGES, "nothing"),
+        ("copied", 2 * PASS_PAGES - 1, PASS_PAGES, "nothing"),
+        ("copied", 2 * PASS_PAGES, PASS_PAGES, "copy"),
+        ("copied", CHECKPOINT_PAGES - 1, CHECKPOINT_PAGES - 2, "nothing"),
+        ("copied", CHECKPOINT_PAGES, CHECKPOINT_PAGES - 1, "finish"),
+        ("rest", CHECKPOINT_PAGES, 0, "copy"),  # never the writer alone
+        ("copied", 1, 5 * PASS_PAGES, "nothing"),  # another process began the WAL anew
+        ("copied", PASS_PAGES, 5 * PASS_PAGES, "copy"),
     ],
 )
-def test_one_pass_at_a_time_and_then_the_rest(
-    standing: module.Standing, wal_pages: int, step: Step
+def test_a_few_pages_at_a_time_and_then_the_rest(
+    standing: module.Standing, wal_pages: int, copied_pages: int, step: Step
 ) -> None:
-    assert next_step(standing, wal_pages) == step
+    assert next_step(standing, wal_pages, copied_pages) == step
 
 
 async def fill(store: SqliteStore, hold: Hold, pages: int) -> Hold:
@@ -45,6 +57,7 @@ async def fill(store: SqliteStore, hold: Hold, pages: int) -> Hold:
 @pytest.fixture
 def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHECKPOINT_PAGES", 40)
+    monkeypatch.setattr(module, "PASS_PAGES", 10)
 
 
 async def copied(store: SqliteStore) -> None:
@@ -109,6 +122,37 @@ async def test_a_checkpoint_that_fails_takes_nothing_with_it(tmp_path: Path) -> 
             hold = await fill(store, hold, 60)
             assert len(await store.read("s")) == 150
         assert (tmp_path / "s.db").stat().st_size > 150 * (PAGE - 200)
+
+
+@pytest.mark.usefixtures("few_pages")
+async def test_what_is_copied_is_on_the_disk_before_the_writer_finishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acts: list[str] = []
+    checkpoint = module._checkpoint
+
+    def copying(db: apsw.Connection) -> None:
+        beside = threading.current_thread().name == "llmsession checkpoint"
+        acts.append("copy" if beside else "finish")
+        checkpoint(db)
+
+    def syncing(db: apsw.Connection) -> bool:
+        acts.append("sync")
+        assert sync_file(db)
+        return True
+
+    monkeypatch.setattr(module, "_checkpoint", copying)
+    monkeypatch.setattr(module, "sync_file", syncing)
+    async with opened(tmp_path / "s.db") as store:
+        hold = await store.create("s", ANN)
+        for _ in range(12):
+            hold = await fill(store, hold, 5)
+            await copied(store)
+        assert len(await bodies_of(store, "s")) == 60
+    assert "finish" in acts
+    told = " ".join(acts).replace("copy sync", "pass")
+    assert set(told.split()) == {"pass", "finish"}
+    assert "finish finish" not in told
 
 
 @pytest.mark.usefixtures("few_pages")

@@ -23,6 +23,7 @@ from llmsession.transport import (
     Service,
     SocketServer,
 )
+from tests.steady_time import steady_backend
 from tests.transport.certificates import Authority
 from tests.transport.places import CONFIG
 
@@ -32,7 +33,7 @@ pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Handshakes are the loop's, and a service runs on uvloop where that is there."""
-    return "asyncio", {"use_uvloop": request.param}
+    return ("asyncio", {"use_uvloop": True}) if request.param else steady_backend("asyncio")
 
 
 SCHEMES = pytest.mark.parametrize("scheme", ["tcp", "grpc"])

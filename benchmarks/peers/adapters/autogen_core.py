@@ -1,13 +1,13 @@
 """autogen-core, with AssistantAgent of autogen-agentchat and the OpenAI client of autogen-ext.
 
-As its documentation says: ``AssistantAgent.run`` with ``model_client_stream``, and as many rounds of
-tools as it takes. There is no session: an agent keeps its messages, and "stateless endpoints" load
-and save its state around each message (Managing State), here a dictionary, or a JSON file where it
-shall be durable. Nothing of a cancelled turn is then kept. A CancellationToken cancels.
+As its documentation says: ``AssistantAgent.run`` with ``model_client_stream``, and as many rounds
+of tools as it takes. There is no session: an agent keeps its messages, and "stateless endpoints"
+load and save its state around each message (Managing State), here in a dictionary, or in a JSON
+file where it shall be durable. So nothing of a cancelled turn is kept. A CancellationToken cancels.
 
 ``two_sends``: an agent "should not call its methods concurrently", so it is a team of one, which
-refuses a second run. Compaction: ``BufferedChatCompletionContext``, the last N messages; the only
-other bound, ``TokenLimitedChatCompletionContext``, is experimental and needs a download.
+refuses a second run. Compaction: ``BufferedChatCompletionContext``, the last N messages; the other
+bound, ``TokenLimitedChatCompletionContext``, is experimental and downloads a table of tokens.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """google-adk: ``Runner.run_async`` with streaming (SSE), cancelled by its ``abort_signal``.
 
-As its documentation says: an ``App`` with a root agent and a session service for all sessions;
+As its documentation says: an ``App`` with a root agent, and a session service for all sessions;
 ``OpenAILlm`` is its own way to a server that speaks chat completions. ``InMemorySessionService``
 holds sessions in memory, ``DatabaseSessionService`` with SQLite makes them durable; the latter also
-refuses to write after another writer, so ``two_sends`` is done with it. Compaction is based on tokens,
-"primary" in the documentation, from three quarters of the window on, with the example's retention.
+refuses to write after another writer, so ``two_sends`` is done with it. Compaction is by tokens,
+"primary" in the documentation, from three quarters of the window on, with its example's retention.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Runs(ToolExecutor[TagAction, TagObservation]):
     def __init__(self, run: Callable[[str], str]) -> None:
         self._function = run
 
-    def __call__(self, action: TagAction, conversation: Any = None) -> TagObservation:
+    def __call__(self, action: TagAction, conversation: Any = None) -> Any:
         return TagObservation.from_text(self._function(action.tag))
 
 
@@ -127,7 +127,7 @@ class OpenHands:
         if self._run is None or self._run.done():
             self._run = asyncio.create_task(self.conversation.arun())
         await self._run
-        return get_agent_final_response(self.conversation.state.events)
+        return str(get_agent_final_response(self.conversation.state.events))
 
     async def cancel(self, sending: asyncio.Task[str]) -> None:
         self.conversation.interrupt()
