@@ -316,18 +316,23 @@ class Hub:
 
     def publish(self, session: str, record: Record) -> None:
         """Offer a durable record to every subscriber of *session*. Never waits."""
-        self.reached(session, record.seq - 1)
         for place, listener in self._listeners(session):
-            place.newest = record.seq
-            listener.offer_record(record)
+            if place.newest < record.seq - 1:
+                self._lag(session, listener)
+            else:
+                place.newest = record.seq
+                listener.offer_record(record)
 
     def reached(self, session: str, head: int) -> None:
         """The log of *session* goes up to *head*. Who was not told of all up to there lags: an
         append whose answer was lost is found in the log when the session is loaded again."""
         for place, listener in self._listeners(session):
             if place.newest < head:
-                self.remove(session, listener)
-                listener.lag()
+                self._lag(session, listener)
+
+    def _lag(self, session: str, listener: Listener) -> None:
+        self.remove(session, listener)
+        listener.lag()
 
     def preview(self, session: str, preview: Preview) -> None:
         """Offer a preview to every subscriber of *session*. Never waits."""

@@ -452,7 +452,9 @@ async def test_callables_are_bound_again_by_the_manager_or_by_open() -> None:
 
 
 async def test_the_managers_callables_are_bound_from_the_first_turn_on() -> None:
-    script = [call("t", id="c"), "ok", call("u", id="d"), "ok", call("u", id="e"), "ok"]
+    script: list[ScriptedReply | str] = [
+        *(call("t", id="c"), "ok"), *(call("u", id="d"), "ok"), *(call("u", id="e"), "ok")
+    ]  # fmt: skip
     tools = [Tool(name="t", run=Quick("its t")), Tool(name="u", run=Quick("its u"))]
     async with SessionManager(provider=ScriptedProvider(script), tools=tools) as manager:
         session = await manager.create(SessionConfig(model="m", tools=[{"name": "t"}]))
