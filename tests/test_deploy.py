@@ -126,9 +126,10 @@ def test_the_container_is_built_from_what_is_there() -> None:
             assert all((ROOT / name).exists() for name in rest.split()[:-1])
     (build,) = (rest for word, rest in instructions() if "pip install" in rest)
     (extras,) = re.findall(r'"/src\[([a-z,]+)\]"', build)
-    every = set(pyproject["project"]["optional-dependencies"])
-    # Nobody installs more into an image; recorded requests are no business of a service.
-    assert set(extras.split(",")) == every - {"cassettes"}
+    # All that a service uses: nobody installs more into an image.
+    used = {"encryption", "grpc", "metrics", "speed", "tracing"}
+    assert set(extras.split(",")) == used
+    assert used <= set(pyproject["project"]["optional-dependencies"])
 
 
 def test_the_pins_of_the_container_are_those_of_the_lock(tmp_path: Path) -> None:

@@ -133,10 +133,19 @@ def _two_sends(log: Sequence[Asked]) -> dict[str, Any]:
     refused = [asked for asked in log if asked.status != 200]
     return {
         "kept": len(said & answered),
+        "informed": any(_knows(log, *pair) for pair in ("AB", "BA")),
         "unmixed": 0 if mixed else len(said & answered),
         "interleaved": mixed,
         "history_valid": last is not None and not refused,
     }
+
+
+def _knows(log: Sequence[Asked], tag: str, other: str) -> bool:
+    """Was the turn *tag* asked for with the whole turn *other* in it?"""
+    asked = _first(log, tag)
+    return asked is not None and any(
+        act.kind == "answer" and act.tag == other for act in acts_of(asked.messages)
+    )
 
 
 def _left_of(acts: Sequence[Act], tag: str, whole_words: int) -> str:

@@ -85,6 +85,7 @@ WORKS: dict[str, Work] = {
                 Measure("kept", "more", "of 2", "turns that are whole in the history"),
                 Measure("interleaved", "less", "", "the two turns stand mixed in the history"),
                 Measure("unmixed", "more", "of 2", "turns that are whole and stand by themselves"),
+                Measure("informed", "more", "", "one turn was asked for with the other in it"),
                 Measure("answered", "more", "of 2", "senders who got the answer to what they sent"),
                 Measure("error", "told", "", "what the other sender got"),
                 Measure("history_valid", "more", "", "the third send was accepted"),

@@ -26,7 +26,7 @@ disk, so it is seldom."""
 PASS_PAGES = 1_000
 """So many more pages in the WAL are copied at a time, 4 MiB. While they are written to the disk,
 what is appended waits for it, too: with all 32,000 at once 10 ms and more, with a thousand busy
-sessions every 0.8 s, which was the slowest percent (13 medians; so it is 5)."""
+sessions every 0.8 s. That was the slowest percent: 16 medians, and 4.5 so."""
 
 Standing: TypeAlias = Literal["rest", "copying", "copied"]
 Step: TypeAlias = Literal["nothing", "copy", "finish"]

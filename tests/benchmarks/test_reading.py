@@ -13,7 +13,17 @@ from .requests_sent import answer, asked, calls, result, user
 
 def two_sends(*before: dict[str, Any], status: int = 200) -> dict[str, Any]:
     last = asked(*before, user("C", "[say 5]"), status=status)
-    return measured_by_server("two_sends", [last], {})
+    found = measured_by_server("two_sends", [last], {})
+    del found["informed"]
+    return found
+
+
+def test_a_turn_that_was_asked_for_without_the_other_in_it_is_not_informed() -> None:
+    turn = [user("A"), calls("A", "1"), result("1"), answer("A")]
+    after = [asked(user("A")), asked(*turn, user("B")), asked(*turn, user("B"), user("C"))]
+    blind = [asked(user("A")), asked(user("B")), asked(*turn, user("B"), user("C"))]
+    assert measured_by_server("two_sends", after, {})["informed"]
+    assert not measured_by_server("two_sends", blind, {})["informed"]
 
 
 def test_two_turns_one_after_the_other_are_both_kept_and_not_mixed() -> None:

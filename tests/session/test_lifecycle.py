@@ -27,7 +27,7 @@ from llmsession import (
 from llmsession.session import commands as c
 from llmsession.store.protocol import Hold, Owner
 from llmsession.testing import FaultyStore
-from llmsession.testing.scripted import ScriptedProvider, call, never, say
+from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, never, say
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks
 from tests.session.actors import Quick, SwallowingCancellation, Waiting, first, settled, stage

@@ -31,7 +31,6 @@ from openai import AsyncOpenAI
 from strands import Agent, tool
 from strands.agent.conversation_manager import NullConversationManager
 from strands.models import CacheConfig, Model
-from strands.models.anthropic import AnthropicModel
 from strands.models.openai import OpenAIModel
 from strands.session import SnapshotSessionManager
 from strands.storage import LocalFileStorage
@@ -90,6 +89,8 @@ async def open_durable(options: Options, name: str) -> Strands:
 
 
 async def open_compacting(options: Options, name: str) -> Strands:
+    from strands.models.anthropic import AnthropicModel  # 40 MB, which no other work needs
+
     model = AnthropicModel(
         client_args={"base_url": options.base_url, "api_key": "none"},
         model_id=options.model,
