@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-__all__ = ["Row", "percentile", "print_rows"]
+__all__ = ["Row", "exceeded", "percentile", "print_rows", "settled"]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +35,32 @@ def percentile(values: Sequence[float], share: float) -> float:
     """The value below which *share* of *values* lies, by nearest rank."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+
+
+def settled(run: Callable[[], Sequence[Row]]) -> list[Row]:
+    """The rows of *run*. Where one is over its bound, all is measured once more: what a busy machine
+    did to one measurement it does not do twice. Of each row the better measurement counts."""
+    first = list(run())
+    if all(row.holds for row in first):
+        return first
+    again = {row.name: row for row in run()}
+    return [row if row.holds else _better(row, again.get(row.name)) for row in first]
+
+
+def _better(row: Row, again: Row | None) -> Row:
+    told = f"measured twice, because of {row.ratio:.2f} at first"
+    if again is None or again.ratio > row.ratio:
+        again = row
+    return msgspec.structs.replace(again, note=f"{again.note}; {told}" if again.note else told)
+
+
+def exceeded(rows: Sequence[Row]) -> list[str]:
+    """A line for each row that is over its bound."""
+    return [
+        f"{row.name}: ratio {row.ratio:.2f}, bound {row.bound:g}"
+        for row in rows
+        if row.bound is not None and not row.holds
+    ]
 
 
 def print_rows(rows: Sequence[Row]) -> bool:

@@ -15,13 +15,13 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from llmsession import connect
 from llmsession.errors import Overloaded
 from llmsession.testing import StressPlan, StressReport, encode_lines
 from llmsession.testing.record import Recording, Returned
 from llmsession.testing.stress_clients import run_stress_at
 
 from .errand import MODEL, Errand, TellTale
+from .joining import joined
 from .lives import live
 
 __all__: list[str] = []
@@ -51,7 +51,7 @@ async def _stress(errand: Errand, tale: TellTale) -> None:
 async def _stressed(errand: Errand, plan: StressPlan) -> StressReport:
     async with AsyncExitStack() as stack:
         clients = [
-            await stack.enter_async_context(connect(each, patience_s=errand.patience_s))
+            await stack.enter_async_context(joined(each, errand.patience_s))
             for each in errand.addresses
         ]
         return await run_stress_at(clients, plan, model=MODEL, margin_s=MARGIN_S)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any, TypeVar
 
-from llmsession import CompactionConfig, Lagged, SessionConfig, Tool, ToolResult, ToolUse, connect
+from llmsession import CompactionConfig, Lagged, SessionConfig, Tool, ToolResult, ToolUse
 from llmsession.errors import (
     Gone,
     InvalidInput,
@@ -25,6 +25,7 @@ from llmsession.turns.machine import TurnLimits
 from llmsession.turns.records import RecordBase
 
 from .errand import MODEL, Errand, TellTale
+from .joining import joined
 
 __all__ = ["LABELS", "live"]
 
@@ -78,7 +79,7 @@ class _Life:
         until = loop.time() + self._errand.seconds
         while loop.time() < until:
             address = self._random.choice(self._errand.addresses)
-            async with connect(address, patience_s=self._errand.patience_s) as sessions:
+            async with joined(address, self._errand.patience_s) as sessions:
                 try:
                     stay_s = min(self._random.uniform(2, 10), until - loop.time())
                     await self._visit(sessions, loop.time() + stay_s)
@@ -87,7 +88,7 @@ class _Life:
             # Gone in the midst of whatever runs.
             self._tale.counts["vanished"] += 1
             await asyncio.sleep(self._random.uniform(0, 0.5))
-        async with connect(self._errand.addresses[0], patience_s=self._errand.patience_s) as last:
+        async with joined(self._errand.addresses[0], self._errand.patience_s) as last:
             for session, turns in self._open.items():
                 for turn in turns:
                     await self._await_end(last, session, turn)

@@ -137,8 +137,6 @@ def test_a_line_is_the_median_of_all_pairs() -> None:
     assert fit("x", [(at, None) for at, _ in points], RULES) is None
 
 
-def test_where_the_system_tells_nothing_of_a_process_tasks_and_sessions_are_judged_all_the_same() -> (
-    None
-):
+def test_where_the_system_tells_nothing_of_a_process_tasks_are_judged_all_the_same() -> None:
     unknown = [Sample(at_s=at * 60.0, life=1, rest=at, tasks=10 + 3 * at) for at in range(1, 10)]
     assert what_grew(unknown) == {"tasks"}

@@ -59,6 +59,7 @@ async def test_turns_requests_costs_and_clients_are_counted() -> None:
                     pass
             now = samples(metrics)
             assert now["llmsession_open_turns"] == 1
+            assert now["llmsession_tasks"] == len(asyncio.all_tasks())
             await session.interrupt()
             assert (await stopped.outcome()).status == "aborted"
             await sessions.create(SessionConfig(model="free"), session_id="t")
