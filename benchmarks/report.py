@@ -38,8 +38,8 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def settled(run: Callable[[], Sequence[Row]]) -> list[Row]:
-    """The rows of *run*. Where one is over its bound, all is measured once more: what a busy machine
-    did to one measurement it does not do twice. Of each row the better measurement counts."""
+    """The rows of *run*. Where one is over its bound, all is measured once more: what a busy
+    machine did to one measurement it does not do twice. Of such a row the better one counts."""
     first = list(run())
     if all(row.holds for row in first):
         return first

@@ -67,6 +67,7 @@ def figures(report: Report) -> dict[str, Any]:
         "seconds": report.seconds,
         "seed": report.plan.seed,
         "rows": dict(_rows(report)),
+        "counts": dict(sorted(_counts(report).items())),
         "lines": [msgspec.to_builtins(each) for each in lines(report.samples, report.rules)],
         "growths": [msgspec.to_builtins(each) for each in report.growths],
         "complaints": list(report.complaints),
@@ -89,10 +90,15 @@ def told_as_table(report: Report) -> str:
     return "\n".join(rows)
 
 
-def _rows(report: Report) -> Iterator[tuple[str, str]]:
+def _counts(report: Report) -> Counter[str]:
     counts: Counter[str] = Counter()
     for _, told in report.told:
         counts.update(told.counts)
+    return counts
+
+
+def _rows(report: Report) -> Iterator[tuple[str, str]]:
+    counts = _counts(report)
     yield "length", f"{report.seconds / 60:.0f} minutes, {report.rests} rounds with a rest each"
     yield "processes of the service", str(report.lives)
     for name, number in sorted(report.faults.items()):

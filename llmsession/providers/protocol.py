@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Protocol, runtime_checkable
+from collections.abc import AsyncGenerator, Callable
+from typing import Protocol
 
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
@@ -40,11 +40,6 @@ class Provider(Protocol):
 def name_for(provider: Provider, model: str) -> str:
     """What a message says of where it came from: of a provider that stands for several, the one
     that answers *model*."""
-    if isinstance(provider, _Several):
-        return provider.name_for(model)
-    return provider.name
-
-
-@runtime_checkable
-class _Several(Protocol):
-    def name_for(self, model: str) -> str: ...
+    # Asked for by name: isinstance of a protocol reads the protocol anew each time.
+    of_model: Callable[[str], str] | None = getattr(provider, "name_for", None)
+    return provider.name if of_model is None else of_model(model)

@@ -18,6 +18,7 @@ from .tls import ClientTls
 __all__ = ["connect"]
 
 PATIENCE_S = 60.0
+OVERLOADED_S = 30.0
 
 
 @asynccontextmanager
@@ -28,14 +29,19 @@ async def connect(
     tls: ClientTls | ssl.SSLContext | None = None,
     insecure: bool = False,
     patience_s: float = PATIENCE_S,
+    overloaded_s: float = OVERLOADED_S,
 ) -> AsyncIterator[RemoteManager]:
     """The sessions of the service at *address*: ``unix:PATH``, ``tcp://HOST:PORT`` or
     ``grpc://HOST:PORT``. In asyncio only; gRPC needs ``pip install 'llmsession[grpc]'`` and takes
     *tls* as a ClientTls.
 
     *patience_s* is how long the service may be away, for a restart, before what waits for it
-    fails with Unreachable. Leaving the context ends no session and no turn. A *token* is not sent
-    to another machine without *tls*, unless *insecure* says that something else protects it.
+    fails with Unreachable. *overloaded_s* is how long a command that the service is too busy for
+    is asked again, no earlier than it hints, before it fails with Overloaded; 0 is never. A
+    session's own limit has no hint, and fails at once. Commands of one session keep their order.
+
+    Leaving the context ends no session and no turn. A *token* is not sent to another machine
+    without *tls*, unless *insecure* says that something else protects it.
     Raises InvalidInput for an address that is none, InvalidConfig where the extra is missing or
     the token not safe, and Unreachable, Unauthenticated, ProtocolError (another version) or
     Overloaded where the first connection cannot be made.
@@ -44,7 +50,13 @@ async def connect(
     check_token_is_safe(
         where, has_tls=tls is not None, has_token=token is not None, insecure=insecure
     )
-    link = Link(dial_of(where, tls, token), token=token, patience_s=patience_s, client="python")
+    link = Link(
+        dial_of(where, tls, token),
+        token=token,
+        patience_s=patience_s,
+        overloaded_s=overloaded_s,
+        client="python",
+    )
     await link.begin()
     try:
         yield RemoteManager(link)

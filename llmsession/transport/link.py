@@ -1,7 +1,8 @@
 """A client's link to a service: it outlives its connections.
 
 What was asked and not answered is asked again, in the same order and with the same ids, when the
-connection was lost; command ids make that harmless. Subscriptions go on after what they got.
+connection was lost; command ids make that harmless. Subscriptions go on after what they got. What
+a busy service refused is asked again, too, for a while: see ``asking``.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from llmsession.errors import (
 )
 
 from . import wire as w
+from .asking import Asked, Asking, again_after_s
 from .channel import Channel, Dial
 from .wire_errors import from_wire
 
-__all__ = ["Asked", "EventSink", "Link"]
+__all__ = ["EventSink", "Link"]
 
 FIRST_DELAY_S = 0.05
 MAX_DELAY_S = 2.0
@@ -66,26 +68,23 @@ class EventSink(Protocol):
         ...
 
 
-class Asked:
-    """A command that has no answer yet."""
-
-    __slots__ = ("answer", "command", "repeated")
-
-    def __init__(self, command: w.Command, answer: asyncio.Future[msgspec.Raw]) -> None:
-        self.command = command
-        self.answer = answer
-        self.repeated = False
-        """Was it sent more than once? Then the first may have been performed."""
-
-
 class Link:
     """Keeps one connection, made by *dial*, to a service; ``begin`` makes the first.
 
     *patience_s* is how long the service may be away before what waits for it fails with
-    Unreachable; the next call then tries anew.
+    Unreachable; the next call then tries anew. *overloaded_s* is how long what the service refuses
+    as Overloaded, with a hint, is asked again.
     """
 
-    def __init__(self, dial: Dial, *, token: str | None, patience_s: float, client: str) -> None:
+    def __init__(
+        self,
+        dial: Dial,
+        *,
+        token: str | None,
+        patience_s: float,
+        client: str,
+        overloaded_s: float = 0.0,
+    ) -> None:
         self._dial = dial
         self._hello = w.encode(w.Hello(versions=(w.VERSION,), token=token, client=client))
         self._patience_s = patience_s
@@ -93,12 +92,17 @@ class Link:
         self._unserved: Channel | None = None
         """The first one, until its task has begun."""
         self._ids = 0
-        self._asked: dict[int, Asked] = {}
+        self._asking = Asking(self._send, overloaded_s)
         # Weakly: who leaves a loop over a turn's events without closing it wants no more of them.
         self._sinks: weakref.WeakValueDictionary[int, EventSink] = weakref.WeakValueDictionary()
         self._subscribed: set[int] = set()
         """What the service was asked to send events of, and has not ended."""
         self._begun: set[int] = set()
+        self._refused: dict[int, tuple[int, float]] = {}
+        """By subscription that the service refused: how often, and until when it is asked for."""
+        self._later: dict[int, asyncio.TimerHandle] = {}
+        """By subscription that waits to be asked for again."""
+        self._overloaded_s = overloaded_s
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
         self._heard = False
@@ -137,12 +141,11 @@ class Link:
     def ask(self, command: w.Command) -> Asked:
         """Send *command*, now or when there is a connection again. Its answer is a future: of the
         reply's body, or failed with the error."""
-        asked = Asked(command, asyncio.get_running_loop().create_future())
         if self._closed:
-            asked.answer.set_exception(SessionClosed("the connection was closed"))
-            return asked
-        self._asked[command.id] = asked
-        self._send(command)
+            closed = Asked(command, asyncio.get_running_loop().create_future())
+            closed.answer.set_exception(SessionClosed("the connection was closed"))
+            return closed
+        asked = self._asking.ask(command)
         self._keep_running()
         return asked
 
@@ -166,6 +169,15 @@ class Link:
     def _forget(self, id: int) -> None:
         self._subscribed.discard(id)
         self._begun.discard(id)
+        self._refused.pop(id, None)
+        if id in self._later:
+            self._later.pop(id).cancel()
+
+    def _drop_timers(self) -> None:
+        """Whoever comes back asks for all subscriptions: one that is open cannot be asked for."""
+        for timer in self._later.values():
+            timer.cancel()
+        self._later.clear()
 
     def drop_connection(self) -> None:
         """Lose the connection that there is, as a network does. It is made again."""
@@ -177,9 +189,12 @@ class Link:
         """Is there a connection now, as far as is known?"""
         return self._channel is not None
 
-    def _send(self, command: w.Command) -> None:
-        if self._channel is not None:
-            self._channel.send(w.encode(command))
+    def _send(self, command: w.Command) -> bool:
+        """Send *command* where there is a connection. False: it is sent over the next one."""
+        if self._channel is None:
+            return False
+        self._channel.send(w.encode(command))
+        return True
 
     def _keep_running(self) -> None:
         """A link that had lost its patience tries anew."""
@@ -235,8 +250,8 @@ class Link:
                 return
             channel, keepalive_s = again
             self.reconnects += 1
-            for asked in self._asked.values():
-                asked.repeated = True
+            for asked in self._asking.waiting:
+                asked.repeated = asked.sent
 
     async def _come_back(self) -> None:
         again = await self._connected_again(0.0)
@@ -267,8 +282,9 @@ class Link:
         # Subscriptions first, so that they see what comes of the commands.
         for id, sink in tuple(self._sinks.items()):
             channel.send(w.encode(sink.subscribe_again(id)))
-        for asked in self._asked.values():
+        for asked in self._asking.waiting:
             channel.send(w.encode(asked.command))
+            asked.sent = True
         reading = loop.create_task(self._read(channel))
         tasks = (
             reading,
@@ -283,6 +299,8 @@ class Link:
             return 0.0
         finally:
             self._channel = None
+            self._asking.lost()
+            self._drop_timers()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -334,7 +352,7 @@ class Link:
         return None
 
     def _answer(self, reply: w.Reply) -> None:
-        asked = self._asked.pop(reply.id, None)
+        asked = self._asking.performed(reply.id)
         if asked is not None:
             if not asked.answer.done():
                 asked.answer.set_result(reply.body)
@@ -342,23 +360,39 @@ class Link:
         sink = self._sinks.get(reply.id)
         if sink is not None:
             self._begun.add(reply.id)
+            self._refused.pop(reply.id, None)
             sink.begun(msgspec.json.decode(reply.body, type=w.Subscribed).cursor)
 
     def _failed(self, message: w.Error) -> None:
-        error = from_wire(message)
         if message.id is None:
             return  # what follows is the end of the connection
-        asked = self._asked.pop(message.id, None)
-        if asked is None and message.retryable and message.id in self._begun:
-            # It went on before the connection was lost, and will again.
-            delay_s = message.retry_after_s or MAX_DELAY_S
-            asyncio.get_running_loop().call_later(delay_s, self._resubscribe, message.id)
-        elif asked is None:
-            self._over(message.id, lambda sink: sink.fail(error))
+        error = from_wire(message)
+        if isinstance(error, Overloaded) and self._asking.refused(message.id, error):
+            return
+        asked = self._asking.performed(message.id)
+        if asked is None:
+            self._not_subscribed(message.id, message, error)
         elif not asked.answer.done():
             asked.answer.set_exception(error)
 
+    def _not_subscribed(self, id: int, message: w.Error, error: SessionError) -> None:
+        loop = asyncio.get_running_loop()
+        refusals, until = self._refused.get(id, (0, loop.time() + self._overloaded_s))
+        hint_s = message.retry_after_s
+        delay_s = again_after_s(MAX_DELAY_S if hint_s is None else hint_s, refusals)
+        is_hinted = isinstance(error, Overloaded) and hint_s is not None
+        if (message.retryable and id in self._begun) or (
+            is_hinted and loop.time() + delay_s <= until
+        ):
+            # One that went on before the connection was lost will again; for a new one it is tried
+            # as long as for a command.
+            self._refused[id] = (refusals + 1, until)
+            self._later[id] = loop.call_later(delay_s, self._resubscribe, id)
+        else:
+            self._over(id, lambda sink: sink.fail(error))
+
     def _resubscribe(self, id: int) -> None:
+        self._later.pop(id, None)
         sink = self._sinks.get(id)
         if sink is not None:
             self._send(sink.subscribe_again(id))
@@ -370,14 +404,12 @@ class Link:
             tell(sink)
 
     def _fail_all(self, error: SessionError) -> None:
-        asked, self._asked = tuple(self._asked.values()), {}
         sinks = tuple(self._sinks.values())
         self._sinks.clear()
         self._subscribed.clear()
         self._begun.clear()
-        for each in asked:
-            if not each.answer.done():
-                each.answer.set_exception(error)
-                each.answer.exception()  # perhaps nobody waits for it any more
+        self._refused.clear()
+        self._drop_timers()
+        self._asking.fail_all(error)
         for sink in sinks:
             sink.fail(error)

@@ -55,7 +55,8 @@ from llmsession.turns.blocks import clean_text, encode_blocks, encode_json
 from llmsession.turns.ids import turn_number
 
 from . import wire as w
-from .link import Asked, Link
+from .asking import Asked
+from .link import Link
 from .remote_events import RemoteSubscription
 from .service import ServiceFigures
 

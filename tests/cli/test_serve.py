@@ -125,7 +125,7 @@ async def test_sigterm_lets_an_open_turn_end_and_takes_no_new_one(folder: Path) 
     async with (
         asyncio.timeout(150),
         serving("--config", "serve.toml", folder=folder) as service,
-        connect(unix(folder)) as sessions,
+        connect(unix(folder), overloaded_s=0) as sessions,
     ):
         session, events, turn = await begun_long_turn(sessions)
         service.tell(signal.SIGTERM)

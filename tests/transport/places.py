@@ -58,37 +58,48 @@ async def _itself(manager: SessionManager) -> AsyncIterator[ManagerInterface]:
 
 
 @asynccontextmanager
-async def embedded(manager: SessionManager, limits: Limits) -> AsyncIterator[Any]:
+async def embedded(
+    manager: SessionManager, limits: Limits, overloaded_s: float
+) -> AsyncIterator[Any]:
     yield None, lambda: _itself(manager)
 
 
 @asynccontextmanager
-async def unix(manager: SessionManager, limits: Limits) -> AsyncIterator[Any]:
+async def unix(manager: SessionManager, limits: Limits, overloaded_s: float) -> AsyncIterator[Any]:
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix:{folder}/s.sock"
         async with Service(manager, limits=limits) as service, SocketServer(service, address):
-            yield service, lambda: connect(address, patience_s=PATIENCE_S)
+            yield (
+                service,
+                lambda: connect(address, patience_s=PATIENCE_S, overloaded_s=overloaded_s),
+            )
 
 
 @asynccontextmanager
-async def tcp(manager: SessionManager, limits: Limits) -> AsyncIterator[Any]:
+async def tcp(manager: SessionManager, limits: Limits, overloaded_s: float) -> AsyncIterator[Any]:
     async with (
         Service(manager, limits=limits) as service,
         SocketServer(service, "tcp://127.0.0.1:0") as server,
     ):
-        yield service, lambda: connect(server.address, patience_s=PATIENCE_S)
+        yield (
+            service,
+            lambda: connect(server.address, patience_s=PATIENCE_S, overloaded_s=overloaded_s),
+        )
 
 
 @asynccontextmanager
-async def grpc(manager: SessionManager, limits: Limits) -> AsyncIterator[Any]:
+async def grpc(manager: SessionManager, limits: Limits, overloaded_s: float) -> AsyncIterator[Any]:
     async with (
         Service(manager, limits=limits) as service,
         GrpcServer(service, "grpc://127.0.0.1:0") as server,
     ):
-        yield service, lambda: connect(server.address, patience_s=PATIENCE_S)
+        yield (
+            service,
+            lambda: connect(server.address, patience_s=PATIENCE_S, overloaded_s=overloaded_s),
+        )
 
 
-PLACES: dict[str, Callable[[SessionManager, Limits], AbstractAsyncContextManager[Any]]] = {
+PLACES: dict[str, Callable[[SessionManager, Limits, float], AbstractAsyncContextManager[Any]]] = {
     "embedded": embedded,
     "unix": unix,
     "tcp": tcp,
@@ -103,15 +114,17 @@ async def place_at(
     *,
     store: Store | None = None,
     limits: Limits | None = None,
+    overloaded_s: float = PATIENCE_S,
     **manager: Any,
 ) -> AsyncIterator[Place]:
-    """A place of *kind* whose provider plays *script*. Everything is closed at the end."""
+    """A place of *kind* whose provider plays *script*. Everything is closed at the end. Where
+    *overloaded_s* is 0 its clients raise Overloaded at once."""
     provider = ScriptedProvider(script)
     kept: Store = store if store is not None else MemoryStore()
     async with (
         asyncio.timeout(PATIENCE_S),
         SessionManager(provider=provider, store=kept, **manager) as held,
-        PLACES[kind](held, limits or Limits()) as (service, connecting),
+        PLACES[kind](held, limits or Limits(), overloaded_s) as (service, connecting),
         connecting() as sessions,
     ):
         place = Place(held, provider, sessions)

@@ -14,6 +14,7 @@ import pytest
 
 from llmsession import (
     InvalidInput,
+    Overloaded,
     SessionConfig,
     SessionError,
     SessionManager,
@@ -26,7 +27,15 @@ from llmsession import (
     records,
 )
 from llmsession.testing.scripted import ScriptedProvider, call, never, say
-from llmsession.transport import GrpcServer, RemoteManager, Service, SocketServer, connecting
+from llmsession.transport import (
+    GrpcServer,
+    Limits,
+    RemoteManager,
+    Service,
+    SocketServer,
+    connecting,
+)
+from llmsession.transport import wire as w
 from llmsession.transport.addresses import parse_address
 from llmsession.transport.link import Link
 from tests.transport.cutting import CuttingProxy
@@ -49,12 +58,12 @@ class Served:
         self.manager: SessionManager
 
     @asynccontextmanager
-    async def up(self) -> AsyncIterator[Service]:
+    async def up(self, limits: Limits | None = None) -> AsyncIterator[Service]:
         provider = ScriptedProvider(self.script)
         store = SqliteStore(self.folder / "sessions.db")
         async with (
             SessionManager(provider=provider, store=store) as self.manager,
-            Service(self.manager) as service,
+            Service(self.manager, limits=limits) as service,
         ):
             server: Any = SocketServer if self.address.startswith("unix:") else GrpcServer
             async with server(service, self.address) as serving:
@@ -68,7 +77,7 @@ async def linked(
 ) -> AsyncIterator[tuple[Link, RemoteManager]]:
     """As ``connect``, with the link in hand."""
     dial = connecting.dial_of(parse_address(address), None)
-    link = Link(dial, token=None, patience_s=patience_s, client="test")
+    link = Link(dial, token=None, patience_s=patience_s, client="test", overloaded_s=PATIENCE_S)
     await link.begin()
     try:
         yield link, RemoteManager(link)
@@ -198,6 +207,82 @@ async def test_clients_live_through_a_service_that_goes_down_in_order_and_comes_
             assert await watching == [1, 2, 3, 4, 5, 6]
             assert link.reconnects == 1
             await linking.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("kind", ["unix", "grpc"])
+async def test_what_a_late_service_refuses_is_done_once_in_order_when_it_is_not_late_any_more(
+    tmp_path: Path, kind: str
+) -> None:
+    served = Served(tmp_path, lambda request, tag: "hello", kind)
+    limits = Limits(max_lag_s=0.05)
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        served.up(limits) as service,
+        linked(served.address) as (link, sessions),
+    ):
+        session = await sessions.create(CONFIG, session_id="s")
+        service._lag.lag_s = 0.4
+        sending = [asyncio.ensure_future(session.send(f"{number}")) for number in range(3)]
+        made = asyncio.ensure_future(sessions.create(CONFIG, session_id="t"))
+        await until(lambda: service.statistics().overloaded == 4)
+        late = asyncio.ensure_future(session.send("3"))
+        for sent in (*sending, late):
+            await (await sent).outcome()
+        said = [m.text for m in await session.read_conversation() if m.is_user]
+        assert said == ["0", "1", "2", "3"]
+        assert (await made).id == "t"
+        assert link.reconnects == 0
+
+
+async def test_a_subscription_that_was_refused_and_then_lost_its_connection_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(tmp_path, lambda request, tag: "hello")
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        served.up() as service,
+        linked(served.address) as (link, sessions),
+    ):
+        session = await sessions.create(CONFIG, session_id="s")
+        watching = asyncio.ensure_future(watch_turns(session.subscribe(after=0), 2))
+        await (await session.send("hi")).outcome()
+        await until(lambda: service.statistics().subscriptions == 1)
+
+        def refuse(connection: Any, command: w.Command) -> None:
+            if isinstance(command, w.Subscribe):
+                raise Overloaded("busy", retry_after_s=0.3)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(service, "check", refuse)
+            link.drop_connection()
+            await until(lambda: service.statistics().overloaded == 1)
+        link.drop_connection()
+        await until(lambda: service.statistics().subscriptions == 1)
+        await asyncio.sleep(0.6)  # when it would have been asked for again
+        assert not watching.done()
+        await (await session.send("ho")).outcome()
+        assert await watching == [1, 2]
+
+
+async def test_a_new_subscription_that_a_busy_service_refuses_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(tmp_path, lambda request, tag: "hello")
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        served.up() as service,
+        linked(served.address) as (_link, sessions),
+    ):
+        session = await sessions.create(CONFIG, session_id="s")
+        left = [0.01, 0.01]
+
+        def refuse_twice(connection: Any, command: w.Command) -> None:
+            if isinstance(command, w.Subscribe) and left:
+                raise Overloaded("busy", retry_after_s=left.pop())
+
+        monkeypatch.setattr(service, "check", refuse_twice)
+        assert isinstance(await anext(session.subscribe(after=0)), records.SessionCreated)
+        assert not left
 
 
 async def watch_turns(events: Any, turns: int) -> list[int]:

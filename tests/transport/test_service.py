@@ -50,7 +50,7 @@ async def test_too_many_connections_are_refused_with_a_hint() -> None:
 
 
 async def test_too_many_commands_a_second_are_refused_with_a_hint() -> None:
-    async with place_at("unix", limits=Limits(commands_per_s=5.0)) as place:
+    async with place_at("unix", limits=Limits(commands_per_s=5.0), overloaded_s=0) as place:
         session = await place.session()
         asked = [asyncio.ensure_future(session.read_status()) for _ in range(15)]
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -61,7 +61,7 @@ async def test_too_many_commands_a_second_are_refused_with_a_hint() -> None:
 
 async def test_too_many_sessions_and_subscriptions_are_refused() -> None:
     limits = Limits(sessions_per_connection=1, subscriptions_per_connection=1)
-    async with place_at("unix", limits=limits) as place:
+    async with place_at("unix", limits=limits, overloaded_s=0) as place:
         session = await place.session()
         await place.sessions.create(CONFIG, session_id="t")
         await session.read_status()
@@ -77,7 +77,9 @@ async def test_too_many_sessions_and_subscriptions_are_refused() -> None:
 
 async def test_too_many_open_turns_are_refused_and_interrupts_are_not() -> None:
     limits = Limits(open_turns=3)
-    async with place_at("unix", lambda request, tag: never(), limits=limits) as place:
+    async with place_at(
+        "unix", lambda request, tag: never(), limits=limits, overloaded_s=0
+    ) as place:
         session = await place.session()
         for _ in range(3):
             await session.send("hi")
@@ -91,7 +93,7 @@ async def test_too_many_open_turns_are_refused_and_interrupts_are_not() -> None:
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {})])  # a clock that sees it
 async def test_a_service_that_runs_late_takes_no_new_turns_and_says_so() -> None:
-    async with place_at("unix", [never()], limits=Limits(max_lag_s=0.05)) as place:
+    async with place_at("unix", [never()], limits=Limits(max_lag_s=0.05), overloaded_s=0) as place:
         await place.manager.create(CONFIG, session_id="s")
         session, turn = await place.sessions.open("s"), None
         while turn is None:

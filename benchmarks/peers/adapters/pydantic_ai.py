@@ -34,6 +34,7 @@ from pydantic_ai.exceptions import RunCancelled
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.usage import UsageLimits
 from pydantic_ai_harness import ClearToolResults, SummarizingCompaction, TieredCompaction
 from pydantic_ai_harness.step_persistence.conversations import (
     ConversationSummary,
@@ -72,6 +73,7 @@ class PydanticAI:
     def __init__(self, agent: Any, name: str) -> None:
         self._agent, self._name = agent, name
         self._token: Any = None
+        self._conversation: Any = None
 
     async def send(self, text: str) -> str:
         conversation = await self._load()
@@ -82,6 +84,8 @@ class PydanticAI:
                 conversation=conversation,
                 event_stream_handler=drain,
                 cancellation_token=self._token,
+                # A conversation carries its usage on, and may by default make 50 requests.
+                usage_limits=UsageLimits(request_limit=None),
             )
         except RunCancelled as cancelled:
             conversation.messages = cancelled.all_messages()
@@ -94,10 +98,13 @@ class PydanticAI:
         self._token.cancel()
 
     async def _load(self) -> Any:
-        return await store().load(self._name) or Conversation(conversation_id=self._name)
+        # "It can be continued or saved again": what was saved last is not loaded anew.
+        kept = self._conversation or await store().load(self._name)
+        return kept or Conversation(conversation_id=self._name)
 
     async def _save(self, saved: Any) -> None:
         await store().save(saved)
+        self._conversation = saved if isinstance(saved, Conversation) else saved.conversation
 
 
 class Durable(PydanticAI):

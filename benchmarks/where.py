@@ -1,0 +1,150 @@
+"""Where the time of a hot path goes: ``python -m benchmarks.where [NAME...]``.
+
+Each path of the benchmarks is run under cProfile, once before that, and its own time is added up by
+the part of the house that spent it. What a built-in function took belongs to who called it. The
+profiler makes calls dearer than what is inside of them, so a share is a direction, not a figure to
+add to others. It prints a line of Markdown for each path: its largest parts.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+import anyio
+
+from benchmarks import deltas, durability, http, interrupt, steps, turns
+from benchmarks.delta_server import delta_server
+
+__all__ = ["main", "part_of", "shares"]
+
+PARTS = {
+    "compaction/rules": "checking the request",
+    "compaction/validity": "checking the request",
+    "compaction/seen": "checking the request",
+    "compaction/facts": "reading messages for the checks",
+    "compaction/projection": "projecting",
+    "compaction/": "sizing and the rest of `compaction/`",
+    "session/context": "sizing and the rest of `compaction/`",
+    "session/reported": "sizing and the rest of `compaction/`",
+    "session/journal": "records and the fold",
+    "session/state": "records and the fold",
+    "session/loading": "records and the fold",
+    "turns/records": "records and the fold",
+    "turns/messages": "records and the fold",
+    "store/": "the store",
+    "apsw": "the store",
+    "session/actor": "actor, mailbox, commands",
+    "session/mailbox": "actor, mailbox, commands",
+    "session/commandbook": "actor, mailbox, commands",
+    "session/commands": "actor, mailbox, commands",
+    "session/session": "actor, mailbox, commands",
+    "session/promise": "actor, mailbox, commands",
+    "session/works": "tasks and their scopes",
+    "session/runworks": "tasks and their scopes",
+    "anyio/": "tasks and their scopes",
+    "asyncio/": "the event loop",
+    "selectors": "the event loop",
+    "session/runner": "the turn's machine and runner",
+    "session/run": "the turn's machine and runner",
+    "session/turnqueue": "the turn's machine and runner",
+    "turns/machine": "the turn's machine and runner",
+    "turns/naming": "the turn's machine and runner",
+    "session/toolbox": "running tools",
+    "session/tools": "running tools",
+    "session/hub": "subscribers",
+    "session/streaming": "reading the reply",
+    "turns/reply": "reading the reply",
+    "providers/": "the provider",
+    "aiohttp/": "the SDK and its HTTP",
+    "httpx": "the SDK and its HTTP",
+    "anthropic/": "the SDK and its HTTP",
+    "pydantic": "the SDK and its HTTP",
+    "benchmarks/": "the benchmark itself",
+}
+"""By what a file's path contains; the first that fits counts."""
+TOLD = 4
+Place: TypeAlias = tuple[str, int, str]
+
+
+def part_of(file: str) -> str:
+    """Which part of the house *file* belongs to."""
+    _, _, inside = file.rpartition("site-packages/")
+    place = inside.rpartition("llmsession/")[2] if "llmsession/" in inside else inside
+    return next((part for mark, part in PARTS.items() if mark in place), "the rest")
+
+
+def shares(stats: Mapping[Place, Any]) -> list[tuple[str, float]]:
+    """Each part's share of the whole, largest first, of a profile's ``stats``."""
+    spent: Counter[str] = Counter()
+    for (file, _, _), (_, _, own_s, _, callers) in stats.items():
+        if file != "~":
+            spent[part_of(file)] += own_s
+            continue
+        for (caller, _, _), (_, _, share_s, _) in callers.items():
+            spent[part_of(caller) if caller != "~" else "the rest"] += share_s
+    whole = sum(spent.values()) or 1.0
+    return [(part, took / whole) for part, took in spent.most_common()]
+
+
+def _profiled(run: Callable[[], object]) -> list[tuple[str, float]]:
+    run()
+    profile = cProfile.Profile()
+    profile.enable()
+    run()
+    profile.disable()
+    return shares(pstats.Stats(profile).stats)  # type: ignore[attr-defined]  # it is there
+
+
+def _http() -> list[tuple[str, float]]:
+    with delta_server(http.DELTAS, http.DELAY_S) as url:
+        return _profiled(lambda: anyio.run(http._ours, url))
+
+
+def _opening() -> list[tuple[str, float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        anyio.run(durability._write_long, folder)
+        return _profiled(lambda: anyio.run(durability._open_s, folder))
+
+
+PATHS: dict[str, Callable[[], list[tuple[str, float]]]] = {
+    "a trivial turn": lambda: _profiled(lambda: anyio.run(turns._ours, 0)),
+    "a turn with calls": lambda: _profiled(lambda: anyio.run(turns._ours, turns.CALLS)),
+    "the next request, 200 messages": lambda: _profiled(partial(steps._pair, 200)),
+    "the next request, 2,000 messages": lambda: _profiled(partial(steps._pair, 2_000)),
+    "a paced delta": lambda: _profiled(lambda: anyio.run(deltas._ours)),
+    "a delta over HTTP": _http,
+    "an interrupt": lambda: _profiled(lambda: anyio.run(interrupt._ours, 1, 0)),
+    "opening 2,000 messages": _opening,
+}
+
+
+def _lines(names: list[str]) -> Iterator[str]:
+    yield "| path | largest parts of our own time |"
+    yield "| --- | --- |"
+    for name in names or PATHS:
+        parts = [(part, share) for part, share in PATHS[name]() if "benchmark" not in part]
+        whole = sum(share for _, share in parts)
+        told = ", ".join(f"{part} {share / whole:.0%}" for part, share in parts[:TOLD])
+        yield f"| {name} | {told} |"
+
+
+def main(names: list[str]) -> int:
+    """0: done; 2: there is no such path."""
+    unknown = [name for name in names if name not in PATHS]
+    if unknown:
+        print(f"no path {unknown[0]!r}; there are {', '.join(PATHS)}", file=sys.stderr)
+        return 2
+    for line in _lines(names):
+        print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
