@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.transport_server KIND ADDRESS [DATABASE]``: *service* is a service whose
 model says a delta of five characters each 50 ms; *echo* sends back each line, or each gRPC message,
-as it came; *json* reads each line as JSON and writes it again. It says its address in one line,
+as it came; *json* reads each as JSON and writes it again. It says its address in one line,
 answers each line of its input with the CPU seconds that it has used, and stops when that closes.
 """
 
@@ -68,7 +68,7 @@ async def _echo(address: str, through_json: bool) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _grpc_echo(address: str) -> AsyncIterator[str]:
+async def _grpc_echo(address: str, through_json: bool) -> AsyncIterator[str]:
     import grpc
 
     from llmsession.transport.v1.session_pb2 import Frames
@@ -82,6 +82,9 @@ async def _grpc_echo(address: str) -> AsyncIterator[str]:
             self, request_iterator: AsyncIterator[Frames], context: Any
         ) -> AsyncGenerator[Frames, None]:
             async for message in request_iterator:
+                if through_json:
+                    frames = [msgspec.json.encode(msgspec.json.decode(f)) for f in message.frames]
+                    message = Frames(frames=frames)
                 yield message
 
     server = grpc.aio.server()
@@ -98,7 +101,7 @@ async def _serve(kind: str, address: str, database: str | None) -> None:
     if kind == "service":
         serving = _service(address, database)
     elif address.startswith("grpc:"):
-        serving = _grpc_echo(address)
+        serving = _grpc_echo(address, kind == "json")
     else:
         serving = _echo(address, kind == "json")
     async with serving as where:

@@ -210,6 +210,30 @@ async def test_clients_live_through_a_service_that_goes_down_in_order_and_comes_
 
 
 @pytest.mark.parametrize("kind", ["unix", "grpc"])
+async def test_a_send_that_is_refused_because_the_service_goes_down_is_taken_by_the_next_one(
+    tmp_path: Path, kind: str
+) -> None:
+    served = Served(tmp_path, lambda request, tag: say("hello").slow(0.05), kind)
+    async with asyncio.timeout(PATIENCE_S):
+        async with served.up() as service:
+            linking = linked(served.address)
+            link, sessions = await linking.__aenter__()
+            session = await sessions.create(CONFIG, session_id="s")
+            turn = await session.send("hi")
+            draining = asyncio.ensure_future(service.drain(PATIENCE_S))
+            await asyncio.sleep(0)
+            sending = asyncio.ensure_future(session.send("ho"))
+            await until(lambda: service.statistics().overloaded == 1)
+            assert await turn.text() == "hello"
+            assert await draining == ()
+        async with served.up():
+            second = await sending
+            assert (second.id.number, await second.text()) == (2, "hello")
+            assert link.reconnects == 1
+            await linking.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("kind", ["unix", "grpc"])
 async def test_what_a_late_service_refuses_is_done_once_in_order_when_it_is_not_late_any_more(
     tmp_path: Path, kind: str
 ) -> None:

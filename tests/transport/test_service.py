@@ -229,7 +229,7 @@ async def test_answers_that_nobody_reads_stop_the_reading_of_commands(tmp_path: 
 
 
 async def test_a_service_that_drains_takes_no_new_turns_and_ends_the_open_ones() -> None:
-    async with place_at("unix", [say("done").slow(0.05)]) as place:
+    async with place_at("unix", [say("done").slow(0.05)], overloaded_s=0) as place:
         session = await place.session()
         turn = await session.send("hi")
         assert place.service is not None
