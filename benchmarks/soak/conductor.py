@@ -145,9 +145,7 @@ class _Soak:
             )
             for at in range(plan.clients)
         ]
-        faults = [
-            name for name in ("stop", "model away", "vacuum", "client") if random.random() < 0.5
-        ]
+        faults = [name for name in plan.faults if random.random() < 0.5]
         if number % 2 == 1 and self._now() < plan.minutes * 60 / 2:
             faults.append("kill")
         random.shuffle(faults)

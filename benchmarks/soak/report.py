@@ -24,7 +24,8 @@ MB = 1e6
 
 
 class SoakPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """*clients* processes at once, each with *lives* visitors beside its stress."""
+    """*clients* processes at once, each with *lives* visitors beside its stress. In each round
+    about half of *faults* happen, beside a service that is killed in every second one."""
 
     minutes: float = 60.0
     seed: int = 1
@@ -33,6 +34,7 @@ class SoakPlan(msgspec.Struct, frozen=True, kw_only=True):
     round_s: float = 60.0
     rest_s: float = 16.0
     store: str | None = None
+    faults: tuple[str, ...] = ("stop", "model away", "vacuum", "client")
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

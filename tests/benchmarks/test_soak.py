@@ -26,7 +26,9 @@ from llmsession.turns.usage import Usage
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
-QUICK = SoakPlan(minutes=0.1, clients=1, lives=2, round_s=6.0, rest_s=9.0, seed=4)
+QUICK = SoakPlan(
+    minutes=0.1, clients=1, lives=2, round_s=8.0, rest_s=9.0, faults=("stop", "vacuum")
+)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
