@@ -37,7 +37,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup remake run test test-long mutants model check bench live vocabulary lock stubs clean
+.PHONY: help setup remake run test test-long mutants model check bench soak live vocabulary lock stubs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ check: setup ## lint, format, strict types
 
 bench: setup ## the benchmarks beside their bare baselines, then the peers (ARGS=peers: those alone)
 	@$(UV_ENV) $(BIN)/python -m benchmarks $(ARGS)
+
+soak: setup ## an hour of mixed load with faults: does anything grow? (ARGS="--minutes 20")
+	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 live: setup ## a smoke test with your key: names its highest cost, and asks
 	@$(BIN)/python examples/live.py $(ARGS)

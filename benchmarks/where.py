@@ -14,14 +14,19 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
 import anyio
 
-from benchmarks import deltas, durability, http, interrupt, steps, turns
+from benchmarks import deltas, durability, http, steps, turns
 from benchmarks.delta_server import delta_server
+from llmsession import SessionConfig, SessionManager, Tool
+from llmsession.compaction.view import View
+from llmsession.session.context import ContextBuilder
+from llmsession.testing import ScriptedProvider, never
+from llmsession.turns.request import Profile
 
 __all__ = ["main", "part_of", "shares"]
 
@@ -68,9 +73,12 @@ PARTS = {
     "anthropic/": "the SDK and its HTTP",
     "pydantic": "the SDK and its HTTP",
     "benchmarks/": "the benchmark itself",
+    "turns/": "messages and blocks",
+    "session/": "the rest of `session/`",
 }
 """By what a file's path contains; the first that fits counts."""
 TOLD = 4
+INTERRUPTED = 300
 Place: TypeAlias = tuple[str, int, str]
 
 
@@ -94,34 +102,59 @@ def shares(stats: Mapping[Place, Any]) -> list[tuple[str, float]]:
     return [(part, took / whole) for part, took in spent.most_common()]
 
 
-def _profiled(run: Callable[[], object]) -> list[tuple[str, float]]:
-    run()
-    profile = cProfile.Profile(time.process_time)  # what it waits for is no part of its own time
-    profile.enable()
-    run()
-    profile.disable()
+def _profiled(run: Callable[[cProfile.Profile], object]) -> list[tuple[str, float]]:
+    """The shares of what *run* profiles, the second time that it is run."""
+    run(cProfile.Profile())
+    # By CPU: what it waits for is no part of its own time.
+    profile = cProfile.Profile(time.process_time)
+    run(profile)
     return shares(pstats.Stats(profile).stats)  # type: ignore[attr-defined]  # it is there
+
+
+def _all_of(run: Callable[[], Awaitable[object]]) -> list[tuple[str, float]]:
+    return _profiled(lambda profile: profile.runcall(anyio.run, run))
+
+
+def _requests(length: int, profile: cProfile.Profile) -> None:
+    messages = steps.conversation(length + 2 * steps.STEPS)
+    config = SessionConfig(model="m", tools=(Tool(name="read"),)).checked()
+    builder, view = ContextBuilder(Profile(), config.frame()), View()
+    builder.build(tuple(messages[: length + 1]), view)
+    for step in range(1, steps.STEPS + 1):
+        profile.runcall(builder.build, tuple(messages[: length + 1 + 2 * step]), view)
+
+
+async def _interrupts(profile: cProfile.Profile) -> None:
+    async with SessionManager(provider=ScriptedProvider(lambda *_: never())) as manager:
+        sessions = [await manager.create(SessionConfig(model="m")) for _ in range(INTERRUPTED)]
+        for session in sessions:
+            await session.send("go")
+        await anyio.wait_all_tasks_blocked()
+        profile.enable()
+        for session in sessions:
+            await session.interrupt()
+        profile.disable()
 
 
 def _http() -> list[tuple[str, float]]:
     with delta_server(http.DELTAS, http.DELAY_S) as url:
-        return _profiled(lambda: anyio.run(http._ours, url))
+        return _all_of(partial(http._ours, url))
 
 
 def _opening() -> list[tuple[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         anyio.run(durability._write_long, folder)
-        return _profiled(lambda: anyio.run(durability._open_s, folder))
+        return _all_of(partial(durability._open_s, folder))
 
 
 PATHS: dict[str, Callable[[], list[tuple[str, float]]]] = {
-    "a trivial turn": lambda: _profiled(lambda: anyio.run(turns._ours, 0)),
-    "a turn with calls": lambda: _profiled(lambda: anyio.run(turns._ours, turns.CALLS)),
-    "the next request, 200 messages": lambda: _profiled(partial(steps._pair, 200)),
-    "the next request, 2,000 messages": lambda: _profiled(partial(steps._pair, 2_000)),
-    "a paced delta": lambda: _profiled(lambda: anyio.run(deltas._ours)),
+    "a trivial turn": lambda: _all_of(partial(turns._ours, 0)),
+    "a turn with 4 calls": lambda: _all_of(partial(turns._ours, turns.CALLS)),
+    "the next request, 200 messages": lambda: _profiled(partial(_requests, 200)),
+    "the next request, 2,000 messages": lambda: _profiled(partial(_requests, 2_000)),
+    "a paced delta": lambda: _all_of(deltas._ours),
     "a delta over HTTP": _http,
-    "an interrupt": lambda: _profiled(lambda: anyio.run(interrupt._ours, 1, 0)),
+    "an interrupt": lambda: _profiled(lambda profile: anyio.run(_interrupts, profile)),
     "opening 2,000 messages": _opening,
 }
 

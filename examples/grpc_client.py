@@ -44,9 +44,27 @@ def body(**fields: object) -> bytes:
     return json.dumps(fields).encode()
 
 
+RETRY = {
+    "methodConfig": [
+        {
+            "name": [{"service": "llmsession.v1.SessionService"}],
+            "retryPolicy": {
+                "maxAttempts": 5,
+                "initialBackoff": "0.5s",
+                "maxBackoff": "5s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["RESOURCE_EXHAUSTED", "UNAVAILABLE"],
+            },
+        }
+    ]
+}
+"""gRPC's own way to ask a busy service again. A command_id makes that harmless."""
+
+
 async def talk(address: str) -> None:
     """One turn, and an error."""
-    async with grpc.aio.insecure_channel(address) as channel:
+    options = [("grpc.service_config", json.dumps(RETRY))]
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
         service = SessionServiceStub(channel)
         # The id makes a repeat harmless: after a lost answer the same call is made again.
         made = await service.Create(

@@ -82,7 +82,8 @@ def _latencies(recording: Recording, command: str) -> list[float]:
 async def _run(errand: Errand) -> None:
     tale = TellTale()
     async with anyio.create_task_group() as group:
-        group.start_soon(_stress, errand, tale)
+        if errand.stresses:
+            group.start_soon(_stress, errand, tale)
         for number in range(errand.lives):
             group.start_soon(live, errand, number, tale)
     os.write(1, msgspec.json.encode(tale.told()) + b"\n")

@@ -68,6 +68,7 @@ class _Soak:
         await self._model.start()
         try:
             await self._service.start()
+            self._began = time.monotonic()
             async with self._looked_at():
                 await self._rounds()
             await self._end()
@@ -141,6 +142,7 @@ class _Soak:
                     addresses=(unix, grpc) if at % 2 == 0 else (grpc, unix),
                     folder=str(self._folder),
                     lives=plan.lives,
+                    stresses=at == 0 or at < plan.clients - 1,
                 )
             )
             for at in range(plan.clients)
@@ -191,7 +193,7 @@ class _Soak:
                 await self._model.start()
                 self._faults["models away"] += 1
             case "client":
-                random.choice(clients).kill()
+                clients[-1].kill()
             case _:
                 await self._vacuum()
 

@@ -14,7 +14,8 @@ MODEL = "claude-opus-5-5"
 
 class Errand(msgspec.Struct, frozen=True, kw_only=True):
     """What one client process does for *seconds*. ``patience_s``: how long a service may be away,
-    and an answer may take."""
+    and an answer may take. One that ``stresses`` must not be killed: its sessions would wait ten
+    minutes for results of calls that nobody runs any more."""
 
     name: str
     seed: int
@@ -22,6 +23,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...]
     folder: str
     lives: int = 4
+    stresses: bool = True
     patience_s: float = 120.0
 
 

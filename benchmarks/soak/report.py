@@ -24,7 +24,8 @@ MB = 1e6
 
 
 class SoakPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """*clients* processes at once, each with *lives* visitors beside its stress. In each round
+    """*clients* processes at once, each with *lives* visitors beside its stress; the last has none
+    of that, and may be killed. In each round
     about half of *faults* happen, beside a service that is killed in every second one."""
 
     minutes: float = 60.0

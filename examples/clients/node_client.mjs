@@ -8,10 +8,9 @@ export class Client {
     const tcp = /^tcp:\/\/(.+):(\d+)$/.exec(address);
     this.where = tcp ? { host: tcp[1], port: +tcp[2] } : { path: address.replace(/^unix:/, "") };
     this.token = token;
-    this.lastId = 0;
     this.asked = new Map(); // id -> {command, resolve, reject}: what has no answer yet
     this.feeds = new Map(); // id -> {session, cursor, tell}: what goes on after a lost connection
-    this.delay = 50;
+    [this.lastId, this.delay] = [0, 50];
   }
   connect() {
     this.socket = net.connect(this.where);
@@ -36,7 +35,7 @@ export class Client {
     this.socket.write(JSON.stringify(message) + "\n");
   }
   receive(message) {
-    const { type, id } = message;
+    const { type, id, retry_after_s: hint } = message;
     if (type === "ping") this.write({ type: "pong" });
     else if (type === "welcome") {
       [this.ready, this.delay] = [true, 50];
@@ -54,7 +53,9 @@ export class Client {
       this.closed = true; // the connection's: a wrong token will not be right the next time
       for (const { reject } of this.asked.values()) reject(Object.assign(new Error(message.message), message));
     } else if (type === "reply" || type === "error") {
-      const asked = this.asked.get(id);
+      const [asked, socket] = [this.asked.get(id), this.socket];
+      if (asked && message.code === "Overloaded" && hint && Date.now() < asked.until) // it was not performed
+        return setTimeout(() => socket === this.socket && this.write(asked.command), hint * (1000 + 500 * Math.random()));
       this.asked.delete(id);
       if (type === "error") asked?.reject(Object.assign(new Error(message.message), message));
       else asked?.resolve(message.body);
@@ -63,7 +64,7 @@ export class Client {
   ask(type, fields) {
     const command = { type, id: ++this.lastId, ...fields };
     return new Promise((resolve, reject) => {
-      this.asked.set(command.id, { command, resolve, reject });
+      this.asked.set(command.id, { command, resolve, reject, until: Date.now() + 30_000 });
       if (this.ready) this.write(command);
     });
   }
@@ -93,7 +94,6 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
   const { messages } = await client.ask("outcome", { session, turn: first.turn });
   console.log("said", messages.at(-1).content[0].text);
   const second = await client.change("send", { session, content: "a long story" });
-  const stopped = await client.change("interrupt", { session, turn: second.turn });
-  console.log("interrupt", stopped.result);
+  console.log("interrupt", (await client.change("interrupt", { session, turn: second.turn })).result);
   client.close();
 }

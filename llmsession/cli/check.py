@@ -64,6 +64,7 @@ def _figures(recording: Recording, broken: list[int]) -> dict[str, Any]:
         "records": sum(len(session.log) for session in recording.sessions.values()),
         "seed": recording.begun.seed,
         "whole": recording.left is not None,
+        "missing": recording.missing,
         "breaches": len(broken),
         "invariants": {str(number): broken.count(number) for number in INVARIANTS},
     }
@@ -74,6 +75,8 @@ def _print(figures: dict[str, Any]) -> None:
         print(f"{name:<10} {figures[name]:>10,}")
     if not figures["whole"]:
         print("the record ends before its run did: who waited then was not answered in it")
+    if figures["missing"]:
+        print(f"{figures['missing']:,} entries of its run are not in it: nothing is said of those")
     for number, told in INVARIANTS.items():
         times = figures["invariants"][str(number)]
         print(f"  {number:>2}  {told:<90} {'kept' if not times else f'broken {times} times'}")

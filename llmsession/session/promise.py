@@ -6,6 +6,8 @@ from typing import Generic, TypeVar
 
 import anyio
 
+from llmsession.errors import SessionError
+
 __all__ = ["Promise"]
 
 T = TypeVar("T")
@@ -69,5 +71,20 @@ class Promise(Generic[T]):
                 self._event = anyio.Event()
             await self._event.wait()
         if self._error is not None:
-            raise self._error.with_traceback(None)
+            raise _again(self._error)
         return self._value  # type: ignore[return-value]  # None only where T allows it
+
+
+def _again(error: BaseException) -> BaseException:
+    """*error*, to be raised: one of ours as a copy.
+
+    What is raised gets a traceback, whose frames hold the command that holds this promise. Kept
+    here it would be a cycle, and hold a session in memory until somebody collects garbage.
+    """
+    if not isinstance(error, SessionError):
+        return error.with_traceback(None)
+    copied = type(error).__new__(type(error))
+    copied.args = error.args
+    copied.__dict__.update(error.__dict__)
+    copied.__cause__, copied.__suppress_context__ = error.__cause__, error.__suppress_context__
+    return copied

@@ -40,6 +40,11 @@ class CallTrack:
         self.work: Work | None = None
         """What runs it, where the session does."""
 
+    @property
+    def may_have_started(self) -> bool:
+        """A caller is offered its calls when they are in the log, whatever the turn comes to."""
+        return self.status != "requested" or self.offer.runner == "caller"
+
     def receipt(self) -> CallReceipt:
         """What a receipt says of it: a call without its own result may have had effects."""
         status: CallStatus = "unknown"
@@ -136,7 +141,7 @@ class Run:
     def receipts(self) -> tuple[CallReceipt, ...]:
         """The calls of this turn that had started."""
         tracks = self.calls.values()
-        return tuple(track.receipt() for track in tracks if track.status != "requested")
+        return tuple(track.receipt() for track in tracks if track.may_have_started)
 
     def cancel_timers(self) -> None:
         """The turn has ended: no deadline of it fires any more."""

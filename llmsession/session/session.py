@@ -509,11 +509,14 @@ class LLMSession:
     def turn(self, turn: TurnId | str | int) -> Turn:
         """The handle of a turn that was accepted before, open or ended.
 
-        Raises InvalidInput for one that never was.
+        Raises InvalidInput for one that never was; for one that was open when this owner lost the
+        session, what lost it: SessionMoved, SessionClosed or StoreError.
         """
-        number = turn_number(turn)
+        number, state = turn_number(turn), self._actor.state
         run = self._actor.turns.runs.get(number)
-        if run is None and number not in self._actor.state.ended:
+        if run is None and number not in state.ended:
+            if number in state.open:
+                self._actor.check_open()
             raise InvalidInput(f"session {self.id!r} has no turn {number}")
         return Turn(self, number, run.outcome if run else None)
 

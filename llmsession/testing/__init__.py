@@ -20,7 +20,8 @@ from .drive import (
 from .faults import FaultyStore
 from .record import Recording, decode_lines, encode_lines
 from .scripted import ScriptedProvider, ScriptedReply, block, call, never, say, think
-from .sim_run import Cast, run_story
+from .sim_cast import Cast
+from .sim_run import run_story
 from .sim_story import Story, story_of
 from .simulation import SimulationPlan, SimulationReport, simulate
 from .store_contract import StoreContract

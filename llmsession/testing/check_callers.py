@@ -68,6 +68,10 @@ def check_callers(
 
 
 def _check_answered(session: SessionRecording, findings: Findings) -> None:
+    for answered in (session.returned, session.refused, session.abandoned):
+        for number in sorted(answered.keys() - session.invoked.keys()):
+            told = f"command number {number} was answered, and nobody gave it"
+            findings.add(13, told, answered[number][0])
     for number, call in session.invoked.items():
         answers = [
             *session.returned.get(number, ()),
@@ -147,6 +151,9 @@ def _check_results(
                 continue
             for call_id, content in call.answers:
                 seq, found, settled = logged.get(call_id, (0, "", None))
+                if seq > answer.seq:
+                    told = f"the result of {call_id!r} was answered before it was durable"
+                    findings.add(13, told, call, answer, seqs=[seq])
                 if found != content or settled is not None:
                     told = f"the result of {call_id!r} was taken, and the log has another"
                     findings.add(13, told, call, answer, seqs=[seq])

@@ -52,7 +52,11 @@ class HistoryRules:
             case r.ConversationCleared():
                 return "" if not new else "something is left of the history"
             case r.ConversationRewound():
-                return "" if _same(old[: len(new)], new) else "what is left is not its beginning"
+                if not _same(old[: len(new)], new):
+                    return "what is left is not its beginning"
+                return (
+                    "" if _ends_with(new, old, record.to) else f"it does not end with {record.to}"
+                )
             case _:
                 # A kept message may have lost what it said of a forgotten turn, not its place.
                 kept = [message.id for message in old[len(old) - len(new) :]]
@@ -82,6 +86,12 @@ class HistoryRules:
         if differ:
             told = f"what is left of the log differs in {', '.join(differ)}"
             self._findings.add(12, told, seqs=sorted(self._rewritten)[:3])
+
+
+def _ends_with(new: tuple[Message, ...], old: tuple[Message, ...], turn: int) -> bool:
+    """Is *new* what *old* was up to the end of *turn*? Turn 0 is before the first."""
+    last = new[-1].turn if new else 0
+    return last == turn and (len(new) == len(old) or old[len(new)].turn != turn)
 
 
 def _same(one: tuple[Message, ...], other: tuple[Message, ...]) -> bool:

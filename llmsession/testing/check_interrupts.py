@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llmsession.session.redaction import NOTHING_SAID
 from llmsession.turns import records as r
 
 from .breach import Findings
 from .check_callers import accepted_sends
+from .fingerprints import digest
 from .record import End, Invoked, Returned, SessionRecording
 
 __all__ = ["check_interrupts", "status_of"]
@@ -33,6 +35,7 @@ def check_interrupts(
     """Invariants 7 and 8, and that an interrupt's answer is what the log says."""
     sends = accepted_sends(session, records)
     ends = {record.turn: record for record in records if r.is_terminal(record)}
+    said = _said(session, records)
     interrupts = [call for call in session.invoked.values() if call.command == "interrupt"]
     _check_causes(session, sends, ends, findings)
     for call in interrupts:
@@ -44,6 +47,7 @@ def check_interrupts(
                 told = f"an interrupt took {took_s:.3f} s, more than {answered_within_s:.3f} s"
                 findings.add(8, told, call, answer)
             _check_answer(call, answer, ends, findings)
+            _check_returned(call, answer, said, findings)
             if call.turn is None and not _is_repeated(call, interrupts):
                 _check_cover(call, answer, sends, ends, findings)
 
@@ -105,7 +109,8 @@ def _check_answer(
 ) -> None:
     for told_end in answer.ended:
         end = ends.get(told_end.turn)
-        if end is None or status_of(end) != told_end:
+        said = End(told_end.turn, told_end.status, told_end.stop_reason)
+        if end is None or status_of(end) != said:
             seqs = [end.seq] if end else []
             told = f"an interrupt said that turn {told_end.turn} ended {told_end.status}"
             findings.add(3, f"{told}; the log says otherwise", call, answer, seqs=seqs)
@@ -128,6 +133,28 @@ def _check_answer(
         findings.add(3, told, call, answer, seqs=[main.seq])
 
 
+def _said(session: SessionRecording, records: Sequence[r.Record]) -> dict[int, tuple[int, str]]:
+    """What was said in each turn that was not forgotten since: the seq that has it, its digest."""
+    return {
+        record.turn: (record.seq, digest(record.body))
+        for record in records
+        if isinstance(record, r.TurnAccepted)
+        and record.body != NOTHING_SAID
+        and record.seq not in session.rewritten
+    }
+
+
+def _check_returned(
+    call: Invoked, answer: Returned, said: dict[int, tuple[int, str]], findings: Findings
+) -> None:
+    """What a turn that was dropped had been told comes back to who dropped it."""
+    for end in answer.ended:
+        seq, digest_of_it = said.get(end.turn, (0, None))
+        if seq and end.returned is not None and end.returned != digest_of_it:
+            told = f"an interrupt dropped turn {end.turn} and gave other words back than it was of"
+            findings.add(3, told, call, answer, seqs=[seq])
+
+
 _KEPT = "cancelled"
 """The stop reason of a turn that an interrupt kept."""
 _DECIDED = ("committed", "failed")
@@ -145,6 +172,8 @@ def _check_cover(
     for turn, (record, send) in sends.items():
         if send.order >= call.order or (answer.result == "too_late" and answer.turn == turn):
             continue
+        if answer.owner and answer.owner != record.epoch:
+            continue  # one of the two does not know yet that the session has another owner
         end = ends.get(turn)
         if end is None or end.seq > answer.seq:
             told = f"turn {turn} was open when an interrupt was answered that came after its send"

@@ -92,6 +92,10 @@ class IdRules:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._answered: dict[str, int] = {}
+        # Not by the fold: it is one of the things that are checked.
+        self._turns: set[int] = set()
+        self._newest = 0
+        self._calls: set[str] = set()
 
     def before(self, state: SessionState, record: r.Record) -> None:
         if record.seq != state.head + 1:
@@ -101,20 +105,29 @@ class IdRules:
             told = f"record {record.seq} has epoch {record.epoch} after epoch {state.epoch}"
             self._findings.add(6, told, seqs=[state.head, record.seq])
         match record:
-            case r.TurnImported(turn=turn) if turn in state.accepted_at:
-                self._findings.add_of_turn(13, f"turn number {turn} was used again", turn)
-            case r.TurnAccepted(turn=turn) if turn <= state.counter.last:
-                self._findings.add_of_turn(13, f"turn number {turn} was used again", turn)
+            case r.TurnImported(turn=turn):
+                if turn in self._turns:
+                    self._findings.add_of_turn(13, f"turn number {turn} was used again", turn)
+                self._saw(turn)
+            case r.TurnAccepted(turn=turn):
+                if turn <= self._newest:
+                    self._findings.add_of_turn(13, f"turn number {turn} was used again", turn)
+                self._saw(turn)
             case r.ToolsRequested(calls=calls, turn=turn):
                 ids = [call.id for call in calls]
                 for call_id in ids:
-                    if call_id in state.call_turns or ids.count(call_id) > 1:
+                    if call_id in self._calls or ids.count(call_id) > 1:
                         told = f"call id {call_id!r} was used again"
                         self._findings.add_of_turn(13, told, turn)
+                self._calls.update(ids)
             case r.ToolsAnswered():
                 self._check_answers(state, record)
             case _:
                 pass
+
+    def _saw(self, turn: int) -> None:
+        self._turns.add(turn)
+        self._newest = max(self._newest, turn)
 
     def _check_answers(self, state: SessionState, record: r.ToolsAnswered) -> None:
         turn = state.open.get(record.turn)

@@ -15,12 +15,15 @@ from llmsession.turns.request import Profile
 
 from .breach import INVARIANTS, Breach, Findings
 from .check_callers import check_callers
+from .check_forgotten import ForgottenRules
 from .check_history import HistoryRules
 from .check_interrupts import check_interrupts
 from .check_log import CompactionRules, IdRules, Rules, TurnRules
 from .check_owners import OwnerRules
 from .check_readers import StateRules, check_histories, check_outcomes, check_subscribers
 from .check_requests import RequestRules
+from .check_times import TimeRules
+from .check_turns import CourseRules
 from .record import Found, Recording, SessionRecording
 
 __all__ = ["INVARIANTS", "MARGIN_S", "Breach", "check"]
@@ -62,7 +65,10 @@ def _check_session(
     rules: tuple[Rules, ...] = (
         IdRules(findings),
         TurnRules(findings),
+        CourseRules(findings, session),
+        TimeRules(findings, session, answered_within_s),
         HistoryRules(findings, rewritten),
+        ForgottenRules(findings, session),
         OwnerRules(findings),
         CompactionRules(findings, profile),
         RequestRules(findings, session.requests, profile),

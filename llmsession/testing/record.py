@@ -66,7 +66,8 @@ class Begun(EntryBase, frozen=True, tag="begun"):
 
 class Invoked(EntryBase, frozen=True, tag="invoked"):
     """A command was called. ``token`` names the content of a send; ``answers`` are the call ids
-    and content digests of submitted results; ``turn`` is the turn that an interrupt names."""
+    and content digests of submitted results; ``turn`` is the turn that an interrupt names, ``head``
+    the one that a send is to follow."""
 
     call: int
     command: str
@@ -76,18 +77,22 @@ class Invoked(EntryBase, frozen=True, tag="invoked"):
     when_busy: str | None = None
     command_id: str | None = None
     answers: tuple[tuple[str, str], ...] = ()
+    head: int | None = None
 
 
 class End(msgspec.Struct, frozen=True):
-    """How a turn ended, in an interrupt's answer."""
+    """How a turn ended, in an interrupt's answer. ``returned`` is the digest of what the user had
+    said, where the turn was dropped."""
 
     turn: int
     status: str
     stop_reason: str
+    returned: str | None = None
 
 
 class Returned(EntryBase, frozen=True, tag="returned"):
-    """A command was answered. ``seq`` is the session's head when the caller read the answer."""
+    """A command was answered. ``seq`` is the session's head when the caller read the answer; of an
+    interrupt ``owner`` is the epoch of who answered, 0 where that is not known."""
 
     call: int
     seq: int
@@ -96,6 +101,7 @@ class Returned(EntryBase, frozen=True, tag="returned"):
     ended: tuple[End, ...] = ()
     tokens_before: int = 0
     tokens_after: int = 0
+    owner: int = 0
 
 
 class Refused(EntryBase, frozen=True, tag="refused"):
@@ -180,7 +186,7 @@ class Watched(EntryBase, frozen=True, tag="watched"):
 
 class Logged(EntryBase, frozen=True, tag="logged"):
     """One record of the session's log, as it was appended. The store has it so, too, where there
-    is no ``rewritten`` with its seq."""
+    is no ``rewritten`` with its seq. ``at`` is when it was written, where that is known."""
 
     seq: int
     body: msgspec.Raw
@@ -273,6 +279,13 @@ class Recording:
             if entry.session:
                 by_session.setdefault(entry.session, []).append(entry)
         return {name: SessionRecording(name, entries) for name, entries in by_session.items()}
+
+    @property
+    def missing(self) -> int:
+        """How many places in the run's order no entry has: lines that were taken out of it, or
+        somebody who was stopped before he could write down what he saw."""
+        orders = {entry.order for entry in self.entries} - {0}
+        return max(orders, default=0) - len(orders)
 
     @property
     def left(self) -> LeftBehind | None:

@@ -45,6 +45,10 @@ class Notes:
         """Seconds since the run began."""
         return anyio.current_time() - self._began
 
+    def since_beginning(self, time: float | None) -> float:
+        """The loop's *time* in seconds since the run began; 0 for None."""
+        return 0.0 if time is None else round(time - self._began, 6)
+
     def place(self) -> dict[str, Any]:
         """The next ``order``, and ``at``."""
         self._order += 1
@@ -98,6 +102,8 @@ class Recorder(Notes):
                 return error
             told = answer(value)
             seq = live_state(session).head
+            if command == "interrupt":
+                told["owner"] = session.status().epoch
             self.note(Returned(session=name, call=call, seq=seq, **told, **self.place()))
             return value
         self.note(Abandoned(session=name, call=call, **self.place()))
@@ -181,4 +187,12 @@ class Recorder(Notes):
 
 def ends_of(turns: Sequence[TurnOutcome]) -> tuple[End, ...]:
     """The ends in an interrupt's answer."""
-    return tuple(End(end.turn.number, end.status, end.stop_reason) for end in turns)
+    return tuple(
+        End(
+            end.turn.number,
+            end.status,
+            end.stop_reason,
+            None if end.status == "committed" else digest(end.user_body),
+        )
+        for end in turns
+    )

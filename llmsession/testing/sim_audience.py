@@ -80,13 +80,15 @@ class Audience:
                 cursor = subscription.cursor
                 subscription.close()
 
-        await life.within(read)
-        self._recorder.note(
-            Watched(
-                session=self._session.name, subscriber=subscriber, after=after, cursor=cursor,
-                ending=ending, seen=tuple(seen), **place,
-            )
-        )  # fmt: skip
+        try:
+            await life.within(read)
+        finally:  # a zombie's is never told of the end: what it saw counts all the same
+            self._recorder.note(
+                Watched(
+                    session=self._session.name, subscriber=subscriber, after=after, cursor=cursor,
+                    ending=ending, seen=tuple(seen), **place,
+                )
+            )  # fmt: skip
         if ending == "closed":
             return None
         if not seen:

@@ -53,6 +53,8 @@ class SimSession:
         self._hosts = hosts
         self._seed = f"{seed}/{name}"
         self._forks = 0
+        self._last: tuple[Life, LLMSession] | None = None
+        """The owner from which it was taken, and a handle there."""
         self.forks: list[SimSession] = []
 
     # Reaching it.
@@ -93,6 +95,10 @@ class SimSession:
     async def move(self, how: str) -> None:
         """Let the other process have it: after it was closed here, or while it is in use."""
         other = (self.home + 1) % len(self._hosts)
+        if how == "take" and self._hosts[self.home].is_up:
+            life = await self._hosts[self.home].life()
+            handle = life.handles.get(self.name)
+            self._last = (life, handle) if handle is not None else None
         if how == "close":
             found = await self.reach()
             if found is not None:
@@ -131,17 +137,19 @@ class SimSession:
         *,
         heard: Heard = "once",
         command_id: str | None = None,
+        first: tuple[Life, LLMSession] | None = None,
         **how: Any,
     ) -> Any:
-        """Ask for something until it is answered; only once what has no *command_id*.
+        """Ask for something, *first* there, until it is answered; once what has no *command_id*.
 
         Returns the answer, the error that it was refused with, or None.
         """
+        asked: dict[str, Any] = {"command_id": command_id, "first": first, "how": how}
         if heard == "twice":
             results: list[Any] = []
 
             async def one() -> None:
-                results.append(await self._ask(command, perform, command_id, None, how))
+                results.append(await self._ask(command, perform, **asked))
 
             async with anyio.create_task_group() as group:
                 group.start_soon(one)
@@ -149,20 +157,22 @@ class SimSession:
             return next((each for each in results if each is not None), None)
         patience_s = Random(f"{self._seed}/{command_id}").choice((0.0, 0.001, 0.01))
         return await self._ask(
-            command, perform, command_id, patience_s if heard == "lost" else None, how
+            command, perform, patience_s=patience_s if heard == "lost" else None, **asked
         )
 
     async def _ask(
         self,
         command: str,
         perform: Callable[[LLMSession], Awaitable[Any]],
+        *,
         command_id: str | None,
-        patience_s: float | None,
+        patience_s: float | None = None,
+        first: tuple[Life, LLMSession] | None,
         how: dict[str, Any],
     ) -> Any:
         answered: Any = None
         for attempt in range(MOST_TRIES):
-            found = await self.reach()
+            found = first if first is not None and not attempt else await self.reach()
             if found is None:
                 return None
             life, handle = found
@@ -179,6 +189,8 @@ class SimSession:
                 return answered
             if command_id is None:
                 return answered
+            if isinstance(answered, SessionInUse):
+                await self._find_home()
             await anyio.sleep(RETRY_S)
         return answered
 
@@ -189,26 +201,44 @@ class SimSession:
         turn = await self._say(
             token,
             words(Random(token), act.chars),
+            first=self._last if act.to_last else None,
             when_busy=act.when_busy,
             heard=act.heard,
             command_id=f"send {act.number}" if repeats else None,
+            head=None if act.head == "any" else await self._head(act.head == "other"),
         )
         if isinstance(turn, Turn):
             await self._await(turn)
 
+    async def _head(self, other: bool) -> int | None:
+        """The turn that the history ends with; or *other* than that. None where there is none."""
+        found = await self.reach()
+        seen = live_state(found[1]).head_turn if found is not None else None
+        return seen + 1 if seen is not None and other else seen
+
     async def _say(
-        self, token: str, text: str, *, when_busy: Any, heard: Heard, command_id: str | None
+        self,
+        token: str,
+        text: str,
+        *,
+        when_busy: Any,
+        heard: Heard,
+        command_id: str | None,
+        head: int | None = None,
+        first: tuple[Life, LLMSession] | None = None,
     ) -> Any:
         return await self.ask(
             "send",
             lambda handle: handle.send(
-                f"{token}: {text}", when_busy=when_busy, command_id=command_id
+                f"{token}: {text}", when_busy=when_busy, command_id=command_id, expected_head=head
             ),
             answer=lambda turn: {"turn": turn.id.number},
             token=token,
             when_busy=when_busy,
             heard=heard,
             command_id=command_id,
+            head=head,
+            first=first,
         )
 
     async def _await(self, turn: Turn) -> str | None:
@@ -251,10 +281,12 @@ class SimSession:
                 "ended": ends_of(outcome.turns),
             }
 
-        found = await self.reach()
-        if found is None:
-            return
-        turn = _target(act, found[1])
+        turn = None
+        if act.target != "all":
+            found = await self.reach()
+            if found is None:
+                return
+            turn = _target(act, found[1])
         command_id = f"stop {act.at}" if act.heard != "once" else None
         await self.ask(
             "interrupt",
@@ -329,9 +361,20 @@ class SimSession:
         fork = await self.ask("fork", lambda h: h.fork(at, session_id=name, **said), **how)
         if not isinstance(fork, LLMSession):
             return
+        self._check_fork(fork, at)
         there = SimSession(self._world, self._hosts, name, self.home, self._seed)
         self.forks.append(there)
         await there.ask("configure", lambda h: h.configure(system=f"{name} is a fork"))
+
+    def _check_fork(self, fork: LLMSession, at: int | None) -> None:
+        """A fork at a turn has it, and ends with it, if it was not forgotten meanwhile."""
+        if at is None:
+            return
+        history, ended = fork.conversation(), live_state(fork).ended.get(at)
+        if ended != "committed" or (history and history[-1].turn != at):
+            last = history[-1].turn if history else "none"
+            told = f"a fork at turn {at}, which is {ended} there, ends with turn {last}"
+            self._world.found(12, told, fork.id)
 
     async def calm(self) -> None:
         """The weather is calm: what is said now has to be answered."""
@@ -364,7 +407,7 @@ class SimSession:
             life.note_end(closed)
 
 
-_ASK_AGAIN = (StoreError, SessionMoved, SessionClosed, Overloaded)
+_ASK_AGAIN = (StoreError, SessionMoved, SessionClosed, SessionInUse, Overloaded)
 
 
 async def _told(perform: Callable[[LLMSession], Awaitable[Any]], handle: LLMSession) -> Any:

@@ -24,6 +24,7 @@ from llmsession.store.protocol import (
     StoredRecord,
 )
 from llmsession.turns import records as r
+from llmsession.turns.usage import Usage
 
 from .check_callers import token_of
 from .sim_story import DiskFault
@@ -64,6 +65,11 @@ class SimDisk:
         self.dead: set[str] = set()
         """The names of owners whose process has died."""
         self.tokens: dict[tuple[str, int], str] = {}
+        self.written_at: dict[tuple[str, int], float] = {}
+        """When each record was written, by session and seq."""
+        self.found: list[tuple[int, str, str]] = []
+        """Breaches that were seen here: the invariant, the session, what it was."""
+        self._spent: dict[tuple[str, int], tuple[int, int]] = {}
         self._faults: deque[DiskFault] = deque()
         self._slow_until = 0.0
 
@@ -95,11 +101,30 @@ class SimDisk:
         results: list[AppendResult] = []
         self.truth.append(batch, results.append)
         if isinstance(results[0], Appended):
-            for body in batch.bodies:
+            if batch.epoch != self.epoch(batch.session):
+                told = f"the owner {batch.epoch} wrote after another one had taken the session"
+                self.found.append((6, batch.session, told))
+            for seq, body in enumerate(batch.bodies, batch.head + 1):
+                self.written_at[batch.session, seq] = anyio.current_time()
                 record = r.decode_record(body)
                 if isinstance(record, r.TurnAccepted):
                     self.tokens[batch.session, record.turn] = token_of(record)
+                elif r.is_terminal(record):
+                    self._check_spent(batch, record)
         return results[0]
+
+    def spent(self, session: str, turn: int, epoch: int, usage: Usage) -> None:
+        """A model has told the owner *epoch* what a request of *turn* costs."""
+        of, tokens = self._spent.get((session, turn), (epoch, 0))
+        tokens = _tokens(usage) + (tokens if of == epoch else 0)
+        self._spent[session, turn] = epoch, tokens
+
+    def _check_spent(self, batch: Batch, record: r.Terminal) -> None:
+        """What an owner was told of is in the end that it writes; what died with it is lost."""
+        epoch, tokens = self._spent.get((batch.session, record.turn), (0, 0))
+        if epoch == batch.epoch and _tokens(record.usage) < tokens:
+            told = f"turn {record.turn} has used {tokens} tokens, and ended with"
+            self.found.append((12, batch.session, f"{told} {_tokens(record.usage)}"))
 
     def epoch(self, session: str) -> int:
         """The session's newest epoch; 0 where there is none."""
@@ -252,6 +277,10 @@ class DiskLink:
 
     async def aclose(self) -> None:
         """The disk outlives every process."""
+
+
+def _tokens(usage: Usage) -> int:
+    return usage.prompt_tokens + usage.output_tokens
 
 
 def _gone() -> Lost:

@@ -21,7 +21,8 @@ from llmsession.session.outcome import Closed
 from llmsession.session.session import LLMSession
 from llmsession.turns.records import ModelRequest, Record
 from llmsession.turns.request import Profile, Request, StepTag
-from llmsession.turns.stream import StreamEvent
+from llmsession.turns.stream import ReplyStarted, StreamEvent
+from llmsession.turns.usage import Usage
 
 from .record import Ended, Found
 from .recorder import Recorder
@@ -126,6 +127,13 @@ class Life:
         if tag.turn and self.owns(session):
             world.recorder.requested(session, request, tag, seq=world.disk.head(session))
         return world.model(session, request, tag)
+
+    def note_spent(self, request: Request, tag: StepTag, usage: Usage) -> None:
+        """The reply to *request* begins, and says what it costs."""
+        session = self._asking.session_of(request)
+        is_read = self._world.reached.phase(session, tag.turn) == "STREAMING"
+        if is_read and self.owns(session):
+            self._world.disk.spent(session, tag.turn, self.link.epochs[session], usage)
 
     def owns(self, session: str) -> bool:
         """Does it have *session*, by what is on the disk?"""
@@ -233,6 +241,8 @@ class _LinkedProvider:
         try:
             async for event in events:
                 await life.link.flows.wait()
+                if isinstance(event, ReplyStarted) and event.usage is not None and tag.turn:
+                    life.note_spent(request, tag, event.usage)
                 yield event
         finally:
             await events.aclose()

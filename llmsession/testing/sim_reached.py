@@ -50,6 +50,10 @@ class Reached:
         else:
             phases[turn] = phase
 
+    def phase(self, session: str, turn: int) -> str:
+        """The phase of *turn*; "" where it is not known."""
+        return self._phases.get(session, {}).get(turn, "")
+
     async def entered(self, phase: str, session: str = "") -> None:
         """Until a turn of *session*, or of any, comes to be in *phase*."""
         await self._waiting.setdefault((phase, session), anyio.Event()).wait()

@@ -4,16 +4,15 @@ made up. Everything in it is decided by the story."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from random import Random
-from typing import Any
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from llmsession.session.config import CompactionConfig, SessionConfig, SummariserConfig, Tool
+from llmsession.session.config import CompactionConfig, SessionConfig, SummariserConfig
 from llmsession.session.offloop import in_virtual_threads
 from llmsession.turns.machine import TurnLimits
 
@@ -22,6 +21,7 @@ from .checker import check
 from .record import Begun, LeftBehind, Logged, Recording, Rewritten
 from .recorder import Recorder
 from .sim_audience import Audience
+from .sim_cast import Cast, config_of, told_of_errors, tools_of
 from .sim_clients import SimSession
 from .sim_disk import SimDisk
 from .sim_hosts import Host, World
@@ -30,7 +30,7 @@ from .sim_reached import Reached
 from .sim_story import Act, Change, Clock, Disk, Freeze, Interrupt, Kill, LetGo, Move, Send, Story
 from .sim_time import run_seeded
 
-__all__ = ["Cast", "SimRun", "run_story"]
+__all__ = ["SimRun", "run_story"]
 
 GRACE_S = 0.1
 MARGIN_S = 0.05
@@ -45,20 +45,6 @@ CALM_S = 60.0
 PROCESSES = 2
 
 
-class Cast(msgspec.Struct, frozen=True, kw_only=True):
-    """Who plays: a user's own parts in place of ours.
-
-    *config* makes the configuration of each session, with a policy of the user's for example; its
-    system prompt is replaced. *calls* says which tools the model calls, by name, with which
-    arguments; *tools* are the callables for those that the session runs; they must wait with anyio
-    or trio alone, in no thread.
-    """
-
-    config: Callable[[Random], SessionConfig] | None = None
-    tools: tuple[Tool, ...] = ()
-    calls: Mapping[str, Callable[[Random], Mapping[str, Any]]] | None = None
-
-
 class SimRun(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one story. ``seconds`` are virtual."""
 
@@ -71,8 +57,9 @@ class SimRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_story(story: Story, cast: Cast | None = None) -> SimRun:
-    """Play *story* and check its record. Raises InvalidInput where trio is not there, InvalidConfig
-    for a configuration that cannot be kept."""
+    """Play *story* and check its record. Raises InvalidInput where trio is not there, within an
+    event loop, for a cast that cannot play and one that uses threads; InvalidConfig for a
+    configuration that cannot be kept."""
     run = _Run(story, cast or Cast())
     seconds = run_seeded(story.seed, run.perform)
     recording = Recording(run.recorder.entries)
@@ -94,6 +81,8 @@ class _Run:
         self._threads = Random(f"threads {story.seed}")
         self._ran: Counter[str] = Counter()
         self.reached = Reached()
+        self._configs = [self._config(number) for number in range(story.sessions)]
+        self._tools = tools_of(cast, self._configs) or counted_tools(self._ran)
 
     async def perform(self) -> float:
         story = self._story
@@ -115,7 +104,7 @@ class _Run:
                     disk=self.disk,
                     recorder=self.recorder,
                     model=model,
-                    tools=self._cast.tools or counted_tools(self._ran),
+                    tools=self._tools,
                     group=group,
                     reached=self.reached,
                 )
@@ -138,7 +127,7 @@ class _Run:
             for at in range(self._story.sessions)
         ]
         for at, session in enumerate(self._sessions):
-            await session.create(self._config(at))
+            await session.create(self._configs[at])
         async with anyio.create_task_group() as listening:
             for session in self._sessions:
                 audience = Audience(session, world.recorder, f"{self._story.seed}")
@@ -155,10 +144,12 @@ class _Run:
         with anyio.move_on_after(STORM_S) as scope:
             async with anyio.create_task_group() as group:
                 for act in self._story.acts:
-                    await anyio.sleep_until(began + act.at)
+                    # Acts of one moment begin in any order.
+                    if anyio.current_time() < began + act.at:
+                        await anyio.sleep_until(began + act.at)
                     group.start_soon(self._act, act, group)
         if scope.cancelled_caught:
-            self._world.found(13, "a command of the story was never answered")
+            self._world.found(13, f"a command was not answered in {STORM_S:.0f} virtual seconds")
 
     async def _calm(self, listening: TaskGroup) -> None:
         self.disk.calm()
@@ -242,27 +233,33 @@ class _Run:
         )
         for session, bug in self.reached.bugs:
             if "a bug of the provider" not in bug:
-                self._world.found(13, f"logged as a fault of ours: {bug}", session)
+                self._world.found(13, f"a fault was logged: {bug}", session)
+        for invariant, session, told in self.disk.found:
+            self._world.found(invariant, told, session)
         for call, times in sorted(self._ran.items()):
             if times > 1:
                 self._world.found(13, f"the tool {call} was run {times} times for one call")
 
     async def _write_ends(self) -> None:
-        truth = self.disk.truth
+        truth, truth_at = self.disk.truth, self.disk.written_at
         for row in await truth.rows():
             replaced = truth.replaced.get(row.session, {})
             for stored in await truth.read(row.session):
                 seq, body = stored.seq, stored.body
                 logged = msgspec.Raw(replaced.get(seq, body))
-                self.recorder.note(Logged(session=row.session, seq=seq, body=logged))
+                at = self.recorder.since_beginning(truth_at.get((row.session, seq)))
+                self.recorder.note(Logged(session=row.session, seq=seq, body=logged, at=at))
                 if seq in replaced:
                     raw = msgspec.Raw(body)
                     self.recorder.note(Rewritten(session=row.session, seq=seq, body=raw))
 
     def _config(self, number: int) -> SessionConfig:
         random = Random(f"config {self._story.seed}/{number}")
-        made = (self._cast.config or _config)(random)
-        return msgspec.structs.replace(made, system=f"s{number} is a session under simulation")
+        made = _config(random) if self._cast.config is None else config_of(self._cast, random)
+        if self._cast.config is None and self._cast.tools:
+            made = msgspec.structs.replace(made, tools=self._cast.tools)
+        made = msgspec.structs.replace(made, system=f"s{number} is a session under simulation")
+        return told_of_errors(made, self.reached.counts)
 
 
 def _margin_s(story: Story) -> float:

@@ -3,10 +3,12 @@ it is made from a seed, it can be written down, and it is made shorter by leavin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from llmsession.session.config import WhenBusy
 
@@ -54,16 +56,23 @@ class ActBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class Send(ActBase, frozen=True, tag="send"):
-    """Somebody says something. ``number`` is unique in its session."""
+    """Somebody says something. ``number`` is unique in its session. It may be said to follow the
+    ``head`` that the sender has seen, or another one; and ``to_last`` to the process from which the
+    session was taken, by who has not heard of that."""
 
     session: int
     number: int
     when_busy: WhenBusy = "queue"
     heard: Heard = "once"
     chars: int = 20
+    head: Literal["any", "seen", "other"] = "any"
+    to_last: bool = False
 
     def __str__(self) -> str:
-        return f"s{self.session}: send number {self.number} ({self.when_busy}{_heard(self.heard)})"
+        head = {"any": "", "seen": "; after what was seen", "other": "; after another turn"}
+        to = "; to its last owner" if self.to_last else ""
+        how = f"{self.when_busy}{head[self.head]}{to}{_heard(self.heard)}"
+        return f"s{self.session}: send number {self.number} ({how})"
 
 
 class Interrupt(ActBase, frozen=True, tag="interrupt"):
@@ -209,7 +218,32 @@ def story_of(seed: int, *, sessions: int = 2) -> Story:
     # Some seeds have calm weather: a fault must not be what makes a rule hold.
     for _ in range(random.choice((0, 1, 2, 3, 4))):
         acts.append(_fault(random, sessions))
+    acts = _varied(Random(f"variations {seed}"), acts)
     return Story(seed=seed, sessions=sessions, acts=tuple(sorted(acts, key=lambda act: act.at)))
+
+
+AT_ONCE = 100
+"""From here on sends are numbered that come with an interrupt."""
+
+
+def _varied(random: Random, acts: Sequence[Act]) -> list[Act]:
+    """*acts*, some of which happen in one moment with a send, and sends that are said to follow
+    a turn."""
+    sends = [act for act in acts if isinstance(act, Send)]
+    varied: list[Act] = []
+    for act in acts:
+        if isinstance(act, Send) and random.random() < 0.15:
+            act = replace(act, head=random.choice(("seen", "seen", "other")))
+        elif isinstance(act, Send) and random.random() < 0.1:
+            act = replace(act, to_last=True)
+        elif isinstance(act, Interrupt | Change) and random.random() < 0.3:
+            beside = random.choice([send for send in sends if send.session == act.session])
+            act = replace(act, at=beside.at, phase=None)
+        varied.append(act)
+        if isinstance(act, Interrupt) and random.random() < 0.3:  # and says something else at once
+            number = AT_ONCE + len(varied)
+            varied.append(Send(at=act.at, phase=act.phase, session=act.session, number=number))
+    return varied
 
 
 def _life_of(random: Random, session: int) -> list[Act]:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
+
 from llmsession.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ def run_seeded(seed: int, work: Callable[[], Awaitable[T]]) -> T:
 
     Two runs of one seed are the same, step by step, where *work* has no threads and no I/O, and
     takes neither times nor random numbers from elsewhere. Raises InvalidInput where trio is not
-    installed.
+    installed, within a running event loop, and where something asked for a thread. Of a group
+    that holds one error that one is raised.
     """
     try:
         import trio
@@ -36,10 +39,54 @@ def run_seeded(seed: int, work: Callable[[], Awaitable[T]]) -> T:
         told = "a simulation runs on trio: pip install 'llmsession[simulation]'"
         raise InvalidInput(told) from error
 
+    _check_no_loop()
     clock = trio.testing.MockClock(autojump_threshold=0)
-    with _scheduled_by(seed), _collected_outside():
-        # An exception group of one is what trio makes of an error in a nursery of its own.
-        return trio.run(work, clock=clock, instruments=[_busy_time(clock)])
+    with _scheduled_by(seed), _collected_outside(), _without_threads():
+        try:
+            return trio.run(work, clock=clock, instruments=[_busy_time(clock)])
+        except BaseExceptionGroup as group:
+            raise _sole(group) from None
+
+
+def _sole(error: BaseException) -> BaseException:
+    """The error in groups of one, which is what a nursery makes of it."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _check_no_loop() -> None:
+    try:
+        anyio.get_current_task()
+    except RuntimeError:
+        return
+    told = "a simulation runs an event loop of its own: call it from a function that is not async"
+    raise InvalidInput(told)
+
+
+@contextmanager
+def _without_threads() -> Iterator[None]:
+    """Virtual time does not wait for a thread, and nobody orders what it does."""
+    from trio import _threads
+
+    module: Any = _threads
+    before, asked = module.start_thread_soon, False
+
+    def refuse(*_: Any, **__: Any) -> None:
+        nonlocal asked
+        asked = True
+        raise RuntimeError("there are no threads in a simulation")
+
+    module.start_thread_soon = refuse
+    try:
+        yield
+    finally:
+        module.start_thread_soon = before
+    if asked:
+        raise InvalidInput(
+            "something asked for a thread, as a tool does that is no async function: a seed is not"
+            " one run then. In a simulation wait with anyio or trio alone"
+        )
 
 
 @contextmanager

@@ -12,8 +12,9 @@ import msgspec
 from llmsession.errors import InvalidInput
 
 from .breach import Breach
+from .sim_cast import Cast
 from .sim_reached import unreached
-from .sim_run import Cast, SimRun, run_story
+from .sim_run import SimRun, run_story
 from .sim_story import Act, Freeze, Interrupt, Kill, Send, Story, story_of
 
 __all__ = ["Failure", "SimulationPlan", "SimulationReport", "shrunk", "simulate"]
@@ -83,7 +84,8 @@ def simulate(
     the number of stories that are done. It runs an event loop of its own, and is not to be called
     from within one. A seed gives the same run each time, on every machine with the same versions.
 
-    Raises InvalidInput for a plan that cannot be played, and where trio is not installed.
+    Raises InvalidInput for a plan or a cast that cannot be played, where trio is not installed, and
+    within an event loop; InvalidConfig for a configuration that cannot be used.
     """
     plan = plan.checked()
     began = time.perf_counter()

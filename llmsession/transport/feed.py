@@ -32,8 +32,11 @@ from .wire_errors import to_wire
 
 __all__ = ["Feed"]
 
+FIRST_PAGE = 4
 PAGE = 32
-"""Records read at a time: a page is in memory whole, beside what waits in the outbox."""
+PAGE_BYTES = 256 * 1024
+"""Records read at a time: few at first, then more until they have so many bytes. A page is in
+memory whole, beside what waits in the outbox; only some subscriptions of a connection have one."""
 
 _newest: tuple[Record | None, bytes] = (None, b"")
 
@@ -87,25 +90,33 @@ class Feed(Listener):
 
     async def catch_up(self) -> None:
         """Read the log up to where the live events begin. Raises nothing: the client is told."""
+        many = FIRST_PAGE
         try:
             while not self._over and self._cursor < self._head:
-                await self._outbox.wait_for_room()
-                # Not past the head: what is in the log and not published yet is told by the hub.
-                behind = self._head - self._cursor
-                page = await self._listening.read(self._cursor, min(PAGE, behind))
-                for stored in page:
-                    await self._outbox.wait_for_room(2 * len(stored.body))
-                    if self._over:
-                        return
-                    self._cursor = stored.seq
-                    record = read_record(self._listening.session, stored)
-                    self._take(record, stored.body)
-                if not page and self._cursor < self._head:
-                    raise RecordDamaged(self._listening.session, self._cursor + 1, "it is missing")
+                async with self._outbox.reading:
+                    many = await self._read_page(many)
         except SessionError as error:
             self._fail(error)
         if not self._over:
             self._go_live()
+
+    async def _read_page(self, many: int) -> int:
+        """Tell the next *many* records; how many to read then. Raises as the store."""
+        await self._outbox.wait_for_room()
+        if self._over:
+            return many
+        # Not past the head: what is in the log and not published yet is told by the hub.
+        page = await self._listening.read(self._cursor, min(many, self._head - self._cursor))
+        if not page and self._cursor < self._head:
+            raise RecordDamaged(self._listening.session, self._cursor + 1, "it is missing")
+        for stored in page:
+            await self._outbox.wait_for_room(2 * len(stored.body))
+            if self._over:
+                return many
+            self._cursor = stored.seq
+            self._take(read_record(self._listening.session, stored), stored.body)
+        is_large = sum(len(stored.body) for stored in page) > PAGE_BYTES
+        return max(1, many // 2) if is_large else min(2 * many, PAGE)
 
     def _go_live(self) -> None:
         self._is_live = True

@@ -20,6 +20,11 @@ from . import wire as w
 __all__ = ["Outbox"]
 
 
+READERS = 4
+"""Subscriptions of one connection that read the log at the same time. It is enough to keep the
+connection busy; and all of them together would hold as many pages while nobody reads."""
+
+
 class _Frame:
     """A durable event that waits, and whose it is."""
 
@@ -75,6 +80,8 @@ class Outbox:
         """By subscription: the seq of its last durable event that was sent."""
         self._told = False
         self._room: asyncio.Event | None = None
+        self.reading = asyncio.Semaphore(READERS)
+        """Held by a subscription while it has a page of the log."""
         self.bytes = 0
         """What waits; previews count their characters."""
         self.previews_lost = 0

@@ -66,12 +66,26 @@ T = TypeVar("T")
 
 
 async def _body(asked: Asked, kind: type[T]) -> T:
-    # Shielded: who does not wait any more has not taken back what was asked.
-    return msgspec.json.decode(await asyncio.shield(asked.answer), type=kind)
+    return msgspec.json.decode(await _answer(asked), type=kind)
 
 
 async def _done(asked: Asked) -> None:
-    await asyncio.shield(asked.answer)
+    await _answer(asked)
+
+
+async def _answer(asked: Asked) -> msgspec.Raw:
+    try:
+        # Shielded: who does not wait any more has not taken back what was asked.
+        return await asyncio.shield(asked.answer)
+    except asyncio.CancelledError:
+        asked.answer.add_done_callback(_seen)
+        raise
+
+
+def _seen(answer: asyncio.Future[msgspec.Raw]) -> None:
+    """Nobody waits for it: asyncio need not say that nobody looked at an error."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _new_id() -> str:

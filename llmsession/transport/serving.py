@@ -237,7 +237,7 @@ async def _until_told(
     serving: Serving, environ: Mapping[str, str], ready: Callable[[Sequence[str]], None]
 ) -> None:
     loop = asyncio.get_running_loop()
-    stop, reloads = asyncio.Event(), set[asyncio.Task[None]]()
+    stop, stale = asyncio.Event(), asyncio.Event()
     endings = (signal.SIGTERM, signal.SIGINT)
 
     def end() -> None:
@@ -248,21 +248,25 @@ async def _until_told(
         stop.set()
 
     async def reload() -> None:
-        notify(environ, "RELOADING=1")
-        await serving.reload()
-        notify(environ, "READY=1")
-
-    def start_reload() -> None:
-        task = loop.create_task(reload())
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
+        # One after the other: an older reading that ends last would bring back what was taken
+        # away. What is told meanwhile is one more.
+        while True:
+            await stale.wait()
+            stale.clear()
+            notify(environ, "RELOADING=1")
+            await asyncio.wait({loop.create_task(serving.reload())})
+            notify(environ, "READY=1")
 
     for each in endings:
         loop.add_signal_handler(each, end)
-    loop.add_signal_handler(signal.SIGHUP, start_reload)
+    loop.add_signal_handler(signal.SIGHUP, stale.set)
 
     def started(addresses: Sequence[str]) -> None:
         notify(environ, "READY=1")
         ready(addresses)
 
-    await serving.run(stop, started)
+    reloading = loop.create_task(reload())
+    try:
+        await serving.run(stop, started)
+    finally:
+        reloading.cancel()

@@ -27,7 +27,7 @@ from llmsession.turns.usage import Usage
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
 QUICK = SoakPlan(
-    minutes=0.1, clients=1, lives=2, round_s=8.0, rest_s=9.0, faults=("stop", "vacuum")
+    minutes=0.1, clients=1, lives=4, round_s=12.0, rest_s=8.0, faults=("stop", "vacuum")
 )
 
 

@@ -324,6 +324,10 @@ async def test_after_a_takeover_the_old_owner_is_moved_and_publishes_nothing_mor
                 await running.outcome()
             with pytest.raises(SessionMoved):
                 await on.session.interrupt()
+            with pytest.raises(SessionMoved):
+                on.session.turn("u2")  # it was: who has the session knows how it ended
+            with pytest.raises(InvalidInput):
+                on.session.turn("u3")
             assert on.session.status().phase == "moved"
             told = [event async for event in events]
             assert not [event for event in told if isinstance(event, r.RecordBase)]

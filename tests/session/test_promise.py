@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
+import weakref
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from llmsession.errors import Overloaded
 from llmsession.session.promise import Promise
 
 
@@ -113,3 +116,42 @@ async def test_followers_of_a_failure_fail() -> None:
     for follower in (early, late):
         with pytest.raises(ValueError, match="no"):
             await follower.wait()
+
+
+async def test_who_was_refused_is_let_go_without_a_collection_of_garbage() -> None:
+    """A held promise that keeps what was raised would keep every caller's frame with it."""
+
+    class Held:
+        pass
+
+    async def ask(promise: Promise[int]) -> weakref.ref[Held]:
+        held = Held()  # what a caller's frame has, as a session's handle
+        told = weakref.ref(held)
+        with pytest.raises(Overloaded) as refused:
+            await promise.wait()
+        del refused
+        return told
+
+    promise: Promise[int] = Promise()
+    promise.fail(Overloaded("full", retry_after_s=1.5))
+    gc.collect()
+    gc.disable()
+    try:
+        assert [(await ask(promise))() for _ in range(2)] == [None, None]
+    finally:
+        gc.enable()
+
+
+async def test_each_who_waits_gets_the_whole_error_with_its_cause() -> None:
+    promise: Promise[int] = Promise()
+    error = Overloaded("full", retry_after_s=1.5)
+    error.__cause__ = OSError("the disk")
+    promise.fail(error)
+    raised = []
+    for _ in range(2):
+        with pytest.raises(Overloaded, match=r"^full$") as refused:
+            await promise.wait()
+        raised.append(refused.value)
+    assert [each.retry_after_s for each in raised] == [1.5, 1.5]
+    assert all(each.__cause__ is error.__cause__ for each in raised)
+    assert error.__traceback__ is None

@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from llmsession import MemoryStore, ProviderError, Tool, ToolResult, ToolUse
+from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import ScriptedReply, call, never, say
 from llmsession.turns.blocks import TextBlock
 from tests.session.actors import (
@@ -235,3 +236,29 @@ async def test_a_clear_takes_the_pending_receipts_with_it() -> None:
         await on.session.clear()
         assert await on.say("anew") == "next"
         assert [len(message.content) for message in on.session.conversation()] == [1, 1]
+
+
+async def test_a_callers_call_that_was_offered_while_its_turn_was_stopped_is_unknown() -> None:
+    # Its ``ToolUse`` comes when it is in the log: the caller may have begun before it saw the end.
+    store = FaultyStore(MemoryStore())
+    calls = call("mine", id="a") + call("ours", id="b")
+    ours = Quick()
+    tools = [Tool(name="mine"), Tool(name="ours", run=ours)]
+    async with stage([say("hi"), calls, "ok"], tools=tools, store=store) as on:
+        await on.say("hello")
+        turn = await on.session.send("dropped")
+        store.delay()
+        while on.session.status().turn_phase != "journaling":
+            await settled()
+        async with anyio.create_task_group() as group:
+            group.start_soon(on.session.interrupt)
+            await settled()
+            store.deliver()
+        assert ours.inputs == []
+        assert (await first(turn, ToolUse)).id == "a"
+        await on.say("next")
+        assert receipt(on, 2) == (
+            "Note from the session: an earlier request was withdrawn after these tool calls had"
+            " started.\n"
+            "- mine (a): started; outcome unknown"
+        )

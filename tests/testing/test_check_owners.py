@@ -57,7 +57,12 @@ def broken(records: list[r.Record]) -> list[int]:
     return [breach.invariant for breach in check(Recording(log_of(records)))]
 
 
-CRASHED = r.TurnAborted(turn=1, reason="crash", usage=Usage())
+CRASHED = r.TurnAborted(
+    turn=1,
+    reason="crash",
+    usage=Usage(),
+    calls=tuple(r.CallReceipt(call, "ask", "unknown", "") for call in ("a", "b")),
+)
 
 
 @pytest.mark.parametrize(

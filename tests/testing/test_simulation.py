@@ -23,7 +23,7 @@ from llmsession.store.protocol import Appended
 from llmsession.testing import Cast, SimulationPlan, run_story, simulate, story_of
 from llmsession.testing.record import encode_lines
 from llmsession.testing.sim_run import SimRun
-from llmsession.testing.sim_story import Act, Disk, Interrupt, Kill, Send, Story
+from llmsession.testing.sim_story import Act, Change, Disk, Interrupt, Kill, Send, Story
 from llmsession.testing.sim_time import run_seeded
 from llmsession.testing.simulation import SimulationReport, shrunk
 
@@ -154,10 +154,26 @@ def test_a_lost_answer_that_is_taken_for_a_written_one_is_found(
 
 
 def test_a_gap_that_subscribers_are_not_told_of_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def publish(self: Hub, session: str, record: Any) -> None:
+        for _, listener in self._listeners(session):
+            listener.offer_record(record)
+
     monkeypatch.setattr(Hub, "reached", lambda self, session, head: None)
-    run = first_failure(Disk(at=0.1, kind="lose"), seeds=30)
-    assert any("a subscriber" in breach.text for breach in run.breaches)
-    assert len(run.story.acts) <= 4, told(run)
+    monkeypatch.setattr(Hub, "publish", publish)
+    # The label is written and its answer lost; who subscribes then does not know of it.
+    story = Story(
+        seed=3,
+        acts=(
+            Disk(at=0.2, kind="lose"),
+            Change(at=0.21, session=0, kind="label"),
+            Change(at=0.22, session=1, kind="compact"),
+            Send(at=0.6, session=0, number=0),
+            Interrupt(at=0.9, session=1),
+        ),
+    )
+    run = shrunk(run_story(story)).run
+    assert any("a subscriber read" in breach.text for breach in run.breaches)
+    assert len(run.story.acts) <= 3, told(run)
 
 
 def test_commands_that_overtake_each_other_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

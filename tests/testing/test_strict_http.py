@@ -583,3 +583,14 @@ async def test_a_function_sees_what_was_received() -> None:
 
     async with StrictServer(answer) as server, anthropic_client(server) as client:
         assert await text_of(client) == "/v1/messages 1 1000"
+
+
+async def test_of_old_requests_only_the_verdict_is_kept_where_it_is_asked_for() -> None:
+    async with StrictServer(keep=1) as server, anthropic_client(server) as client:
+        for _ in range(2):
+            await client.messages.create(**ASK)
+        with pytest.raises(anthropic.BadRequestError):
+            await client.messages.create(**ASK | {"messages": []})
+    assert [received.body is None for received in server.requests] == [True, True, False]
+    assert [received.valid for received in server.requests] == [True, True, False]
+    assert server.requests[0].ended == "whole"

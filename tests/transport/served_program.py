@@ -21,7 +21,7 @@ async def main(path: str, database: str) -> None:
         SocketServer(service, f"unix:{path}"),
     ):
         print("ready", flush=True)
-        await asyncio.sleep(300)
+        await asyncio.sleep(3600)  # a test that was killed leaves nothing behind for ever
 
 
 if __name__ == "__main__":

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
 from llmsession import MemoryStore, SessionManager
 from llmsession.testing.scripted import ScriptedProvider, never, say
-from llmsession.transport import Service, SocketServer, TokenFile
+from llmsession.transport import Limits, Service, SocketServer, TokenFile
+from llmsession.turns import Request
+from llmsession.turns.request import StepTag
+from llmsession.turns.stream import StreamEvent
+from tests.transport.places import until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -24,6 +29,22 @@ def test_the_example_client_is_short_and_needs_nothing() -> None:
     assert imported == ["node:net", "node:crypto"]
 
 
+class Patient(ScriptedProvider):
+    """Says nothing before the client has lost its connection, come back and subscribed again: on a
+    machine that is held up it would come back to a turn that has ended."""
+
+    service: Service
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        def is_back() -> bool:
+            now = self.service.statistics()
+            return (now.connected, now.connections, now.subscriptions) == (2, 1, 1)
+
+        await until(is_back)
+        async for event in super().stream(request, tag):
+            yield event
+
+
 @pytest.mark.parametrize("scheme", ["unix", "tcp"])
 async def test_the_node_client_sends_streams_interrupts_and_resumes(
     tmp_path: Path, scheme: str
@@ -32,11 +53,11 @@ async def test_the_node_client_sends_streams_interrupts_and_resumes(
     if node is None:
         pytest.skip("there is no node on this machine")
     address = f"unix:{tmp_path}/s.sock" if scheme == "unix" else "tcp://127.0.0.1:0"
-    provider = ScriptedProvider([say("hello, friend").slow(0.1), never()])
+    provider = Patient([say("hello, friend"), never()])
     async with (
         SessionManager(provider=provider, store=MemoryStore()) as manager,
-        Service(manager) as service,
-        SocketServer(service, address) as server,
+        Service(manager) as provider.service,
+        SocketServer(provider.service, address) as server,
     ):
         process = await asyncio.create_subprocess_exec(
             node,
@@ -61,7 +82,34 @@ async def test_the_node_client_sends_streams_interrupts_and_resumes(
         assert "- hello, friend" in lines
         assert "said hello, friend" in lines
         assert "interrupt aborted" in lines
-        assert service.statistics().connected == 2
+        assert provider.service.statistics().connected == 2
+
+
+async def test_the_node_client_asks_again_what_a_late_service_refuses(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node on this machine")
+    provider = Patient([say("hello, friend"), never()])
+    async with (
+        SessionManager(provider=provider, store=MemoryStore()) as manager,
+        Service(manager, limits=Limits(max_lag_s=0.05)) as provider.service,
+        SocketServer(provider.service, f"unix:{tmp_path}/s.sock") as server,
+    ):
+        service = provider.service
+        process = await asyncio.create_subprocess_exec(
+            node,
+            str(CLIENTS / "node_client.mjs"),
+            server.address,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(100):
+            while not service.statistics().overloaded:
+                service._lag.lag_s = 0.2
+                await asyncio.sleep(0.002)
+            told, trouble = await process.communicate()
+        assert (process.returncode, trouble.decode()) == (0, "")
+        assert "said hello, friend" in told.decode().splitlines()
 
 
 async def test_the_node_client_ends_where_its_token_is_wrong(tmp_path: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 
-from llmsession import MemoryStore, SessionManager, StoreError, records
-from llmsession.store.protocol import AppendResult, Batch
+from llmsession import MemoryStore, SessionManager, Store, StoreError, records
+from llmsession.store.protocol import AppendResult, Batch, StoredRecord
 from llmsession.testing.scripted import Script, ScriptedProvider, call, say
 from llmsession.transport import Connection, Limits, Service
 from llmsession.transport import wire as w
@@ -53,11 +53,15 @@ class Bare:
 
 @asynccontextmanager
 async def bare(
-    script: Script = (), *, observer: Counted | None = None, limits: Limits | None = None
+    script: Script = (),
+    *,
+    observer: Counted | None = None,
+    limits: Limits | None = None,
+    store: Store | None = None,
 ) -> AsyncIterator[Bare]:
     async with (
         asyncio.timeout(100),
-        SessionManager(provider=ScriptedProvider(script), store=MemoryStore()) as manager,
+        SessionManager(provider=ScriptedProvider(script), store=store or MemoryStore()) as manager,
         Service(manager, observer=observer, limits=limits) as service,
     ):
         await manager.create(CONFIG, session_id="s")
@@ -243,3 +247,43 @@ async def test_an_offset_counts_what_was_lost() -> None:
             assert whole[offset:].startswith(text)
         assert texts[-1][0] > sum(len(text) for _, text in texts[:-1])
         await session.interrupt()
+
+
+class CountedReads(MemoryStore):
+    """A store that takes its time, and counts the bytes of what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_bytes = 0
+
+    async def read(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[StoredRecord]:
+        await asyncio.sleep(0.005)
+        found = await super().read(session, after=after, limit=limit)
+        self.read_bytes += sum(len(record.body) for record in found)
+        return found
+
+
+async def test_subscriptions_of_who_does_not_read_hold_few_pages_of_the_log() -> None:
+    store, size = CountedReads(), 50_000
+    async with bare(lambda request, tag: "x" * size, store=store) as on:
+        session = await on.service.manager.open("s")
+        for _ in range(12):
+            await (await session.send("hi")).text()
+        log_bytes = sum(len(record.body) for record in await store.read("s"))
+        store.read_bytes = 0
+        for number in range(100):
+            on.say(w.Subscribe(id=number, session="s", after=0))
+        before = -1
+        while before != store.read_bytes:  # until nothing goes on any more
+            before = store.read_bytes
+            await asyncio.sleep(0.1)
+        assert 0 < store.read_bytes < 3 * log_bytes  # of 100 times that
+        # Who reads gets it all, each in order.
+        seen: dict[int, list[int]] = {number: [] for number in range(100)}
+        while any(len(each) < session.status().seq for each in seen.values()):
+            message = await on.hear()
+            if isinstance(message, w.Event):
+                seen[message.subscription].append(message.seq)
+        assert all(each == sorted(set(each)) for each in seen.values())

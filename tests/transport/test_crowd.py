@@ -24,12 +24,15 @@ class Size(NamedTuple):
     clients: int
     sessions: int
     kills: int
+    lives_s: tuple[float, float]
+    """How long the service lives, between two kills."""
     pause_s: float
     limit_s: float
 
 
-QUICK = Size(clients=6, sessions=18, kills=2, pause_s=0.2, limit_s=150)
-FULL = Size(clients=100, sessions=1000, kills=10, pause_s=20.0, limit_s=1500)
+QUICK = Size(clients=6, sessions=18, kills=2, lives_s=(0.5, 1.5), pause_s=0.2, limit_s=150)
+# Short lives let hardly anybody do anything: with (0.5, 1.5) there is one turn a session.
+FULL = Size(clients=100, sessions=1000, kills=10, lives_s=(4, 12), pause_s=10.0, limit_s=1500)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ async def test_every_accepted_turn_has_one_end_at_every_client_and_commits_are_t
                         client = crowd[(number + other) % size.clients]
                         group.create_task(watcher.run(client, enough))
                 for _ in range(size.kills):
-                    await asyncio.sleep(chance.uniform(0.5, 1.5))
+                    await asyncio.sleep(chance.uniform(*size.lives_s))
                     await killed(process)
                     process = await started(tmp_path)
                 await asyncio.sleep(0.5)

@@ -20,8 +20,11 @@ from llmsession import (
     MemoryStore,
     Overloaded,
     SessionConfig,
+    SessionInUse,
     SessionManager,
+    SessionMoved,
     connect,
+    records,
 )
 from llmsession.testing.scripted import ScriptedProvider, never, say
 from llmsession.transport import Limits, Service, SocketServer
@@ -258,6 +261,32 @@ async def test_a_session_that_nobody_uses_is_let_go_and_comes_back(monkeypatch: 
         assert await (await session.send("hi")).text() == "one"
 
 
+async def test_clients_of_a_service_that_lost_a_session_to_another_are_told_by_name() -> None:
+    store = MemoryStore()
+    async with (
+        place_at("unix", [never()], store=store) as here,
+        place_at("unix", ["theirs"], store=store) as there,
+    ):
+        session = await here.session()
+        turn, events = await session.send("hi"), session.subscribe(after=0)
+        waiting = asyncio.ensure_future(turn.outcome())
+        await anext(events)
+        with pytest.raises(SessionInUse):
+            await there.sessions.open("s")
+        taken = await there.sessions.open("s", takeover=True)
+        assert (await taken.turn(1).outcome()).stop_reason == "crash"
+        with pytest.raises(SessionMoved):
+            await session.send("too late")
+        with pytest.raises(SessionMoved):
+            await waiting
+        with pytest.raises(SessionMoved):
+            await session.turn(1).outcome()  # asked after it was lost
+        assert (await session.read_status()).phase == "moved"
+        kinds = [type(event) async for event in events]
+        assert records.TurnAborted not in kinds  # the other one wrote that
+        assert await (await taken.send("hi")).text() == "theirs"
+
+
 # The socket.
 
 
@@ -330,3 +359,20 @@ async def test_a_repeat_on_another_connection_is_the_same_command() -> None:
         assert msgspec.json.encode(await turns[0].outcome()) == msgspec.json.encode(
             await turns[1].outcome()
         )
+
+
+async def test_an_error_that_nobody_waits_for_any_more_is_no_complaint_of_the_loop() -> None:
+    complaints: list[dict[str, Any]] = []
+    async with place_at("unix", [never()]) as at:
+        session = await at.sessions.create(CONFIG)
+        await session.send("hi")
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+        waiting = asyncio.ensure_future(session.clear())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        del waiting  # its traceback holds the answer
+        await session.read_status()  # answered in their order
+        gc.collect()
+        assert complaints == []
+        await session.interrupt()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import builtins
 import importlib.util
+import os
+import signal
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from llmsession.transport import serving as serving_module
 from llmsession.transport.server_config import ServerConfig, load_server_config
 from llmsession.transport.serving import Serving
 from tests.testing.conversations import recording, text
+from tests.transport.places import until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -167,3 +170,40 @@ def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
         return imported(name, *rest, **others)
 
     monkeypatch.setattr(builtins, "__import__", import_without)
+
+
+class Reloading:
+    """Stands for a Serving whose files take long to read."""
+
+    def __init__(self) -> None:
+        self.began = self.ended = 0
+        self.go_on = asyncio.Event()
+        self.stop: asyncio.Event
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[Sequence[str]], None]) -> None:
+        ready(())
+        self.stop = stop
+        await stop.wait()
+
+    async def reload(self) -> None:
+        self.began += 1
+        await self.go_on.wait()
+        self.ended += 1
+
+
+async def test_reloads_are_one_after_the_other_and_many_signals_are_one_more() -> None:
+    serving, ready = Reloading(), asyncio.Event()
+    told = serving_module._until_told(serving, {}, lambda _: ready.set())  # type: ignore[arg-type]
+    running_it = asyncio.ensure_future(told)
+    async with asyncio.timeout(100):
+        await ready.wait()
+        for _ in range(100):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.001)
+        assert (serving.began, serving.ended) == (1, 0)
+        serving.go_on.set()
+        await until(lambda: serving.ended == 2)
+        await asyncio.sleep(0.05)
+        assert serving.began == 2
+        serving.stop.set()
+        await running_it
