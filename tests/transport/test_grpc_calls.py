@@ -349,10 +349,11 @@ async def test_a_subscriber_that_stops_reading_costs_bounded_bytes_and_then_lags
             gc.collect()
             return resident_bytes() - before, most
 
-        alone, _ = await grown_by_turns()
         grown: list[int] = []
-        # What else a process has done moves its memory about: what is bounded is so once in three.
+        # Room that the process has left from earlier tests is taken first, and not seen as growth:
+        # so both are measured again where they differ.
         while not grown or (grown[-1] >= 24_000_000 and len(grown) < 3):
+            alone, _ = await grown_by_turns()
             cursor = session.status().seq
             body = b'{"after":%d}' % cursor
             watching = on.calls.Subscribe(Command(session="s", body=body))
