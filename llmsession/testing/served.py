@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -73,8 +73,10 @@ class ServedProgram:
             raise
 
     def tell(self, which: signal.Signals) -> None:
-        """Send it a signal."""
-        self._process().send_signal(which)
+        """Send it a signal; nothing where it has ended by itself meanwhile."""
+        running = self._process()
+        with suppress(ProcessLookupError):
+            running.send_signal(which)
 
     async def wait(self) -> int:
         """Its exit code, once it has ended; -9 after SIGKILL. Cancellable."""
