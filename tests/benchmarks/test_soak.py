@@ -31,6 +31,7 @@ QUICK = SoakPlan(
 )
 
 
+@pytest.mark.long  # real processes for a minute: what it meets is up to the machine
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_service_under_load_with_faults_keeps_its_promises(tmp_path: Path) -> None:
     report = await run_soak(QUICK, tmp_path)
