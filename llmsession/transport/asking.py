@@ -70,9 +70,11 @@ class Asked:
 class _Line:
     """The commands of a session that have an order, or one command that has none."""
 
-    __slots__ = ("held", "sent", "timer")
+    __slots__ = ("covered", "held", "sent", "timer")
 
     def __init__(self) -> None:
+        self.covered = 0
+        """The id of the newest interrupt of all that is open: it covers the sends before it."""
         self.sent: set[int] = set()
         self.held: list[Asked] = []
         """Refused, or behind one that was: in their order."""
@@ -136,7 +138,8 @@ class Asking:
         if error.retry_after_s is not None:
             asked.due = now + again_after_s(error.retry_after_s, asked.refusals)
             asked.refusals += 1
-        if error.retry_after_s is None or asked.due > asked.until:
+        is_covered = type(asked.command) is w.Send and id < line.covered
+        if error.retry_after_s is None or asked.due > asked.until or is_covered:
             self._give_up(asked, error)
         else:
             insort(line.held, asked, key=lambda each: each.command.id)
@@ -167,9 +170,13 @@ class Asking:
             _fail(each, error)
 
     def _note_sent(self, asked: Asked) -> None:
-        key = _key(asked.command)
-        if isinstance(key, str) and not isinstance(asked.command, w.Interrupt):
-            self._lines.setdefault(key, _Line()).sent.add(asked.command.id)
+        key, command = _key(asked.command), asked.command
+        if isinstance(command, w.Interrupt):
+            line = self._lines.get(key)
+            if line is not None and command.turn is None:
+                line.covered = command.id
+        elif isinstance(key, str):
+            self._lines.setdefault(key, _Line()).sent.add(command.id)
 
     def _go_on(self, key: str | int, line: _Line) -> None:
         """Send what is first in *line*, once it is due and nothing before it is on its way."""

@@ -216,3 +216,33 @@ async def test_an_end_leaves_no_timer_and_no_caller() -> None:
         assert isinstance(asked.answer.exception(), Unreachable)
     await asyncio.sleep(10)
     assert client.sent == [1]
+
+
+@pytest.mark.parametrize("reconnected", [False, True])
+async def test_a_send_that_is_refused_is_not_asked_again_behind_an_interrupt(
+    reconnected: bool,
+) -> None:
+    client = Client()
+    before = client.ask()
+    interrupt = client.ask(w.Interrupt)
+    after = client.ask()
+    if reconnected:
+        client.asking.lost()
+    client.refuse(before, 1.0)
+    client.refuse(after, 1.0)
+    client.perform(interrupt)
+    await asyncio.sleep(5)
+    # The one that it covers is over; the later one comes.
+    assert isinstance(before.answer.exception(), Overloaded)
+    assert client.sent == [1, 2, 3, 3]
+    client.perform(after)
+
+
+async def test_an_interrupt_of_one_turn_covers_no_send_that_is_refused() -> None:
+    client = Client()
+    before = client.ask()
+    client.perform(client.ask(w.Interrupt, turn=3))
+    client.refuse(before, 1.0)
+    await asyncio.sleep(5)
+    assert client.sent == [1, 2, 1]
+    client.perform(before)
