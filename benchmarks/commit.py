@@ -6,7 +6,7 @@ import timeit
 
 from benchmarks.recorded import recorded_message
 from benchmarks.report import Row
-from llmsession.session.state import SessionState
+from llmsession.session.log.state import SessionState
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.usage import Usage

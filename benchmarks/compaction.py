@@ -24,9 +24,9 @@ from benchmarks.recorded import Replays, recorded_message
 from benchmarks.report import Row
 from benchmarks.steps import conversation
 from llmsession import CompactionConfig, MemoryStore, SessionConfig, SessionManager, Tool
-from llmsession.compaction.plan import Plan
-from llmsession.compaction.view import View
-from llmsession.session.context import ContextBuilder
+from llmsession.compaction.view.plan import Plan
+from llmsession.compaction.view.view import View
+from llmsession.session.core.request_builder import ContextBuilder
 from llmsession.store import Batch, this_process
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks

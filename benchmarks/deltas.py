@@ -17,7 +17,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from benchmarks.recorded import Replays, recorded_message
 from benchmarks.report import Row
 from llmsession import SessionConfig, SessionManager, TextDelta
-from llmsession.session.session import LLMSession
+from llmsession.session.handles.session import LLMSession
 from llmsession.turns.records import TurnCommitted
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.stream import BlockDelta, StreamEvent

@@ -29,8 +29,8 @@ from benchmarks.report import Row, percentile
 from llmsession import SessionConfig, SessionManager, SqliteStore
 from llmsession.store import Appended, AppendResult, Batch, this_process
 from llmsession.store.caller import Caller
-from llmsession.store.sqlite_checkpoints import CHECKPOINT_PAGES
-from llmsession.store.threads import Answers, GroupThread
+from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES
+from llmsession.store.writer_thread import Answers, GroupThread
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks, parse_blocks
 from llmsession.turns.records import decode_record, encode_record

@@ -37,10 +37,10 @@ from benchmarks.durability import (
 from benchmarks.report import Row, percentile
 from llmsession.store import Appended, Batch, this_process
 from llmsession.store.caller import Caller
-from llmsession.store.postgres import PostgresStore
-from llmsession.store.postgres_thread import LoopThread
-from llmsession.store.threads import Answers
-from tests.store.postgres_server import NoServer, PostgresServer, running_server
+from llmsession.store.postgres.store import PostgresStore
+from llmsession.store.postgres.thread import LoopThread
+from llmsession.store.writer_thread import Answers
+from tests.store.postgres.server import NoServer, PostgresServer, running_server
 
 __all__ = ["run"]
 

@@ -25,7 +25,7 @@ from llmsession import (
     SessionManager,
     Tool,
 )
-from llmsession.session.session import LLMSession
+from llmsession.session.handles.session import LLMSession
 from llmsession.turns import Request, StepTag, StreamEvent
 
 __all__ = ["embedded_latencies", "run"]

@@ -16,7 +16,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from benchmarks.recorded import Replays, recorded_message
 from benchmarks.report import Row
 from llmsession import MemoryStore, SessionConfig, SessionManager
-from llmsession.session.session import LLMSession
+from llmsession.session.handles.session import LLMSession
 from llmsession.store import Batch
 
 __all__ = ["run"]

@@ -14,8 +14,8 @@ import msgspec
 from benchmarks.recorded import recorded_message
 from benchmarks.report import Row
 from llmsession import SessionConfig, Tool
-from llmsession.compaction.view import View
-from llmsession.session.context import ContextBuilder
+from llmsession.compaction.view.view import View
+from llmsession.session.core.request_builder import ContextBuilder
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 

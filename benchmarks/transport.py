@@ -131,7 +131,7 @@ async def _paced_echo(server: BenchServer) -> tuple[float, float]:
 async def _paced_grpc_echo(server: BenchServer) -> tuple[float, float]:
     import grpc
 
-    from llmsession.transport.grpc_client import channel_options
+    from llmsession.transport.grpc.client import channel_options
     from llmsession.transport.v1.session_pb2 import Frames
     from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
 
@@ -221,8 +221,8 @@ async def _asked(path: str, lines: list[bytes], greeting: bytes) -> float:
 
 async def _asked_over_grpc(address: str, lines: list[bytes], greeting: bytes) -> float:
     """The same on one gRPC stream, whose messages have several frames."""
-    from llmsession.transport.addresses import parse_address
-    from llmsession.transport.grpc_client import grpc_dial
+    from llmsession.transport.grpc.client import grpc_dial
+    from llmsession.transport.wire.addresses import parse_address
 
     channel = await grpc_dial(parse_address(address), None, None)()
     for line in greeting.splitlines():

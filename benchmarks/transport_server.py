@@ -22,7 +22,7 @@ import msgspec
 from benchmarks.recorded import Replays, recorded_message
 from llmsession import MemoryStore, SessionManager, SqliteStore
 from llmsession.transport import Limits, Service, SocketServer
-from llmsession.transport.socket_server import BACKLOG
+from llmsession.transport.server.socket_server import BACKLOG
 
 __all__ = ["DELAY_S", "DELTA", "BenchServer", "bench_server"]
 
@@ -44,7 +44,7 @@ async def _service(address: str, database: str | None) -> AsyncIterator[str]:
         service = await stack.enter_async_context(Service(manager, limits=limits))
         server: Any
         if address.startswith("grpc:"):
-            from llmsession.transport.grpc_server import GrpcServer
+            from llmsession.transport.grpc.server import GrpcServer
 
             server = GrpcServer(service, address)
         else:

@@ -23,8 +23,8 @@ import anyio
 from benchmarks import deltas, durability, http, steps, turns
 from benchmarks.delta_server import delta_server
 from llmsession import SessionConfig, SessionManager, Tool
-from llmsession.compaction.view import View
-from llmsession.session.context import ContextBuilder
+from llmsession.compaction.view.view import View
+from llmsession.session.core.request_builder import ContextBuilder
 from llmsession.testing import ScriptedProvider, never
 from llmsession.turns.request import Profile
 

@@ -111,20 +111,32 @@ WALK: Script = [
                 "",
                 [
                     "sed -n 190,400p llmsession/turns/machine.py",
-                    "cat llmsession/turns/naming.py",
+                    "cat llmsession/turns/event_choice.py",
                 ],
             ),
             ("Its events and effects.", ["cat llmsession/turns/events.py"]),
-            ("Now the shell around it.", ["cat llmsession/session/runner.py"]),
-            ("", ["cat llmsession/session/turnqueue.py", "cat llmsession/session/mailbox.py"]),
-            ("The state is a fold of the log.", ["cat llmsession/session/state.py"]),
+            ("Now the shell around it.", ["cat llmsession/session/actor/turn_runner.py"]),
+            (
+                "",
+                [
+                    "cat llmsession/session/actor/turn_queue.py",
+                    "cat llmsession/session/actor/mailbox.py",
+                ],
+            ),
+            ("The state is a fold of the log.", ["cat llmsession/session/log/state.py"]),
             ("", ["cat llmsession/turns/records.py"]),
-            ("How is the request made?", ["cat llmsession/compaction/projection.py"]),
-            ("", ["cat llmsession/compaction/view.py", "cat llmsession/compaction/plan.py"]),
-            ("And what may be sent.", ["cat llmsession/compaction/rules_structure.py"]),
-            ("Who publishes?", ["cat llmsession/session/hub.py"]),
-            ("", ["cat llmsession/session/actor.py"]),
-            ("Last, the handle.", ["cat llmsession/session/session.py"]),
+            ("How is the request made?", ["cat llmsession/compaction/view/projection.py"]),
+            (
+                "",
+                [
+                    "cat llmsession/compaction/view/view.py",
+                    "cat llmsession/compaction/view/plan.py",
+                ],
+            ),
+            ("And what may be sent.", ["cat llmsession/compaction/rules/structure.py"]),
+            ("Who publishes?", ["cat llmsession/session/core/subscriptions.py"]),
+            ("", ["cat llmsession/session/actor/actor.py"]),
+            ("Last, the handle.", ["cat llmsession/session/handles/session.py"]),
         ],
         "A send becomes a numbered command in the mailbox, the actor journals its acceptance,"
         " and the machine says what to do next: build the context, open the stream, journal the"

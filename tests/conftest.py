@@ -15,8 +15,8 @@ from tests.virtual_time import SETTLE_S, virtual_backend
 
 pytest.register_assert_rewrite(
     "llmsession.testing.store_contract",
-    "llmsession.testing.shared_records_contract",
-    "llmsession.testing.store_acts",
+    "llmsession.testing.store_contract.shared_records",
+    "llmsession.testing.store_contract.actions",
 )
 
 # The same examples on every machine and in every run, and no limit that a slow machine misses.
@@ -57,7 +57,7 @@ def nothing_of_ours_blocks_the_event_loop(request: pytest.FixtureRequest) -> Ite
     with blockbuster_ctx("llmsession") as blocked:
         for function in blocked.functions.values():
             # The loop of a store's own thread holds nobody up.
-            function.can_block_in("llmsession/store/postgres_thread.py", "_run")
+            function.can_block_in("llmsession/store/postgres/thread.py", "_run")
         yield
 
 

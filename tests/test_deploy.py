@@ -17,10 +17,10 @@ from packaging.requirements import Requirement
 from typer.main import get_command
 
 from llmsession.cli.app import app
-from llmsession.cli.exit_codes import USAGE
-from llmsession.transport.server_config import CONFIG_VARIABLE, ServerConfig, load_server_config
-from llmsession.transport.service import LEAVE_S
-from llmsession.transport.silence import LINGER_S
+from llmsession.cli.common.exit_codes import USAGE
+from llmsession.transport.hosting.config import CONFIG_VARIABLE, ServerConfig, load_server_config
+from llmsession.transport.server.keepalive import LINGER_S
+from llmsession.transport.server.service import LEAVE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 UNIT = ROOT / "deploy" / "llmsession.service"

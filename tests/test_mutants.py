@@ -59,8 +59,8 @@ def test_every_mutant_has_a_name_of_its_own_and_changes_something() -> None:
 
 
 def test_every_mutant_names_a_test_that_exists() -> None:
-    contract = ROOT / "llmsession" / "testing"
-    shared = "".join(path.read_text("utf-8") for path in contract.glob("*_contract.py"))
+    contract = ROOT / "llmsession" / "testing" / "store_contract"
+    shared = "".join(path.read_text("utf-8") for path in contract.glob("*.py"))
     missing = []
     for mutant in MUTANTS:
         file = ROOT / "tests" / mutant.suite

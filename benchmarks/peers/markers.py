@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from llmsession.testing.scripted import ScriptedReply, call, say
-from llmsession.testing.strict_received import Received
+from llmsession.testing.strict_server.replies.received import Received
 
 from .adapters.common import WORDS
 

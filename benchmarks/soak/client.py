@@ -17,8 +17,8 @@ import msgspec
 
 from llmsession.errors import Overloaded
 from llmsession.testing import StressPlan, StressReport, encode_lines
-from llmsession.testing.record import Recording, Returned
-from llmsession.testing.stress_clients import run_stress_at
+from llmsession.testing.recording.entries import Recording, Returned
+from llmsession.testing.stress.service_clients import run_stress_at
 
 from .errand import MODEL, Errand, TellTale
 from .joining import joined

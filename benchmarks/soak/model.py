@@ -26,7 +26,7 @@ from llmsession.testing import (
     say,
     think,
 )
-from llmsession.testing.stress_model import words
+from llmsession.testing.workload.model import words
 
 __all__ = ["FAULTS", "Asked", "reply_to"]
 

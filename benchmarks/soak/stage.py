@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from llmsession.errors import InvalidInput
-from llmsession.testing.served import ServedProgram, free_port
+from llmsession.testing.local_service import ServedProgram, free_port
 
 from .errand import Errand, Told
 from .model import Asked

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from llmsession.session.integrity import Examined
+from llmsession.session.operations.integrity import Examined
 from llmsession.store import open_store
 from llmsession.testing import check
-from llmsession.testing.record import Entry, Logged, Recording
+from llmsession.testing.recording.entries import Entry, Logged, Recording
 
 from .stage import run_command
 

@@ -12,20 +12,20 @@ from typer.main import get_command
 
 from llmsession.errors import SessionError
 
-from .calibrate import calibrate
-from .chat import chat
-from .check import check_record
-from .exit_codes import HUNG_UP, USAGE
-from .lab import lab
-from .replay import replay
-from .serve import serve
-from .sessions import delete, list_sessions, show
+from .chat.chat import chat
+from .commands.calibrate import calibrate
+from .commands.check import check_record
+from .commands.lab import lab
+from .commands.replay import replay
+from .commands.serve import serve
+from .commands.sessions import delete, list_sessions, show
+from .commands.stress import stress
+from .commands.top import top
+from .commands.transfer import export_sessions, import_files
+from .commands.upkeep import integrity, vacuum
+from .commands.vocabulary import vocabulary
+from .common.exit_codes import HUNG_UP, USAGE
 from .story import story
-from .stress import stress
-from .top import top
-from .transfer import export_sessions, import_files
-from .upkeep import integrity, vacuum
-from .vocabulary import vocabulary
 
 __all__ = ["main"]
 

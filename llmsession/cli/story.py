@@ -18,12 +18,12 @@ import typer
 from rich.console import Console
 
 from llmsession.errors import InvalidInput, TranscriptError
-from llmsession.testing.served import ServedProgram, free_port, serving
+from llmsession.testing.local_service import ServedProgram, free_port, serving
 from llmsession.transcripts import Conversation, read
 from llmsession.transport import RemoteManager, connect
 
-from .exit_codes import BROKEN_PROMISE
-from .replay import drive_files, print_table
+from .commands.replay import drive_files, print_table
+from .common.exit_codes import BROKEN_PROMISE
 from .story_killed import tell_kill
 from .story_recordings import first_turn, largest_recallable, write_recordings
 from .story_told import tell_compaction, tell_interrupt

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import anyio
 from rich.console import Console
 
-from llmsession.session.config import SessionConfig
-from llmsession.testing.served import ServedProgram
+from llmsession.session.values.config import SessionConfig
+from llmsession.testing.local_service import ServedProgram
 from llmsession.transport.interface import ManagerInterface, SessionInterface
 from llmsession.turns import records as r
 from llmsession.turns.previews import TextDelta

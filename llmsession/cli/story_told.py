@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.text import Text
 
 from llmsession.errors import InvalidInput
-from llmsession.session.config import CompactionConfig, SessionConfig, Tool, ToolResult
+from llmsession.session.values.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.transport.interface import ManagerInterface, SessionInterface, TurnInterface
 from llmsession.turns.messages import Message
 from llmsession.turns.previews import TextDelta, ToolUse
 from llmsession.turns.records import CompactionApplied, StepCompleted, TurnCommitted, TurnFailed
 
-from .chat_view import SaidText
+from .chat.view import SaidText
 from .story_recordings import RECORDED, SCRIPTED, largest_recallable, results_of
 
 __all__ = ["tell_compaction", "tell_interrupt"]

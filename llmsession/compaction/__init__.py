@@ -4,9 +4,7 @@ In: history, a view of it, and a profile. Out: a request, its size, its faults, 
 Absent: async and I/O; history is never changed here.
 """
 
-from .plan import Budget, Plan, Policy
 from .policies import SwapToolResults
-from .projection import Frame, project
 from .provider_side import (
     ClearThinking,
     ClearToolUses,
@@ -15,10 +13,12 @@ from .provider_side import (
     ProviderSummaries,
 )
 from .recall import RECALL_TOOL_NAME
-from .repair import PairingError, Repair, tool_pair_repair
-from .tokens import context_tokens, message_tokens
-from .validity import Violation, check_request, require_valid
-from .view import View
+from .rules.check import Violation, check_request, require_valid
+from .rules.repair import PairingError, Repair, tool_pair_repair
+from .tokens.messages import context_tokens, message_tokens
+from .view.plan import Budget, Plan, Policy
+from .view.projection import Frame, project
+from .view.view import View
 
 __all__ = [
     "RECALL_TOOL_NAME",

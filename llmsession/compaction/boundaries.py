@@ -1,16 +1,18 @@
-"""Where a conversation may be cut: places that no tool call reaches across, and what is recent."""
+"""Where a conversation may be cut, for those who write a policy. The documented path."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
-from itertools import islice
-
-from llmsession.turns.blocks import DocumentBlock, ImageBlock, TextBlock
-from llmsession.turns.messages import Message
-from llmsession.turns.request import Profile
-
-from .projection import is_thinking
-from .view import View
+from .planning.boundaries import (
+    has_own_words,
+    is_safe_cut,
+    is_turn_start,
+    must_wait,
+    newest_request,
+    newest_that_fit,
+    recent_from,
+    safe_cuts,
+    shows_open_thinking,
+    steps_from,
+    turns_from,
+)
 
 __all__ = [
     "has_own_words",
@@ -25,134 +27,3 @@ __all__ = [
     "steps_from",
     "turns_from",
 ]
-
-
-def is_safe_cut(messages: Sequence[Message], at: int) -> bool:
-    """May what stands before position *at* be left out? Not where results after it answer calls
-    before it: a result without its call is refused, and so is the reverse. Neighbours of one side
-    are one message to a provider, so a run of replies has its calls answered behind the run.
-    """
-    if not 0 <= at <= len(messages):
-        return False
-    before, after = at - 1, at
-    while before >= 0 and messages[before].is_assistant:
-        if messages[before].tool_calls:
-            return False
-        before -= 1
-    while after < len(messages) and messages[after].is_user:
-        if messages[after].tool_results:
-            return False
-        after += 1
-    return True
-
-
-def is_turn_start(messages: Sequence[Message], at: int) -> bool:
-    """Does a turn begin at position *at*?"""
-    return at == 0 or messages[at].turn != messages[at - 1].turn
-
-
-def safe_cuts(messages: Sequence[Message], start: int, end: int) -> Iterator[int]:
-    """The positions from *start* up to *end*, both included, where a cut is safe."""
-    return (at for at in range(start, end + 1) if is_safe_cut(messages, at))
-
-
-def shows_open_thinking(view: View, messages: Sequence[Message], committed: int) -> bool:
-    """Does *view* show thinking of the open turn, whose messages begin at *committed*, or of a
-    tool loop that goes on in it? A turn that was stopped ends with results, and what is said
-    next joins them."""
-    start = max(min(committed, _loop_start(messages)), view.thinking_from)
-    return any(is_thinking(block) for message in messages[start:] for block in message.content)
-
-
-def _loop_start(messages: Sequence[Message]) -> int:
-    """The position of the first reply of the tool loop that the next reply would go on with; the
-    number of messages if there is none."""
-    at = start = len(messages)
-    answers = False
-    while at > 0:
-        at -= 1
-        if messages[at].is_user:
-            answers = answers or bool(messages[at].tool_results)
-        elif answers:
-            start, answers = at, False
-        else:
-            break
-    return start
-
-
-def must_wait(view: View, messages: Sequence[Message], profile: Profile, committed: int) -> bool:
-    """Is no edit possible before the open turn ends? Where thinking has to open its tool loop
-    and an edit would void it."""
-    return (
-        profile.thinking_opens_tool_loop
-        and profile.binds_thinking
-        and shows_open_thinking(view, messages, committed)
-    )
-
-
-def has_own_words(message: Message) -> bool:
-    """Does a person say something in *message*: words, an image, a document? Tool results and
-    what the session wrote itself are not that."""
-    return message.is_user and any(
-        (isinstance(block, TextBlock) and block.text.strip() and at not in message.synthetic)
-        or isinstance(block, ImageBlock | DocumentBlock)
-        for at, block in enumerate(message.content)
-    )
-
-
-def newest_request(messages: Sequence[Message]) -> int | None:
-    """The position of the newest message in which a person says something; None if there is
-    none. A word that came while tools ran stands behind their results."""
-    places = (at for at in range(len(messages) - 1, -1, -1) if has_own_words(messages[at]))
-    return next(places, None)
-
-
-def newest_that_fit(sizes: Sequence[int], room: int) -> int:
-    """Where the longest suffix of *sizes* begins whose sum is at most *room*: the first one, from
-    the newest, that does not fit ends it."""
-    at = len(sizes)
-    while at > 0 and sizes[at - 1] <= room:
-        at -= 1
-        room -= sizes[at]
-    return at
-
-
-def turns_from(messages: Sequence[Message], count: int) -> int:
-    """Where the newest *count* turns begin; 0 if there are no older ones."""
-    turns = list(dict.fromkeys(message.turn for message in messages))
-    kept = set(turns[-count:])
-    return next((at for at, message in enumerate(messages) if message.turn in kept), 0)
-
-
-def steps_from(messages: Sequence[Message], count: int | None) -> int:
-    """Where the newest *count* steps begin; 0 if there are no older ones, or for None."""
-    if count is None:
-        return 0
-    return next(islice(_steps_backwards(messages), count - 1, None), 0)
-
-
-def _steps_backwards(messages: Sequence[Message]) -> Iterator[int]:
-    """Positions of the messages with calls, newest first. Calls in the very last message are
-    not answered yet; all others are answered by the message after them."""
-    for at in range(len(messages) - 2, -1, -1):
-        if messages[at].tool_calls:
-            yield at
-
-
-def recent_from(
-    messages: Sequence[Message],
-    sizes: Sequence[int],
-    *,
-    keep_turns: int,
-    keep_steps: int | None,
-    most_tokens: int,
-) -> int:
-    """Where the recent part begins: the newest *keep_turns* turns, of them the newest
-    *keep_steps* steps, and never more than *most_tokens* of them, by *sizes*. The newest step of
-    the newest turns is always recent, and so is the last message."""
-    by_turns = turns_from(messages, keep_turns)
-    by_steps, by_tokens = steps_from(messages, keep_steps), newest_that_fit(sizes, most_tokens)
-    newest = next(_steps_backwards(messages), len(messages))
-    if newest < by_turns:
-        newest = len(messages)
-    return max(0, min(max(by_turns, by_steps, by_tokens), newest, len(messages) - 1))

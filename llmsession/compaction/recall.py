@@ -10,7 +10,7 @@ import msgspec
 from llmsession.turns.blocks import ToolResultBlock
 from llmsession.turns.messages import Message
 
-from .cap import line_count, other_blocks, result_text
+from .summaries.cap import line_count, other_blocks, result_text
 
 __all__ = ["MAX_RECALL_CHARS", "RECALL_TOOL", "RECALL_TOOL_NAME", "recall", "recall_chars"]
 

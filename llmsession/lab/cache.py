@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmsession.compaction.prefix import shared_prefix
-from llmsession.turns.prices import Price, cost
+from llmsession.compaction.view.prefix import shared_prefix
 from llmsession.turns.request import Request, RequestMessage
+from llmsession.turns.spending.prices import Price, cost
 from llmsession.turns.usage import Usage
 
 __all__ = ["PLAIN", "Charged", "PrefixCache", "Spent", "shared_messages"]

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmsession.compaction.plan import Policy
+from llmsession.compaction.view.plan import Policy
 from llmsession.errors import InvalidInput
 from llmsession.transcripts import Conversation
-from llmsession.turns.prices import Price, PriceTable
+from llmsession.turns.spending.prices import Price, PriceTable
 
 from .cache import PLAIN
-from .held import Needs, find_needs
 from .recording import Recording, record, window_of
 from .replaying import Figures, Step, replay
+from .retained import Needs, find_needs
 from .table import Row, row_of
 
 __all__ = ["Compared", "Curve", "Subject", "compare", "ready", "summed"]

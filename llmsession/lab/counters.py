@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from llmsession.compaction.calibration import Calibration
-from llmsession.compaction.sizing import Anchor, size_after
-from llmsession.compaction.tally import tally_message
-from llmsession.compaction.tokens import MESSAGE_OVERHEAD_TOKENS, tally_tokens
-from llmsession.providers.encodings import ENCODINGS, Encodings
-from llmsession.providers.tiktoken_counter import SLICE_CHARS
+from llmsession.compaction.tokens.calibration import Calibration
+from llmsession.compaction.tokens.content import tally_message
+from llmsession.compaction.tokens.messages import MESSAGE_OVERHEAD_TOKENS, tally_tokens
+from llmsession.compaction.tokens.request_size import Anchor, size_after
+from llmsession.providers.counting.encodings import ENCODINGS, Encodings
+from llmsession.providers.counting.tiktoken_counter import SLICE_CHARS
 from llmsession.turns.messages import Message
-from llmsession.turns.model_names import family_of
 from llmsession.turns.request import Profile, TokenFamily
+from llmsession.turns.spending.model_names import family_of
 
 from .growth import Growth
 

@@ -12,7 +12,7 @@ import msgspec
 from llmsession.transcripts import Conversation
 from llmsession.turns.blocks import RedactedThinkingBlock, ThinkingBlock
 from llmsession.turns.messages import Message
-from llmsession.turns.model_names import canonical_name
+from llmsession.turns.spending.model_names import canonical_name
 from llmsession.turns.usage import Usage
 
 __all__ = ["EXCLUDED", "Growth", "growths"]

@@ -8,20 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from llmsession.compaction.cap import cap_content
-from llmsession.compaction.projection import Frame
 from llmsession.compaction.recall import RECALL_TOOL, RECALL_TOOL_NAME
-from llmsession.compaction.sizing import Anchor, size_after
-from llmsession.compaction.tokens import message_tokens
+from llmsession.compaction.summaries.cap import cap_content
+from llmsession.compaction.tokens.messages import message_tokens
+from llmsession.compaction.tokens.request_size import Anchor, size_after
+from llmsession.compaction.view.projection import Frame
 from llmsession.providers.models import ANTHROPIC, CLAUDE, COMPATIBLE, OPENAI, find_profile
-from llmsession.session.config import CAP_CHARS, CompactionConfig, Tool
-from llmsession.session.core import LEAST_CAP_CHARS
-from llmsession.session.importing import import_turns
-from llmsession.session.reported import Calibrations
+from llmsession.session.core.core import LEAST_CAP_CHARS
+from llmsession.session.log.reported_usage import Calibrations
+from llmsession.session.operations.import_records import import_turns
+from llmsession.session.values.config import CAP_CHARS, CompactionConfig, Tool
 from llmsession.transcripts import Conversation
 from llmsession.turns.messages import Message
-from llmsession.turns.model_names import canonical_name
 from llmsession.turns.request import Profile, Sizes, sizes_for
+from llmsession.turns.spending.model_names import canonical_name
 
 from .growth import growths
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmsession.compaction.economy import (
+from llmsession.compaction.escalation import hardest_plan, ladder_of, plan_by_rules
+from llmsession.compaction.planning.cache_economics import (
     IDLE_BEFORE_S,
     CacheState,
     ahead_tokens,
@@ -22,19 +23,18 @@ from llmsession.compaction.economy import (
     expected_requests,
     goes_now,
 )
-from llmsession.compaction.ladder import hardest_plan, ladder_of, plan_by_rules
-from llmsession.compaction.plan import Budget, Plan, Policy, worth
 from llmsession.compaction.recall import recall_chars
-from llmsession.compaction.tokens import text_tokens_for
-from llmsession.compaction.view import View
-from llmsession.session.context import Built, ContextBuilder, Size
+from llmsession.compaction.tokens.messages import text_tokens_for
+from llmsession.compaction.view.plan import Budget, Plan, Policy, worth
+from llmsession.compaction.view.view import View
+from llmsession.session.core.request_builder import Built, ContextBuilder, Size
 from llmsession.turns.messages import Message
-from llmsession.turns.prices import Price
 from llmsession.turns.records import Trigger
+from llmsession.turns.spending.prices import Price
 
 from .cache import PLAIN, PrefixCache, Spent
-from .held import Need, Needs, Presence
 from .recording import Ask, Recording, Window
+from .retained import Need, Needs, Presence
 
 __all__ = ["MIN_GAIN", "Figures", "Replayed", "Step", "replay"]
 
@@ -252,7 +252,7 @@ class _Run:
             self.replayed.peak_context = max(self.replayed.peak_context, grown)
         return True
 
-    # When a plan is made, and when it is applied: session/compactor.py.
+    # When a plan is made, and when it is applied: session/compacting/compactor.py.
 
     def _rest(self, messages: tuple[Message, ...], ask: Ask) -> None:
         """Between two turns the cache of a session that rests would have gone cold."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from llmsession.turns.prices import NANO
+from llmsession.turns.spending.prices import NANO
 
 from .replaying import Figures
 

@@ -5,15 +5,15 @@ Absent: history; a provider sees what it is sent. The SDKs are imported where a 
 uses one is made.
 """
 
-from .anthropic import AnthropicProvider
-from .counting import CachedCounter, default_counter
-from .counts import CharacterCounter, Count, Counter, Counting
-from .openai import OpenAIProvider
-from .openai_requests import ChatDialect
+from .anthropic.provider import AnthropicProvider
+from .counting.counter import CachedCounter, default_counter
+from .counting.counts import CharacterCounter, Count, Counter, Counting
+from .counting.tiktoken_counter import TiktokenCounter
+from .openai.provider import OpenAIProvider
+from .openai.requests import ChatDialect
 from .protocol import Provider
 from .replay import ReplayProvider
 from .routing import RoutedProvider
-from .tiktoken_counter import TiktokenCounter
 
 __all__ = [
     "AnthropicProvider",

@@ -10,7 +10,7 @@ import msgspec
 
 from llmsession.errors import ProviderError, error_text
 
-from .anthropic_events import StreamFault
+from .anthropic.events import StreamFault
 from .classify import Failure, classify
 
 __all__ = ["Failures", "secret_values"]

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from llmsession.turns.model_names import begins, canonical_name, family_of
 from llmsession.turns.request import Profile
+from llmsession.turns.spending.model_names import begins, canonical_name, family_of
 
 __all__ = ["ANTHROPIC", "CLAUDE", "COMPATIBLE", "OPENAI", "canonical_name", "find_profile"]
 

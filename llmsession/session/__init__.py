@@ -4,7 +4,12 @@ In: commands from handles, events from providers and tools. Out: records to the 
 subscribers, answers to callers. Absent: sockets, SQL and provider SDKs.
 """
 
-from .config import (
+from .core.observers import SessionObserver
+from .core.subscriptions import Event, Lagged, Subscription
+from .handles.session import LLMSession, Turn
+from .manager import SessionManager
+from .operations.retention import Retention, RetentionReport
+from .values.config import (
     CompactionConfig,
     Recovery,
     SessionConfig,
@@ -15,10 +20,7 @@ from .config import (
     ToolResult,
     WhenBusy,
 )
-from .hub import Event, Lagged, Subscription
-from .manager import SessionManager
-from .observing import SessionObserver
-from .outcome import (
+from .values.outcome import (
     Closed,
     CompactionOutcome,
     InterruptOutcome,
@@ -29,9 +31,7 @@ from .outcome import (
     SessionUsage,
     TurnOutcome,
 )
-from .price_file import load_prices
-from .retention import Retention, RetentionReport
-from .session import LLMSession, Turn
+from .values.price_file import load_prices
 
 __all__ = [
     "Closed",

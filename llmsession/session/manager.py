@@ -37,33 +37,33 @@ from llmsession.store.protocol import (
 from llmsession.transcripts import Conversation
 from llmsession.turns import records as r
 from llmsession.turns.previews import ToolUse
-from llmsession.turns.prices import Price, PriceTable
-from llmsession.turns.spending import Spending, SpendingBudget
+from llmsession.turns.spending.prices import Price, PriceTable
+from llmsession.turns.spending.spending import Spending, SpendingBudget
 
-from .actor import Actor
-from .checked import checked_labels, checked_search, checked_seed, checked_session_id
-from .config import Recovery, SessionConfig, Tool, bind_tools, load_config
-from .core import Surroundings, profile_of
-from .environment import with_environment
-from .exporting import conversation_of
-from .house import House
-from .hub import Hub
-from .intake import ConfigFor, take_in, take_in_all
-from .labels import checked_tenant, new_session_id, tenant_of, with_tenant
-from .live_sessions import LiveSessions
-from .loading import Loader, begun_rows, was_created_by, with_command
-from .observing import SessionObserver
-from .outcome import Closed
-from .recovery import recovery_records
-from .retention import Retention, RetentionReport, apply_retention
-from .returning import Return
-from .session import LLMSession
-from .state import SessionState
-from .sweeper import Sweeper
-from .tenant_logs import TenantLogs
-from .tenants import Tenants
-from .timers import Timers
-from .works import Works
+from .actor.actor import Actor
+from .actor.recovery import recovery_records
+from .core.core import Surroundings, profile_of
+from .core.observers import SessionObserver
+from .core.subscriptions import Hub
+from .core.tenant_logs import TenantLogs
+from .core.tenants import Tenants
+from .handles.session import LLMSession
+from .log.state import SessionState
+from .operations.export import conversation_of
+from .operations.import_sessions import ConfigFor, take_in, take_in_all
+from .operations.retention import Retention, RetentionReport, apply_retention
+from .registry.activation_table import LiveSessions
+from .registry.idle_evictor import Sweeper
+from .registry.loader import Loader, begun_rows, was_created_by, with_command
+from .registry.reactivation import Return
+from .tasks.task_host import House
+from .tasks.timers import Timers
+from .tasks.works import Works
+from .values.config import Recovery, SessionConfig, Tool, bind_tools, load_config
+from .values.environment import with_environment
+from .values.labels import checked_tenant, new_session_id, tenant_of, with_tenant
+from .values.outcome import Closed
+from .values.validation import checked_labels, checked_search, checked_seed, checked_session_id
 
 __all__ = ["SessionManager"]
 

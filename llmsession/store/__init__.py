@@ -22,16 +22,16 @@ from .protocol import (
     StoredRecord,
     this_process,
 )
-from .sqlite import SqliteStore
+from .sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
-    from .postgres import PostgresStore
+    from .postgres.store import PostgresStore
 else:
 
     def __getattr__(name: str) -> object:
         # Its driver is imported by those who use it.
         if name == "PostgresStore":
-            from .postgres import PostgresStore
+            from .postgres.store import PostgresStore
 
             return PostgresStore
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,11 +20,11 @@ def open_store(address: str, *, key: bytes | str | None = None) -> Store:
     if colon and scheme == "sqlite":
         if not rest or rest.startswith("//"):
             raise InvalidInput(f"{address!r} names no file; write sqlite:PATH")
-        from .sqlite import SqliteStore
+        from .sqlite.store import SqliteStore
 
         return SqliteStore(rest, key=key)
     if colon and scheme in ("postgresql", "postgres"):
-        from .postgres import PostgresStore
+        from .postgres.store import PostgresStore
 
         return PostgresStore(address, key=key)
     if address == "memory:" and key is None:

@@ -7,9 +7,11 @@ simulation, where a seed decides everything.
 Absent: pytest; the contract is plain asserts in async methods.
 """
 
-from .breach import INVARIANTS, Breach
-from .checker import check
-from .drive import (
+from .checker.checker import check
+from .faulty_store import FaultyStore
+from .recording.entries import Recording, decode_lines, encode_lines
+from .recording.violation import INVARIANTS, Breach
+from .replay.replay import (
     Driven,
     DriveOptions,
     DriveReport,
@@ -17,20 +19,18 @@ from .drive import (
     replay_conversation,
     same_history,
 )
-from .faults import FaultyStore
-from .record import Recording, decode_lines, encode_lines
 from .scripted import ScriptedProvider, ScriptedReply, block, call, never, say, think
-from .sim_cast import Cast
-from .sim_run import run_story
-from .sim_story import Story, story_of
-from .simulation import SimulationPlan, SimulationReport, simulate
-from .store_contract import StoreContract
-from .stress import StressPlan, StressReport, run_stress
-from .strict_faultbook import RandomFaults
-from .strict_faults import WireFault
-from .strict_http import StrictServer
-from .strict_models import ModelRules
-from .strict_received import Received
+from .simulation.run import run_story
+from .simulation.schedule import Story, story_of
+from .simulation.search import SimulationPlan, SimulationReport, simulate
+from .simulation.user_parts import Cast
+from .store_contract.contract import StoreContract
+from .stress.run import StressPlan, StressReport, run_stress
+from .strict_server.fault_schedule import RandomFaults
+from .strict_server.model.faults import WireFault
+from .strict_server.model.models import ModelRules
+from .strict_server.replies.received import Received
+from .strict_server.server import StrictServer
 
 __all__ = [
     "INVARIANTS",

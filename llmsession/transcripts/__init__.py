@@ -6,11 +6,11 @@ Absent: files, and decisions about what to do with a recording.
 
 from __future__ import annotations
 
-from .agents.cassettes import RecordedExchange, read_exchanges
-from .claude_code import read_claude_code
-from .conversation import Conversation, Note
+from .agents.claude_code import read_claude_code
+from .common.conversation import Conversation, Note
+from .common.format import Files, Format
 from .detect import FORMATS, detect, read, write
-from .formats import Files, Format
+from .message_lists.cassettes import RecordedExchange, read_exchanges
 from .own import read_own, write_own
 
 __all__ = [

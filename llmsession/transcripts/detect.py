@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 from llmsession.errors import InvalidInput, TranscriptError
 
-from . import claude_code, own
-from .agents.known import AGENTS, MESSAGE_LISTS
-from .conversation import Conversation
-from .formats import Files, Format, Peek, as_files
-from .webchats.known import WEBCHATS
+from . import own
+from .agents import claude_code
+from .agents.formats import AGENTS, MESSAGE_LISTS
+from .chats.formats import WEBCHATS
+from .common.conversation import Conversation
+from .common.format import Files, Format, Peek, as_files
 
 __all__ = ["FORMATS", "detect", "read", "write"]
 

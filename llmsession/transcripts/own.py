@@ -15,8 +15,8 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json, split_blocks
 from llmsession.turns.messages import Message
 
-from .conversation import Conversation, Note
-from .jsonl import JsonLine, read_lines
+from .common.conversation import Conversation, Note
+from .common.jsonl import JsonLine, read_lines
 
 __all__ = ["FORMAT", "looks_own", "read_own", "write_own", "write_own_files"]
 

@@ -4,16 +4,16 @@ In: frames, each one wire message. Out: frames: answers, and events as the log h
 decisions about turns; they are the session's. asyncio only.
 """
 
-from .access import TokenFile
+from .client.sessions import RemoteManager, RemoteSession, RemoteTurn
 from .connecting import connect
-from .connection import Connection
-from .grpc_server import GrpcServer
+from .grpc.server import GrpcServer
 from .interface import ManagerInterface, SessionInterface, TurnInterface
-from .limits import Limits
-from .remote import RemoteManager, RemoteSession, RemoteTurn
-from .service import Authenticator, Credentials, Service, ServiceStatistics
-from .socket_server import SocketServer
-from .tls import ClientTls, ServerTls
+from .server.access import TokenFile
+from .server.connection import Connection
+from .server.limits import Limits
+from .server.service import Authenticator, Credentials, Service, ServiceStatistics
+from .server.socket_server import SocketServer
+from .wire.tls import ClientTls, ServerTls
 
 __all__ = [
     "Authenticator",

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 from llmsession.errors import InvalidInput
 
-from .access import check_token_is_safe
-from .addresses import Address, parse_address
-from .channel import Channel, Dial
-from .link import Link
-from .remote import RemoteManager
-from .tls import ClientTls
+from .client.channel import Channel, Dial
+from .client.link import Link
+from .client.sessions import RemoteManager
+from .server.access import check_token_is_safe
+from .wire.addresses import Address, parse_address
+from .wire.tls import ClientTls
 
 __all__ = ["connect"]
 
@@ -69,14 +69,14 @@ def dial_of(
 ) -> Dial:
     """How to connect to *address*, once and again. Raises InvalidInput, InvalidConfig."""
     if address.scheme == "grpc":
-        from .grpc_client import grpc_dial
+        from .grpc.client import grpc_dial
 
         if isinstance(tls, ssl.SSLContext):
             raise InvalidInput("gRPC takes no SSLContext; give it a ClientTls")
         return grpc_dial(address, tls, token)
     if tls is not None and address.scheme == "unix":
         raise InvalidInput("a Unix socket takes no TLS")
-    from .socket_client import dial_socket
+    from .client.socket_client import dial_socket
 
     context = tls.context if isinstance(tls, ClientTls) else tls
 

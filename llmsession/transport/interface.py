@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from llmsession.compaction.digest import DIGEST_CHARS
+from llmsession.compaction.summaries.digest import DIGEST_CHARS
 from llmsession.session import (
     Closed,
     CompactionOutcome,
@@ -25,7 +25,7 @@ from llmsession.session import (
     TurnOutcome,
     WhenBusy,
 )
-from llmsession.session.commands import IfBusy
+from llmsession.session.values.commands import IfBusy
 from llmsession.store import Search, SessionRow
 from llmsession.store.protocol import EVERYTHING
 from llmsession.transcripts import Conversation

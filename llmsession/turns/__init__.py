@@ -20,15 +20,15 @@ from .blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from .event_choice import OnFailure
 from .ids import TurnCounter, TurnId, turn_number
 from .machine import TurnLimits
 from .messages import Message, Role, count_turns
-from .naming import OnFailure
 from .previews import Preview, TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
-from .prices import PRICES, Price
 from .records import InterruptPolicy, Overrun, Record, Seed
 from .request import Profile, Request, RequestMessage, StepTag
-from .spending import Spending, SpendingBudget
+from .spending.prices import PRICES, Price
+from .spending.spending import Spending, SpendingBudget
 from .stream import (
     BlockDelta,
     BlockStarted,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anyio.from_thread import start_blocking_portal
 
-from llmsession.testing.served import ServedProgram, serving
+from llmsession.testing.local_service import ServedProgram, serving
 from llmsession.transcripts import Conversation, write_own
 
 __all__ = ["served"]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from llmsession.compaction.projection import Frame
+from llmsession.compaction.view.projection import Frame
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, Role, message_id

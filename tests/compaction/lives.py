@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from llmsession.compaction.plan import Budget, Plan, Policy, plan_of, record_of
+from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
 from llmsession.compaction.policies import Balanced
-from llmsession.compaction.projection import Frame, project
 from llmsession.compaction.recall import RECALL_TOOL
-from llmsession.compaction.segments import extracted_segment, with_segment
-from llmsession.compaction.view import View
-from llmsession.session.context import Built, ContextBuilder
-from llmsession.testing.check_requests import extends
+from llmsession.compaction.view.plan import Budget, Plan, Policy, plan_of, record_of
+from llmsession.compaction.view.projection import Frame, project
+from llmsession.compaction.view.view import View
+from llmsession.session.core.request_builder import Built, ContextBuilder
+from llmsession.testing.checker.requests import extends
 from llmsession.turns.blocks import encode_blocks, encode_json
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, Role, message_id

@@ -7,10 +7,7 @@ from typing import Any
 
 import msgspec
 
-from llmsession.compaction.validity import (
-    check_against_history,
-    check_request,
-)
+from llmsession.compaction.rules.check import check_against_history, check_request
 from llmsession.turns.blocks import encode_blocks, encode_json
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, RequestMessage

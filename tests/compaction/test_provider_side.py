@@ -14,7 +14,7 @@ from llmsession.compaction.provider_side import (
     ProviderSideConfig,
     ProviderSummaries,
 )
-from llmsession.session.config import load_config, store_config
+from llmsession.session.values.config import load_config, store_config
 
 TAKES = Profile(
     provider_edits=frozenset({"clear_tool_uses", "clear_thinking", "compact"}),

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmsession.compaction.cap import cap_text
 from llmsession.compaction.recall import (
     MAX_RECALL_CHARS,
     RECALL_TOOL,
@@ -16,6 +15,7 @@ from llmsession.compaction.recall import (
     recall,
     recall_chars,
 )
+from llmsession.compaction.summaries.cap import cap_text
 from llmsession.turns.messages import Message
 from tests.compaction.conversations import Talk, image, text
 

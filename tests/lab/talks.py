@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from llmsession.lab.held import Needs, find_needs
 from llmsession.lab.recording import Recording, record
+from llmsession.lab.retained import Needs, find_needs
 from llmsession.transcripts import Conversation
 from tests.lab.recorded import Recorded, call, result
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llmsession.lab.cache import PLAIN, Charged, PrefixCache, Spent, shared_messages
 from llmsession.turns.blocks import join_blocks, text_block
-from llmsession.turns.prices import Price
 from llmsession.turns.request import Request, RequestMessage
+from llmsession.turns.spending.prices import Price
 
 
 def said(*texts: str) -> tuple[RequestMessage, ...]:

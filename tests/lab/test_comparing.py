@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from llmsession.compaction.plan import Policy
 from llmsession.compaction.policies import Balanced, FullHistory, make_policy, policy_names
+from llmsession.compaction.view.plan import Policy
 from llmsession.errors import InvalidInput
 from llmsession.lab.comparing import compare, ready, summed
 from llmsession.transcripts import detect, read
-from llmsession.turns.prices import Price, PriceTable
+from llmsession.turns.spending.prices import Price, PriceTable
 from tests.lab.recorded import Recorded, call, result
 from tests.lab.talks import long_talk
 

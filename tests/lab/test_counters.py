@@ -7,7 +7,7 @@ import pytest
 
 from llmsession.lab.counters import find_tiktoken, predictions
 from llmsession.lab.growth import Growth, growths
-from llmsession.providers.encodings import Encodings
+from llmsession.providers.counting.encodings import Encodings
 from llmsession.turns.request import Profile
 from tests.lab.recorded import Recorded, call, result
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from llmsession.compaction.plan import Budget, Plan, Wanted, measured
 from llmsession.compaction.policies import Balanced, FullHistory
-from llmsession.compaction.view import View
+from llmsession.compaction.view.plan import Budget, Plan, Wanted, measured
+from llmsession.compaction.view.view import View
 from llmsession.lab.recording import window_of
 from llmsession.lab.replaying import Replayed, replay
 from llmsession.turns.messages import Message

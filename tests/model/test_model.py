@@ -25,7 +25,7 @@ from model.checking import (
 
 TEXT = MODEL.read_text(encoding="utf-8")
 PAGE = (MODEL.parents[1] / "docs" / "model.md").read_text(encoding="utf-8")
-NAMED = re.compile(r"\b(\w+/\w+)\.py: (\w+(?:\.\w+)?)")
+NAMED = re.compile(r"\b((?:\w+/)+\w+)\.py: (\w+(?:\.\w+)?)")
 
 
 def named() -> list[tuple[str, str]]:

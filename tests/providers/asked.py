@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import tiktoken
 
-from llmsession.providers.encodings import Encodings
+from llmsession.providers.counting.encodings import Encodings
 from llmsession.turns.blocks import encode_blocks, encode_json
 from llmsession.turns.request import Profile, Request, RequestMessage
 

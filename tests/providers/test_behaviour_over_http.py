@@ -37,7 +37,7 @@ from llmsession.testing import (
     say,
     think,
 )
-from llmsession.testing.strict_models import ModelRules
+from llmsession.testing.strict_server.model.models import ModelRules
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.stream import ReplyEnded, StreamEvent
 from tests.providers.over_http import (

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from llmsession import ProviderError
-from llmsession.providers.anthropic_events import StreamFault
+from llmsession.providers.anthropic.events import StreamFault
 from llmsession.providers.failures import HIDDEN, Failures, secret_values
 
 KEY = "totally-secret-value"

@@ -24,8 +24,8 @@ from llmsession.compaction.provider_side import (
     ProviderSideConfig,
     ProviderSummaries,
 )
-from llmsession.session import provider_summary
-from llmsession.session.session import live_state
+from llmsession.session.compacting import provider_summary
+from llmsession.session.handles.session import live_state
 from llmsession.testing import ScriptedReply, WireFault, call, say, think
 from llmsession.turns.blocks import encode_blocks
 from tests.providers.over_http import Line, on_line

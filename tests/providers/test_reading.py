@@ -158,6 +158,6 @@ async def test_a_stream_that_does_not_close_is_left_after_a_while() -> None:
 
 
 def test_closing_takes_less_than_the_session_waits_for_it() -> None:
-    from llmsession.session import streaming
+    from llmsession.session.core import reply_reader
 
-    assert DRAIN_S + CLOSE_S < streaming.CLOSE_S
+    assert DRAIN_S + CLOSE_S < reply_reader.CLOSE_S

@@ -17,7 +17,7 @@ from llmsession import (
     records,
 )
 from llmsession.testing import StrictServer, call, say
-from llmsession.testing.strict_received import Received
+from llmsession.testing.strict_server.replies.received import Received
 from tests.providers.over_http import APIS, MODELS, PATIENCE_S, Api, make_provider
 from tests.session.actors import first
 

@@ -13,10 +13,10 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from llmsession import Event, LLMSession, SessionConfig, SessionManager, Store, Tool
-from llmsession.compaction.validity import check_request
-from llmsession.session import compactor
-from llmsession.session.session import live_state
-from llmsession.session.state import SessionState, fold
+from llmsession.compaction.rules.check import check_request
+from llmsession.session.compacting import compactor
+from llmsession.session.handles.session import live_state
+from llmsession.session.log.state import SessionState, fold
 from llmsession.store import MemoryStore
 from llmsession.testing.scripted import Scripted, ScriptedProvider
 from llmsession.turns import records as r

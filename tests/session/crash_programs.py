@@ -17,10 +17,16 @@ from typing import Any
 
 import anyio
 
-from llmsession.session.config import CompactionConfig, Recovery, SessionConfig, Tool, ToolResult
+from llmsession.session.handles.session import LLMSession, Turn
 from llmsession.session.manager import SessionManager
-from llmsession.session.outcome import TurnOutcome
-from llmsession.session.session import LLMSession, Turn
+from llmsession.session.values.config import (
+    CompactionConfig,
+    Recovery,
+    SessionConfig,
+    Tool,
+    ToolResult,
+)
+from llmsession.session.values.outcome import TurnOutcome
 from llmsession.store.protocol import Store
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, block, call, say, think
 from llmsession.turns.messages import Message

@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 
-from llmsession.compaction.validity import check_request
-from llmsession.session.session import live_state
-from llmsession.session.state import OpenTurn, SessionState
+from llmsession.compaction.rules.check import check_request
+from llmsession.session.handles.session import live_state
+from llmsession.session.log.state import OpenTurn, SessionState
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Appended, AppendResult, Batch, Owner, Store
-from llmsession.testing.faults import FaultyStore
+from llmsession.testing.faulty_store import FaultyStore
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Record, decode_record
 from llmsession.turns.request import Profile, Request, StepTag

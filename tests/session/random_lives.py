@@ -16,13 +16,19 @@ import anyio
 import anyio.lowlevel
 
 from llmsession.errors import InvalidInput, ProviderError, SessionBusy, SessionError
-from llmsession.session import commands as c
-from llmsession.session.config import CompactionConfig, SessionConfig, Tool, ToolOutput, ToolResult
-from llmsession.session.hub import Subscription
+from llmsession.session.core.subscriptions import Subscription
+from llmsession.session.handles.session import LLMSession, Turn, live_state
+from llmsession.session.log.state import fold
 from llmsession.session.manager import SessionManager
-from llmsession.session.outcome import InterruptOutcome
-from llmsession.session.session import LLMSession, Turn, live_state
-from llmsession.session.state import fold
+from llmsession.session.values import commands as c
+from llmsession.session.values.config import (
+    CompactionConfig,
+    SessionConfig,
+    Tool,
+    ToolOutput,
+    ToolResult,
+)
+from llmsession.session.values.outcome import InterruptOutcome
 from llmsession.store.memory import MemoryStore
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, block, call, say, think
 from llmsession.turns.machine import TurnLimits

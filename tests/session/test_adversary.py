@@ -34,7 +34,7 @@ from llmsession import (
     Tool,
 )
 from llmsession.compaction.policies import Balanced
-from llmsession.session.timers import PRUNE_AT, Timers
+from llmsession.session.tasks.timers import PRUNE_AT, Timers
 from llmsession.store.protocol import AppendResult, Batch, Hold, Owner
 from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think

@@ -10,13 +10,13 @@ import anyio
 import pytest
 
 from llmsession.errors import DuplicateToolResult, TurnNotOpen
-from llmsession.session.actor import Actor
-from llmsession.session.config import SessionConfig, Tool, ToolResult
+from llmsession.session.actor.actor import Actor
+from llmsession.session.handles.session import LLMSession, Turn
+from llmsession.session.log.state import fold
 from llmsession.session.manager import SessionManager
-from llmsession.session.outcome import InterruptOutcome
-from llmsession.session.promise import Promise
-from llmsession.session.session import LLMSession, Turn
-from llmsession.session.state import fold
+from llmsession.session.tasks.promise import Promise
+from llmsession.session.values.config import SessionConfig, Tool, ToolResult
+from llmsession.session.values.outcome import InterruptOutcome
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import AppendResult, Batch
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say, think

@@ -11,10 +11,10 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from llmsession.errors import DuplicateToolResult, TurnNotOpen
-from llmsession.session.config import CompactionConfig, SessionConfig, Tool, ToolResult
+from llmsession.session.handles.session import LLMSession, Turn
+from llmsession.session.log.state import fold
 from llmsession.session.manager import SessionManager
-from llmsession.session.session import LLMSession, Turn
-from llmsession.session.state import fold
+from llmsession.session.values.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import AppendResult, Batch, Hold, Owner
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say

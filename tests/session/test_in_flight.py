@@ -9,12 +9,12 @@ import anyio
 import pytest
 
 from llmsession.errors import HeadMoved
-from llmsession.session.config import CompactionConfig, SessionConfig, Tool, ToolResult
+from llmsession.session.handles.session import LLMSession
+from llmsession.session.log.state import fold
 from llmsession.session.manager import SessionManager
-from llmsession.session.session import LLMSession
-from llmsession.session.state import fold
+from llmsession.session.values.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.store.memory import MemoryStore
-from llmsession.testing.faults import FaultyStore
+from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, say
 from llmsession.turns import records as r
 from tests.session.probes import delivering, differences, live_state, log_of, said, settle

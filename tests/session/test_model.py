@@ -23,11 +23,11 @@ from llmsession.errors import (
     TurnNotOpen,
     UnknownToolCall,
 )
-from llmsession.session.config import SessionConfig, Tool, ToolResult
+from llmsession.session.handles.session import LLMSession, Turn
+from llmsession.session.log.state import fold
 from llmsession.session.manager import SessionManager
-from llmsession.session.outcome import InterruptOutcome, TurnOutcome
-from llmsession.session.session import LLMSession, Turn
-from llmsession.session.state import fold
+from llmsession.session.values.config import SessionConfig, Tool, ToolResult
+from llmsession.session.values.outcome import InterruptOutcome, TurnOutcome
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile

@@ -8,10 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
-from llmsession.session.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.session.manager import SessionManager
+from llmsession.session.values.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.store.memory import MemoryStore
-from llmsession.testing.faults import FaultyStore
+from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag

@@ -18,11 +18,11 @@ from llmsession.errors import (
     StoreError,
     TurnNotOpen,
 )
-from llmsession.session.config import Recovery, SessionConfig, Tool, ToolResult
-from llmsession.session.hub import Lagged
+from llmsession.session.core.subscriptions import Lagged
+from llmsession.session.handles.session import LLMSession
+from llmsession.session.log.state import fold
 from llmsession.session.manager import SessionManager
-from llmsession.session.session import LLMSession
-from llmsession.session.state import fold
+from llmsession.session.values.config import Recovery, SessionConfig, Tool, ToolResult
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import AppendResult, Batch, Conflict, Lost, Owner, StoredRecord
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from llmsession.store.postgres import PostgresStore
-from tests.store.postgres_proxy import Proxy, running_proxy
-from tests.store.postgres_server import NoServer, PostgresServer, SqlSession, running_server
+from llmsession.store.postgres.store import PostgresStore
+from tests.store.postgres.proxy import Proxy, running_proxy
+from tests.store.postgres.server import NoServer, PostgresServer, SqlSession, running_server
 
 
 class Database:

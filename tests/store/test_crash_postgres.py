@@ -14,7 +14,7 @@ import pytest
 from tests.store.crash.nursery import Nursery
 from tests.store.crash.ward import Ward, spread
 from tests.store.crash.write_points import How
-from tests.store.postgres_server import PostgresServer
+from tests.store.postgres.server import PostgresServer
 
 pytestmark = pytest.mark.real_time
 SIGKILL = 9

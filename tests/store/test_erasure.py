@@ -22,7 +22,7 @@ from llmsession import (
     Turn,
 )
 from llmsession.errors import ProviderError, TurnFailed
-from llmsession.session.config import CompactionConfig
+from llmsession.session.values.config import CompactionConfig
 from llmsession.store import PostgresStore, SqliteStore
 from llmsession.testing import ScriptedProvider, call, never, say
 from llmsession.testing.scripted import Scripted, think

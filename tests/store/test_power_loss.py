@@ -10,8 +10,9 @@ from unittest import mock
 
 import pytest
 
-from llmsession.store import Owner, SqliteStore, sqlite_checkpoints
+from llmsession.store import Owner, SqliteStore
 from llmsession.store.liveness import this_host
+from llmsession.store.sqlite import checkpoints as sqlite_checkpoints
 from tests.store.crash.life import Plan, Told, live
 from tests.store.crash.power import Image, PowerDisk, power_disk
 from tests.store.crash.verdict import judge

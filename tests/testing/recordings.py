@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from llmsession.compaction.projection import Frame, project
 from llmsession.compaction.recall import RECALL_TOOL
-from llmsession.session.state import SessionState, fold
-from llmsession.testing.fingerprints import digest, state_parts
-from llmsession.testing.record import (
+from llmsession.compaction.view.projection import Frame, project
+from llmsession.session.log.state import SessionState, fold
+from llmsession.testing.recording.entries import (
     Begun,
     End,
     Ended,
@@ -28,6 +27,7 @@ from llmsession.testing.record import (
     StateRead,
     Watched,
 )
+from llmsession.testing.recording.fingerprints import digest, state_parts
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks, encode_json
 from llmsession.turns.request import Profile

@@ -17,4 +17,4 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def a_busy_machine_may_take_long_to_say_hello(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where another process or gRPC's threads answer, a client's ten seconds are real ones."""
-    monkeypatch.setattr("llmsession.transport.link.HELLO_S", 100.0)
+    monkeypatch.setattr("llmsession.transport.client.link.HELLO_S", 100.0)

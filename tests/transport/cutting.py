@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
-from llmsession.transport.addresses import Address, parse_address
+from llmsession.transport.wire.addresses import Address, parse_address
 
 BACKLOG = 1024
 

@@ -14,8 +14,7 @@ import pytest
 
 from llmsession.errors import ProviderError, TurnStateError
 from llmsession.turns import events as e
-from llmsession.turns.machine import DECIDED, ENDED, Phase, Turn, TurnLimits, is_late, step, tag_of
-from llmsession.turns.naming import (
+from llmsession.turns.event_choice import (
     OnFailure,
     name_answers,
     name_interrupt,
@@ -26,6 +25,7 @@ from llmsession.turns.naming import (
     name_stopped,
     name_stream_failure,
 )
+from llmsession.turns.machine import DECIDED, ENDED, Phase, Turn, TurnLimits, is_late, step, tag_of
 from llmsession.turns.records import CallOffer, InterruptPolicy
 from llmsession.turns.reply import Reply
 from llmsession.turns.request import StepTag

@@ -11,7 +11,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from llmsession.turns import events as e
-from llmsession.turns.naming import OnFailure
+from llmsession.turns.event_choice import OnFailure
 from tests.turns.lives import Life
 
 LIVES = 500

@@ -6,8 +6,8 @@ import pytest
 
 from llmsession.errors import TurnStateError
 from llmsession.turns import events as e
+from llmsession.turns.event_choice import name_interrupt, name_resume
 from llmsession.turns.machine import Phase, Turn, TurnLimits, step
-from llmsession.turns.naming import name_interrupt, name_resume
 from llmsession.turns.records import CallOffer
 from llmsession.turns.request import StepTag
 from tests.turns.paths import DROP, NOT_ENDED, after, at

@@ -3,29 +3,38 @@
 In: a view, messages, a budget. Out: a plan, or None. Absent: models, clocks, and doing it.
 """
 
-from .anchors import AppendOnlyProjection, AutoCompactThreshold, CheckpointOnFirstKept
 from .balanced import Balanced
 from .baseline import FullHistory
-from .digests import LlmSummary, RecencyTurnSummary, SummaryKeepLast4, UnionPreserveCompress
-from .folding import BasicFold, BudgetProjection
-from .hybrid import Hybrid7060, Hybrid608090
-from .injection import ContextItem, ContextProviders, FocusChain, MemoryInjection
-from .masking import MaskConsumed, PositionClear, PressureFading
-from .pointer import PointerSummary
-from .reads import FileReadDedupe, StaleReadBatching
-from .registry import make_policy, policy_names, register, settings_of
-from .rolling import RollingSummary75
-from .sidecar import SidecarProjection
-from .stages import FourStage, MiddlewarePipeline, Stage
-from .swap_tool_results import SwapToolResults
-from .truncation import AdaptiveWindowTruncate, NondestructiveCondense, NondestructiveTruncate
-from .windows import (
+from .other_systems.anchors import AppendOnlyProjection, AutoCompactThreshold, CheckpointOnFirstKept
+from .other_systems.digests import (
+    LlmSummary,
+    RecencyTurnSummary,
+    SummaryKeepLast4,
+    UnionPreserveCompress,
+)
+from .other_systems.folding import BasicFold, BudgetProjection
+from .other_systems.hybrid import Hybrid7060, Hybrid608090
+from .other_systems.injection import ContextItem, ContextProviders, FocusChain, MemoryInjection
+from .other_systems.masking import MaskConsumed, PositionClear, PressureFading
+from .other_systems.pointer import PointerSummary
+from .other_systems.reads import FileReadDedupe, StaleReadBatching
+from .other_systems.rolling import RollingSummary75
+from .other_systems.sidecar import SidecarProjection
+from .other_systems.stages import FourStage, MiddlewarePipeline, Stage
+from .other_systems.truncation import (
+    AdaptiveWindowTruncate,
+    NondestructiveCondense,
+    NondestructiveTruncate,
+)
+from .other_systems.windows import (
     AgeCountToken,
     CleanAndBudget30k,
     KeepLastSequence,
     LastNMessages,
     ReverseBudget,
 )
+from .registry import make_policy, policy_names, register, settings_of
+from .swap_tool_results import SwapToolResults
 
 __all__ = [
     "AdaptiveWindowTruncate",

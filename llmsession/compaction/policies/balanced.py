@@ -14,18 +14,23 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from llmsession.compaction.boundaries import (
+from llmsession.compaction.planning.boundaries import (
     is_turn_start,
     must_wait,
     recent_from,
     safe_cuts,
 )
-from llmsession.compaction.cap import cap_text, other_blocks, result_text
-from llmsession.compaction.extractive import compact_text, is_extracted, is_worth, summarise
-from llmsession.compaction.fold_code import folded_read
-from llmsession.compaction.plan import Budget, Plan, planned
-from llmsession.compaction.shorten import KEPT_STRING_CHARS, shorten_input, shorten_text
-from llmsession.compaction.view import View, text_key
+from llmsession.compaction.summaries.cap import cap_text, other_blocks, result_text
+from llmsession.compaction.summaries.code_outline import folded_read
+from llmsession.compaction.summaries.extractive import (
+    compact_text,
+    is_extracted,
+    is_worth,
+    summarise,
+)
+from llmsession.compaction.summaries.shorten import KEPT_STRING_CHARS, shorten_input, shorten_text
+from llmsession.compaction.view.plan import Budget, Plan, planned
+from llmsession.compaction.view.view import View, text_key
 from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message

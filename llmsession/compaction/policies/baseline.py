@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import msgspec
 
-from llmsession.compaction.plan import Budget, Plan
-from llmsession.compaction.view import View
+from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 
 __all__ = ["FullHistory"]

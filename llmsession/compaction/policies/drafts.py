@@ -10,11 +10,15 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from llmsession.compaction.boundaries import is_safe_cut, is_turn_start, newest_that_fit
-from llmsession.compaction.cap import result_text
-from llmsession.compaction.plan import Budget, Plan, Wanted, measured, planned
-from llmsession.compaction.tokens import MESSAGE_OVERHEAD_TOKENS, shown_tokens, text_tokens_for
-from llmsession.compaction.view import View, text_key
+from llmsession.compaction.planning.boundaries import is_safe_cut, is_turn_start, newest_that_fit
+from llmsession.compaction.summaries.cap import result_text
+from llmsession.compaction.tokens.messages import (
+    MESSAGE_OVERHEAD_TOKENS,
+    shown_tokens,
+    text_tokens_for,
+)
+from llmsession.compaction.view.plan import Budget, Plan, Wanted, measured, planned
+from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from llmsession.compaction.boundaries import (
+from llmsession.compaction.planning.boundaries import (
     is_safe_cut,
     is_turn_start,
     must_wait,
     newest_request,
 )
-from llmsession.compaction.plan import Budget, Plan, Wanted, planned
-from llmsession.compaction.tokens import MESSAGE_OVERHEAD_TOKENS, text_tokens_for
-from llmsession.compaction.view import View
+from llmsession.compaction.tokens.messages import MESSAGE_OVERHEAD_TOKENS, text_tokens_for
+from llmsession.compaction.view.plan import Budget, Plan, Wanted, planned
+from llmsession.compaction.view.view import View
 from llmsession.turns.blocks import TextBlock
 from llmsession.turns.messages import Message, count_turns
 from llmsession.turns.records import Injected

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from llmsession.compaction.boundaries import has_own_words, is_safe_cut, newest_request
+from llmsession.compaction.planning.boundaries import has_own_words, is_safe_cut, newest_request
 from llmsession.turns.messages import Message
 
 __all__ = [

@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from llmsession.compaction.boundaries import shows_open_thinking, steps_from, turns_from
-from llmsession.compaction.cap import other_blocks, result_text
-from llmsession.compaction.extractive import compact_text, is_worth
-from llmsession.compaction.plan import Budget, Plan, planned
-from llmsession.compaction.tokens import content_weight
-from llmsession.compaction.view import View
+from llmsession.compaction.planning.boundaries import shows_open_thinking, steps_from, turns_from
+from llmsession.compaction.summaries.cap import other_blocks, result_text
+from llmsession.compaction.summaries.extractive import compact_text, is_worth
+from llmsession.compaction.tokens.messages import content_weight
+from llmsession.compaction.view.plan import Budget, Plan, planned
+from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import ToolResultBlock
 from llmsession.turns.messages import Message

@@ -19,14 +19,14 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json
 
-from ..conversation import Conversation, Note
-from ..formats import Files, Peek
-from .document import read_document
-from .record import Record
-from .said import Said
-from .task_folder import pairs_of, read_kept, said_of, two_views, written_messages
-from .times import iso_time
-from .written import safe_name
+from ..common.conversation import Conversation, Note
+from ..common.document import read_document
+from ..common.format import Files, Peek
+from ..common.record import Record
+from ..common.recorded_message import Said
+from ..common.times import iso_time
+from ..common.writing import safe_name
+from .vscode_task_folder import pairs_of, read_kept, said_of, two_views, written_messages
 
 __all__ = ["FORMAT", "looks_cline_sdk", "prefix_hash", "read_cline_sdk", "write_cline_sdk"]
 

@@ -16,14 +16,14 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import block_type, clean_text, encode_json, split_blocks, text_block
 from llmsession.turns.messages import Message
 
-from ..conversation import Conversation, Note
-from ..formats import Files, Peek, only_file
-from ..jsonl import clip
-from .fold import fold
-from .record import Record
-from .said import Said
-from .system import SystemTexts
-from .times import iso_time, seconds_of
+from ..common.conversation import Conversation, Note
+from ..common.fold import fold
+from ..common.format import Files, Peek, only_file
+from ..common.jsonl import clip
+from ..common.record import Record
+from ..common.recorded_message import Said
+from ..common.system_texts import SystemTexts
+from ..common.times import iso_time, seconds_of
 
 __all__ = ["FORMAT", "looks_codebuddy", "read_codebuddy", "write_codebuddy"]
 

@@ -24,17 +24,17 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json
 from llmsession.turns.usage import Usage
 
-from ..conversation import Conversation, Note
-from ..formats import Files
-from ..jsonl import JsonLine, read_lines
-from .fold import fold
-from .openai_chat import chat_usage
-from .openai_items import ItemReader, write_items
-from .record import Record
-from .said import Said
-from .system import with_system
-from .times import iso_time, seconds_of
-from .written import BESIDE, joined, path_of
+from ..common.conversation import Conversation, Note
+from ..common.fold import fold
+from ..common.format import Files
+from ..common.jsonl import JsonLine, read_lines
+from ..common.record import Record
+from ..common.recorded_message import Said
+from ..common.system_texts import with_system
+from ..common.times import iso_time, seconds_of
+from ..common.writing import BESIDE, joined, path_of
+from ..message_lists.openai_chat import chat_usage
+from ..message_lists.openai_items import ItemReader, write_items
 
 __all__ = ["FORMAT", "looks_codex", "read_codex", "write_codex"]
 

@@ -18,17 +18,17 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_block
 from llmsession.turns.messages import Message
 
-from ..conversation import Conversation, Note
-from ..formats import Files, Peek
-from ..jsonl import clip
-from .attached import Attached, attached_results, plain_text, results_id
-from .document import read_document
-from .listed import Listed
-from .parts import openai_blocks, openai_parts, split_thinking, told_more
-from .record import Record
-from .said import Said, call_block, result_block
-from .system import SystemTexts, with_system
-from .written import BESIDE, path_of
+from ..common.attachments import Attached, attached_results, plain_text, results_id
+from ..common.content_parts import openai_blocks, openai_parts, split_thinking, told_more
+from ..common.conversation import Conversation, Note
+from ..common.document import read_document
+from ..common.format import Files, Peek
+from ..common.jsonl import clip
+from ..common.listed import Listed
+from ..common.record import Record
+from ..common.recorded_message import Said, call_block, result_block
+from ..common.system_texts import SystemTexts, with_system
+from ..common.writing import BESIDE, path_of
 
 __all__ = ["FORMAT", "looks_continue", "read_continue", "write_continue"]
 

@@ -18,16 +18,16 @@ from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
-from ..conversation import Conversation, Note
-from ..formats import Files, Peek
-from ..jsonl import clip
-from .attached import Attached, attached_results, plain_text, results_id
-from .document import read_document
-from .fold import fold
-from .record import Record
-from .said import Said, call_block, result_block
-from .times import iso_time
-from .written import BESIDE, joined, path_of
+from ..common.attachments import Attached, attached_results, plain_text, results_id
+from ..common.conversation import Conversation, Note
+from ..common.document import read_document
+from ..common.fold import fold
+from ..common.format import Files, Peek
+from ..common.jsonl import clip
+from ..common.record import Record
+from ..common.recorded_message import Said, call_block, result_block
+from ..common.times import iso_time
+from ..common.writing import BESIDE, joined, path_of
 
 __all__ = ["FORMAT", "looks_gemini", "read_gemini", "write_gemini"]
 

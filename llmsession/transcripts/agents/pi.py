@@ -18,14 +18,14 @@ from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
-from ..conversation import Conversation, Note
-from ..formats import Files
-from ..jsonl import JsonLine, clip, read_lines
-from .fold import fold
-from .record import Record
-from .said import Said, call_block, image_url, result_block
-from .times import iso_time, milliseconds
-from .written import BESIDE, joined, path_of
+from ..common.conversation import Conversation, Note
+from ..common.fold import fold
+from ..common.format import Files
+from ..common.jsonl import JsonLine, clip, read_lines
+from ..common.record import Record
+from ..common.recorded_message import Said, call_block, image_url, result_block
+from ..common.times import iso_time, milliseconds
+from ..common.writing import BESIDE, joined, path_of
 
 __all__ = ["FORMAT", "looks_pi", "read_pi", "write_pi"]
 

@@ -15,12 +15,14 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import block_type, encode_json, split_blocks
 
-from ..conversation import Conversation, Note
-from ..formats import Files, Peek
-from .document import read_document
-from .record import Record
-from .said import Said
-from .task_folder import (
+from ..common.conversation import Conversation, Note
+from ..common.document import read_document
+from ..common.format import Files, Peek
+from ..common.record import Record
+from ..common.recorded_message import Said
+from ..common.times import milliseconds
+from ..common.writing import safe_name
+from .vscode_task_folder import (
     FULL,
     HISTORY,
     Folder,
@@ -31,8 +33,6 @@ from .task_folder import (
     two_views,
     written_messages,
 )
-from .times import milliseconds
-from .written import safe_name
 
 __all__ = ["FORMAT", "looks_roo", "read_roo", "write_roo"]
 

@@ -15,13 +15,17 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from llmsession.compaction.boundaries import newest_request
-from llmsession.compaction.plan import Budget, Plan, Policy, Wanted
+from llmsession.compaction.planning.boundaries import newest_request
+from llmsession.compaction.planning.prefix_summaries import (
+    extracted_segment,
+    with_segment,
+    without_title,
+)
 from llmsession.compaction.policies import Balanced
-from llmsession.compaction.projection import is_thinking
-from llmsession.compaction.segments import extracted_segment, with_segment, without_title
-from llmsession.compaction.tokens import frame_tokens
-from llmsession.compaction.view import View, text_key
+from llmsession.compaction.tokens.messages import frame_tokens
+from llmsession.compaction.view.plan import Budget, Plan, Policy, Wanted
+from llmsession.compaction.view.projection import is_thinking
+from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.blocks import TextBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Segment, Trigger

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmsession.compaction.plan import Budget
-from llmsession.compaction.projection import Projector
-from llmsession.compaction.validity import Checker, Violation
-from llmsession.compaction.view import View
+from llmsession.compaction.rules.check import Checker, Violation
+from llmsession.compaction.view.plan import Budget
+from llmsession.compaction.view.projection import Projector
+from llmsession.compaction.view.view import View
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Trigger

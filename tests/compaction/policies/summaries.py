@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from llmsession.compaction.plan import Budget, Plan, Policy, Wanted
-from llmsession.compaction.segment_text import introduced
-from llmsession.compaction.segments import extracted_segment, with_segment
-from llmsession.compaction.view import View
+from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
+from llmsession.compaction.view.plan import Budget, Plan, Policy, Wanted
+from llmsession.compaction.view.summary_wording import introduced
+from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Segment, Trigger
 from llmsession.turns.request import Profile

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from llmsession.compaction.extractive import summarise
-from llmsession.compaction.plan import Budget, Plan
+from llmsession.compaction.planning.prefix_summaries import with_segment
 from llmsession.compaction.policies import Balanced
-from llmsession.compaction.projection import Frame, project
-from llmsession.compaction.segments import with_segment
-from llmsession.compaction.tokens import context_tokens
-from llmsession.compaction.view import View
+from llmsession.compaction.summaries.extractive import summarise
+from llmsession.compaction.tokens.messages import context_tokens
+from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.projection import Frame, project
+from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Segment, Trigger

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from llmsession.compaction.policies import FullHistory, make_policy
 from tests.compaction.conversations import talk
-from tests.compaction.policies.asked import asked
+from tests.compaction.policies.requested import asked
 
 
 def test_the_whole_history_is_shown_however_much_is_used() -> None:

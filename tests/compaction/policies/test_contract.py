@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from msgspec.structs import replace
 
-from llmsession.compaction.boundaries import must_wait, newest_request
-from llmsession.compaction.plan import Budget, Plan, Policy, Wanted
+from llmsession.compaction.planning.boundaries import must_wait, newest_request
 from llmsession.compaction.policies import make_policy, policy_names
-from llmsession.compaction.projection import project
-from llmsession.compaction.validity import check_against_history, check_request
-from llmsession.compaction.view import View, text_key
+from llmsession.compaction.rules.check import check_against_history, check_request
+from llmsession.compaction.view.plan import Budget, Plan, Policy, Wanted
+from llmsession.compaction.view.projection import project
+from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected, Segment
 from tests.compaction.policies.contract import (

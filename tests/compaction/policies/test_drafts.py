@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from llmsession.compaction.plan import Plan
 from llmsession.compaction.policies.drafts import (
     Draft,
     cut_ranges,
@@ -10,12 +9,13 @@ from llmsession.compaction.policies.drafts import (
     never_left_out,
     summary_cut,
 )
-from llmsession.compaction.tokens import context_tokens
-from llmsession.compaction.view import View
+from llmsession.compaction.tokens.messages import context_tokens
+from llmsession.compaction.view.plan import Plan
+from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 from tests.compaction.conversations import result_block, talk, text
-from tests.compaction.policies.asked import PLAIN, a_budget
+from tests.compaction.policies.requested import PLAIN, a_budget
 
 OPENS = replace(PLAIN, thinking_opens_tool_loop=True)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
 from llmsession.compaction.policies.prefixes import (
     cut_at_least,
     cut_at_most,
@@ -9,8 +10,7 @@ from llmsession.compaction.policies.prefixes import (
     request_starts,
     summary_plan,
 )
-from llmsession.compaction.segments import extracted_segment, with_segment
-from llmsession.compaction.view import View
+from llmsession.compaction.view.view import View
 from llmsession.turns.records import Segment
 from llmsession.turns.request import Profile
 from tests.compaction.conversations import Talk, image, result_block, talk, text

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from llmsession.compaction.plan import Plan
 from llmsession.compaction.policies import (
     Balanced,
     SwapToolResults,
@@ -18,6 +17,7 @@ from llmsession.compaction.policies import (
     registry,
     settings_of,
 )
+from llmsession.compaction.view.plan import Plan
 from llmsession.errors import InvalidConfig
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmsession.compaction.boundaries import is_safe_cut, newest_request
+from llmsession.compaction.planning.boundaries import is_safe_cut, newest_request
 from llmsession.compaction.policies.spans import (
     begins_turn,
     left_out,

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from llmsession.compaction.extractive import compact_text
-from llmsession.compaction.plan import Budget, Plan, worth
 from llmsession.compaction.policies import SwapToolResults
-from llmsession.compaction.projection import project
-from llmsession.compaction.tokens import context_tokens
-from llmsession.compaction.view import View
+from llmsession.compaction.summaries.extractive import compact_text
+from llmsession.compaction.tokens.messages import context_tokens
+from llmsession.compaction.view.plan import Budget, Plan, worth
+from llmsession.compaction.view.projection import project
+from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.request import Profile
 from tests.compaction.conversations import (

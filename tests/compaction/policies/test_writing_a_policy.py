@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from llmsession.compaction.plan import Plan
 from llmsession.compaction.policies import make_policy, policy_names, registry
-from llmsession.session.config import CompactionConfig, SessionConfig
+from llmsession.compaction.view.plan import Plan
+from llmsession.session.values.config import CompactionConfig, SessionConfig
 from tests.compaction.conversations import Talk
-from tests.compaction.policies.asked import asked
 from tests.compaction.policies.contract import RULES
+from tests.compaction.policies.requested import asked
 from tests.compaction.policies.test_contract import lived
 
 PAGE = (Path(__file__).parents[3] / "docs" / "writing-a-policy.md").read_text("utf-8")

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 from hypothesis import strategies as st
 
-from llmsession.compaction.cap import cap_content
-from llmsession.compaction.projection import Frame
+from llmsession.compaction.summaries.cap import cap_content
+from llmsession.compaction.view.projection import Frame
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, Role, message_id

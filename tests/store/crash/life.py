@@ -29,7 +29,7 @@ from llmsession import (
     Turn,
 )
 from llmsession.errors import SessionError, StoreError
-from llmsession.session.config import Recovery
+from llmsession.session.values.config import Recovery
 from llmsession.store import PostgresStore, open_store
 from llmsession.testing import ScriptedProvider, call, say
 from llmsession.testing.scripted import Scripted

@@ -14,7 +14,7 @@ import msgspec
 
 from llmsession import LLMSession, SessionConfig, SessionManager, Tool, ToolResult, ToolUse
 from llmsession.errors import SessionError
-from llmsession.session.session import live_state
+from llmsession.session.handles.session import live_state
 from llmsession.testing import ScriptedProvider, call, say
 from llmsession.testing.scripted import Scripted
 from llmsession.turns import records as r

@@ -9,7 +9,7 @@ import pytest
 from llmsession.errors import TranscriptError
 from llmsession.transcripts import detect, read, write
 from llmsession.transcripts.agents.cline_sdk import prefix_hash
-from llmsession.transcripts.agents.record import Record
+from llmsession.transcripts.common.record import Record
 from llmsession.turns.usage import Usage
 
 from .sources import cline_sdk, dump, text

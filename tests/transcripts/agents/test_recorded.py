@@ -18,7 +18,7 @@ from llmsession.transcripts import (
     write_own,
 )
 
-from .test_known import told
+from .test_formats import told
 
 CODEX, PI = "codex-entireio-git-sync", "pi-mono"
 GEMINI, TAU, CASSETTES = (

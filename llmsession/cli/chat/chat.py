@@ -1,0 +1,303 @@
+"""``llmsession chat``: a terminal to talk in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+import anyio
+import anyio.to_thread
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from llmsession.errors import (
+    InvalidConfig,
+    InvalidInput,
+    Refused,
+    SessionError,
+    SessionNotFound,
+)
+from llmsession.providers.protocol import Provider
+from llmsession.session.manager import SessionManager
+from llmsession.session.values.config import SessionConfig, ToolResult
+from llmsession.store import Store, open_store
+from llmsession.transport.hosting.providers import DEFAULT_MODELS
+from llmsession.transport.interface import ManagerInterface, SessionInterface
+from llmsession.turns.previews import ToolUse
+
+from ..common.service import (
+    CaFile,
+    ConnectTo,
+    ServiceAt,
+    StoreOrNone,
+    TokenFile,
+    model_at,
+    service_at,
+)
+from ..common.stores import STORE_VARIABLE, KeyFile, store_key
+from .commands import COMMANDS, Talk, obey
+from .keys import stop_keys
+from .recording import Recording
+from .view import TurnView, context_line, print_conversation
+
+__all__ = ["chat"]
+
+NO_KEY = (
+    "no key for {provider}: set {variable}, or talk to a local server with"
+    " --provider openai --base-url http://localhost:11434/v1 --model NAME"
+)
+
+
+class ProviderName(StrEnum):
+    ANTHROPIC = "anthropic"
+    OPENAI = "openai"
+    REPLAY = "replay"
+
+
+_KEYS = {ProviderName.ANTHROPIC: "ANTHROPIC_API_KEY", ProviderName.OPENAI: "OPENAI_API_KEY"}
+
+
+def chat(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="With --provider replay: the recording."),
+    ] = None,
+    *,
+    provider: Annotated[
+        ProviderName | None, typer.Option(help="Who answers; anthropic, if nobody is named.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Which model.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Another server of the same protocol.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None,
+    store: StoreOrNone = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="A session to go on with, or to begin.")
+    ] = None,
+    delay_ms: Annotated[
+        float, typer.Option(min=0, metavar="MS", help="With replay: the pause before each piece.")
+    ] = 20.0,
+    key_file: KeyFile = None,
+) -> None:
+    """Talk to a model in the terminal. Esc or Ctrl-C stops a reply; /help names the commands.
+
+    With --connect the session lives in a service, whose providers answer: it goes on there
+    without us, and others may talk in it, too.
+    """
+    service = service_at(connect, token_file, ca, store=store)
+    if service is not None and (file or provider or base_url or key_file):
+        raise InvalidInput("with --connect the service has its own providers and its own store")
+    named = provider or ProviderName.ANTHROPIC
+    recording = None
+    if named is ProviderName.REPLAY:
+        if file is None:
+            raise InvalidInput("--provider replay needs the FILE of a recording")
+        recording = Recording(file, delay_s=delay_ms / 1000)
+        config = recording.config()
+    elif file is not None:
+        raise InvalidInput(f"{file}: a recording is played with --provider replay")
+    else:
+        config = SessionConfig(model=model or DEFAULT_MODELS[named.value], system=system)
+    if service is not None:
+        where: Where = partial(_there, service, model, system)
+    else:
+        answers = recording.provider if recording else _provider(named, base_url)
+        address = store or os.environ.get(STORE_VARIABLE) or "memory:"
+        kept = open_store(address, key=store_key(key_file))
+        where = partial(_embedded, config, answers, kept)
+    anyio.run(partial(_chat, where, session_id=session, recording=recording))
+
+
+def _provider(name: ProviderName, base_url: str | None) -> Provider:
+    variable = _KEYS[name]
+    try:
+        if name is ProviderName.ANTHROPIC:
+            from llmsession.providers import AnthropicProvider
+
+            return AnthropicProvider(base_url=base_url)
+        from llmsession.providers import OpenAIProvider
+
+        return OpenAIProvider(base_url=base_url)
+    except InvalidConfig as error:
+        # The SDKs know more places for a key than the one that is named here.
+        said = (variable, variable.replace("API_KEY", "BASE_URL"))
+        if base_url is not None or any(map(os.environ.get, said)):
+            raise
+        raise InvalidInput(NO_KEY.format(provider=name.value, variable=variable)) from error
+
+
+class Place(NamedTuple):
+    """The sessions to talk in, of a manager here or of a service, and what a new one begins with;
+    ``config`` raises InvalidInput where no model is known for it."""
+
+    sessions: ManagerInterface
+    config: Callable[[], SessionConfig]
+
+
+Where: TypeAlias = Callable[[], AbstractAsyncContextManager[Place]]
+
+
+@asynccontextmanager
+async def _embedded(
+    config: SessionConfig, provider: Provider, store: Store
+) -> AsyncGenerator[Place, None]:
+    async with SessionManager(provider=provider, store=store) as manager:
+        yield Place(manager, lambda: config)
+
+
+@asynccontextmanager
+async def _there(
+    service: ServiceAt, model: str | None, system: str | None
+) -> AsyncGenerator[Place, None]:
+    async with service.sessions() as sessions:
+        yield Place(sessions, lambda: SessionConfig(model=model_at(sessions, model), system=system))
+
+
+async def _chat(
+    where: Where,
+    *,
+    session_id: str | None,
+    recording: Recording | None,
+) -> None:
+    console = Console(highlight=False)
+    async with where() as place:
+        session, is_new = await _session(place, session_id)
+        talk = Talk(session, console)
+        await _greet(talk, is_new, recording)
+        if recording is not None:
+            talk.rewound = recording.rewound
+        lines = _Lines()
+        while not talk.over:
+            line = await lines.read(talk, recording)
+            if line is None:
+                break
+            if line.startswith("/"):
+                await obey(talk, line)
+            elif line.strip():
+                talk.draft = await _turn(talk, line, recording)
+                talk.say(f"[dim]{context_line(await talk.session.read_status())}[/]")
+                if recording is not None and recording.is_over:
+                    talk.say("[dim]the recording is over; /rewind goes back, /quit leaves[/]")
+
+
+async def _session(place: Place, session_id: str | None) -> tuple[SessionInterface, bool]:
+    """The session to talk to, and whether it is new."""
+    if session_id is None:
+        return await place.sessions.create(place.config()), True
+    try:
+        return await place.sessions.open(session_id), False
+    except SessionNotFound:
+        return await place.sessions.create(place.config(), session_id=session_id), True
+
+
+async def _greet(talk: Talk, is_new: bool, recording: Recording | None) -> None:
+    session = talk.session
+    model = (await session.read_context()).model
+    talk.say(f"[dim]session {escape(session.id)} · model {escape(model)} · /help[/]")
+    if recording is not None:
+        talk.say("[dim]recorded replies, no model: each line of the recording is offered[/]")
+    if not is_new:
+        messages = await session.read_conversation()
+        print_conversation(talk.console, messages, thinking=talk.thinking)
+
+
+class _Lines:
+    """The input lines: edited on a terminal, with a history; read as they come elsewhere."""
+
+    def __init__(self) -> None:
+        self._prompt: Any = None
+        if sys.stdin.isatty():
+            from prompt_toolkit import PromptSession
+            from prompt_toolkit.completion import WordCompleter
+            from prompt_toolkit.history import FileHistory
+
+            completer = WordCompleter([f"/{name}" for name in COMMANDS], sentence=True)
+            self._prompt = PromptSession(
+                history=FileHistory(str(_history_file())), completer=completer
+            )
+
+    async def read(self, talk: Talk, recording: Recording | None) -> str | None:
+        """The next line, None at the end of the input."""
+        draft, talk.draft = talk.draft, ""
+        if recording is not None and not draft:
+            draft = recording.line
+        if self._prompt is None:
+            line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+            return line.rstrip("\n") if line else None
+        while True:
+            try:
+                line = await self._prompt.prompt_async("> ", default=draft)
+            except KeyboardInterrupt:
+                draft = ""  # as in a shell: the line is given up, the program is not
+            except EOFError:
+                return None
+            else:
+                return str(line)
+
+
+def _history_file() -> Path:
+    """Where the lines of earlier talks are kept; only their user may read it."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    folder = Path(state) / "llmsession"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = folder / "chat-history"
+    file.touch(mode=0o600)
+    return file
+
+
+async def _turn(talk: Talk, line: str, recording: Recording | None) -> str:
+    """One turn, printed as it comes. Returns what the next input line begins with: the line
+    itself if the turn was dropped."""
+    session, view = talk.session, TurnView(talk.console, thinking=talk.thinking)
+    if recording is not None:
+        recording.begin()
+    try:
+        turn = await session.send(line)
+    except SessionError as error:
+        talk.say(f"[red]{escape(str(error))}[/]")
+        return line
+    stopping = anyio.Event()
+
+    async def stop() -> None:
+        await stopping.wait()
+        with suppress(SessionError):  # reading the turn meets it, too
+            await session.interrupt(turn.id)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(stop)
+        with stop_keys(stopping.set), suppress(SessionError):  # asking for the outcome meets it
+            async for event in turn:
+                view.show(event)
+                if isinstance(event, ToolUse) and event.runner == "caller":
+                    await _answer(session, event, recording)
+                elif recording is not None:
+                    recording.saw(event)
+        group.cancel_scope.cancel()
+    try:
+        outcome = await turn.outcome()
+    except SessionError:
+        view.close()
+        raise
+    view.end(outcome)
+    if recording is not None:
+        recording.end(kept=outcome.status == "committed")
+    return line if outcome.status != "committed" else ""
+
+
+async def _answer(session: SessionInterface, call: ToolUse, recording: Recording | None) -> None:
+    result = ToolResult(call.id, "There are no tools here.", is_error=True)
+    if recording is not None:
+        result = recording.result(call)
+    with suppress(Refused):  # it was stopped meanwhile
+        await session.submit_tool_results([result])

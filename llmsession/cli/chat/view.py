@@ -1,0 +1,227 @@
+"""What ``llmsession chat`` prints of a turn, and of a session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+from llmsession.session.values.outcome import SessionStatus, SessionUsage, TurnOutcome
+from llmsession.turns import records as r
+from llmsession.turns.blocks import TextBlock, ThinkingBlock, parse_blocks
+from llmsession.turns.messages import Message
+from llmsession.turns.previews import TextDelta, ThinkingDelta, ToolUse
+from llmsession.turns.spending.prices import dollars
+from llmsession.turns.usage import Usage
+
+__all__ = [
+    "SaidText",
+    "TurnView",
+    "bar",
+    "context_line",
+    "cost_line",
+    "print_conversation",
+    "usage_lines",
+]
+
+BRIEF = 100
+"""Characters of a call's input and of a result that are printed."""
+BAR = 20
+
+
+class SaidText:
+    """What was shown of the step that streams. Previews may be lost, above all those from before a
+    client subscribed; the record that follows has the text as it counts."""
+
+    def __init__(self) -> None:
+        self._attempt: tuple[int, int] | None = None
+        self._shown = ""
+
+    def add(self, delta: TextDelta) -> None:
+        """*delta* is shown."""
+        if (delta.step, delta.attempt) != self._attempt:
+            self._attempt, self._shown = (delta.step, delta.attempt), ""
+        self._shown += delta.text
+
+    def rest(self, event: object) -> tuple[str, bool]:
+        """What of the reply in *event*, if one is, was not shown; and whether it goes on from what
+        was, or is the whole of it."""
+        spoken = getattr(event, "spoken", None)
+        if not isinstance(spoken, r.Spoken):
+            return "", True
+        texts = [b.text for b in parse_blocks(spoken.body) if isinstance(b, TextBlock)]
+        whole, shown = "".join(texts), self._shown
+        self._attempt, self._shown = None, ""
+        goes_on = whole.startswith(shown)
+        return (whole[len(shown) :] if goes_on else whole), goes_on
+
+
+class TurnView:
+    """Prints the events of one turn as they come. Thinking is folded to a line that counts it,
+    unless *thinking* unfolds it."""
+
+    def __init__(self, console: Console, *, thinking: bool) -> None:
+        self._console = console
+        self._unfolded = thinking
+        self._thought = 0
+        self._open = False  # a line that was begun and not ended
+        self._said = SaidText()
+
+    def show(self, event: Any) -> None:
+        """Print what *event* adds; most events add nothing."""
+        rest, goes_on = self._said.rest(event)
+        if rest:
+            self._close_thinking()
+            if not goes_on:
+                self.close()
+            self._write(rest)
+        match event:
+            case TextDelta(text=text):
+                self._close_thinking()
+                self._said.add(event)
+                self._write(text)
+            case ThinkingDelta(text=text):
+                self._think(text)
+            case ToolUse():
+                self._line(f"[cyan]→ {escape(event.name)}[/] {_brief_json(event.input)}")
+            case r.ToolsAnswered():
+                for answer in event.answers:
+                    mark = "[red]✗[/]" if answer.is_error else "[green]←[/]"
+                    self._line(f"{mark} {_brief_result(answer.content)}")
+            case r.CompactionApplied():
+                freed = event.tokens_before - event.tokens_after
+                self._line(f"[dim]compacted: {freed:,} tokens freed ({escape(event.reason)})[/]")
+            case r.ContextWarned():
+                share = event.tokens * 100 // event.budget_tokens
+                self._line(f"[yellow]the context fills {share} % of what the model may be sent[/]")
+            case r.StepCompleted() | r.TurnCommitted():
+                self.close()
+
+    def _think(self, text: str) -> None:
+        self._thought += len(text)
+        if self._unfolded:
+            self._write(text, style="dim italic")
+
+    def _close_thinking(self) -> None:
+        if self._thought:
+            if not self._unfolded:
+                self._line(f"[dim italic]thought for {self._thought:,} characters[/]")
+            else:
+                self.close()
+            self._thought = 0
+
+    def _write(self, text: str, style: str | None = None) -> None:
+        # Straight to the terminal: it wraps by itself, and text is printed as it was said.
+        self._console.print(
+            text, end="", style=style, markup=False, highlight=False, soft_wrap=True
+        )
+        if text:
+            self._open = not text.endswith("\n")
+
+    def _line(self, markup: str) -> None:
+        self.close()
+        self._console.print(markup, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """End the line that was begun."""
+        if self._open:
+            self._console.print()
+            self._open = False
+
+    def end(self, outcome: TurnOutcome) -> None:
+        """Say how the turn ended, unless it simply did."""
+        self._close_thinking()
+        self.close()
+        if outcome.status == "aborted":
+            self._line("[yellow]interrupted; nothing of this turn is kept[/]")
+            ran = [f"{call.name} ({call.status})" for call in outcome.calls]
+            if ran:
+                self._line(f"[yellow]tools had started: {escape(', '.join(ran))}[/]")
+        elif outcome.status == "failed":
+            self._line(
+                f"[red]failed ({escape(outcome.stop_reason)}): {escape(outcome.error or '')}[/]"
+            )
+        elif outcome.stop_reason not in ("end_turn", "stop_sequence"):
+            self._line(f"[yellow]stopped: {escape(outcome.stop_reason)}[/]")
+        if outcome.still_running:
+            self._line(f"[yellow]still running: {escape(', '.join(outcome.still_running))}[/]")
+
+
+def _brief_json(value: Any) -> str:
+    return _brief(msgspec.json.encode(value).decode())
+
+
+def _brief_result(content: msgspec.Raw) -> str:
+    value = msgspec.json.decode(content)
+    if isinstance(value, list):
+        value = "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in value)
+    lines = str(value).splitlines() or [""]
+    more = f" [dim](+{len(lines) - 1:,} lines)[/]" if len(lines) > 1 else ""
+    return _brief(lines[0]) + more
+
+
+def _brief(text: str) -> str:
+    return escape(text if len(text) <= BRIEF else f"{text[: BRIEF - 3]}...")
+
+
+def bar(share: float, width: int = BAR) -> str:
+    """*share* of *width* cells filled; more than all is all."""
+    filled = min(width, round(share * width))
+    return "█" * filled + "░" * (width - filled)
+
+
+def context_line(status: SessionStatus) -> str:
+    """How full the context is, in one line."""
+    return (
+        f"context {bar(status.utilisation)} {status.utilisation:.0%} of"
+        f" {status.budget_tokens:,} tokens · {status.turns} turns"
+        + (" · compacting" if status.jobs else "")
+    )
+
+
+def usage_lines(usage: SessionUsage) -> list[str]:
+    """Tokens spent: in all, and of the last turns; and what they cost."""
+    shown = sorted(usage.turns.items())[-5:]
+    lines = [f"in all   {_usage(usage.total)}"]
+    lines += [
+        f"turn {number:<4}{_usage(spent)}{_cost(usage.turn_costs_nano_usd.get(number))}"
+        for number, spent in shown
+    ]
+    return [*lines, escape(cost_line(usage))] if usage.models else lines
+
+
+def cost_line(usage: SessionUsage) -> str:
+    """What a session cost, by the list prices; what has none is said, and is not 0."""
+    if usage.cost_nano_usd is not None:
+        return f"cost {dollars(usage.cost_nano_usd)}"
+    models = ", ".join(name or "(model not known)" for name in usage.unpriced)
+    known = f"{dollars(usage.priced_nano_usd)} and more; " if usage.priced_nano_usd else ""
+    return f"cost {known}not known for {models}"
+
+
+def _cost(nano_usd: int | None) -> str:
+    return "" if nano_usd is None else f" {dollars(nano_usd):>10}"
+
+
+def _usage(usage: Usage) -> str:
+    return (
+        f"{usage.prompt_tokens:>9,} in ({usage.cache_read_tokens:,} from the cache,"
+        f" {usage.cache_write_tokens:,} into it) {usage.output_tokens:>8,} out"
+    )
+
+
+def print_conversation(console: Console, messages: tuple[Message, ...], *, thinking: bool) -> None:
+    """What was said before, briefly: for a session that is opened again."""
+    for message in messages:
+        if message.is_user and message.text:
+            console.print(f"[bold]> {escape(message.text)}[/]", highlight=False)
+        if message.is_assistant:
+            for block in message.content:
+                if thinking and isinstance(block, ThinkingBlock):
+                    console.print(block.thinking, style="dim italic", markup=False)
+            for call in message.tool_calls:
+                console.print(f"[cyan]→ {escape(call.name)}[/] {_brief_json(call.input)}")
+            if message.text:
+                console.print(message.text, markup=False, highlight=False)

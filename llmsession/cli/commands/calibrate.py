@@ -1,0 +1,119 @@
+"""``llmsession calibrate``: how far token counters are off on recorded conversations."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from llmsession.errors import InvalidInput, SessionError
+from llmsession.lab.accuracy import Accuracy, Measured, measure, summed
+from llmsession.lab.counters import COUNTERS, find_tiktoken
+from llmsession.transcripts import FORMATS, read
+
+from ..common.exit_codes import USAGE
+
+__all__ = ["calibrate", "print_rows"]
+
+_FIGURES = ("requests", "median", "p95", "bias")
+NARROWEST_NAME = 8
+_FIGURES_WIDTH = max(map(len, COUNTERS)) + sum(max(len(name), 7) for name in _FIGURES) + 16
+"""What a table needs beside the names, gaps and edges included."""
+
+
+def calibrate(
+    # Typer would refuse the whole call for one file that may not be read.
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Recorded conversations.", readable=False),
+    ],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    format: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}."),
+    ] = None,
+) -> None:
+    """Compare token counters with the usage that providers reported. Sends nothing.
+
+    For each pair of requests: what did the prompt grow by, and what would each counter have said?
+    A row a file, model and counter, then one over all files. Pairs that cannot tell are left out
+    and counted by reason. Exit code 2: a file could not be read (the others are compared).
+    """
+    if format is not None and format not in FORMATS:
+        raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+    tiktoken = find_tiktoken()
+    measured: list[Measured] = []
+    failed = False
+    for path in files:
+        try:
+            measured += measure(str(path), read(path.read_bytes(), format), tiktoken)
+        except (OSError, SessionError) as error:
+            failed = True
+            told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            print(f"llmsession: {path}: {' '.join(told.split())}", file=sys.stderr)
+    if len({each.row.file for each in measured}) > 1:
+        measured += summed(measured)
+    rows = [each.row for each in measured]
+    if as_json:
+        for row in rows:
+            print(msgspec.json.encode(row).decode())
+    elif rows:
+        print_rows(rows)
+    if failed:
+        raise typer.Exit(USAGE)
+
+
+def print_rows(rows: Sequence[Accuracy], console: Console | None = None) -> None:
+    """A table of *rows*, then a line for each file with something to say."""
+    console = console or Console()
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    # Rich narrows all columns alike; the figures have to stay whole, so the names give way.
+    room = max(NARROWEST_NAME, (console.width - _FIGURES_WIDTH) // 2)
+    for name in ("file", "model"):
+        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=room)
+    table.add_column("counter", no_wrap=True)
+    for name in _FIGURES:
+        table.add_column(name, justify="right", no_wrap=True)
+    shown = None
+    for row in rows:
+        place = (escape(Path(row.file).name), escape(row.model))
+        figures = (_percent(row.median_error), _percent(row.p95_error), _percent(row.bias, "+"))
+        named = ("", "") if place == shown else place
+        table.add_row(*named, row.counter, str(row.requests), *figures)
+        shown = place
+    console.print(table)
+    for file in dict.fromkeys(row.file for row in rows):
+        for remark in _remarks([row for row in rows if row.file == file]):
+            said = f"{escape(Path(file).name)}: {escape(remark)}"
+            console.print(said, soft_wrap=True, highlight=False)
+
+
+def _percent(share: float | None, sign: str = "") -> str:
+    return "-" if share is None else f"{share:{sign}.1%}"
+
+
+def _remarks(rows: Sequence[Accuracy]) -> list[str]:
+    remarks = []
+    if rows[0].excluded:
+        counted = Counter(rows[0].excluded).most_common()
+        told = ", ".join(f"{reason} {count}" for reason, count in counted)
+        remarks.append(f"left out: {told}")
+    if not any(row.requests for row in rows):
+        remarks.append("nothing to compare: no two requests in a row with reported usage")
+    skipped: dict[str, list[str]] = {}
+    for row in rows:
+        for note in row.notes:
+            counters = skipped.setdefault(note, [])
+            if row.counter not in counters:
+                counters.append(row.counter)
+    return remarks + [f"{', '.join(counters)}: {note}" for note, counters in skipped.items()]

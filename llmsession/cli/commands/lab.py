@@ -1,0 +1,227 @@
+"""``llmsession lab``: policies side by side, on the same recorded conversations."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from llmsession.compaction.policies import make_policy, policy_names
+from llmsession.compaction.view.plan import Policy
+from llmsession.errors import InvalidInput, SessionError
+from llmsession.lab.comparing import Compared, compare, ready, summed
+from llmsession.lab.report import html_report
+from llmsession.session.values.price_file import load_prices
+from llmsession.transcripts import FORMATS, Files, read
+from llmsession.turns.spending.prices import PriceTable
+
+from ..common.exit_codes import BROKEN_PROMISE, USAGE
+from ..common.files import sources
+from .lab_table import print_caveats, print_markdown, print_rows
+
+__all__ = ["lab"]
+
+ALL = "all"
+LEAST_WINDOW_TOKENS = 1_000
+
+
+class _Bench(msgspec.Struct, frozen=True, kw_only=True):
+    """What every file is put on."""
+
+    policies: tuple[Policy, ...]
+    windows: tuple[int, ...]
+    prices: PriceTable | None
+    format: str | None
+    least_tokens: int
+
+
+class _Found(msgspec.Struct):
+    """What was compared of all that was named on the command line, and of each."""
+
+    rows: list[Compared] = []
+    sums: list[Compared] = []
+    failed: bool = False
+
+
+def lab(
+    # Typer would refuse the whole call for one file that may not be read.
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE|DIR...", help="Recorded conversations.", readable=False),
+    ],
+    *,
+    policies: Annotated[
+        str | None, typer.Option(metavar="A,B,C", help="Their names; else all there are.")
+    ] = None,
+    window: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=LEAST_WINDOW_TOKENS,
+            metavar="TOKENS",
+            help="The model's context window; may be given again. 200,000 without any.",
+        ),
+    ] = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Prices in dollars; else a write is 1.25, a read 0.1."),
+    ] = None,
+    least_tokens: Annotated[
+        int, typer.Option(min=0, metavar="TOKENS", help="Leave smaller conversations out.")
+    ] = 0,
+    only_sums: Annotated[
+        bool, typer.Option("--sums", help="Only a row for each FILE or DIR, and over all.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Tables of cost and held, a column a window.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Write a report that needs nothing else.")
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}."),
+    ] = None,
+) -> None:
+    """Replay recorded conversations under several policies. Asks no model, sends nothing.
+
+    For each recorded request: what the policy would have sent, what the provider's cache makes of
+    it, and whether what the reply took from earlier tool results was still there. The cost is
+    counterfactual: the recorded model did not see the shorter context. Exit code 1: a request was
+    invalid; 2: a file could not be read (the others are compared).
+    """
+    if format is not None and format not in FORMATS:
+        raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+    if as_json and as_markdown:
+        raise InvalidInput("--json and --markdown exclude each other")
+    bench = _Bench(
+        policies=_policies(policies),
+        windows=tuple(dict.fromkeys(window or [200_000])),
+        prices=None if prices is None else PriceTable(load_prices(prices)),
+        format=format,
+        least_tokens=least_tokens,
+    )
+    if html is not None and not html.parent.is_dir():
+        raise InvalidInput(f"{html}: there is no folder {html.parent}")
+    found = _compare_all(files, bench, alone=as_json and not only_sums)
+    if as_json:
+        for each in found.sums if only_sums else _totals(found):
+            _print_json(each)
+    else:
+        rows = [each.row for each in (found.sums if only_sums else _shown(found))]
+        if as_markdown:
+            print_markdown(rows)
+        else:
+            print_rows(rows)
+            print_caveats()
+    if html is not None:
+        html.write_text(html_report(found.rows, _totals(found)), encoding="utf-8")
+    _exit(found)
+
+
+def _policies(named: str | None) -> tuple[Policy, ...]:
+    names = policy_names() if named is None else tuple(filter(None, named.split(",")))
+    if not names:
+        raise InvalidInput(f"no policy is named; there are: {', '.join(policy_names())}")
+    return tuple(make_policy(name.strip()) for name in dict.fromkeys(names))
+
+
+def _compare_all(files: Sequence[Path], bench: _Bench, *, alone: bool) -> _Found:
+    """*alone*: each row is printed as soon as it is there."""
+    found = _Found(rows=[], sums=[])
+    for path in files:
+        try:
+            parts = sources(path, bench.format)
+        except (OSError, SessionError) as error:
+            _tell(path, error)
+            found.failed = True
+            continue
+        rows: list[Compared] = []
+        for where, written in parts:
+            try:
+                for each in _compare_file(where, written, bench):
+                    rows.append(each)
+                    if alone:
+                        _print_json(each)
+            except SessionError as error:
+                _tell(where, error)
+                found.failed = True
+        found.rows += rows
+        found.sums += summed(str(path), rows)
+    if len(files) > 1:
+        found.sums += summed(ALL, found.rows)
+    return found
+
+
+def _compare_file(where: Path, written: Files, bench: _Bench) -> Iterator[Compared]:
+    subjects = ready(read(written, bench.format), least_tokens=bench.least_tokens)
+    if not subjects:
+        return
+    messages = sum(len(subject.recording.messages) for subject in subjects)
+    total = messages * len(bench.policies) * len(bench.windows)
+    with _progress(where.name, total) as advanced:
+        yield from compare(
+            str(where),
+            subjects,
+            bench.policies,
+            bench.windows,
+            prices=bench.prices,
+            advanced=advanced,
+        )
+
+
+@contextmanager
+def _progress(name: str, total: int) -> Iterator[partial[None]]:
+    """A bar on a terminal, nothing elsewhere; gone when the file is done."""
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        task: TaskID = progress.add_task(name, total=total)
+        yield partial(progress.advance, task)
+
+
+def _totals(found: _Found) -> list[Compared]:
+    """The sums that say more than a row there is."""
+    rows = {each.row.file for each in found.rows}
+    return [each for each in found.sums if len(rows) > 1 and each.row.file not in rows]
+
+
+def _shown(found: _Found) -> list[Compared]:
+    return [*found.rows, *_totals(found)]
+
+
+def _print_json(each: Compared) -> None:
+    print(msgspec.json.encode(each.row).decode(), flush=True)
+
+
+def _tell(path: Path, error: Exception) -> None:
+    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    print(f"llmsession: {path}: {' '.join(told.split())}", file=sys.stderr)
+
+
+def _exit(found: _Found) -> None:
+    """A request that is invalid is worse than a file that cannot be read."""
+    for each in found.rows:
+        for fault in each.faults:
+            row = each.row
+            told = f"{row.file}: {row.policy}, window {row.window}: {fault}"
+            print(f"llmsession: {told}", file=sys.stderr)
+    if any(each.row.invalid_requests for each in found.rows):
+        raise typer.Exit(BROKEN_PROMISE)
+    if found.failed:
+        raise typer.Exit(USAGE)

@@ -1,0 +1,130 @@
+"""``llmsession replay``: recorded conversations, driven through real sessions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from llmsession.compaction.policies import policy_names
+from llmsession.errors import InvalidInput
+from llmsession.session import CompactionConfig
+from llmsession.testing.replay.driver import Advanced
+from llmsession.testing.replay.remote_replay import replay_at
+from llmsession.testing.replay.replay import DriveOptions, DriveReport
+from llmsession.transcripts import FORMATS, Conversation
+
+from ..common.exit_codes import BROKEN_PROMISE, USAGE
+from ..common.service import CaFile, ConnectTo, ServiceAt, TokenFile, service_at
+from .replay_table import print_table
+from .replayed import Drive, ReplayedFile, drive_files
+
+__all__ = ["drive_files", "print_table", "replay"]
+
+
+class Policy(StrEnum):
+    DROP_TURN = "drop_turn"
+    KEEP_STEPS = "keep_steps"
+    KEEP_TEXT = "keep_text"
+    RANDOM = "random"
+
+
+def replay(
+    # Typer would refuse the whole call for one file that may not be read.
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Recorded conversations.", readable=False),
+    ],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a file.")] = False,
+    interrupt_every: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Interrupt about one step in N, then compare with a replay without interrupts.",
+        ),
+    ] = None,
+    interrupt_policy: Annotated[
+        Policy, typer.Option(help="The policy of these interrupts.")
+    ] = Policy.RANDOM,
+    seed: Annotated[int, typer.Option(help="Chooses the interrupts.")] = 0,
+    window: Annotated[
+        int, typer.Option(min=2, metavar="TOKENS", help="The model's context window.")
+    ] = 200_000,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="How the context is compacted: a policy's name.")
+    ] = "balanced",
+    delta_chars: Annotated[
+        int, typer.Option(min=1, metavar="CHARS", help="The length of a streamed piece.")
+    ] = 48,
+    delay_ms: Annotated[
+        float, typer.Option(min=0, metavar="MS", help="The pause before each piece.")
+    ] = 0.0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a file with a line that is broken.")
+    ] = False,
+    format: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}."),
+    ] = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
+) -> None:
+    """Drive a real session through each recorded conversation. Recorded replies, no model.
+
+    Sends what the user said, streams the recorded replies, submits the recorded results; checks
+    every request, and the history against the recording. Exit code 1: a promise was broken;
+    2: a file could not be read, or nothing in it replayed (the others are replayed). With
+    --connect the session is one of a service, which has to play the same file: serve --replay FILE.
+    """
+    service = service_at(connect, token_file, ca)
+    if service is not None and len(files) != 1:
+        raise InvalidInput("a service plays one recording: give one FILE with --connect")
+    if format is not None and format not in FORMATS:
+        raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+    if policy not in policy_names():
+        known = ", ".join(policy_names())
+        raise InvalidInput(f"unknown policy {policy!r}; known policies: {known}")
+    options = DriveOptions(
+        window_tokens=window,
+        compaction=CompactionConfig(policy=policy).checked(),
+        delta_chars=delta_chars,
+        delay_s=delay_ms / 1000,
+        interrupt_every=interrupt_every,
+        interrupt_policy=interrupt_policy.value,
+        seed=seed,
+    ).checked()
+    replayed = []
+    drive: Drive | None = None if service is None else partial(_drive_there, service)
+    for found in drive_files(files, options, format=format, strict=strict, drive=drive):
+        replayed.append(found)
+        if found.error is not None:
+            print(f"llmsession: {found.file}: {found.error}", file=sys.stderr)
+        if as_json:
+            print(msgspec.json.encode(found.figures()).decode(), flush=True)
+    if not as_json:
+        print_table(replayed)
+    _exit(replayed)
+
+
+async def _drive_there(
+    service: ServiceAt, conversation: Conversation, options: DriveOptions, *, advanced: Advanced
+) -> DriveReport:
+    async with service.sessions() as sessions:
+        return await replay_at(sessions, conversation, options, advanced=advanced)
+
+
+def _exit(replayed: Sequence[ReplayedFile]) -> None:
+    """A broken promise is worse than a file that cannot be read."""
+    if any(found.report.is_broken for found in replayed):
+        raise typer.Exit(BROKEN_PROMISE)
+    if any(found.error is not None for found in replayed):
+        raise typer.Exit(USAGE)

@@ -1,0 +1,154 @@
+"""Files of recorded conversations on their way through real sessions."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import anyio
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from llmsession.errors import InvalidInput, SessionError
+from llmsession.testing.replay.replay import DriveOptions, DriveReport, replay_conversation
+from llmsession.transcripts import FORMATS, Conversation, detect, read
+
+__all__ = ["Drive", "ReplayedFile", "drive_files"]
+
+DEFAULT = DriveOptions()
+Drive: TypeAlias = Callable[..., Awaitable[DriveReport]]
+"""As ``replay_conversation``."""
+
+
+class ReplayedFile(msgspec.Struct, kw_only=True):
+    """One file's replay. ``notes`` counts all that its reader noted, bookkeeping included.
+    ``lacks`` names what the recording cannot give: its format never does, or this file does not.
+    ``error`` says why it could not be read, or that nothing in it could be replayed; then nothing
+    else counts."""
+
+    file: str
+    format: str | None = None
+    conversations: int = 0
+    report: DriveReport = msgspec.field(default_factory=DriveReport)
+    notes: Counter[str] = msgspec.field(default_factory=Counter)
+    lacks: tuple[str, ...] = ()
+    seconds: float = 0.0
+    error: str | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """The file as one JSON object."""
+        report = self.report
+        counted = {
+            name: value
+            for name, value in msgspec.structs.asdict(report).items()
+            if name != "history_equal" or value is not None
+        }
+        found = {
+            "file": self.file,
+            "format": self.format,
+            "conversations": self.conversations,
+            "skipped": report.skipped,
+            **counted,
+            "notes": dict(self.notes),
+            "lacks": list(self.lacks),
+            "seconds": round(self.seconds, 3),
+        }
+        return found | ({"error": self.error} if self.error else {})
+
+
+def drive_files(
+    files: Iterable[Path],
+    options: DriveOptions = DEFAULT,
+    *,
+    format: str | None = None,
+    strict: bool = False,
+    drive: Drive | None = None,
+) -> Iterator[ReplayedFile]:
+    """Replay each file, in *format* or in the one that it looks like; a bar shows it on a terminal.
+    *drive* replays one conversation, in place of ``replay_conversation``.
+
+    A file that cannot be read is given back with its ``error``; the others go on.
+    """
+    for path in files:
+        how = drive or replay_conversation
+        yield _replay_file(path, options, format=format, strict=strict, drive=how)
+
+
+def _replay_file(
+    path: Path, options: DriveOptions, *, format: str | None, strict: bool, drive: Drive
+) -> ReplayedFile:
+    found = ReplayedFile(file=str(path), format=format)
+    started = time.perf_counter()
+    try:
+        written = path.read_bytes()
+        found.format = format or detect(written)
+        conversations = read(written, found.format, strict=strict)
+    except (OSError, SessionError) as error:
+        found.error = _told(error)
+        found.report.skipped_reasons["unreadable"] += 1
+        return found
+    found.conversations = len(conversations)
+    for conversation in conversations:
+        found.notes.update(note.what for note in conversation.notes)
+    found.lacks = _lacking(conversations, found.format)
+    try:
+        _drive_all(conversations, options, found, drive)
+    except InvalidInput as error:
+        found.error = _told(error)
+        return found
+    found.seconds = time.perf_counter() - started
+    refused = found.report.skipped_reasons
+    asked = found.report.requests or found.report.is_broken
+    if refused and not asked and any(each.messages for each in conversations):
+        told = ", ".join(f"{reason} {count}" for reason, count in refused.most_common())
+        found.error = f"nothing in it could be replayed: {told}"
+    return found
+
+
+def _lacking(conversations: Sequence[Conversation], format: str | None) -> tuple[str, ...]:
+    """What the format never gives, then what no message of these has."""
+    messages = [message for each in conversations for message in each.messages]
+    replies = [message for message in messages if message.is_assistant]
+    missing = {
+        "usage": not any(reply.usage for reply in replies),
+        "times": not any(message.created_at for message in messages),
+        "models": not any(reply.model for reply in replies),
+    }
+    told = FORMATS[format].lacks if format in FORMATS else ()
+    return (*told, *(name for name, is_missing in missing.items() if messages and is_missing))
+
+
+def _told(error: Exception) -> str:
+    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(told.split())
+
+
+def _drive_all(
+    conversations: Sequence[Conversation], options: DriveOptions, found: ReplayedFile, drive: Drive
+) -> None:
+    total = sum(len(conversation.messages) for conversation in conversations)
+    rounds = 1 if options.interrupt_every is None else 2
+    with _progress() as progress:
+        task = progress.add_task(Path(found.file).name, total=total * rounds)
+        for conversation in conversations:
+            replay = partial(drive, conversation, options, advanced=partial(progress.advance, task))
+            found.report.add(anyio.run(replay))
+
+
+def _progress() -> Progress:
+    """A bar on a terminal, nothing elsewhere; gone when the file is done."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} messages"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

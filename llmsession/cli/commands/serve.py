@@ -1,0 +1,147 @@
+"""``llmsession serve``: sessions for clients in other processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import structlog
+import typer
+
+from ..common.stores import store_key
+
+if TYPE_CHECKING:
+    from llmsession.transport.hosting.config import ServerConfig
+
+__all__ = ["serve"]
+
+
+def serve(
+    *,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML; see docs/operations.md for what it may say."),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="sqlite:PATH, postgresql://... or memory:"),
+    ] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The key of an encrypted store.")
+    ] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="unix:PATH or tcp://HOST:PORT; repeatable."),
+    ] = None,
+    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="gRPC.")] = None,
+    health: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="/livez, /readyz and /metrics, on loopback."),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Who may connect; SIGHUP reads it again."),
+    ] = None,
+    replay: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Answer with this recording instead of a model."),
+    ] = None,
+    replay_delay: Annotated[
+        float, typer.Option(metavar="SECONDS", help="The pause before each piece of it.")
+    ] = 0.0,
+    grace: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="How long open turns may go on after SIGTERM."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen to other machines without TLS or tokens.")
+    ] = False,
+    tracing: Annotated[
+        bool, typer.Option("--tracing", help="OpenTelemetry spans; where to, its SDK is told.")
+    ] = False,
+    log: Annotated[str | None, typer.Option(metavar="json|text", help="How it logs.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
+    ] = None,
+    show: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print what it would run with, and do nothing."),
+    ] = False,
+) -> None:
+    """Serve sessions over sockets and gRPC until SIGTERM, which lets open turns end.
+
+    Each setting comes from the file, then from the environment (LLMSESSION_SERVE_...), then from
+    here. Exit code 2: it cannot start, and one line says why.
+    """
+    from llmsession.transport.hosting.config import load_server_config, print_config
+
+    asked: dict[str, Any] = {
+        "store": store,
+        "store_key_file": str(key_file) if key_file is not None else None,
+        "listen": listen or None,
+        "grpc": grpc,
+        "health": health,
+        "tokens": tokens,
+        "grace_s": grace,
+        "insecure": insecure or None,
+        "tracing": tracing or None,
+        "log": log,
+        "log_level": log_level,
+    }
+    if replay is not None:
+        table = {"kind": "replay", "file": replay, "delay_s": replay_delay}
+        asked["providers"] = {"replay": table}
+    given = {name: value for name, value in asked.items() if value is not None}
+    settings = load_server_config(config, os.environ, given)
+    if show:
+        print(print_config(settings), end="")
+        return
+    _serve(settings)
+
+
+def _serve(config: ServerConfig) -> None:
+    from llmsession.transport.hosting.service_runner import Serving, run_service
+
+    key = store_key(Path(config.store_key_file) if config.store_key_file else None)
+    if config.store == "memory:":
+        key = None
+    serving = Serving(config, os.environ, store_key=key)
+    _log_as(config)
+    run_service(serving, os.environ, _ready)
+
+
+def _ready(addresses: Sequence[str]) -> None:
+    for address in addresses:
+        print(f"listening at {address}")
+    print("ready", flush=True)
+
+
+def _log_as(config: ServerConfig) -> None:
+    """Logs go to stderr, one line each: ours from the level that was asked for, all others' from
+    warnings on."""
+    timed = structlog.processors.TimeStamper(fmt="iso", utc=True)
+    shared: list[Any] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        timed,
+    ]
+    rendered: list[Any] = [structlog.processors.JSONRenderer(default=str)]
+    if config.log == "text":
+        rendered = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    else:
+        rendered.insert(0, structlog.processors.format_exc_info)
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered],
+    )
+    lines = logging.StreamHandler()
+    lines.setFormatter(formatter)
+    root = logging.getLogger()
+    root.addHandler(lines)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("llmsession").setLevel(config.log_level.upper())

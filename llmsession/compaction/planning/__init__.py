@@ -1,0 +1,1 @@
+"""Where a conversation may be cut, and what a rewrite of the prompt costs and saves."""

@@ -1,0 +1,1 @@
+"""Policies reproduced from other systems, loaded by name."""

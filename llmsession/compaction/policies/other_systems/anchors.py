@@ -1,0 +1,238 @@
+"""Policies whose summary is an annotation of a place: what stands before the place is told by it,
+what stands behind is itself, and taking the annotation away shows everything again.
+
+Here the annotation is the view's segment. Rewinds and forks clamp the view, so a branch that does
+not reach the place has no summary of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidConfig
+from llmsession.turns.messages import Message
+
+from ..counting import sizes_in_budget
+from ..limits import check_whole, portion
+from ..prefixes import (
+    SUMMARY_TOKENS,
+    beside_tokens,
+    cut_at_least,
+    cut_at_most,
+    latest_cut,
+    request_starts,
+    summary_plan,
+)
+
+__all__ = [
+    "AppendOnlyProjection",
+    "AutoCompactThreshold",
+    "CheckpointOnFirstKept",
+    "auto_compact_threshold",
+    "compaction_buffer",
+    "keep_recent_messages",
+    "preflight_threshold",
+    "tail_start",
+]
+
+
+class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
+    """Open WebUI: past ``threshold_tokens`` (or the limit) the newest ``retain_percent`` of the
+    messages are kept, from a user's turn on, and a summary hangs on the first of them.
+
+    The percentage is taken between 10 and 50; up to three messages are left alone. Where the
+    context would still be past the threshold, the place moves on by whole turns until it is not,
+    or only the last turn is left, which is all that is kept where somebody asks for it. The
+    summary stands first, not in the system text. Not copied: retention by count alone, which
+    compacted again with every turn; places within a turn; failed summaries that stood there as
+    cut lines.
+    """
+
+    name: ClassVar[str] = "checkpoint_on_first_kept"
+
+    threshold_tokens: int = 80_000
+    retain_percent: int = 20
+    least_messages: int = 4
+    summary_tokens: int = 1_000
+
+    def _threshold(self, limit_tokens: int) -> int:
+        return min(self.threshold_tokens, limit_tokens) if limit_tokens > 0 else 0
+
+    def __post_init__(self) -> None:
+        for name in ("threshold_tokens", "least_messages", "summary_tokens"):
+            check_whole(name, getattr(self, name), 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is the threshold exceeded?"""
+        threshold = self._threshold(limit_tokens)
+        return threshold > 0 and used_tokens > threshold
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """The summary and its place; None without a user's turn to begin at."""
+        path = len(messages) - view.start
+        if path < self.least_messages:
+            return None
+        percent = max(10, min(self.retain_percent, 50))
+        keep = max(2, path * percent // 100)
+        latest = latest_cut(view, messages, budget)
+        starts = [at for at in request_starts(messages, view.start + 1) if at <= latest]
+        # Who asks for it keeps the last turn only.
+        last = len(messages) if budget.trigger == "asked" else len(messages) - keep
+        early = [at for at in starts if at <= last]
+        upto = early[-1] if early else 0
+        sizes = sizes_in_budget(view, messages, budget)
+        beside = beside_tokens(sizes, view, budget) + self.summary_tokens
+        threshold = self._threshold(budget.limit_tokens)
+        for at in starts:
+            if upto and at > upto and beside + sum(sizes[upto:]) > threshold:
+                upto = at
+        return summary_plan(
+            self.name,
+            view,
+            messages,
+            budget,
+            upto=upto,
+            most_tokens=self.summary_tokens,
+        )
+
+
+def compaction_buffer(left_tokens: int, max_tokens: int) -> int:
+    """Continue's room for the compaction itself, where *left_tokens* are left beside a reply."""
+    return min(max(max_tokens, -(-left_tokens * 20 // 100)), 15_000)
+
+
+def auto_compact_threshold(window_tokens: int, max_tokens: int | None = None) -> int:
+    """From how many tokens Continue's command line compacts: the window, less the reply (35 % of
+    the window, at most 64,000, where nobody says), less a buffer.
+
+    Raises InvalidConfig where nothing is left.
+    """
+    reply = max_tokens or min(-(-window_tokens * 35 // 100), 64_000)
+    threshold = window_tokens - reply - compaction_buffer(window_tokens - reply, reply)
+    if threshold <= 0:
+        raise InvalidConfig(
+            f"a window of {window_tokens:,} tokens leaves nothing beside a reply of {reply:,}"
+        )
+    return threshold
+
+
+class AutoCompactThreshold(msgspec.Struct, frozen=True, kw_only=True):
+    """Continue's command line: from the threshold on everything becomes one summary, but the
+    user's newest message and what has just arrived.
+
+    The limit is the window less a reply of ``max_tokens``; where that is not given, the reply
+    that leaves such a limit. It is never due where no threshold is left. A newest message that
+    stands before the last one is said once more behind the summary, word for word (an injected
+    item); one with images or documents ends it. Not copied: the newest messages were
+    dropped from the source of the summary, and the user's own went with the rest.
+    """
+
+    name: ClassVar[str] = "auto_compact_threshold"
+
+    max_tokens: int | None = None
+    summary_tokens: int = SUMMARY_TOKENS
+
+    def __post_init__(self) -> None:
+        check_whole("summary_tokens", self.summary_tokens, 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is the threshold reached?"""
+        # A reply of 35 % leaves 65 %.
+        reply = self.max_tokens or min(-(-limit_tokens * 35 // 65), 64_000)
+        threshold = limit_tokens - compaction_buffer(limit_tokens, reply)
+        return threshold > 0 and used_tokens >= threshold
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """One summary of all that may go."""
+        return summary_plan(
+            self.name,
+            view,
+            messages,
+            budget,
+            upto=latest_cut(view, messages, budget, pins=True),
+            most_tokens=self.summary_tokens,
+            pins=True,
+        )
+
+
+OMISSION_NOTE = "[Earlier conversation was omitted to fit the model's context window.]"
+
+
+def preflight_threshold(
+    window_tokens: int, ratio: float = 0.80, reserve_tokens: int | None = None
+) -> int:
+    """From how many tokens Jan compacts: a share between 10 % and 99 % of the window, or what a
+    fixed reserve leaves of it."""
+    if reserve_tokens is not None:
+        return window_tokens - reserve_tokens
+    return portion(window_tokens, max(0.10, min(ratio, 0.99)))
+
+
+def tail_start(messages: Sequence[Message], at: int) -> int:
+    """Where a tail begins that was to begin at *at*: behind results there, or, with nothing
+    behind them, with the calls that they answer."""
+    start = max(0, min(at, len(messages)))
+    forward = cut_at_least(messages, start)
+    return forward if forward < len(messages) else cut_at_most(messages, start)
+
+
+def keep_recent_messages(messages: Sequence[Message], keep: int = 8, start: int = 0) -> int | None:
+    """Up to which position the messages from *start* on are dropped, so that about *keep* remain;
+    None where that is less than two: nothing worth it."""
+    if len(messages) - start <= keep:
+        return None
+    cut = tail_start(messages, len(messages) - max(0, keep))
+    return cut if cut - start >= 2 else None
+
+
+class AppendOnlyProjection(msgspec.Struct, frozen=True, kw_only=True):
+    """Jan's agent: an append-only record and a pure projection of it; above ``ratio`` of the limit
+    all but the newest ``keep_messages`` are covered by a summary, ``keep_asked`` where somebody
+    asks for it.
+
+    Its events are our log and view: a compaction is a segment, a prompt or reminder an injected
+    item, and the projection's prefix stays the same bytes until the next one. A newest message of
+    the user's that is covered is said once more behind the summary, word for word (an injected
+    item); one with images or documents is not covered. With ``notes_omission`` a summary that
+    fails leaves a note in place of what it was to stand for: nothing of it is told then.
+    """
+
+    name: ClassVar[str] = "append_only_projection"
+
+    ratio: float = 0.80
+    reserve_tokens: int | None = None
+    keep_messages: int = 8
+    keep_asked: int = 2
+    summary_tokens: int = SUMMARY_TOKENS
+    notes_omission: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("keep_messages", self.keep_messages, 0)
+        check_whole("keep_asked", self.keep_asked, 0)
+        check_whole("summary_tokens", self.summary_tokens, 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is the threshold reached?"""
+        threshold = preflight_threshold(limit_tokens, self.ratio, self.reserve_tokens)
+        return limit_tokens > 0 and used_tokens >= threshold
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """A summary of all but the newest messages; None for less than two."""
+        keep = self.keep_asked if budget.trigger == "asked" else self.keep_messages
+        cut = keep_recent_messages(messages, keep, view.start)
+        latest = latest_cut(view, messages, budget, pins=True)
+        return summary_plan(
+            self.name,
+            view,
+            messages,
+            budget,
+            upto=0 if cut is None else min(cut, latest),
+            most_tokens=self.summary_tokens,
+            fallback=OMISSION_NOTE if self.notes_omission else "",
+            pins=True,
+        )

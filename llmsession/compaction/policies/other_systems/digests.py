@@ -1,0 +1,332 @@
+"""Policies that put one summary in place of what is old, and keep what is recent word for word.
+
+They differ in when, and in what recent is: turns, a share of the tokens, four messages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from llmsession.compaction.planning.boundaries import has_own_words, newest_that_fit, turns_from
+from llmsession.compaction.view.plan import Budget, Plan, planned
+from llmsession.compaction.view.view import View
+from llmsession.turns.messages import Message
+
+from ..counting import rest_tokens, sizes_in_budget
+from ..limits import check_fraction, check_whole, portion, reached
+from ..prefixes import (
+    SUMMARY_TOKENS,
+    beside_tokens,
+    cut_at_least,
+    cut_at_most,
+    latest_cut,
+    request_starts,
+    summary_plan,
+)
+from ..spans import Span, left_out
+
+__all__ = [
+    "LlmSummary",
+    "RecencyTurnSummary",
+    "SummaryKeepLast4",
+    "UnionPreserveCompress",
+    "compress_threshold",
+    "is_triggered",
+    "kept_tokens",
+    "metadata_stub",
+    "tool_failures",
+]
+
+
+class LlmSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """LLMSession of agent-air, its LLM compactor: above ``threshold`` of the limit all but the
+    newest ``keep_recent_turns`` turns become one summary, which stands first.
+
+    Turns are counted by their number. Not copied: the result of a compaction came into effect
+    with the request after the next one only. Raises InvalidConfig, naming what cannot be.
+    """
+
+    name: ClassVar[str] = "llm_summary"
+    shares: ClassVar[tuple[str, ...]] = ("threshold", "keep_recent_turns")
+    """The settings of a ``CompactionConfig`` that it takes."""
+
+    threshold: float = 0.75
+    keep_recent_turns: int = 5
+    summary_tokens: int = SUMMARY_TOKENS
+
+    def __post_init__(self) -> None:
+        check_fraction("threshold", self.threshold)
+        check_whole("keep_recent_turns", self.keep_recent_turns, 1)
+        check_whole("summary_tokens", self.summary_tokens, 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is strictly more than the threshold of the limit used? Never without a limit."""
+        return limit_tokens > 0 and used_tokens > portion(limit_tokens, self.threshold)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """A summary of all older turns; None if there are none, or none that is new."""
+        first = turns_from(messages, self.keep_recent_turns)
+        return summary_plan(
+            self.name,
+            view,
+            messages,
+            budget,
+            upto=cut_at_most(messages, min(first, latest_cut(view, messages, budget))),
+            most_tokens=self.summary_tokens,
+        )
+
+
+FAILURES_TITLE = "## Tool Failures"
+_MOST_FAILURES, _FAILURE_CHARS = 8, 240
+
+_CHECKPOINT = (
+    "Write it under these headings, in this order, and leave out one that has nothing to say:"
+    " Goal; Constraints & Preferences; Progress, with what is done and what is in progress; Key"
+    " Decisions; Next Steps; Critical Context. Tool failures are listed behind your summary: do"
+    " not list them."
+)
+
+
+def is_triggered(trigger: str, value: float | None, used_tokens: int, limit_tokens: int) -> bool:
+    """LibreChat's triggers: ``pruned`` (what is allowed, a reserve of 5 % less, is exceeded),
+    ``token_ratio`` (at least *value* of the limit is used), ``remaining_tokens`` (at most *value*
+    are left), ``messages_to_refine`` (as ``pruned``; how many there are is for the plan to see).
+    An unknown trigger, and one without the value that it needs, never is.
+    """
+    if limit_tokens <= 0:
+        return False
+    if trigger == "pruned" or (trigger == "messages_to_refine" and value is not None):
+        return used_tokens > limit_tokens * 95 // 100
+    if value is None:
+        return False
+    if trigger == "token_ratio":
+        return reached(used_tokens, limit_tokens, value)
+    return trigger == "remaining_tokens" and limit_tokens - used_tokens <= int(value)
+
+
+def metadata_stub(messages: Sequence[Message]) -> str:
+    """What can be said of *messages* without a summariser: how many, whose, which tools."""
+    kinds = Counter(
+        "ai" if m.is_assistant else "human" if has_own_words(m) else "tool" for m in messages
+    )
+    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in ("human", "ai", "tool") if kinds[kind])
+    stub = f"[Metadata summary: {len(messages)} messages ({counted})]"
+    tools = list(dict.fromkeys(call.name for m in messages for call in m.tool_calls))
+    return f"{stub}\n[Tools used: {', '.join(tools)}]" if tools else stub
+
+
+def tool_failures(messages: Sequence[Message]) -> str:
+    """The newest failures of tools under their title, one for each call, at most 8 of 240
+    characters; "" if there are none."""
+    tools = {call.id: call.name for message in messages for call in message.tool_calls}
+    found: dict[str, str] = {}
+    for message in messages:
+        for result in message.tool_results:
+            if result.is_error and result.tool_use_id not in found:
+                why = " ".join(result.text.split())
+                name = tools.get(result.tool_use_id, "tool")
+                found[result.tool_use_id] = f"- {name}: {why}"[:_FAILURE_CHARS].rstrip()
+    newest = list(found.values())[-_MOST_FAILURES:]
+    return "\n".join([FAILURES_TITLE, *newest]) if newest else ""
+
+
+class RecencyTurnSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """LibreChat agents: the newest ``keep_turns`` turns stay, what is older is folded into a
+    checkpoint with the failures of tools listed behind it.
+
+    ``trigger`` and ``trigger_value``: see ``is_triggered``. With ``most_recent_tokens`` whole
+    turns are recent as long as they come to at most that; the latest always is, also with
+    ``keep_turns`` 0. Where no summary comes, one line says how many messages there were. Not
+    copied: an empty summary was taken for progress and asked for until the recursion limit.
+    """
+
+    name: ClassVar[str] = "recency_turn_summary"
+
+    trigger: str = "pruned"
+    trigger_value: float | None = None
+    keep_turns: int = 2
+    most_recent_tokens: int | None = None
+    summary_tokens: int = SUMMARY_TOKENS
+
+    def __post_init__(self) -> None:
+        check_whole("keep_turns", self.keep_turns, 0)
+        check_whole("summary_tokens", self.summary_tokens, 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Does the trigger say so?"""
+        return is_triggered(self.trigger, self.trigger_value, used_tokens, limit_tokens)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """A summary of all turns before the recent ones; the coverage is its end, the position
+        of the first message that is kept."""
+        upto = self._first_kept(view, messages, budget)
+        pruned = upto - view.start
+        least = self.trigger_value or 0
+        if self.trigger == "messages_to_refine" and 0 < pruned < least:
+            return None
+        return summary_plan(
+            self.name,
+            view,
+            messages,
+            budget,
+            upto=upto,
+            most_tokens=self.summary_tokens,
+            instructions=_CHECKPOINT,
+            appendix=tool_failures(messages[:upto]),
+            fallback=metadata_stub(messages[:upto]),
+        )
+
+    def _first_kept(self, view: View, messages: Sequence[Message], budget: Budget) -> int:
+        latest = latest_cut(view, messages, budget)
+        starts = request_starts(messages)[-max(1, self.keep_turns) :]
+        if not starts:
+            return 0
+        most, sizes = self.most_recent_tokens, sizes_in_budget(view, messages, budget)
+        fitting = [at for at in starts if most is None or sum(sizes[at:]) <= most]
+        return cut_at_most(messages, min(latest, (fitting or starts[-1:])[0]))
+
+
+def compress_threshold(window_tokens: int, ratio: float = 0.75) -> int:
+    """Above so many tokens LobeChat compresses."""
+    return portion(window_tokens, ratio)
+
+
+def kept_tokens(
+    window_tokens: int, ratio: float = 0.75, keep_ratio: float = 0.2, keep_cap: int = 32_000
+) -> int:
+    """So many tokens of the newest messages LobeChat keeps, at most."""
+    return min(portion(compress_threshold(window_tokens, ratio), keep_ratio), keep_cap)
+
+
+class UnionPreserveCompress(msgspec.Struct, frozen=True, kw_only=True):
+    """LobeChat: the user's newest message and the longest suffix of ``keep_ratio`` of the
+    threshold are kept, all else becomes one group with one summary.
+
+    A newest message that stands before the suffix is said once more behind the summary, word for
+    word (an injected item); one with images or documents is not, and ends the group. Without a
+    known window it is taken for 128,000. Not copied: earlier summaries were joined to the next
+    one each time, and an empty one replaced what was there.
+    """
+
+    name: ClassVar[str] = "union_preserve_compress"
+
+    ratio: float = 0.75
+    keep_ratio: float = 0.2
+    keep_cap: int = 32_000
+    default_window_tokens: int = 128_000
+    summary_tokens: int = SUMMARY_TOKENS
+
+    def __post_init__(self) -> None:
+        check_fraction("ratio", self.ratio)
+        check_fraction("keep_ratio", self.keep_ratio)
+        for name in ("keep_cap", "default_window_tokens", "summary_tokens"):
+            check_whole(name, getattr(self, name), 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is strictly more than the threshold used?"""
+        return used_tokens > compress_threshold(self._window(limit_tokens), self.ratio)
+
+    def _window(self, limit_tokens: int) -> int:
+        return limit_tokens if limit_tokens > 0 else self.default_window_tokens
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """A summary of the group; at least the first message always is one."""
+        sizes = sizes_in_budget(view, messages, budget)
+        window = self._window(budget.limit_tokens)
+        keep = kept_tokens(window, self.ratio, self.keep_ratio, self.keep_cap)
+        suffix = cut_at_least(messages, max(1, newest_that_fit(sizes, keep)))
+        latest = latest_cut(view, messages, budget, pins=True)
+        return summary_plan(
+            self.name,
+            view,
+            messages,
+            budget,
+            upto=min(suffix, latest),
+            most_tokens=self.summary_tokens,
+            pins=True,
+        )
+
+
+class SummaryKeepLast4(msgspec.Struct, frozen=True, kw_only=True):
+    """CodeBuddy's provider path: past the limit all but the last ``keep_messages`` become a
+    summary, and where that is not enough the oldest pairs behind it are left out.
+
+    With fewer than ``least_messages`` there is no summary, only the oldest pairs go. Not copied:
+    the fresh summary was the first thing that was evicted, a summary that did not come stood
+    there as the word "undefined", and two user messages could follow one another.
+    """
+
+    name: ClassVar[str] = "summary_keep_last_4"
+
+    least_messages: int = 6
+    keep_messages: int = 4
+    summary_tokens: int = SUMMARY_TOKENS
+
+    def __post_init__(self) -> None:
+        for name in ("least_messages", "keep_messages", "summary_tokens"):
+            check_whole(name, getattr(self, name), 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is more used than there is?"""
+        return limit_tokens > 0 and used_tokens > limit_tokens
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """A summary and what is left out behind it, or only that; None if nothing can go."""
+        latest = latest_cut(view, messages, budget)
+        shown = [at for at in range(len(messages)) if view.shows(at)]
+        count = len(shown) + (view.segment is not None)
+        if not latest or budget.used_tokens <= budget.limit_tokens:
+            return None
+        if count >= self.least_messages and len(shown) > self.keep_messages:
+            cut = cut_at_most(messages, min(latest, shown[-self.keep_messages]))
+            plan = self._with_summary(view, messages, budget, cut)
+            if plan is not None:
+                return plan
+        return self._without_summary(view, messages, budget)
+
+    def _with_summary(
+        self, view: View, messages: Sequence[Message], budget: Budget, cut: int
+    ) -> Plan | None:
+        sizes = sizes_in_budget(view, messages, budget)
+        room = budget.limit_tokens - beside_tokens(sizes, view, budget) - self.summary_tokens
+        return summary_plan(
+            self.name,
+            view,
+            messages,
+            budget,
+            upto=cut,
+            most_tokens=self.summary_tokens,
+            omitted=_oldest_pairs(messages, sizes, cut, room, budget),
+        )
+
+    def _without_summary(
+        self, view: View, messages: Sequence[Message], budget: Budget
+    ) -> Plan | None:
+        sizes = sizes_in_budget(view, messages, budget)
+        room = budget.limit_tokens - rest_tokens(sizes, budget)
+        spans = _oldest_pairs(messages, sizes, view.start, room, budget)
+        if not any(sum(sizes[first:end]) for first, end in spans):
+            return None
+        did = "the oldest messages are left out"
+        return planned(self.name, view, messages, budget, did, omitted=spans)
+
+
+def _oldest_pairs(
+    messages: Sequence[Message], sizes: Sequence[int], start: int, room: int, budget: Budget
+) -> tuple[Span, ...]:
+    """The oldest pairs from *start* on that *room* has no place for. What is left begins with a
+    word of the user's; the newest one stays."""
+    end = start
+    while end < len(messages) and sum(sizes[end:]) > room:
+        end = min(end + 2, len(messages))
+    if end == start:
+        return ()
+    spans = left_out(messages, end, shown_from=start)
+    profile = budget.profile
+    if profile.thinking_opens_tool_loop and not profile.binds_thinking:
+        return tuple(each for each in spans if each[1] <= budget.committed)
+    return spans

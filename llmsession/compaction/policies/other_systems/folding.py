@@ -1,0 +1,272 @@
+"""Two ways to make a context smaller without a model: fold what an agent did, and project onto
+a budget.
+
+Source: the Cline SDK, its ``basic`` compaction and its budget projection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from llmsession.compaction.planning.boundaries import (
+    has_own_words,
+    must_wait,
+    newest_request,
+    safe_cuts,
+)
+from llmsession.compaction.summaries.cap import other_blocks
+from llmsession.compaction.summaries.file_calls import command_of, file_call
+from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.view import View
+from llmsession.turns.blocks import TextBlock, ToolResultBlock
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Injected
+
+from ..drafts import Draft, calls_before, cut_ranges, live_tail, never_left_out
+from ..limits import reached
+
+__all__ = [
+    "BasicFold",
+    "BudgetProjection",
+    "fold_notice",
+    "fold_target",
+    "fold_trigger",
+    "middle_cut",
+]
+
+TRIGGER_SHARE = 0.90
+ENOUGH_PAIRS = 5
+_MOST_TRIES = 8
+COMMAND_CHARS, LATEST_TEXTS = 100, 3
+_NOTICE = "<SYSTEM_NOTICE>\nEarlier context was compacted."
+_NOTICE_HEAD = f"{_NOTICE} Summary of your actions after the request above:"
+_NOTICE_END = "</SYSTEM_NOTICE>"
+
+
+def fold_trigger(max_input_tokens: int) -> int:
+    """From how many tokens on a request is compacted: 90 % of what the model takes."""
+    return max_input_tokens * 9 // 10
+
+
+def fold_target(max_input_tokens: int, pairs: int, max_output_tokens: int) -> int:
+    """Down to how many tokens: half of what the model takes, once there are five questions with
+    answers and it answers with less than it takes, else 70 % of the trigger."""
+    trigger = fold_trigger(max_input_tokens)
+    if pairs >= ENOUGH_PAIRS and max_output_tokens < max_input_tokens:
+        return max(0, min(max_input_tokens // 2, trigger - 1))
+    return max(0, min(trigger * 7 // 10, trigger - 1))
+
+
+def _target(messages: Sequence[Message], budget: Budget) -> int:
+    asked = sum(map(has_own_words, messages))
+    pairs = min(asked, sum(message.is_assistant for message in messages))
+    return fold_target(budget.limit_tokens, pairs, budget.profile.max_output_tokens)
+
+
+def fold_notice(messages: Sequence[Message]) -> str:
+    """What an agent did in *messages*, which are left out: the files it read, with the lines, and
+    those it changed, its commands, at most 100 characters of each, and its last three texts,
+    word for word, where they are at most a quarter of all that is left out."""
+    read: dict[str, None] = {}
+    edited: dict[str, None] = {}
+    ran: dict[str, None] = {}
+    said: list[str] = []
+    for message in messages:
+        for call in message.tool_calls:
+            if (known := file_call(call)) is not None:
+                lines = f":{known.lines}" if known.lines else ""
+                place = f"{known.path}{lines}"
+                (read if known.kind == "read" else edited)[place] = None
+            elif (command := command_of(call)) is not None:
+                ran[command[:COMMAND_CHARS]] = None
+        if message.is_assistant and message.text.strip():
+            said.append(message.text.strip())
+    latest = said[-LATEST_TEXTS:]
+    if sum(map(len, latest)) * 4 > sum(len(message.body) for message in messages):
+        latest = []
+    sections = [
+        ("Files read:", read),
+        ("Files edited:", edited),
+        ("Commands ran:", ran),
+        ("Your recent responses:", latest),
+    ]
+    told = "\n\n".join("\n".join([title, *items]) for title, items in sections if items)
+    return f"{_NOTICE_HEAD}\n{told}{_NOTICE_END}"
+
+
+class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
+    """``basic_fold``: what a person said stays; what the agent did in between becomes a list of
+    files and commands behind it.
+
+    Of the newest turn the newest messages stay as far as they fit, of older turns the last
+    answer, the newest first. What was kept once is not folded again unless room is short anew.
+    Injects a notice for each gap; marker ``<SYSTEM_NOTICE>``. Not copied: a notice that repeats
+    the answers it stands for; taking attachments out of older messages, and tool calls out of an
+    answer: one with calls is folded whole.
+    """
+
+    name: ClassVar[str] = "basic_fold"
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is at least 90 % of the limit used?"""
+        return reached(used_tokens, limit_tokens, TRIGGER_SHARE)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """The folds that bring the request down to the target; None if it is there, or if there
+        is nothing to fold."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        draft = Draft(view, messages, budget)
+        target = _target(messages, budget)
+        if draft.used <= target or newest_request(messages) is None:
+            return None
+        room, before, tries = target, -1, 0
+        while True:
+            tried = draft.fork()
+            gaps = self._gaps(tried, room)
+            tried.omit(gaps)
+            self._tell(tried)
+            count = sum(end - first for first, end in gaps)
+            if tried.used <= target or (room <= 0 and count == before):
+                break
+            # The notices need room, too, and how much is only known when they are written.
+            tries += 1
+            room = room - (tried.used - target) if tries < _MOST_TRIES else 0
+            before = count
+        if tried.used >= draft.used:
+            return None
+        return tried.plan(self.name, f"{count} messages folded", folded_messages=count)
+
+    def _gaps(self, draft: Draft, room: int) -> list[tuple[int, int]]:
+        """What to fold so that the request has about *room* tokens."""
+        messages, sizes = draft.messages, draft.sizes
+        kept = {at for at in range(draft.start, len(messages)) if has_own_words(messages[at])}
+        kept |= {each for at in kept for each in range(calls_before(messages, at), at)}
+        kept |= never_left_out(messages)
+        # What comes first opens a turn, and a context begins with that.
+        kept.add(next(at for at, size in enumerate(sizes) if size or at in kept))
+        room -= draft.used - sum(sizes) + sum(sizes[at] for at in kept)
+        newest = newest_request(messages) or 0
+        suffix = tail = live_tail(messages)
+        while suffix - 1 > newest:
+            cost = 0 if suffix - 1 in kept else sizes[suffix - 1]
+            if cost > room:
+                break
+            suffix -= 1
+            room -= cost
+        while suffix < tail and not messages[suffix].is_assistant:
+            suffix += 1
+        kept.update(range(suffix, len(messages)))
+        for at in range(newest - 1, draft.start - 1, -1):
+            message = messages[at]
+            last = message.is_assistant and messages[at + 1].turn != message.turn
+            if last and not message.tool_calls and message.text.strip() and sizes[at] <= room:
+                kept.add(at)
+                room -= sizes[at]
+        return list(cut_ranges(draft, draft.start, len(messages), kept))
+
+    def _tell(self, draft: Draft) -> None:
+        """A notice behind each gap that this draft made or made longer."""
+        before = {each.at: each for each in draft.view.injected if each.text.startswith(_NOTICE)}
+        notices: list[Injected] = []
+        for first, end in draft.shown.omitted:
+            if (first, end) in draft.view.omitted:
+                notices += [before[end]] if end in before else []
+            elif end > draft.start:
+                notices.append(Injected(end, fold_notice(draft.messages[first:end])))
+        draft.inject(notices, instead_of=_NOTICE)
+
+
+def middle_cut(text: str, most_chars: int) -> str:
+    """Head and tail of *text*, halves of *most_chars* characters, and what is between counted."""
+    if len(text) <= most_chars:
+        return text
+    half = most_chars // 2
+    cut = len(text) - 2 * half
+    return f"{text[:half]}\n\n...[truncated {cut} chars]...\n\n{text[len(text) - half :]}"
+
+
+class BudgetProjection(msgspec.Struct, frozen=True, kw_only=True):
+    """``budget_projection``: thinking goes, then long texts are cut in the middle, the newest
+    first, each to its equal share of the target, then calls go with their results, and what else
+    was said, the oldest first.
+
+    The first and the newest message of a person stay as they are, and so does what the model has
+    not answered yet. Where all that is not enough the figures say ``unachievable``, and the plan
+    is as far as it got. Markers: ``...[truncated N chars]...``. Not copied: taking single unsafe
+    blocks out, which there are none of: a result without its call is repaired on arrival.
+    """
+
+    name: ClassVar[str] = "budget_projection"
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is at least 90 % of the limit used?"""
+        return reached(used_tokens, limit_tokens, TRIGGER_SHARE)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What brings the request down to the target; None if it is there, or nothing may go."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        draft = Draft(view, messages, budget)
+        target = _target(messages, budget)
+        if draft.used <= target:
+            return None
+        before = draft.used
+        if not budget.profile.thinking_opens_tool_loop and view.thinking_from < len(messages):
+            draft.drop_thinking()
+            draft.drops_thinking = draft.used < before
+        thinking = before - draft.used
+        asked = [at for at, message in enumerate(messages) if has_own_words(message)]
+        kept = never_left_out(messages) | set(asked[:1])
+        texts = _shrink(draft, kept, target)
+        gone = _leave_out(draft, kept, target)
+        parts = [
+            f"{thinking:,} tokens of thinking left out" if thinking else "",
+            f"{texts} texts cut" if texts else "",
+            f"{gone} messages left out" if gone else "",
+            "the target cannot be reached" if draft.used > target else "",
+        ]
+        return draft.plan(
+            self.name,
+            ", ".join(filter(None, parts)),
+            thinking_tokens=thinking,
+            texts_cut=texts,
+            messages_left_out=gone,
+            unachievable=int(draft.used > target),
+        )
+
+
+def _shrink(draft: Draft, kept: frozenset[int], target: int) -> int:
+    shown = [at for at in range(draft.start, len(draft.messages)) if draft.shows(at)]
+    share = int(target // max(1, len(shown)) * draft.budget.profile.chars_per_token)
+    share = max(share * 1_000 // max(1, draft.budget.scale_permille), 200)
+    cut = 0
+    for at in reversed(shown):
+        if draft.used <= target:
+            break
+        for number, block in enumerate(draft.messages[at].content if at not in kept else ()):
+            if isinstance(block, TextBlock):
+                cut += draft.shorten(at, number, middle_cut(draft.text(at, number), share))
+            elif isinstance(block, ToolResultBlock) and not other_blocks(block.content):
+                cut += draft.freeze(at, block, middle_cut(draft.result(at, block), share))
+    return cut
+
+
+def _leave_out(draft: Draft, kept: frozenset[int], target: int) -> int:
+    """Leave out calls with their results, and other messages, the oldest first."""
+    messages, gone = draft.messages, 0
+    opens = draft.budget.profile.thinking_opens_tool_loop
+    at = draft.start
+    while at < len(messages) and draft.used > target:
+        # Recorded results may stand one by one, and so may the parts of a reply.
+        end = next(safe_cuts(messages, at + 1, len(messages)), len(messages))
+        # As in ``cut_ranges``: what follows must not join the results before.
+        joins = opens and at > 0 and draft.shows(at - 1) and messages[at - 1].tool_results
+        if draft.shows(at) and not joins and kept.isdisjoint(range(at, end)):
+            draft.omit([(at, end)])
+            gone += end - at
+        at = end
+    return gone

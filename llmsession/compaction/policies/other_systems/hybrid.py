@@ -1,0 +1,181 @@
+"""``hybrid_60_80_90`` and its rival: first leave out, then summarise, then warn.
+
+Source: a research note of ChainReview's, which never shipped it. Its two versions contradict each
+other; the second one is the rival preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from llmsession.compaction.planning.boundaries import has_own_words, must_wait, turns_from
+from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidConfig
+from llmsession.turns.messages import Message
+
+from ..drafts import Draft, summary_cut
+from ..limits import check_fraction, check_whole, portion, reached
+from ..prefixes import request_starts
+from ..spans import spans_between
+
+__all__ = [
+    "MAX_OUT_TOKENS",
+    "Action",
+    "Hybrid7060",
+    "Hybrid608090",
+    "hybrid_action",
+    "hybrid_budget",
+]
+
+MAX_OUT_TOKENS = 16_000
+RESERVE_TOKENS = 40_000
+SUMMARY_TOKENS = 2_000
+_DUE_SHARE = 0.20
+
+Action: TypeAlias = Literal["none", "truncate", "condense"]
+
+
+def hybrid_budget(
+    window_tokens: int, system_tokens: int, query_tokens: int, max_out_tokens: int = MAX_OUT_TOKENS
+) -> int | None:
+    """What the history may take of a window; None if nothing is left for it."""
+    room = max(window_tokens - RESERVE_TOKENS, window_tokens * 8 // 10)
+    left = room - system_tokens - query_tokens - max_out_tokens
+    return left if left > 0 else None
+
+
+def hybrid_action(
+    history_tokens: int,
+    budget_tokens: int,
+    shares: tuple[float, float, float] = (0.60, 0.80, 0.90),
+) -> tuple[Action, bool]:
+    """What to do with a history of so many tokens, and whether to warn."""
+    truncates, condenses, warns = (
+        reached(history_tokens, budget_tokens, share) for share in shares
+    )
+    return "condense" if condenses else "truncate" if truncates else "none", warns
+
+
+def _budget_of(draft: Draft) -> tuple[int, int] | None:
+    """What the history may take, and what it takes; None if there is no room at all.
+
+    The question is the newest message, if somebody asks. Never more than the session allows.
+    """
+    messages, budget = draft.messages, draft.budget
+    asked = bool(messages) and has_own_words(messages[-1]) and draft.shows(len(messages) - 1)
+    query = draft.sizes[-1] if asked else 0
+    room = hybrid_budget(budget.profile.window_tokens, draft.rest, query)
+    allowed = budget.limit_tokens - draft.rest - query
+    if room is None or allowed <= 0:
+        return None
+    return min(room, allowed), draft.used - draft.rest - query
+
+
+class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
+    """``hybrid_60_80_90``: from 60 % on the oldest 30 % of the messages are left out, from 80 %
+    on all but the newest five turns become a summary, from 90 % on a new session is suggested.
+
+    The shares are of its own budget for the history, ``hybrid_budget``. They are taken of what is
+    shown; what is cut is counted over all messages, so that nothing is cut twice without new
+    ones. Measured again after a summary, what is at 60 % still is cut, too; and over the budget
+    the oldest messages go until it holds. A summary that fails changes nothing.
+
+    Raises InvalidConfig, naming what cannot be.
+    """
+
+    name: ClassVar[str] = "hybrid_60_80_90"
+
+    truncate_at: float = 0.60
+    condense_at: float = 0.80
+    warn_at: float = 0.90
+    keep_share: float = 0.70
+    keep_turns: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("truncate_at", "condense_at", "warn_at", "keep_share"):
+            check_fraction(name, getattr(self, name))
+        check_whole("keep_turns", self.keep_turns, 1)
+        if not self.truncate_at <= self.condense_at <= self.warn_at:
+            raise InvalidConfig("truncate_at, condense_at and warn_at must grow in this order")
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is at least a fifth of the limit used? The rest depends on its own budget."""
+        return reached(used_tokens, limit_tokens, _DUE_SHARE)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to do at this share of the budget; None below 60 %, and without any room."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        draft = Draft(view, messages, budget)
+        known = _budget_of(draft)
+        if known is None:
+            return None
+        room, history = known
+        shares = (self.truncate_at, self.condense_at, self.warn_at)
+        action, warns = hybrid_action(history, room, shares)
+        if action == "none":
+            return None
+        if action == "condense" and not draft.condense(self._turns_cut(draft), SUMMARY_TOKENS):
+            action = "truncate"
+        left = draft.used - (budget.used_tokens - history)
+        if reached(left, room, self.truncate_at):
+            draft.omit(spans_between(draft.start, self._share_cut(messages), ()))
+        most = budget.used_tokens - history + room
+        if draft.used > most:
+            draft.keep_newest(most)
+        told = "; a new session is suggested" if warns else ""
+        return draft.plan(
+            self.name, f"{action} at {history:,} of {room:,} tokens{told}",
+            suggest_new_session=int(warns),
+        )  # fmt: skip
+
+    def _turns_cut(self, draft: Draft) -> int:
+        return summary_cut(draft, turns_from(draft.messages, self.keep_turns))
+
+    def _share_cut(self, messages: Sequence[Message]) -> int:
+        """Where the newest 70 % begin, or the request that they belong to."""
+        at = portion(len(messages), 1 - self.keep_share)
+        return max((start for start in request_starts(messages) if start <= at), default=0)
+
+
+class Hybrid7060(msgspec.Struct, frozen=True, kw_only=True):
+    """``hybrid_70_60``, the rival preset: from 70 % on a summary stands for the oldest 60 % of
+    the messages, the newest 40 % are as they were.
+
+    The budget is that of ``hybrid_60_80_90``, and what is still over it is left out, too. A
+    summary that fails changes nothing. Raises InvalidConfig, naming what cannot be.
+    """
+
+    name: ClassVar[str] = "hybrid_70_60"
+
+    condense_at: float = 0.70
+    fold_share: float = 0.60
+
+    def __post_init__(self) -> None:
+        check_fraction("condense_at", self.condense_at)
+        check_fraction("fold_share", self.fold_share)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is at least a fifth of the limit used? The rest depends on its own budget."""
+        return reached(used_tokens, limit_tokens, _DUE_SHARE)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """The fold; None below 70 %, and without any room."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        draft = Draft(view, messages, budget)
+        known = _budget_of(draft)
+        if known is None or not reached(known[1], known[0], self.condense_at):
+            return None
+        room, history = known
+        oldest = portion(len(messages), self.fold_share)
+        folds = draft.condense(summary_cut(draft, oldest), SUMMARY_TOKENS)
+        most = budget.used_tokens - history + room
+        if draft.used > most:
+            draft.keep_newest(most)
+        action = "condense" if folds else "truncate"
+        return draft.plan(self.name, f"{action} at {history:,} of {room:,} tokens")

@@ -1,0 +1,289 @@
+"""Policies that shorten old tool results where they stand, and leave nothing out.
+
+Source: LibreChat's agents. There the originals are kept aside for the summariser, up to two
+million characters; here the history has them, and ``recall`` gives them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import msgspec
+
+from llmsession.compaction.planning.boundaries import must_wait
+from llmsession.compaction.summaries.cap import other_blocks
+from llmsession.compaction.summaries.extractive import compact_text
+from llmsession.compaction.summaries.shorten import shorten_input
+from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidConfig
+from llmsession.turns.blocks import TextBlock, ToolResultBlock
+from llmsession.turns.messages import Message
+
+from ..drafts import Draft
+from ..limits import check_fraction, check_whole, portion, reached
+
+__all__ = [
+    "CLEARED",
+    "MaskConsumed",
+    "PositionClear",
+    "PressureFading",
+    "fading_chars",
+    "fading_tokens",
+    "head_and_tail",
+    "masked_chars",
+]
+
+CLEARED = "[Old tool result content cleared]"
+CHARS_PER_TOKEN = 4
+HEAD_PERCENT = 70
+SNAP_CHARS = 200
+"""A cut moves to the end of a line that is at most so far away."""
+BANDS = ((800, 1_000), (850, 500), (900, 200), (990, 50))
+"""From so many thousandths of the limit on, so many thousandths of the budget are left."""
+LEAST_BAND_TOKENS = 1_024
+RESULT_PERCENT, MOST_RESULT_CHARS, LEAST_RESULT_CHARS = 30, 400_000, 200
+INPUT_PERCENT, MOST_INPUT_CHARS = 15, 200_000
+
+
+class _Result(NamedTuple):
+    at: int
+    block: ToolResultBlock
+
+
+def head_and_tail(text: str, head_chars: int, tail_chars: int, limit_chars: int) -> str:
+    """About *head_chars* of the beginning and *tail_chars* of the end of *text*, at line ends
+    where there are any near, and between them how long it was."""
+    head = text.rfind("\n", max(0, head_chars - SNAP_CHARS), head_chars) + 1 or head_chars
+    start = max(head, len(text) - tail_chars)
+    line = text.find("\n", start, start + min(SNAP_CHARS, tail_chars))
+    tail = text[start if line < 0 else line + 1 :]
+    marker = f"\n\n… [truncated: {len(text)} chars exceeded {limit_chars} limit] …\n\n"
+    return f"{text[:head]}{marker}{tail}"
+
+
+def _within(text: str, most_chars: int) -> str:
+    """*text* as a head of 70 % and a tail, with the marker at most about *most_chars*."""
+    room = max(0, most_chars - 60)
+    head = room * HEAD_PERCENT // 100
+    return head_and_tail(text, head, room - head, most_chars)
+
+
+def masked_chars(number: int, count: int, budget_tokens: int, least_chars: int = 300) -> int:
+    """The characters left to result *number*, from 0, of *count* that are masked: its share of
+    *budget_tokens*, weighted 0.2 for the oldest to 1.0 for the newest."""
+    chars = max(0, budget_tokens) * CHARS_PER_TOKEN
+    if count <= 1:
+        return max(least_chars, chars)
+    # (0.2 + 0.8 p) / (0.6 n), with p = number / (count - 1).
+    weight = 2 * (count - 1) + 8 * number
+    return max(least_chars, chars * weight // (6 * count * (count - 1)))
+
+
+def fading_tokens(budget_tokens: int, used_tokens: int, limit_tokens: int) -> int:
+    """What of *budget_tokens* results are measured by at this pressure: all of it at 80 %, half
+    at 85 %, a fifth at 90 %, a twentieth at 99 %; at least 1,024."""
+    share = 1_000
+    for pressure, left in BANDS:
+        if used_tokens * 1_000 >= limit_tokens * pressure:
+            share = left
+    return max(LEAST_BAND_TOKENS, budget_tokens * share // 1_000)
+
+
+def fading_chars(number: int, count: int, tokens: int) -> int:
+    """The characters left to result *number*, from 0, of *count*, measured by *tokens*: 30 % of
+    them for the newest, a fifth of that for the oldest."""
+    # In tenths of a percent and of a weight, so that only the end is rounded.
+    most = min(tokens * CHARS_PER_TOKEN * RESULT_PERCENT, MOST_RESULT_CHARS * 100)
+    last = max(1, count - 1)
+    weight = 2 * last + 8 * (number if count > 1 else 1)
+    return max(LEAST_RESULT_CHARS, most * weight // (1_000 * last))
+
+
+def _effective(budget: Budget, reserve: float) -> int:
+    """What the messages may take: the limit less a reserve, the system text and the tools."""
+    limit = budget.limit_tokens
+    return max(0, limit - portion(limit, reserve) - budget.frame_tokens)
+
+
+def _results(draft: Draft, end: int) -> list[_Result]:
+    return [
+        _Result(at, result)
+        for at in range(draft.start, end)
+        if draft.shows(at)
+        for result in draft.messages[at].tool_results
+    ]
+
+
+def _read_until(messages: Sequence[Message]) -> int:
+    """Where what the model has read and acted on ends: its newest message with words."""
+    for at in range(len(messages) - 1, -1, -1):
+        message = messages[at]
+        if message.is_assistant and any(
+            isinstance(block, TextBlock) and block.text.strip() for block in message.content
+        ):
+            return at
+    return 0
+
+
+class MaskConsumed(msgspec.Struct, frozen=True, kw_only=True):
+    """``mask_consumed``: of results that the model has read, and written something after, only
+    head and tail are shown; the older, the less. Where there is a summary, that is shown.
+
+    A result that nothing was written after is never touched. Markers: ``[truncated: N chars
+    exceeded M limit]``. Not copied: masking the same result again to another length, which
+    rewrites the prompt's prefix each time. It frees what it can.
+
+    Raises InvalidConfig, naming what cannot be.
+    """
+
+    name: ClassVar[str] = "mask_consumed"
+
+    threshold: float = 0.80
+    reserve: float = 0.05
+    least_chars: int = 300
+
+    def __post_init__(self) -> None:
+        check_fraction("threshold", self.threshold)
+        check_fraction("reserve", self.reserve)
+        check_whole("least_chars", self.least_chars, 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is at least the threshold of the limit used?"""
+        return reached(used_tokens, limit_tokens, self.threshold)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to shorten now; None if all that is read is short."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        draft = Draft(view, messages, budget)
+        consumed = _results(draft, _read_until(messages))
+        tokens = _effective(budget, self.reserve)
+        masked = 0
+        for number, (at, result) in enumerate(consumed):
+            most = masked_chars(number, len(consumed), tokens, self.least_chars)
+            text = draft.result(at, result)
+            if len(text) <= most or other_blocks(result.content):
+                continue
+            summary = budget.summaries.get(result.tool_use_id, "").strip()
+            if summary:
+                shown = compact_text(summary, call_id=result.tool_use_id, chars=len(text))
+                masked += draft.freeze(at, result, shown)
+            else:
+                masked += draft.freeze(at, result, _within(text, most))
+        return draft.plan(self.name, f"{masked} results that were read are shortened")
+
+
+class PressureFading(msgspec.Struct, frozen=True, kw_only=True):
+    """``pressure_fading``: the fuller the context, the shorter each tool result, the oldest most;
+    also long inputs of calls.
+
+    Every result counts, the newest too, which keeps the most. Markers: ``[truncated: N chars
+    exceeded M limit]``. Not copied: fading a result a second time when the pressure rises; what
+    it shows is fixed when it fades, so that the prompt's prefix stays. It frees what it can.
+
+    Raises InvalidConfig for a reserve that cannot be.
+    """
+
+    name: ClassVar[str] = "pressure_fading"
+
+    reserve: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_fraction("reserve", self.reserve)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is at least 80 % of the limit used?"""
+        return limit_tokens > 0 and used_tokens * 1_000 >= limit_tokens * BANDS[0][0]
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What fades now; None if all of it is short enough for this pressure."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        draft = Draft(view, messages, budget)
+        effective = _effective(budget, self.reserve)
+        tokens = fading_tokens(effective, budget.used_tokens, budget.limit_tokens)
+        found = _results(draft, len(messages))
+        faded = 0
+        for number, (at, result) in enumerate(found):
+            most = fading_chars(number, len(found), tokens)
+            text = draft.result(at, result)
+            if len(text) > most and not other_blocks(result.content):
+                faded += draft.freeze(at, result, _within(text, most))
+        most = min(tokens * CHARS_PER_TOKEN * INPUT_PERCENT // 100, MOST_INPUT_CHARS)
+        inputs = _shorten_inputs(draft, most)
+        return draft.plan(self.name, f"{faded} results and {inputs} inputs faded")
+
+
+def _shorten_inputs(draft: Draft, most_chars: int) -> int:
+    shortened = 0
+    for at, message in enumerate(draft.messages):
+        for call in message.tool_calls if draft.shows(at) else ():
+            if len(msgspec.json.encode(call.input)) > most_chars:
+                shown = shorten_input(call.input, string_chars=max(100, most_chars // 4))
+                if shown is not None:
+                    shortened += draft.shorten_input(at, call, shown)
+    return shortened
+
+
+class PositionClear(msgspec.Struct, frozen=True, kw_only=True):
+    """``position_clear``: long results in the older 70 % of the conversation keep head and tail,
+    those in its older half are cleared; the newest three turns stay as they are.
+
+    Age is a message's distance from the end. Markers: ``[Old tool result content cleared]`` and
+    ``[truncated: N chars exceeded M limit]``. Off by default where it comes from, and there it
+    runs at any pressure; here from the threshold on. It frees what it can.
+
+    Raises InvalidConfig, naming what cannot be.
+    """
+
+    name: ClassVar[str] = "position_clear"
+
+    threshold: float = 0.80
+    keep_turns: int = 3
+    long_chars: int = 50_000
+    trim_age: float = 0.30
+    clear_age: float = 0.50
+    kept_chars: int = 1_500
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "trim_age", "clear_age"):
+            check_fraction(name, getattr(self, name))
+        if self.clear_age < self.trim_age:
+            raise InvalidConfig(
+                f"clear_age {self.clear_age} must not be below trim_age {self.trim_age}"
+            )
+        check_whole("keep_turns", self.keep_turns, 1)
+        check_whole("long_chars", self.long_chars, 1)
+        check_whole("kept_chars", self.kept_chars, 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is at least the threshold of the limit used?"""
+        return reached(used_tokens, limit_tokens, self.threshold)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to trim and clear now; None if nothing long is old."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        draft = Draft(view, messages, budget)
+        count, trimmed, cleared = len(messages), 0, 0
+        for at, result in _results(draft, self._old_until(messages)):
+            text = draft.result(at, result)
+            age = count - at
+            if len(text) < self.long_chars or age < portion(count, self.trim_age):
+                continue
+            if age >= portion(count, self.clear_age):
+                cleared += draft.freeze(at, result, CLEARED)
+            elif not other_blocks(result.content):
+                kept = self.kept_chars
+                shown = head_and_tail(text, kept, kept, 2 * kept)
+                trimmed += draft.freeze(at, result, shown)
+        reason = f"{cleared} old results cleared, {trimmed} trimmed"
+        return draft.plan(self.name, reason, cleared=cleared, trimmed=trimmed)
+
+    def _old_until(self, messages: Sequence[Message]) -> int:
+        """Where the newest turns that an assistant spoke in begin."""
+        spoken = dict.fromkeys(each.turn for each in reversed(messages) if each.is_assistant)
+        kept = set(list(spoken)[: self.keep_turns])
+        return next((at for at, each in enumerate(messages) if each.turn in kept), 0)

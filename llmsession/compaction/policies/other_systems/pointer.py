@@ -1,0 +1,182 @@
+"""``pointer_summary``: a pointer to the last message that the summary speaks for, and its text.
+
+Nothing but those two is ever written; here the pointer is the end of the view's segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from llmsession.compaction.planning.boundaries import must_wait, newest_that_fit
+from llmsession.compaction.summaries.cap import cap_content
+from llmsession.compaction.summaries.chunks import chunked
+from llmsession.compaction.summaries.rendering import Passage, passage_tokens, render
+from llmsession.compaction.summaries.shorten import shorten_text
+from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.view import View
+from llmsession.turns.blocks import TextBlock, ToolResultBlock
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile
+
+from ..counting import sizes_in_budget
+from ..drafts import Draft
+from ..limits import check_fraction, check_whole, portion
+from ..prefixes import beside_tokens, cut_at_least, latest_cut, summary_plan
+
+__all__ = ["Chunking", "PointerSummary", "available_tokens", "chunked_summarise", "threshold_of"]
+
+UNKNOWN_THRESHOLD_TOKENS = 50_000
+MOST_REPLY_TOKENS = 64_000
+PART_SUMMARY_TOKENS = 2_000
+EMERGENCY_NOTE = "[Emergency compression: {count} messages archived due to size]"
+
+_RULES_SURVIVE = (
+    "End with a part 'Constraints and Established Rules': whatever the user laid down for the rest"
+    " of the conversation stays in it, word for word, through every later summary."
+)
+
+
+def available_tokens(window_tokens: int, max_tokens: int | None = None) -> int:
+    """The window less what is kept for the reply: *max_tokens*, or 35 % of the window and at most
+    64,000."""
+    reserve = max_tokens or min(MOST_REPLY_TOKENS, -(-window_tokens * 35 // 100))
+    return window_tokens - reserve
+
+
+def threshold_of(available: int, override_tokens: int | None = None) -> int:
+    """From how many tokens a summary is made: *override_tokens*, else 80 % of what is
+    *available*, else, where that is not known, 50,000."""
+    if override_tokens is not None and override_tokens > 0:
+        return override_tokens
+    return available * 8 // 10 if available > 0 else UNKNOWN_THRESHOLD_TOKENS
+
+
+class Chunking(msgspec.Struct, frozen=True):
+    """How a source is summarised: each run of ``runs`` in at most ``part_tokens``, and the parts'
+    summaries together in at most ``merged_tokens``. One run needs no merging."""
+
+    runs: tuple[tuple[Passage, ...], ...]
+    part_tokens: int
+    merged_tokens: int
+
+
+def chunked_summarise(
+    messages: Sequence[Message], *, limit_tokens: int, threshold_tokens: int, profile: Profile
+) -> Chunking:
+    """The plan of NeuroLink for a source that is longer than a summariser takes: over 80 % of
+    its *limit_tokens*, chunks of at most 50 % of it, each summarised in at most 2,000 tokens, and
+    their summaries merged into at most 20 % of *threshold_tokens*.
+
+    The chunks are never empty and hold all that *messages* say, in order; what is longer than a
+    chunk by itself is cut to head and tail. Not copied: a first chunk that was empty. A session's
+    own summaries are made the same way (``session.model_summary``).
+    """
+    merged = threshold_tokens * 2 // 10
+    passages = render(messages)
+    if sum(passage_tokens(each, profile) for each in passages) <= limit_tokens * 8 // 10:
+        return Chunking((passages,) if passages else (), merged, merged)
+    runs = chunked(passages, limit_tokens // 2, profile)
+    return Chunking(runs, min(PART_SUMMARY_TOKENS, merged), merged)
+
+
+class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """NeuroLink: from the threshold on, all but the newest ``recent`` of it are folded into the
+    summary, of at most ``cap`` of it, and no message is longer than ``message_cap`` of it.
+
+    Less is kept, half as much each time and ``most_iterations`` times at most, until the context
+    is within ``safe`` of the threshold; the user's newest message stays whatever it costs. The
+    limit is what the window leaves beside a reply. Where the request has to fit now and no summary
+    comes, its emergency note stands there. Not copied: with everything within ``recent``, all was
+    summarised and no message remained; its hard cap at 90 % of the threshold lies below where it
+    begins; a pointer to a message that is not there cannot be: views are clamped.
+    """
+
+    name: ClassVar[str] = "pointer_summary"
+
+    threshold_tokens: int | None = None
+    """In place of 80 % of the limit: of the session, or of the environment."""
+    recent: float = 0.30
+    cap: float = 0.20
+    safe: float = 0.70
+    most_iterations: int = 10
+    message_cap: float = 0.80
+    """What a message may be of the threshold; a longer one is cut to head and tail."""
+
+    def __post_init__(self) -> None:
+        for name in ("recent", "cap", "safe", "message_cap"):
+            check_fraction(name, getattr(self, name))
+        check_whole("most_iterations", self.most_iterations, 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is the threshold reached?"""
+        return used_tokens >= threshold_of(limit_tokens, self.threshold_tokens)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """The pointer moved on; None if it cannot be. It never goes back, and never past the
+        user's newest message."""
+        threshold = threshold_of(budget.limit_tokens, self.threshold_tokens)
+        sizes = sizes_in_budget(view, messages, budget)
+        latest = latest_cut(view, messages, budget)
+        cap, safe = portion(threshold, self.cap), portion(threshold, self.safe)
+        beside = beside_tokens(sizes, view, budget) + cap
+        keep, upto, iterations = portion(threshold, self.recent), 0, 0
+        while iterations < self.most_iterations and upto < latest:
+            iterations += 1
+            upto = min(cut_at_least(messages, newest_that_fit(sizes, keep)), latest)
+            keep //= 2
+            if beside + sum(sizes[upto:]) <= safe:
+                break
+        forced = budget.trigger in ("window", "overflow")
+        plan = summary_plan(
+            self.name,
+            view,
+            messages,
+            budget,
+            upto=upto,
+            most_tokens=cap,
+            instructions=_RULES_SURVIVE,
+            fallback=EMERGENCY_NOTE.format(count=upto) if forced else "",
+            figures={"iterations": iterations},
+        )
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        first = view.start if plan is None else upto
+        cut = self._cut(view, messages, budget, portion(threshold, self.message_cap), first)
+        return cut if plan is None else _both(plan, cut)
+
+    def _cut(
+        self, view: View, messages: Sequence[Message], budget: Budget, most: int, first: int
+    ) -> Plan | None:
+        """Head and tail of the messages from *first* on that have more than *most* tokens."""
+        draft = Draft(view, messages, budget)
+        for at in range(first, len(messages)):
+            size = draft.sizes[at]
+            if size <= most:
+                continue
+            for number, block in enumerate(messages[at].content):
+                if isinstance(block, TextBlock):
+                    told = draft.text(at, number)
+                    draft.shorten(at, number, shorten_text(told, len(told) * most // size))
+                elif isinstance(block, ToolResultBlock):
+                    chars = len(draft.result(at, block)) * most // size
+                    call_id = block.tool_use_id
+                    capped = cap_content(block.content, max_chars=chars, call_id=call_id)
+                    if capped is not None:
+                        draft.freeze(at, block, capped)
+        return draft.plan(self.name, f"messages of over {most:,} tokens are cut")
+
+
+def _both(plan: Plan, cut: Plan | None) -> Plan:
+    if cut is None:
+        return plan
+    return msgspec.structs.replace(
+        plan,
+        frontier=max(plan.frontier, cut.frontier),
+        frozen=cut.frozen,
+        texts=cut.texts,
+        results_summarised=cut.results_summarised,
+        tokens_after=plan.tokens_after - (cut.tokens_before - cut.tokens_after),
+    )

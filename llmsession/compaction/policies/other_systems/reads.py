@@ -1,0 +1,288 @@
+"""Policies for files that were read more than once: only the newest copy is worth its place.
+
+A file is known by the call that read it, never by prose. A copy is what stands for the whole
+file and is shown uncut: the result of a read of all of it; what the result of a write says under
+``<final_file_content path="...">``; the content that a call writes; and what a user's message
+says under ``<file_content path="...">``. A failed call is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, NamedTuple
+
+import msgspec
+
+from llmsession.compaction.planning.boundaries import must_wait, newest_request
+from llmsession.compaction.summaries.cap import other_blocks
+from llmsession.compaction.summaries.file_calls import FileCall, file_call, normal_path
+from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.view import View, text_key
+from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
+from llmsession.turns.messages import Message
+
+from ..drafts import Draft
+from ..limits import check_fraction, check_whole, portion, reached
+
+__all__ = [
+    "DUPLICATE_NOTICE",
+    "OUTDATED_NOTICE",
+    "FileReadDedupe",
+    "Removal",
+    "StaleReadBatching",
+    "drop_duplicate_reads",
+    "removals",
+    "saved_enough",
+    "undone",
+]
+
+DUPLICATE_NOTICE = (
+    "[[NOTE] This file read has been removed to save space in the context window. Refer to the"
+    " latest file read for the most up to date version of this file.]"
+)
+OUTDATED_NOTICE = "[outdated - see the latest file content]"
+BATCH_BYTES = 65_536
+_MOST_BYTES_A_TOKEN = 16
+_OPENS = {
+    tag: re.compile(f'<{tag} path="([^"]{{1,1000}})">')
+    for tag in ("final_file_content", "file_content")
+}
+
+
+class _Copy(NamedTuple):
+    """The content of a file at one place. ``span`` is the part of the text that it is."""
+
+    at: int
+    path: str
+    result: ToolResultBlock | None = None
+    block: int = -1
+    span: tuple[int, int] | None = None
+
+
+def _calls(draft: Draft) -> dict[str, tuple[FileCall, ToolUseBlock]]:
+    calls = [call for message in draft.messages for call in message.tool_calls]
+    return {call.id: (known, call) for call in calls if (known := file_call(call)) is not None}
+
+
+def _copies(draft: Draft) -> Iterator[_Copy]:
+    """The copies of files in the context, in order."""
+    calls = _calls(draft)
+    for at in range(draft.start, len(draft.messages)):
+        if not draft.shows(at):
+            continue
+        message = draft.messages[at]
+        for number, block in enumerate(message.content):
+            if isinstance(block, ToolResultBlock) and block.tool_use_id in calls:
+                yield from _copies_of_result(draft, at, block, *calls[block.tool_use_id])
+            elif (
+                isinstance(block, TextBlock)
+                and message.is_user
+                and text_key(message, number) not in draft.view.texts
+            ):
+                for path, span in _tagged(block.text, "file_content"):
+                    yield _Copy(at, path, block=number, span=span)
+
+
+def _copies_of_result(
+    draft: Draft, at: int, result: ToolResultBlock, known: FileCall, call: ToolUseBlock
+) -> Iterator[_Copy]:
+    if result.is_error or draft.shown.text_for(result.tool_use_id, at) is not None:
+        return
+    if other_blocks(result.content):
+        return
+    if known.kind == "read":
+        if not known.lines:
+            yield _Copy(at, known.path, result)
+        return
+    told = list(_tagged(draft.result(at, result), "final_file_content"))
+    if told:
+        path, span = told[-1]
+        yield _Copy(at, path, result, span=span)
+    elif known.kind == "write" and _has_content(call) and call.id not in draft.shown.inputs:
+        yield _Copy(at, known.path)
+
+
+def _tagged(text: str, tag: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The path and the place of what stands between each *tag* and its end."""
+    at = 0
+    while (opened := _OPENS[tag].search(text, at)) is not None:
+        end = text.find(f"</{tag}>", opened.end())
+        if end < 0:
+            return
+        if path := normal_path(opened[1]):
+            yield path, (opened.end(), end)
+        at = end
+
+
+def _has_content(call: ToolUseBlock) -> bool:
+    given = call.input
+    return isinstance(given, dict) and any(
+        isinstance(given.get(name), str) for name in ("content", "file_text", "contents")
+    )
+
+
+def drop_duplicate_reads(draft: Draft, notice: str = DUPLICATE_NOTICE) -> int:
+    """Show *notice* (``{path}`` in it is the file's) for all copies of a file but the newest;
+    how many characters that saves. The user's newest message stays as it is."""
+    copies = list(_copies(draft))
+    newest = {copy.path: copy for copy in copies}
+    request = newest_request(draft.messages)
+    saved = 0
+    mentions: dict[tuple[int, int], list[_Copy]] = {}
+    for copy in copies:
+        if newest[copy.path] is copy:
+            continue
+        if copy.result is not None:
+            before = draft.result(copy.at, copy.result)
+            first, end = copy.span or (0, len(before))
+            shown = before[:first] + notice.replace("{path}", copy.path) + before[end:]
+            if draft.freeze(copy.at, copy.result, shown):
+                saved += len(before) - len(shown)
+        elif copy.span is not None and copy.at != request:
+            mentions.setdefault((copy.at, copy.block), []).append(copy)
+    for (at, block), found in mentions.items():
+        before = shown = draft.text(at, block)
+        for copy in reversed(found):
+            first, end = copy.span or (0, 0)
+            if end - first > len(notice):
+                shown = shown[:first] + notice.replace("{path}", copy.path) + shown[end:]
+        if draft.shorten(at, block, shown):
+            saved += len(before) - len(shown)
+    return saved
+
+
+def saved_enough(saved_chars: int, whole_chars: int, share: float = 0.30) -> bool:
+    """Is *saved_chars* at least *share* of *whole_chars*, so that nothing else need be cut?"""
+    return saved_chars > 0 and saved_chars >= portion(whole_chars, share)
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """A part that a plan replaced: where it was, when, and how long. ``key`` is the call's id or
+    the ``text_key``; ``at_s`` the time of the newest message then, in seconds since the epoch."""
+
+    at: int
+    block: int
+    key: str
+    at_s: float
+    old_chars: int
+
+
+def removals(plan: Plan, messages: Sequence[Message]) -> tuple[Removal, ...]:
+    """What *plan*, made for *messages*, replaces, in order."""
+    found: list[Removal] = []
+    now_s = messages[-1].created_at if messages else 0.0
+    for at, message in enumerate(messages):
+        for number, block in enumerate(message.content):
+            if isinstance(block, ToolResultBlock) and block.tool_use_id in plan.frozen:
+                found.append(Removal(at, number, block.tool_use_id, now_s, len(block.text)))
+            elif isinstance(block, TextBlock) and text_key(message, number) in plan.texts:
+                key = text_key(message, number)
+                found.append(Removal(at, number, key, now_s, len(block.text)))
+    return tuple(found)
+
+
+def undone(view: View, log: Sequence[Removal], since_s: float) -> View:
+    """*view* with everything shown again that *log* says was replaced at *since_s* or later."""
+    keys = {each.key for each in log if each.at_s >= since_s}
+    frozen = {key: text for key, text in view.frozen.items() if key not in keys}
+    texts = {key: text for key, text in view.texts.items() if key not in keys}
+    if (frozen, texts) == (view.frozen, view.texts):
+        return view
+    return msgspec.structs.replace(view, version=view.version + 1, frozen=frozen, texts=texts)
+
+
+class FileReadDedupe(msgspec.Struct, frozen=True, kw_only=True):
+    """``file_read_dedupe``: of a file that was read several times only the newest copy is shown.
+
+    Markers: ``[[NOTE] This file read has been removed ...]``. A copy that is cut or compacted
+    counts for nothing, so the newest whole one always stays. Not copied: paths found in prose,
+    and counting the result of an edit as a copy when it does not say the file. An earlier message
+    of the user's loses the files in it that were read again, the newest one never.
+
+    ``min_saving`` is the share of characters from which on nothing else need be cut; a policy
+    that cuts asks ``saved_enough``. Raises InvalidConfig for a share that cannot be.
+    """
+
+    name: ClassVar[str] = "file_read_dedupe"
+
+    threshold: float = 0.80
+    min_saving: float = 0.30
+
+    def __post_init__(self) -> None:
+        check_fraction("threshold", self.threshold)
+        check_fraction("min_saving", self.min_saving)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is at least the threshold of the limit used?"""
+        return reached(used_tokens, limit_tokens, self.threshold)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """Which copies to replace; None if there is no file twice."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        draft = Draft(view, messages, budget)
+        saved = drop_duplicate_reads(draft)
+        return draft.plan(
+            self.name, f"older reads of files read again left out: {saved:,} characters",
+            saved_chars=saved,
+        )  # fmt: skip
+
+
+class StaleReadBatching(msgspec.Struct, frozen=True, kw_only=True):
+    """``stale_read_batching``: a read that a later one of the same file, or of the same lines of
+    it, made old is shown as it was until 64 KiB of such are waiting; then all of them go at once.
+
+    So the prompt's prefix breaks seldom. What is gone stays gone; a plan that is not applied has
+    changed nothing. It looks at no limit: once enough is waiting it is worth it. Markers:
+    ``[outdated - see the latest file content]``.
+
+    Raises InvalidConfig for a batch under one byte.
+    """
+
+    name: ClassVar[str] = "stale_read_batching"
+
+    batch_bytes: int = BATCH_BYTES
+
+    def __post_init__(self) -> None:
+        check_whole("batch_bytes", self.batch_bytes, 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Could a batch be waiting? Not in fewer tokens than it has at 16 bytes each."""
+        return used_tokens * _MOST_BYTES_A_TOKEN >= self.batch_bytes
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """All that waits, if it is a batch; else None."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        draft = Draft(view, messages, budget)
+        stale = self._stale(draft)
+        waiting = sum(
+            len(draft.result(at, result).encode()) - len(OUTDATED_NOTICE) for at, result in stale
+        )
+        if waiting < self.batch_bytes:
+            return None
+        count = sum(draft.freeze(at, result, OUTDATED_NOTICE) for at, result in stale)
+        return draft.plan(
+            self.name, f"{count} reads that are outdated go: {waiting:,} bytes",
+            reclaimed_bytes=waiting,
+        )  # fmt: skip
+
+    def _stale(self, draft: Draft) -> list[tuple[int, ToolResultBlock]]:
+        """The reads that a later one, shown whole, made old."""
+        calls = _calls(draft)
+        stale: list[tuple[int, ToolResultBlock]] = []
+        known: set[tuple[str, str]] = set()
+        for at in range(len(draft.messages) - 1, draft.start - 1, -1):
+            for result in reversed(draft.messages[at].tool_results if draft.shows(at) else ()):
+                call = calls.get(result.tool_use_id, (None,))[0]
+                if call is None or call.kind != "read" or result.is_error:
+                    continue
+                if draft.shown.text_for(result.tool_use_id, at) is not None:
+                    continue
+                if (call.path, "") in known or (call.path, call.lines) in known:
+                    if len(draft.result(at, result)) > len(OUTDATED_NOTICE):
+                        stale.append((at, result))
+                elif not other_blocks(result.content):
+                    known.add((call.path, call.lines))
+        return stale[::-1]

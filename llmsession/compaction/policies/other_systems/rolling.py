@@ -1,0 +1,118 @@
+"""``rolling_summary_75``: a suffix that fits, and a running summary of what fell out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from llmsession.compaction.planning.boundaries import newest_that_fit
+from llmsession.compaction.summaries.shorten import shorten_text
+from llmsession.compaction.tokens.messages import text_tokens_for
+from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.summary_wording import without_title
+from llmsession.compaction.view.view import View
+from llmsession.turns.messages import Message
+
+from ..counting import sizes_in_budget
+from ..limits import check_fraction, check_whole, portion
+from ..prefixes import beside_tokens, latest_cut, summary_plan, told_tokens
+from ..spans import begins_turn
+
+__all__ = ["RollingSummary75", "extracted_lines", "history_room"]
+
+_MEMORY = (
+    "It is a running summary: facts, ids, addresses, numbers, decisions and constraints stay in it,"
+    " and so do preferences and open tasks. What external documents say does not belong into it."
+)
+
+
+def history_room(
+    window_tokens: int, system_tokens: int, primer_tokens: int = 0, ratio: float = 0.75
+) -> int:
+    """What is left for messages: a share of the window, less the system text and the fixed
+    answer to it that some systems send."""
+    return portion(window_tokens, ratio) - system_tokens - primer_tokens
+
+
+def extracted_lines(
+    messages: Sequence[Message], earlier: str, most_tokens: int, count: Callable[[str], int]
+) -> str:
+    """MiniSearch's summary by rules: the earlier one and ``ROLE: text`` of each message, the
+    newest that come to at most *most_tokens*. A newest one that is longer by itself is cut to
+    head and tail; there it left nothing."""
+    parts = [earlier] if earlier.strip() else []
+    parts += [f"{each.role.upper()}: {text}" for each in messages if (text := each.text.strip())]
+    kept: list[str] = []
+    for part in reversed(parts):
+        if count("\n\n".join([part, *kept])) > most_tokens:
+            break
+        kept.insert(0, part)
+    if kept or not parts:
+        return "\n\n".join(kept)
+    newest, chars = parts[-1], len(parts[-1])
+    while chars and count(newest) > most_tokens:
+        chars = chars * 9 // 10
+        newest = shorten_text(parts[-1], chars) if chars > 100 else parts[-1][:chars]
+    return newest
+
+
+class RollingSummary75(msgspec.Struct, frozen=True, kw_only=True):
+    """MiniSearch: the newest messages that fit three quarters of ``window_tokens``, beginning
+    with a user's, and a summary of at most ``summary_tokens`` of all before them.
+
+    Its window is a constant; None is the limit. The summary's room is set aside before the suffix
+    is chosen, so both fit. Where none is written, ``extracted_lines`` stand there. Not copied: the
+    user's own message was dropped where nothing fitted, all that fell out was folded in again
+    with every turn, and an empty summary replaced the one before.
+    """
+
+    name: ClassVar[str] = "rolling_summary_75"
+
+    window_tokens: int | None = 4_096
+    ratio: float = 0.75
+    summary_tokens: int = 800
+
+    def _whole(self, limit_tokens: int) -> int:
+        window = limit_tokens if self.window_tokens is None else self.window_tokens
+        whole = history_room(window, 0, ratio=self.ratio)
+        return min(whole, limit_tokens) if limit_tokens > 0 else whole
+
+    def __post_init__(self) -> None:
+        check_fraction("ratio", self.ratio)
+        check_whole("summary_tokens", self.summary_tokens, 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is the share of the window exceeded?"""
+        return used_tokens > self._whole(limit_tokens)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """A summary of what does not fit and was in none before; None if all does, or nothing
+        more can go."""
+        sizes = sizes_in_budget(view, messages, budget)
+        room = self._whole(budget.limit_tokens) - beside_tokens(sizes, view, budget)
+        if sum(sizes) + told_tokens(view, budget) <= room:
+            return None
+        latest = latest_cut(view, messages, budget)
+        upto = newest_that_fit(sizes, room - self.summary_tokens)
+        while upto < latest and not begins_turn(messages[upto]):
+            upto += 1
+        upto = min(upto, latest)
+        profile = budget.profile
+        lines = extracted_lines(
+            messages[view.start : upto],
+            without_title(view.segment.text) if view.segment else "",
+            self.summary_tokens,
+            lambda text: budget.scaled(text_tokens_for(text, profile)),
+        )
+        return summary_plan(
+            self.name,
+            view,
+            messages,
+            budget,
+            upto=upto,
+            most_tokens=self.summary_tokens,
+            instructions=_MEMORY,
+            fallback=lines,
+        )

@@ -1,0 +1,350 @@
+"""Policies made of stages: each goes on from what the one before it left, all in one plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+
+from llmsession.compaction.planning.boundaries import must_wait, newest_request, newest_that_fit
+from llmsession.compaction.summaries.cap import cap_text, other_blocks, result_text
+from llmsession.compaction.summaries.shorten import shorten_text
+from llmsession.compaction.tokens.messages import text_tokens_for
+from llmsession.compaction.view.plan import Budget, Plan, Policy
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidConfig, InvalidRequest
+from llmsession.turns.blocks import TextBlock, ToolResultBlock
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Injected
+
+from ..drafts import Draft, cut_ranges, live_tail, never_left_out, summary_cut
+from ..limits import check_fraction, check_whole, portion, reached
+from ..registry import make_policy
+from .reads import drop_duplicate_reads, saved_enough
+
+__all__ = [
+    "FourStage",
+    "MiddlewarePipeline",
+    "Stage",
+    "shows_pairs",
+    "window_fractions",
+]
+
+RESULT_CLEARED = "[Tool result cleared]"
+READ_BELOW = "[File {path} - refer to latest read below]"
+TRUNCATED = "[Earlier conversation history was truncated to fit within context limits]"
+KEPT_FIRST, FEW_MESSAGES = 2, 4
+SUMMARY_TOKENS = 2_000
+LEAST_CUT_CHARS = 200
+_CUT_ROUNDS = 8
+
+
+def window_fractions(over_tokens: int, current_tokens: int) -> tuple[int, ...]:
+    """The hundredths of the messages to leave out, one after the other until it is enough: what
+    is over and 15 more, from 10 to 90, then by ten up to 95."""
+    first = -(-over_tokens * 100 // max(1, current_tokens)) + 15
+    at = min(90, max(10, first))
+    tries = [at]
+    while len(tries) < 6 and at < 95:
+        at = min(95, at + 10)
+        tries.append(at)
+    return tuple(tries)
+
+
+class FourStage(msgspec.Struct, frozen=True, kw_only=True):
+    """``four_stage``: clear old tool results, then drop files that were read again, then
+    summarise, then leave out; each only while the request is over the target.
+
+    (1) All results before the newest 40,000 tokens of them, if that saves 500; not those of
+    ``protected_tools``, nor what the model has not read. (2) If it saves 30 % of the characters.
+    (3) Of more than four messages all but what fits 30 % of the target. (4) All but the first two
+    messages and a tail. What is over then is cut, the longest first, down to 200 characters each.
+    ``target`` is the share of the limit to come down to: all of it where this comes from, so that
+    a plan before the limit is reached finds nothing to do. The figures name the stages used.
+
+    Markers: ``[Tool result cleared]``, ``[File X - refer to latest read below]``; injects
+    ``[Earlier conversation history was truncated to fit within context limits]``. Not copied:
+    files found in prose, and pairs repaired after the cut instead of cutting between them.
+    Raises InvalidConfig, naming what cannot be.
+    """
+
+    name: ClassVar[str] = "four_stage"
+
+    threshold: float = 0.80
+    target: float = 1.0
+    protected_tokens: int = 40_000
+    least_saved_tokens: int = 500
+    protected_tools: tuple[str, ...] = ("skill",)
+    min_saving: float = 0.30
+    recent_share: float = 0.30
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "min_saving", "recent_share"):
+            check_fraction(name, getattr(self, name))
+        if self.target != 1:
+            check_fraction("target", self.target)
+        check_whole("protected_tokens", self.protected_tokens, 0)
+        check_whole("least_saved_tokens", self.least_saved_tokens, 0)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is at least the threshold of the limit used?"""
+        return reached(used_tokens, limit_tokens, self.threshold)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """The stages that are needed; None if none is, or none finds anything."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        draft = Draft(view, messages, budget)
+        target = portion(budget.limit_tokens, self.target)
+        figures: dict[str, int] = {}
+        if draft.used > target:
+            figures["results_cleared"] = self._clear(draft)
+        if draft.used > target:
+            tried = draft.fork()
+            figures["characters_deduplicated"] = saved = drop_duplicate_reads(tried, READ_BELOW)
+            if saved_enough(saved, _shown_chars(draft), self.min_saving):
+                draft = tried
+            else:
+                figures["characters_deduplicated"] = 0
+        if draft.used > target:
+            figures["messages_summarised"] = self._summarise(draft, target)
+        if draft.used > target:
+            figures["messages_left_out"] = _leave_out(draft, target)
+        if draft.used > target:
+            figures["texts_cut"] = _cut_longest(draft, target)
+        used = [name.replace("_", " ") for name, count in figures.items() if count]
+        return draft.plan(self.name, f"stages used: {', '.join(used)}", **figures)
+
+    def _clear(self, draft: Draft) -> int:
+        tools = {call.id: call.name for each in draft.messages for call in each.tool_calls}
+        budget, room = draft.budget, self.protected_tokens
+        old: list[tuple[int, ToolResultBlock]] = []
+        saved = -1
+        unread = live_tail(draft.messages)
+        for at in range(len(draft.messages) - 1, draft.start - 1, -1):
+            for result in reversed(draft.messages[at].tool_results if draft.shows(at) else ()):
+                text = draft.result(at, result)
+                tokens = budget.scaled(text_tokens_for(text, budget.profile))
+                room -= tokens
+                is_protected = tools.get(result.tool_use_id) in self.protected_tools
+                if room >= 0 or at > unread or is_protected or not draft.is_open(result):
+                    continue
+                old.append((at, result))
+                saved += tokens
+        if saved < self.least_saved_tokens:
+            return 0
+        return sum(draft.freeze(at, result, RESULT_CLEARED) for at, result in old)
+
+    def _summarise(self, draft: Draft, target: int) -> int:
+        """Want a summary for all but the recent messages; for how many."""
+        shown = sum(draft.shows(at) for at in range(len(draft.messages)))
+        if shown + bool(draft.start) <= FEW_MESSAGES:
+            return 0
+        recent = newest_that_fit(draft.sizes, portion(target, self.recent_share))
+        upto = summary_cut(draft, recent)
+        count = sum(draft.shows(at) for at in range(draft.start, upto))
+        return count if draft.condense(upto, SUMMARY_TOKENS) else 0
+
+
+def _shown_chars(draft: Draft) -> int:
+    chars = 0
+    for at, message in enumerate(draft.messages):
+        for number, block in enumerate(message.content if draft.shows(at) else ()):
+            if isinstance(block, TextBlock):
+                chars += len(draft.text(at, number))
+            elif isinstance(block, ToolResultBlock):
+                chars += len(draft.result(at, block))
+    return chars
+
+
+def _leave_out(draft: Draft, target: int) -> int:
+    """Keep the first two messages and a tail, as much of it as fits; how many are left out."""
+    messages = draft.messages
+    shown = [at for at in range(draft.start, len(messages)) if draft.shows(at)]
+    first = KEPT_FIRST - bool(draft.start)
+    if len(shown) <= FEW_MESSAGES:
+        return 0
+    kept = never_left_out(messages)
+    tail = live_tail(messages)
+    marker = draft.text_tokens(TRUNCATED)
+    found: tuple[tuple[int, int], ...] = ()
+    over = draft.used - target
+    for percent in (*window_fractions(over, draft.used), 100):
+        count = (len(shown) - first) * percent // 100 // 2 * 2
+        end = min(tail, [*shown, len(messages)][min(first + count, len(shown))])
+        found = cut_ranges(draft, shown[first], end, kept)
+        if found and draft.without(found) + marker <= target:
+            break
+    if not found or draft.used - draft.without(found) <= marker:
+        return 0
+    draft.omit(found)
+    draft.inject([Injected(found[-1][1], TRUNCATED)], instead_of=TRUNCATED)
+    return sum(end - start for start, end in found)
+
+
+class _Part(NamedTuple):
+    chars: int
+    at: int
+    block: int
+
+
+def _cut_longest(draft: Draft, target: int) -> int:
+    """Cut results and texts, the longest first, until the request fits; how many were cut. What
+    the user said last stays as it is."""
+    cut: set[tuple[int, int]] = set()
+    request = newest_request(draft.messages)
+    for _ in range(_CUT_ROUNDS):
+        over = draft.used - target
+        if over <= 0:
+            break
+        keep = max(50, 950 - over * 1_000 // max(1, draft.used))
+        changed = False
+        for part in _parts(draft, request):
+            if draft.used <= target:
+                break
+            if _cut(draft, part, max(LEAST_CUT_CHARS, part.chars * keep // 1_000)):
+                cut.add((part.at, part.block))
+                changed = True
+        if not changed:
+            break
+    return len(cut)
+
+
+def _parts(draft: Draft, request: int | None) -> list[_Part]:
+    parts: list[_Part] = []
+    for at in range(draft.start, len(draft.messages)):
+        for number, block in enumerate(draft.messages[at].content if draft.shows(at) else ()):
+            if isinstance(block, ToolResultBlock):
+                chars = len(draft.result(at, block))
+            elif isinstance(block, TextBlock) and at != request:
+                chars = len(draft.text(at, number))
+            else:
+                continue
+            if chars > LEAST_CUT_CHARS:
+                parts.append(_Part(chars, at, number))
+    return sorted(parts, key=lambda part: (-part.chars, part.at, part.block))
+
+
+def _cut(draft: Draft, part: _Part, most_chars: int) -> bool:
+    block = draft.messages[part.at].content[part.block]
+    if isinstance(block, ToolResultBlock):
+        text = result_text(block.content)
+        if other_blocks(block.content):
+            return False
+        shown = cap_text(text, max_chars=most_chars, call_id=block.tool_use_id)
+        return shown is not None and draft.freeze(part.at, block, shown)
+    if isinstance(block, TextBlock):
+        return draft.shorten(part.at, part.block, shorten_text(block.text, most_chars))
+    return False
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered policy as a part of a pipeline. What a required one raises is raised; where
+    another one fails, it is as if it were not there, and the plan's reason names it."""
+
+    policy: str
+    options: dict[str, Any] = {}
+    required: bool = False
+
+
+INJECTING = ("memory_injection", "context_providers", "focus_chain")
+"""They come first: what is injected has to be counted by what compacts."""
+
+
+class MiddlewarePipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """``middleware_pipeline``: policies, one after the other, in the order given.
+
+    Each is asked if it is due by what the ones before it left; where a plan was asked for, all
+    are. What each shows is looked at: calls and results together, a person's word first; one that
+    breaks that has failed. A stage that wants a summary is the last one that runs, because what
+    comes after has to see it. Exempt from G7: a stage may inject, as ``memory_injection`` does
+    in the default order; and from G3: what one stage leaves may be more work for an earlier one.
+
+    Raises InvalidConfig: no stages, an unknown policy or option, a stage that injects behind one
+    that compacts. ``plan`` raises what a required stage does, and InvalidRequest where such a one
+    breaks pairs.
+    """
+
+    name: ClassVar[str] = "middleware_pipeline"
+    exempt: ClassVar[frozenset[str]] = frozenset({"G3", "G7"})
+
+    stages: tuple[Stage, ...] = (
+        Stage(policy="memory_injection"),
+        Stage(policy="file_read_dedupe"),
+        Stage(policy="mask_consumed"),
+        Stage(policy="basic_fold", required=True),
+    )
+
+    def __post_init__(self) -> None:
+        if not self.stages:
+            raise InvalidConfig("a pipeline needs stages")
+        compacts = ""
+        for stage in self.stages:
+            make_policy(stage.policy, stage.options)
+            if stage.policy not in INJECTING:
+                compacts = stage.policy
+            elif compacts:
+                raise InvalidConfig(f"stage {stage.policy!r} has to stand before {compacts!r}")
+
+    def _policies(self) -> list[Policy]:
+        return [make_policy(stage.policy, stage.options) for stage in self.stages]
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is any stage due that compacts?"""
+        return any(
+            policy.due(used_tokens, limit_tokens)
+            for policy in self._policies()
+            if policy.name not in INJECTING
+        )
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What all stages do together; None if that is nothing."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        draft = Draft(view, messages, budget)
+        ran: list[str] = []
+        for stage, policy in zip(self.stages, self._policies(), strict=True):
+            try:
+                plan = _stage_plan(policy, draft)
+            except Exception as error:  # a policy may be anybody's code
+                if stage.required:
+                    raise
+                ran.append(f"{policy.name} failed ({type(error).__name__})")
+                continue
+            if plan is not None:
+                draft.absorb(plan)
+                ran.append(policy.name)
+                if plan.wanted is not None:
+                    break
+        return draft.plan(self.name, f"stages: {', '.join(ran)}")
+
+
+def _stage_plan(policy: Policy, draft: Draft) -> Plan | None:
+    budget = msgspec.structs.replace(draft.budget, used_tokens=draft.used)
+    if budget.trigger == "threshold" and not policy.due(draft.used, budget.limit_tokens):
+        return None
+    plan = policy.plan(draft.shown, draft.messages, budget)
+    if plan is not None:
+        after = draft.shown.applied(plan, len(draft.messages))
+        if not shows_pairs(after, draft.messages):
+            raise InvalidRequest(f"stage {policy.name!r} parts calls from their results")
+    return plan
+
+
+def shows_pairs(view: View, messages: Sequence[Message]) -> bool:
+    """Does *view* show each call with its results, and a person's word first?"""
+    begins = view.segment is not None
+    for at in range(view.start, len(messages)):
+        if not view.shows(at):
+            continue
+        message = messages[at]
+        if not begins:
+            begins = message.is_user or any(each.at == at for each in view.injected)
+            if not begins:
+                return False
+        if message.tool_results and at and not view.shows(at - 1):
+            return False
+        if message.tool_calls and at + 1 < len(messages) and not view.shows(at + 1):
+            return False
+    return True

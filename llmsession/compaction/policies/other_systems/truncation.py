@@ -1,0 +1,399 @@
+"""Truncation in the middle: the first task and the newest steps are shown, what lies between goes.
+
+Cline's classic manager keeps one range that only grows; Roo hides messages under a marker, and
+folds what is older than the newest request into a summary. Neither changes the history: a rewind
+to before it shows everything again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from llmsession.compaction.planning.boundaries import is_safe_cut, must_wait
+from llmsession.compaction.view.plan import Budget, Plan, Wanted, planned
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidConfig
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Injected
+
+from ..counting import kept_before_tokens, sizes_in_budget, sizes_in_quarters
+from ..drafts import Draft
+from ..limits import check_fraction, check_whole, portion
+from ..prefixes import cut_at_most
+from ..spans import Span, pinned, spans_between
+from .reads import drop_duplicate_reads, saved_enough
+
+__all__ = [
+    "AdaptiveWindowTruncate",
+    "Keep",
+    "NondestructiveCondense",
+    "NondestructiveTruncate",
+    "adaptive_limit_tokens",
+    "condense_limit_tokens",
+    "deleted_end",
+    "effective_percent",
+    "hidden_count",
+]
+
+Keep: TypeAlias = Literal["half", "quarter", "lastTwo", "none"]
+"""What is kept of the messages behind the deleted range."""
+
+NOTICE = (
+    "[NOTE] Some previous conversation history has been left out here, to keep the context within"
+    " the model's window. The first task is kept above; what follows is the newest part."
+)
+
+_ALLOWED_TOKENS = {64_000: 37_000, 128_000: 98_000, 200_000: 160_000}
+
+
+def adaptive_limit_tokens(window_tokens: int) -> int:
+    """From how many tokens on Cline truncates: a table for the usual windows, else all but
+    40,000 tokens or four fifths, whichever is more."""
+    default = max(window_tokens - 40_000, window_tokens * 4 // 5)
+    return _ALLOWED_TOKENS.get(window_tokens, default)
+
+
+def deleted_end(count: int, start: int, keep: Keep, assistants: Sequence[int] = ()) -> int:
+    """The last position that goes where those from *start* of *count* messages are still there;
+    under *start* if none goes. With positions of *assistants* it is one of them, or one less.
+
+    An even number goes, so that questions stay with their answers.
+    """
+    rest = count - start
+    removed = {
+        "half": rest // 4 * 2,
+        "quarter": rest * 3 // 4 // 2 * 2,
+        "lastTwo": max(rest - 2, 0),
+        "none": rest,
+    }[keep]
+    end = start + removed - 1
+    return end - 1 if assistants and end >= start and end not in assistants else end
+
+
+class AdaptiveWindowTruncate(msgspec.Struct, frozen=True, kw_only=True):
+    """The first pair stays, and of the rest the newest half, or quarter, from Cline's classic
+    context management. Markers: one notice where the range begins, and that of
+    ``file_read_dedupe``.
+
+    It begins at ``adaptive_limit_tokens`` of the window. First all copies of a file but the newest
+    go; if that is ``min_saving`` of the characters, nothing else does. A quarter is kept where
+    more than twice of what is allowed is used, as after a switch to a much smaller model, or
+    where the provider refused the request; else half. The range only grows. Not copied: a range
+    that begins or ends between a call and its result, and taking out the newest request. Exempt
+    from G3: as the original it takes one step for each request, so a second plan may take a
+    further half.
+
+    Raises InvalidConfig, naming what cannot be.
+    """
+
+    name: ClassVar[str] = "adaptive_window_truncate"
+    exempt: ClassVar[frozenset[str]] = frozenset({"G3"})
+
+    window_tokens: int | None = None
+    """The model's window; None takes the limit for it."""
+    min_saving: float = 0.30
+
+    def __post_init__(self) -> None:
+        if self.window_tokens is not None:
+            check_whole("window_tokens", self.window_tokens, 1)
+        check_fraction("min_saving", self.min_saving)
+
+    def _allowed(self, limit_tokens: int) -> int:
+        return adaptive_limit_tokens(self.window_tokens or limit_tokens)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is as much used as is allowed?"""
+        return limit_tokens > 0 and used_tokens >= self._allowed(limit_tokens)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """Which copies of files to replace and what to leave out; None if there is too little."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        draft = Draft(view, messages, budget)
+        sizes = list(draft.sizes)
+        whole_chars = 4 * sum(sizes_in_quarters(view, messages, budget.profile))
+        saved_chars = drop_duplicate_reads(draft)
+        done = "older reads of files read again left out"
+        if not saved_enough(saved_chars, whole_chars, self.min_saving):
+            crowded = budget.used_tokens > 2 * self._allowed(budget.limit_tokens)
+            keep: Keep = "quarter" if crowded or budget.trigger == "overflow" else "half"
+            self._truncate(draft, keep)
+            done = f"{keep} of the messages behind the first pair kept"
+        first = next((at for at, size in enumerate(sizes) if draft.sizes[at] != size), 0)
+        kept = kept_before_tokens(first, view, messages, budget)
+        plan = draft.plan(self.name, done, saved_chars=saved_chars, kept_before_tokens=kept)
+        return plan if plan is not None and plan.tokens_after < plan.tokens_before else None
+
+    def _truncate(self, draft: Draft, keep: Keep) -> None:
+        messages, view = draft.messages, draft.view
+        first = max(_behind_first_pair(draft), view.start)
+        start = max([first, *(end for _, end in view.omitted)])
+        assistants = [at for at, message in enumerate(messages) if message.is_assistant]
+        end = deleted_end(len(messages), start, keep, assistants) + 1
+        spans = spans_between(first, cut_at_most(messages, end), pinned(messages))
+        if any(view.shows(at) for begin, behind in spans for at in range(begin, behind)):
+            draft.omit(spans)
+            draft.inject([Injected(first, NOTICE)], instead_of=NOTICE)
+
+
+def _behind_first_pair(draft: Draft) -> int:
+    """Where what may go begins: behind the first pair, and the results that belong to it."""
+    messages = draft.messages
+    if draft.budget.profile.thinking_opens_tool_loop and messages[1:2] and messages[1].tool_calls:
+        # Results that a later request is joined to are an open loop again, which would have to
+        # begin with the thinking that a truncation voids. So the first reply is not kept.
+        return 1
+    return next((at for at in range(2, len(messages)) if is_safe_cut(messages, at)), 2)
+
+
+DEFAULT_REPLY_TOKENS = 8_192
+"""What Roo keeps for a reply where nobody says how much."""
+FORCED_FRACTION, FORCED_ROUNDS = 0.25, 3
+"""After a refusal a quarter is hidden, up to three times."""
+_MARKER = "[Sliding window truncation: "
+
+
+def condense_limit_tokens(window_tokens: int, max_tokens: int | None = None) -> int:
+    """Above how many tokens Roo truncates: nine tenths of the window, less the reply's room."""
+    return window_tokens * 9 // 10 - (max_tokens or DEFAULT_REPLY_TOKENS)
+
+
+def effective_percent(everywhere: int, profile: int) -> int:
+    """From which percentage of the window on Roo condenses: the profile's own from 5 to 100,
+    else (-1 says so) what holds *everywhere*."""
+    return profile if 5 <= profile <= 100 else everywhere
+
+
+def hidden_count(visible: int, fraction: float = 0.5) -> int:
+    """How many of *visible* messages go: that fraction of all but the first, made even."""
+    return portion(max(0, visible - 1), fraction) // 2 * 2
+
+
+def _hidden(
+    view: View, messages: Sequence[Message], fraction: float, folded: int = 0
+) -> tuple[Span, ...]:
+    """What to hide behind the first message that is shown. That may be a summary: the one in
+    *view*, or one that will stand for the first *folded* messages."""
+    start = max(view.start, folded)
+    rest = [at for at in range(start, len(messages)) if view.shows(at)]
+    if start == 0:
+        rest = rest[1:]
+    count = hidden_count(len(rest) + 1, fraction)
+    if count == 0:
+        return ()
+    return spans_between(rest[0], cut_at_most(messages, rest[count]), pinned(messages))
+
+
+def _marked(
+    view: View, messages: Sequence[Message], spans: tuple[Span, ...], folded: int = 0
+) -> tuple[Injected, ...]:
+    """What is injected where *view* without *spans* leaves messages out behind the first *folded*:
+    one marker, where they begin."""
+    after = replace(view, omitted=view.omitted + spans)
+    others = tuple(each for each in view.injected if not each.text.startswith(_MARKER))
+    start = max(view.start, folded)
+    hidden = [at for at in range(start, len(messages)) if not after.shows(at)]
+    if not hidden:
+        return others
+    text = f"{_MARKER}{len(hidden)} messages hidden to reduce context]"
+    return (*others, Injected(hidden[0], text))
+
+
+def _truncation(
+    name: str,
+    view: View,
+    messages: Sequence[Message],
+    budget: Budget,
+    *,
+    spans: tuple[Span, ...],
+    what: str,
+) -> Plan | None:
+    """The plan that leaves *spans* out and says so where they begin; None if nothing more is left
+    out, or nothing is freed."""
+    gone = [at for first, end in spans for at in range(first, end) if view.shows(at)]
+    if not gone:
+        return None
+    plan = planned(
+        name,
+        view,
+        messages,
+        budget,
+        f"{len(gone)} messages left out, {what}",
+        omitted=spans,
+        injected=_marked(view, messages, spans),
+        turns_compacted=len({messages[at].turn for at in gone}),
+        figures={
+            "messages_left_out": len(gone),
+            "kept_before_tokens": kept_before_tokens(gone[0], view, messages, budget),
+        },
+    )
+    return plan if plan.tokens_after < plan.tokens_before else None
+
+
+class NondestructiveTruncate(msgspec.Struct, frozen=True, kw_only=True):
+    """Half of what is shown is hidden behind the first message, from Roo's sliding window.
+    Markers: one, which says how many are hidden.
+
+    It begins above ``condense_limit_tokens``. A request that the provider refused hides a quarter,
+    up to three times. Not copied: a marker for each truncation, cutting calls from their results,
+    and hiding the newest request. Exempt from G3: as the original, each plan hides one share.
+
+    Raises InvalidConfig, naming what cannot be.
+    """
+
+    name: ClassVar[str] = "nondestructive_truncate"
+    exempt: ClassVar[frozenset[str]] = frozenset({"G3"})
+
+    window_tokens: int | None = None
+    """The model's window; None takes the limit for it."""
+    max_tokens: int | None = None
+    """The reply's room; None is 8,192 tokens."""
+    fraction: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("window_tokens", "max_tokens"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), 1)
+        check_fraction("fraction", self.fraction)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is more used than is allowed?"""
+        allowed = condense_limit_tokens(self.window_tokens or limit_tokens, self.max_tokens)
+        return limit_tokens > 0 and used_tokens > allowed
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to hide; None if there is too little."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        spans = self.hidden(view, messages, budget)
+        what = f"of {len(messages)}"
+        return _truncation(self.name, view, messages, budget, spans=spans, what=what)
+
+    def hidden(self, view: View, messages: Sequence[Message], budget: Budget) -> tuple[Span, ...]:
+        """What is hidden: one share, or after a refusal as many quarters as the limit asks for."""
+        if budget.trigger != "overflow":
+            return _hidden(view, messages, self.fraction)
+        spans: tuple[Span, ...] = ()
+        before = budget.size(messages, view)
+        for _ in range(FORCED_ROUNDS):
+            now = replace(view, omitted=view.omitted + spans)
+            freed = before - budget.size(messages, now)
+            if budget.used_tokens - freed <= budget.limit_tokens:
+                break
+            spans += _hidden(now, messages, FORCED_FRACTION)
+        return spans
+
+
+SUMMARY_PERCENT, LEAST_SUMMARY_TOKENS, MOST_SUMMARY_TOKENS = 6, 250, 6_000
+"""A summary's share of the limit, and its bounds."""
+
+
+class NondestructiveCondense(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is older than the newest request becomes one summary, from Roo's condensing.
+    Markers: that of ``nondestructive_truncate``.
+
+    It begins at ``percent`` of the window (``profile_percent``, if it is not -1), and above
+    ``condense_limit_tokens`` in any case. Where there is nothing to fold, or that is not enough,
+    half of the steps that are shown is hidden, too. A rewind to before it takes the summary
+    away, and what it stood for is shown again; of several the newest is shown. Not copied:
+    folding the newest request; workflows and file signatures beside the summary; and doing
+    anything with a summary that is empty. Exempt from G3: as the original, each plan hides one
+    share.
+
+    Raises InvalidConfig, naming what cannot be.
+    """
+
+    name: ClassVar[str] = "nondestructive_condense"
+    exempt: ClassVar[frozenset[str]] = frozenset({"G3"})
+
+    window_tokens: int | None = None
+    """The model's window; None takes the limit for it."""
+    max_tokens: int | None = None
+    """The reply's room; None is 8,192 tokens."""
+    percent: int = 100
+    profile_percent: int = -1
+    fraction: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._truncate()  # the settings that both have
+        check_whole("percent", self.percent, 1)
+        check_whole("profile_percent", self.profile_percent)
+        if self.profile_percent != -1 and not 5 <= self.profile_percent <= 100:
+            raise InvalidConfig(
+                f"profile_percent must be from 5 to 100, or -1, got {self.profile_percent}"
+            )
+
+    def _truncate(self) -> NondestructiveTruncate:
+        return NondestructiveTruncate(
+            window_tokens=self.window_tokens, max_tokens=self.max_tokens, fraction=self.fraction
+        )
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is the percentage reached, or more used than is allowed?"""
+        window = self.window_tokens or limit_tokens
+        percent = effective_percent(self.percent, self.profile_percent)
+        reached = limit_tokens > 0 and 100 * used_tokens >= percent * window
+        return reached or self._truncate().due(used_tokens, limit_tokens)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to fold and to hide; None if there is too little."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        truncate = self._truncate()
+        if budget.trigger == "overflow":
+            plan = truncate.plan(view, messages, budget)
+            return None if plan is None else replace(plan, policy=self.name)
+        most = min(
+            MOST_SUMMARY_TOKENS,
+            max(LEAST_SUMMARY_TOKENS, budget.limit_tokens * SUMMARY_PERCENT // 100),
+        )
+        wanted = self._wanted(view, messages, most)
+        sizes = sizes_in_budget(view, messages, budget)
+        gone = sum(sizes[: wanted.upto]) - most if wanted else 0
+        if gone <= 0:
+            wanted, gone = None, 0
+        spans: tuple[Span, ...] = ()
+        if truncate.due(budget.used_tokens - gone, budget.limit_tokens):
+            spans = _hidden(view, messages, self.fraction, wanted.upto if wanted else 0)
+        if wanted is None:
+            what = "none folded"
+            return _truncation(self.name, view, messages, budget, spans=spans, what=what)
+        return self._folded(view, messages, budget, wanted=wanted, spans=spans, gone=gone)
+
+    def _wanted(self, view: View, messages: Sequence[Message], most: int) -> Wanted | None:
+        """The summary of what is older than the newest request; None if that is one message, or
+        little more than the summary so far."""
+        upto = next(iter(pinned(messages)), 0)
+        earlier = view.segment.text if view.segment else ""
+        if upto - view.start < 2:
+            return None
+        return Wanted(first=view.start, upto=upto, most_tokens=most, earlier=earlier)
+
+    def _folded(
+        self,
+        view: View,
+        messages: Sequence[Message],
+        budget: Budget,
+        *,
+        wanted: Wanted,
+        spans: tuple[Span, ...],
+        gone: int,
+    ) -> Plan:
+        injected = _marked(view, messages, spans, wanted.upto)
+        plan = planned(
+            self.name,
+            view,
+            messages,
+            budget,
+            f"a summary for the first {wanted.upto} messages",
+            wanted=wanted,
+            omitted=spans,
+            injected=None if injected == view.injected else injected,
+            turns_compacted=len({message.turn for message in messages[view.start : wanted.upto]}),
+            figures={"kept_before_tokens": budget.frame_tokens},
+        )
+        return replace(plan, tokens_after=max(0, plan.tokens_after - gone))

@@ -1,0 +1,352 @@
+"""Windows: the newest messages are shown, all older ones are left out.
+
+Where a window may begin is told in ``spans``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+from msgspec.structs import replace
+
+from llmsession.compaction.planning.boundaries import must_wait, newest_that_fit
+from llmsession.compaction.view.plan import Budget, Plan, planned
+from llmsession.compaction.view.projection import is_thinking
+from llmsession.compaction.view.view import View, text_key
+from llmsession.turns.blocks import TextBlock
+from llmsession.turns.messages import Message
+
+from ..counting import kept_before_tokens, rest_tokens, sizes_in_budget, sizes_in_quarters
+from ..limits import check_whole
+from ..spans import Span, beside_pins, left_out, pinned
+
+__all__ = [
+    "AgeCountToken",
+    "CleanAndBudget30k",
+    "KeepLastSequence",
+    "LastNMessages",
+    "ReverseBudget",
+    "clean_text",
+    "input_budget_tokens",
+]
+
+
+def _window_plan(
+    name: str,
+    view: View,
+    messages: Sequence[Message],
+    budget: Budget,
+    *,
+    spans: tuple[Span, ...],
+    texts: dict[str, str] | None = None,
+    figures: dict[str, int] | None = None,
+) -> Plan | None:
+    """The plan that leaves *spans* out and shows *texts*; None if that changes nothing."""
+    gone = [at for first, end in spans for at in range(first, end) if view.shows(at)]
+    if not gone and not texts:
+        return None
+    cleaned = {key.rpartition("#")[0] for key in texts or ()}
+    edited = next((at for at, message in enumerate(messages) if message.id in cleaned), None)
+    first = min([*gone[:1], *([] if edited is None else [edited])])
+    edits = [f"{len(gone)} messages left out"] * bool(gone)
+    edits += [f"{len(texts)} texts cleaned"] if texts else []
+    return planned(
+        name,
+        view,
+        messages,
+        budget,
+        ", ".join(edits),
+        omitted=spans,
+        texts=texts or {},
+        turns_compacted=len({messages[at].turn for at in gone}),
+        figures={
+            "messages_left_out": len(gone),
+            "kept_before_tokens": kept_before_tokens(first, view, messages, budget),
+            **(figures or {}),
+        },
+    )
+
+
+class ReverseBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """As many of the newest messages as fit, from LibreChat's classic budget (Chatbot UI,
+    ChainReview, MiniSearch and Jan trim alike).
+
+    The limit less ``reserve_out_tokens``, the frame and ``reply_primer_tokens`` is filled from
+    the newest message back; the first that does not fit ends it. Not copied: Chatbot UI's sending
+    nothing but the system text where the newest message does not fit, and a context that begins
+    with an answer.
+
+    Raises InvalidConfig, naming what cannot be.
+    """
+
+    name: ClassVar[str] = "reverse_budget"
+
+    reply_primer_tokens: int = 3
+    reserve_out_tokens: int = 0
+    """Room for the reply beside what the limit leaves already. Chatbot UI v1: 1,000."""
+
+    def __post_init__(self) -> None:
+        check_whole("reply_primer_tokens", self.reply_primer_tokens, 0)
+        check_whole("reserve_out_tokens", self.reserve_out_tokens, 0)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is there more than what fits?"""
+        return limit_tokens > 0 and used_tokens > self._most(limit_tokens)
+
+    def _most(self, limit_tokens: int) -> int:
+        return limit_tokens - self.reserve_out_tokens - self.reply_primer_tokens
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to leave out; None if all fits, or nothing more can go."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        sizes = sizes_in_budget(view, messages, budget)
+        room = self._most(budget.limit_tokens) - rest_tokens(sizes, budget)
+        start = newest_that_fit(*beside_pins(sizes, pinned(messages), room))
+        spans = left_out(messages, start, shown_from=view.start)
+        return _window_plan(self.name, view, messages, budget, spans=spans)
+
+
+class LastNMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest ``n`` messages, from LobeChat.
+
+    The window begins earlier where it would begin with a result or an answer. With ``n`` of 0
+    or less only the newest request is shown, and the step that is open. Not copied: LobeChat
+    sends nothing then, and leaves orphans to a later repair.
+
+    Raises InvalidConfig for an ``n`` that is no whole number.
+    """
+
+    name: ClassVar[str] = "last_n_messages"
+
+    n: int = 8
+
+    def __post_init__(self) -> None:
+        check_whole("n", self.n)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Always: messages are counted, not tokens."""
+        return True
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to leave out; None if there are no more than ``n``, or nothing more can go."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        count = len(messages)
+        if self.n <= 0:
+            spans = left_out(messages, count, shown_from=view.start)
+        else:
+            start = max(0, count - self.n)
+            spans = left_out(messages, start, shown_from=view.start, back=True)
+        return _window_plan(self.name, view, messages, budget, spans=spans)
+
+
+class AgeCountToken(msgspec.Struct, frozen=True, kw_only=True):
+    """What is neither too old, nor too far back, nor too much, from CodeBuddy's history pruning.
+
+    Three rules, each a start of the window, of which the latest counts: no older than
+    ``max_age_h`` before the newest message, at most ``max_messages``, at most ``max_tokens`` of
+    four characters, the frame charged first. A rule whose limit is 0 or less does not apply. A
+    message without a time is not old. Not copied: hoisting and losing system texts, taking what
+    has no time for the oldest, and cutting calls from their results.
+
+    Raises InvalidConfig for a limit that is no whole number.
+    """
+
+    name: ClassVar[str] = "age_count_token"
+
+    max_age_h: int = 720
+    max_messages: int = 50
+    max_tokens: int = 32_000
+
+    def __post_init__(self) -> None:
+        for name in ("max_age_h", "max_messages", "max_tokens"):
+            check_whole(name, getattr(self, name))
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Always: it asks for age and number, too."""
+        return True
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to leave out, with how many messages each rule alone would; None if that is
+        nothing more. Raises TypeError for a message whose time is no number."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        starts = {
+            "dropped_by_age": self.start_by_age(messages),
+            "dropped_by_count": self.start_by_count(messages),
+            "dropped_by_tokens": self.start_by_tokens(view, messages, budget),
+        }
+        spans = left_out(messages, max(starts.values()), shown_from=view.start)
+        return _window_plan(self.name, view, messages, budget, spans=spans, figures=starts)
+
+    def start_by_age(self, messages: Sequence[Message]) -> int:
+        """Behind the newest message that is too old; "now" is the newest time of *messages*."""
+        times = [_milliseconds(message) for message in messages]
+        if self.max_age_h <= 0 or not times:
+            return 0
+        oldest = max(times) - self.max_age_h * 3_600_000
+        return max((at + 1 for at, time in enumerate(times) if time and time <= oldest), default=0)
+
+    def start_by_count(self, messages: Sequence[Message]) -> int:
+        """Where the newest ``max_messages`` begin."""
+        return max(0, len(messages) - self.max_messages) if self.max_messages > 0 else 0
+
+    def start_by_tokens(self, view: View, messages: Sequence[Message], budget: Budget) -> int:
+        """Where the newest ``max_tokens`` begin."""
+        if self.max_tokens <= 0:
+            return 0
+        sizes = sizes_in_quarters(view, messages, budget.profile)
+        room = self.max_tokens - budget.frame_tokens
+        return newest_that_fit(*beside_pins(sizes, pinned(messages), room))
+
+
+def _milliseconds(message: Message) -> int:
+    if isinstance(message.created_at, str):
+        # As text "2026" is above any number, or below it: all would be old, or nothing.
+        raise TypeError(f"created_at of message {message.id} is text, not seconds")
+    return round(message.created_at * 1_000)
+
+
+UNKNOWN_WINDOW_TOKENS = 128_000
+"""What Continue takes a window for that nobody knows."""
+
+
+def input_budget_tokens(window_tokens: int | None, max_tokens: int | None = None) -> int:
+    """What a request may hold by Continue's rule: the window less 2 % for safety, at most 1,000,
+    and less 1,000 for a reply, or ``max_tokens`` if that is less."""
+    window = window_tokens or UNKNOWN_WINDOW_TOKENS
+    return window - min(1_000, window * 2 // 100) - min(1_000, max_tokens or 1_000)
+
+
+class KeepLastSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """The oldest messages go until the rest fits, from Continue's pruning.
+
+    The last sequence always stays: the newest request, or a reply with the results of its calls.
+    The window is the limit, ``UNKNOWN_WINDOW_TOKENS`` where there is none. Not copied: Continue
+    may send a context that begins with an answer.
+
+    Raises InvalidConfig for a ``max_tokens`` under 1.
+    """
+
+    name: ClassVar[str] = "keep_last_sequence"
+
+    max_tokens: int | None = None
+    """The longest reply, if it is less than 1,000 tokens."""
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None:
+            check_whole("max_tokens", self.max_tokens, 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is there more than what fits?"""
+        return used_tokens > input_budget_tokens(max(0, limit_tokens), self.max_tokens)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to leave out, and the percentage of the room that is used then; None if all
+        fits, or nothing more can go."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        sizes = sizes_in_budget(view, messages, budget)
+        rest = rest_tokens(sizes, budget)
+        most = input_budget_tokens(max(0, budget.limit_tokens), self.max_tokens)
+        start = newest_that_fit(*beside_pins(sizes, pinned(messages), most - rest))
+        spans = left_out(messages, start, shown_from=view.start)
+        kept = rest + sum(sizes) - sum(sum(sizes[first:end]) for first, end in spans)
+        figures = {"used_percent": kept * 100 // max(1, most)}
+        return _window_plan(self.name, view, messages, budget, spans=spans, figures=figures)
+
+
+_THOUGHTS = re.compile(r"<thinking>.*?</thinking>", re.DOTALL)
+_FENCED = re.compile(r"(```(?:json|text|typescript|javascript)?\n)(.*?)(```)", re.DOTALL)
+_CUT = "\n... [truncated]"
+_FENCE_CHARS, _FENCE_HEAD_CHARS, _FENCE_TAIL_CHARS = 2_000, 800, 400
+_MESSAGE_CHARS = 6_000
+
+
+def clean_text(text: str) -> str:
+    """*text* as ChainReview sends it: without thinking in tags, with long fenced blocks and all
+    beyond 6,000 characters cut, and trimmed. A text that was cleaned stays as it is."""
+    while (without := _THOUGHTS.sub("", text)) != text:
+        text = without  # what is left may stand together as a tag again
+    text = _FENCED.sub(lambda found: found[1] + _shorter_fence(found[2]) + found[3], text)
+    if len(text) > _MESSAGE_CHARS + len(_CUT) * text.endswith(_CUT):
+        text = text[:_MESSAGE_CHARS] + _CUT
+    return text.strip()
+
+
+def _shorter_fence(body: str) -> str:
+    if len(body) < _FENCE_CHARS:
+        return body
+    gone = len(body) - _FENCE_HEAD_CHARS - _FENCE_TAIL_CHARS
+    marker = f"\n... [truncated {gone} chars] ...\n"
+    return body[:_FENCE_HEAD_CHARS] + marker + body[-_FENCE_TAIL_CHARS:]
+
+
+class CleanAndBudget30k(msgspec.Struct, frozen=True, kw_only=True):
+    """Cleaned texts, and the newest 30,000 tokens of them, from ChainReview as it ships.
+
+    Each text is shown as ``clean_text`` has it, with its markers; what a message is without any
+    text left is left out; then the newest messages are shown up to ``budget_tokens`` of four
+    characters. Not copied: a cut text that is cut again, and a request that nothing is left of.
+
+    Raises InvalidConfig for a budget under 1.
+    """
+
+    name: ClassVar[str] = "clean_and_budget_30k"
+
+    budget_tokens: int = 30_000
+
+    def __post_init__(self) -> None:
+        check_whole("budget_tokens", self.budget_tokens, 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Always: a text is cleaned at any size."""
+        return True
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to clean and to leave out; None if that is nothing more."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        texts: dict[str, str] = {}
+        empty: list[Span] = []
+        for at, message in enumerate(messages):
+            if view.shows(at):
+                cleaned = _cleaned(view, message)
+                if cleaned and _leaves_nothing(message, {**view.texts, **cleaned}):
+                    empty.append((at, at + 1))
+                else:
+                    texts |= cleaned
+        cleaner = replace(view, texts={**view.texts, **texts})
+        sizes = sizes_in_quarters(cleaner, messages, budget.profile)
+        for at, _ in empty:
+            sizes[at] = 0
+        start = newest_that_fit(*beside_pins(sizes, pinned(messages), self.budget_tokens))
+        spans = (*empty, *left_out(messages, start, shown_from=view.start))
+        return _window_plan(self.name, view, messages, budget, spans=spans, texts=texts)
+
+
+def _cleaned(view: View, message: Message) -> dict[str, str]:
+    """The texts of *message* that are shown otherwise when they are clean. What a person said
+    stays where nothing would be left of it."""
+    texts: dict[str, str] = {}
+    for number, block in enumerate(message.content):
+        key = text_key(message, number)
+        if isinstance(block, TextBlock) and key not in view.texts:
+            cleaned = clean_text(block.text)
+            if len(cleaned) < len(block.text.strip()) and (cleaned or message.is_assistant):
+                texts[key] = cleaned
+    return texts
+
+
+def _leaves_nothing(message: Message, texts: dict[str, str]) -> bool:
+    """Has an answer whose *texts* are shown no word left, and does it nothing else?"""
+    return message.is_assistant and not any(
+        texts.get(text_key(message, number), block.text).strip()
+        if isinstance(block, TextBlock)
+        else not is_thinking(block)
+        for number, block in enumerate(message.content)
+    )

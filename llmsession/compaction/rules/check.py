@@ -1,0 +1,156 @@
+"""Is this request one that the provider accepts? Asked before every request, in production too.
+
+The rules V1 to V18 are the provider's. ``PLACES`` says where each is held: what a request shows
+by itself, what shows only beside the history it was made from, and what the turn machine or the
+encoder keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from llmsession.errors import InvalidRequest
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile, Request
+
+from .block_fields import Violation
+from .dialogue import Seen
+from .history import HISTORY_RULES, find_astray
+from .message_facts import Memory, ToolMemory
+from .options import OPTION_RULES
+from .structure import STRUCTURE_RULES, RequestRule
+
+__all__ = [
+    "HISTORY_RULES",
+    "PLACES",
+    "RULES",
+    "Checker",
+    "Place",
+    "Violation",
+    "check_against_history",
+    "check_request",
+    "require_valid",
+]
+
+Place: TypeAlias = Literal["request", "history", "machine", "encoder"]
+
+PLACES: dict[str, Place] = {
+    "V1": "request",
+    "V2": "request",
+    "V3": "request",
+    "V4": "request",
+    "V5": "request",
+    "V6": "request",
+    "V7": "history",
+    "V8": "request",
+    "V9": "history",
+    "V10": "machine",
+    "V11": "request",
+    "V12": "request",
+    "V13": "request",
+    "V14": "request",
+    "V15": "request",
+    "V16": "request",
+    "V17": "machine",
+    "V18": "encoder",
+}
+"""Where each rule is held. V7 has a part that the request shows too: the missing signature."""
+
+RULES: dict[str, RequestRule] = {
+    name: rule
+    for name in PLACES
+    if (rule := STRUCTURE_RULES.get(name) or OPTION_RULES.get(name)) is not None
+}
+"""What a request shows by itself, rule by rule."""
+
+REMEMBERED_MESSAGES = 64
+"""Below that, seeing a request anew costs little, and nothing is kept between two of them."""
+
+MOST_NAMED = 10
+"""So many violations an error names; one fault can break a rule in every message."""
+
+
+class Checker:
+    """Checks the requests of one session, one after the other.
+
+    It remembers what it read of the last request's messages (and of the last history's), by the
+    identity of their bodies, so only what is new is parsed. Not for two threads at once.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self._sent = Memory()
+        self._history = Memory()
+        self._tools = ToolMemory()
+        self._seen: Seen | None = None
+
+    def check(self, request: Request, *, paused: bool = False) -> tuple[Violation, ...]:
+        """Every rule that *request* breaks, in the order of the rules; () if it is valid.
+
+        *paused* says that its last message is a reply that the provider paused and wants back;
+        without it, server calls in that message tell the same.
+        """
+        messages = self._sent.recall(request.messages)
+        tools = self._tools.recall(request.tools)
+        seen = Seen(request, self.profile, messages, tools, paused=paused, before=self._seen)
+        self._seen = seen if len(messages) >= REMEMBERED_MESSAGES else None
+        return tuple(violation for rule in RULES.values() for violation in rule(seen))
+
+    def check_against_history(
+        self,
+        request: Request,
+        messages: Sequence[Message],
+        thinking_from: int = 0,
+        edited_from: int | None = None,
+    ) -> tuple[Violation, ...]:
+        """What *request* breaks as a projection of *messages*, history and staged.
+
+        *edited_from* is the position in *messages* of the first one that the request shows
+        changed or leaves out, None if there is none; *thinking_from* the position from which
+        thinking was made after that edit. V9 is asked only where the profile binds thinking.
+        """
+        self._sent.recall(request.messages, self._history)
+        self._history.recall(messages, self._sent)
+        astray = find_astray(self._sent, self._history, thinking_from, edited_from)
+        rules = HISTORY_RULES if self.profile.binds_thinking else {"V7": HISTORY_RULES["V7"]}
+        return tuple(violation for rule in rules.values() for violation in rule(astray))
+
+    def require_valid(self, request: Request) -> None:
+        """Raises InvalidRequest, which names the violations, if *request* breaks a rule."""
+        raise_if_any(self.check(request))
+
+
+def check_request(
+    request: Request, profile: Profile, *, paused: bool = False
+) -> tuple[Violation, ...]:
+    """As ``Checker.check``."""
+    return Checker(profile).check(request, paused=paused)
+
+
+def check_against_history(
+    request: Request,
+    messages: Sequence[Message],
+    thinking_from: int = 0,
+    edited_from: int | None = None,
+) -> tuple[Violation, ...]:
+    """As ``Checker.check_against_history``, for a profile that binds thinking."""
+    checker = Checker(Profile(binds_thinking=True))
+    return checker.check_against_history(request, messages, thinking_from, edited_from)
+
+
+def require_valid(request: Request, profile: Profile) -> None:
+    """Raises InvalidRequest, which names the violations, if *request* breaks a rule."""
+    raise_if_any(check_request(request, profile))
+
+
+def raise_if_any(violations: Sequence[Violation]) -> None:
+    """Raises InvalidRequest if there are violations; its message names the first ten."""
+    if not violations:
+        return
+    named = [f"{each.rule} at {each.where}: {each.text}" for each in violations[:MOST_NAMED]]
+    if len(violations) > MOST_NAMED:
+        named.append(f"and {len(violations) - MOST_NAMED} more")
+    raise InvalidRequest(
+        f"the request breaks {len(violations)} validity rule(s), a bug of ours: " + "; ".join(named)
+    )

@@ -1,0 +1,119 @@
+"""A request as the validity rules see it: who speaks in turn, who calls, who answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llmsession.turns.request import Profile, Request
+
+from ..view.prefix import shared_prefix
+from .block_fields import Part, Violation
+from .message_facts import Mark, MessageFacts, merged
+
+__all__ = ["Seen"]
+
+
+class Seen:
+    """A request as the rules see it. *before*, the last one that was seen, spares the reading of
+    the messages that this one has in common with it."""
+
+    __slots__ = (
+        "answering", "call_count", "call_ids", "calling", "late", "messages", "notable", "paused",
+        "profile", "repeated", "request", "runs", "starts", "tools", "unpaired",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: Request,
+        profile: Profile,
+        messages: list[MessageFacts],
+        tools: tuple[Part, ...],
+        *,
+        paused: bool = False,
+        before: Seen | None = None,
+    ) -> None:
+        self.paused = paused
+        """Is the last message a reply that the provider paused?"""
+        self.request = request
+        self.profile = profile
+        self.messages = messages
+        self.tools = tools
+        if before is not None and shared_prefix(before.messages, messages) < len(before.messages):
+            before = None
+        self.repeated: list[int] = before.repeated[:] if before else []
+        """Messages with the role of the one before."""
+        self.notable: list[int] = before.notable[:] if before else []
+        self.runs: list[MessageFacts] = before.runs[:] if before else []
+        """The messages with neighbours of one role merged, so that roles alternate."""
+        self.starts: list[int] = before.starts[:] if before else []
+        """Where each run starts."""
+        self.calling: list[int] = before.calling[:] if before else []
+        """Runs with calls, and runs with results."""
+        self.answering: list[int] = before.answering[:] if before else []
+        self.unpaired: list[int] = before.unpaired[:] if before else []
+        """Runs whose calls are not what the next run answers, in its order, or whose results are
+        not those of the run before."""
+        self.late: list[int] = before.late[:] if before else []
+        """Runs with results behind another block."""
+        self.call_count: int = before.call_count if before else 0
+        self.call_ids: set[str] = before.call_ids.copy() if before else set()
+        # The last run may grow; then the one before it has other answers.
+        settled = max(0, len(self.runs) - 2)
+        self._gather(len(before.messages) if before else 0)
+        self._pair(settled)
+
+    def _gather(self, start: int) -> None:
+        before = self.messages[start - 1].role if start else ""
+        last = self.runs[-1].role if self.runs else ""
+        for at, facts in enumerate(self.messages[start:], start):
+            role = facts.role
+            if facts.notable:
+                self.notable.append(at)
+            if role == before:
+                self.repeated.append(at)
+            before = role
+            if role == last:
+                self.runs[-1] = merged(self.runs[-1], facts, at - self.starts[-1])
+            elif role in ("user", "assistant"):
+                self.runs.append(facts)
+                self.starts.append(at)
+                last = role
+            else:
+                continue
+            self.call_count += len(facts.call_ids)
+            self.call_ids.update(facts.call_ids)
+
+    def _pair(self, settled: int) -> None:
+        """Note what calls and results there are from the run *settled* on."""
+        for found in (self.calling, self.answering, self.unpaired, self.late):
+            while found and found[-1] >= settled:
+                found.pop()
+        for at in range(settled, len(self.runs)):
+            run = self.runs[at]
+            if run.call_ids:
+                self.calling.append(at)
+            if run.result_ids:
+                self.answering.append(at)
+            if run.call_ids != self.answers(at) or run.result_ids != self.calls_before(at):
+                self.unpaired.append(at)
+            if run.late_results:
+                self.late.append(at)
+
+    def answers(self, at: int) -> tuple[str, ...]:
+        """The ids that the run after the run *at* has results for."""
+        return self.runs[at + 1].result_ids if at + 1 < len(self.runs) else ()
+
+    def calls_before(self, at: int) -> tuple[str, ...]:
+        """The ids of the calls in the run before the run *at*."""
+        return self.runs[at - 1].call_ids if at else ()
+
+    def found(self, rule: str) -> Iterator[Violation]:
+        """What single messages break of *rule* by themselves."""
+        for at in self.notable:
+            for fault in self.messages[at].faults:
+                if fault.rule == rule:
+                    yield Violation(rule, f"messages[{at}].{fault.place}", fault.text)
+
+    def where(self, run: int, mark: Mark) -> str:
+        """The path of a block in a run."""
+        return f"messages[{self.starts[run] + mark.message}].content[{mark.block}]"

@@ -1,0 +1,134 @@
+"""Validity rules that compare a request with the history it was made from: signed thinking.
+
+Source: the Anthropic documentation of preserved thinking. A thinking block is bound to all that
+stands before it, so an edit voids what was made before the edit and stands after its place.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from .block_fields import Violation
+from .message_facts import Memory, Thought
+
+__all__ = ["HISTORY_RULES", "Astray", "HistoryRule", "find_astray"]
+
+
+Fate: TypeAlias = Literal["gap", "void", "misplaced", "changed"]
+
+
+class Astray(NamedTuple):
+    """A thinking block of the request that is not as the history has it.
+
+    ``gap``: one before it was left out. ``void``: an edit has broken its signature.
+    ``misplaced``: out of order, or sent twice. ``changed``: the history has no such block.
+    """
+
+    where: str
+    fate: Fate
+
+
+class Made(NamedTuple):
+    """The thinking blocks of a history, oldest first: ``valid[:edge]`` were made before the
+    edits and stand before them, ``valid[edge:]`` were made after, ``void`` lost their prefix."""
+
+    valid: list[Thought]
+    edge: int
+    void: list[Thought]
+
+
+def find_astray(
+    sent: Memory, history: Memory, thinking_from: int, edited_from: int | None
+) -> list[Astray]:
+    """The thinking blocks of the request *sent*, in order, that are not as in the history."""
+    made = _made(history, thinking_from, edited_from)
+    thoughts = sent.thoughts()
+    if len(thoughts) <= len(made.valid) and all(map(operator.is_, thoughts, made.valid)):
+        return []
+    places = (
+        f"messages[{at}].content[{thought.block}]"
+        for at, thought in zip(sent.thinking_at, thoughts, strict=True)
+    )
+    return list(_walk(zip(places, thoughts, strict=True), made))
+
+
+def _made(history: Memory, thinking_from: int, edited_from: int | None) -> Made:
+    later = history.thoughts(thinking_from)
+    if edited_from is None or edited_from >= thinking_from:
+        earlier = history.thoughts(0, thinking_from)
+        return Made(earlier + later, len(earlier), [])
+    whole = history.thoughts(0, edited_from)
+    void: list[Thought] = []
+    # In the edited message itself only a call's input can have changed, so what stands before
+    # its calls is whole.
+    for thought in history.thoughts(edited_from, edited_from + 1):
+        (void if thought.after_call else whole).append(thought)
+    void += history.thoughts(edited_from + 1, thinking_from)
+    return Made(whole + later, len(whole), void)
+
+
+def _walk(sent: Iterable[tuple[str, Thought]], made: Made) -> Iterator[Astray]:
+    at = 0
+    for where, thought in sent:
+        match = _find(thought, made.valid, at)
+        if match is None:
+            yield Astray(where, _why_unmatched(thought, made))
+            continue
+        if _leaves_a_gap(made, at, match):
+            yield Astray(where, "gap")
+        at = match + 1
+
+
+def _find(thought: Thought, made: Sequence[Thought], start: int) -> int | None:
+    for at in range(start, len(made)):
+        if made[at].raw == thought.raw:
+            return at
+    return None
+
+
+def _why_unmatched(thought: Thought, made: Made) -> Fate:
+    if _find(thought, made.void, 0) is not None:
+        return "void"
+    return "changed" if _find(thought, made.valid, 0) is None else "misplaced"
+
+
+def _leaves_a_gap(made: Made, start: int, match: int) -> bool:
+    # What was made after the edits saw a request without the blocks from before them; and a
+    # block without a signature can be left out anywhere, for it was never sent.
+    if match >= made.edge:
+        start = max(start, made.edge)
+    return any(thought.signed for thought in made.valid[start:match])
+
+
+HistoryRule: TypeAlias = Callable[[Sequence[Astray]], Iterator[Violation]]
+
+
+def v7_thinking_is_sent_as_it_was_made(astray: Sequence[Astray]) -> Iterator[Violation]:
+    """Each thinking block is one of the history's, byte for byte, and in its order."""
+    for block in astray:
+        if block.fate in ("changed", "misplaced"):
+            text = (
+                f"this block is {block.fate}: `thinking` or `redacted_thinking` blocks in the"
+                " latest assistant message cannot be modified"
+            )
+            yield Violation("V7", block.where, text)
+
+
+def v9_no_thinking_outlives_an_edit_before_it(astray: Sequence[Astray]) -> Iterator[Violation]:
+    """After the first edited message no thinking from before the edit; no gap in the rest."""
+    for block in astray:
+        if block.fate in ("void", "gap"):
+            why = "it was edited" if block.fate == "void" else "thinking was left out"
+            text = (
+                "Invalid signature in thinking block. The block is bound to a different"
+                f" conversation: {why} before it"
+            )
+            yield Violation("V9", block.where, text)
+
+
+HISTORY_RULES: dict[str, HistoryRule] = {
+    "V7": v7_thinking_is_sent_as_it_was_made,
+    "V9": v9_no_thinking_outlives_an_edit_before_it,
+}

@@ -1,0 +1,285 @@
+"""What the validity rules need to know of a request, read once per message and remembered."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from llmsession.turns.messages import Message
+from llmsession.turns.request import RequestMessage
+
+from ..view.prefix import shared_prefix
+from .block_fields import Fault, Part, is_server_call, is_server_result, read_part, read_parts
+from .message import THINKING, find_faults
+
+__all__ = [
+    "Mark",
+    "Memory",
+    "MessageFacts",
+    "Thought",
+    "ToolMemory",
+    "merged",
+    "read_message",
+    "time_to_live",
+]
+
+
+class Mark(NamedTuple):
+    """Where a block with an id stands: message offset in its run, block, id, type."""
+
+    message: int
+    block: int
+    id: str
+    type: str
+
+
+class Thought(NamedTuple):
+    """A thinking block, byte for byte. ``after_call``: a tool call precedes it in its message."""
+
+    block: int
+    raw: msgspec.Raw
+    after_call: bool
+    signed: bool
+
+
+class MessageFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One message, or a run of neighbours of one role, which the provider reads as one."""
+
+    role: str
+    body: msgspec.Raw
+    size: int = 0
+    opens_with: str = ""
+    ends_in_space: bool = False
+    calls: tuple[Mark, ...] = ()
+    call_ids: tuple[str, ...] = ()
+    results: tuple[Mark, ...] = ()
+    result_ids: tuple[str, ...] = ()
+    late_results: tuple[Mark, ...] = ()
+    """Results with another block before them."""
+    holds_others: bool = False
+    """Is there a block that is no tool_result?"""
+    server_calls: tuple[str, ...] = ()
+    stray_server_results: tuple[Mark, ...] = ()
+    """Results of the provider's tools whose call does not stand before them in this message."""
+    thinking: tuple[Thought, ...] = ()
+    breakpoints: tuple[tuple[str, str], ...] = ()
+    """The place and time to live of each cache breakpoint."""
+    compactions: tuple[int, ...] = ()
+    """Which blocks are signed compaction blocks."""
+    faults: tuple[Fault, ...] = ()
+    notable: bool = False
+    """Is there anything for the rules that most messages do not concern?"""
+
+
+def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
+    """The facts of one message. Never raises: a body that is no list of blocks is a fault."""
+    parts = read_parts(body)
+    if parts is None:
+        fault = Fault("V1", "content", "Input should be a valid list of content blocks")
+        return MessageFacts(role=role, body=body, size=1, faults=(fault,), notable=True)
+    faults = find_faults(role, parts)
+    if all(part.type == "text" and part.cache_control is None for part in parts):
+        return _read_texts(role, body, parts, faults)
+    calls = tuple(_marks(parts, "tool_use"))
+    results = tuple(_marks(parts, "tool_result"))
+    strays = tuple(_stray_server_results(parts))
+    breakpoints = tuple(_breakpoints(parts, "content"))
+    compactions = tuple(at for at, part in enumerate(parts) if _is_signed_compaction(part))
+    first_other = next((at for at, p in enumerate(parts) if p.type != "tool_result"), len(parts))
+    return MessageFacts(
+        role=role,
+        body=body,
+        size=len(parts),
+        opens_with=parts[0].type if parts else "",
+        ends_in_space=_ends_in_space(parts),
+        calls=calls,
+        call_ids=tuple(mark.id for mark in calls),
+        results=results,
+        result_ids=tuple(mark.id for mark in results),
+        late_results=tuple(mark for mark in results if mark.block > first_other),
+        holds_others=first_other < len(parts),
+        server_calls=tuple(str(part.id) for part in parts if is_server_call(part.type)),
+        stray_server_results=strays,
+        thinking=tuple(_thoughts(parts, body)),
+        breakpoints=breakpoints,
+        compactions=compactions,
+        faults=faults,
+        notable=bool(strays or breakpoints or compactions or faults) or not parts,
+    )
+
+
+def _read_texts(
+    role: str, body: msgspec.Raw, parts: Sequence[Part], faults: tuple[Fault, ...]
+) -> MessageFacts:
+    """The facts of a message of texts alone: nearly nothing the rules ask for can be in it."""
+    return MessageFacts(
+        role=role,
+        body=body,
+        size=len(parts),
+        opens_with="text" if parts else "",
+        ends_in_space=_ends_in_space(parts),
+        holds_others=bool(parts),
+        faults=faults,
+        notable=bool(faults) or not parts,
+    )
+
+
+def _ends_in_space(parts: Sequence[Part]) -> bool:
+    last = parts[-1].text if parts and parts[-1].type == "text" else None
+    return isinstance(last, str) and last != last.rstrip()
+
+
+def _marks(parts: Sequence[Part], kind: str) -> Iterator[Mark]:
+    for at, part in enumerate(parts):
+        if part.type == kind:
+            yield Mark(0, at, str(part.id if kind == "tool_use" else part.tool_use_id), kind)
+
+
+def _stray_server_results(parts: Sequence[Part]) -> Iterator[Mark]:
+    called: set[str] = set()
+    for at, part in enumerate(parts):
+        if is_server_call(part.type):
+            called.add(str(part.id))
+        elif is_server_result(part.type) and str(part.tool_use_id) not in called:
+            yield Mark(0, at, str(part.tool_use_id), part.type)
+
+
+def _breakpoints(parts: Sequence[Part], path: str) -> Iterator[tuple[str, str]]:
+    for at, part in enumerate(parts):
+        place = f"{path}[{at}]"
+        if part.type == "tool_result":
+            yield from _breakpoints(part.inner(), f"{place}.content")
+        if part.cache_control is not None:
+            yield place, time_to_live(part.cache_control)
+
+
+def time_to_live(cache_control: object) -> str:
+    """How long a breakpoint keeps its prefix; five minutes if it does not say."""
+    ttl = cache_control.get("ttl") if isinstance(cache_control, dict) else None
+    return ttl if isinstance(ttl, str) else "5m"
+
+
+def _is_signed_compaction(part: Part) -> bool:
+    return part.type == "compaction" and isinstance(part.signature, str)
+
+
+def _thoughts(parts: Sequence[Part], body: msgspec.Raw) -> Iterator[Thought]:
+    if not any(part.type in THINKING for part in parts):
+        return
+    raws = msgspec.json.decode(body, type=list[msgspec.Raw])
+    called = False
+    for at, part in enumerate(parts):
+        called = called or part.type == "tool_use"
+        if part.type in THINKING:
+            signed = part.type != "thinking" or bool(part.signature)
+            yield Thought(at, raws[at], called, signed)
+
+
+def _shifted(marks: tuple[Mark, ...], by: int) -> tuple[Mark, ...]:
+    return tuple(mark._replace(message=mark.message + by) for mark in marks)
+
+
+def merged(first: MessageFacts, second: MessageFacts, offset: int) -> MessageFacts:
+    """Two neighbours of one role as the provider reads them; *offset* is the second's place in
+    the run. Only what the rules across messages need is kept."""
+    results = _shifted(second.results, offset)
+    late = results if first.holds_others else _shifted(second.late_results, offset)
+    strays = tuple(
+        mark
+        for mark in _shifted(second.stray_server_results, offset)
+        if mark.id not in first.server_calls
+    )
+    return MessageFacts(
+        role=first.role,
+        body=second.body,
+        size=first.size + second.size,
+        opens_with=first.opens_with or second.opens_with,
+        ends_in_space=second.ends_in_space,
+        calls=first.calls + _shifted(second.calls, offset),
+        call_ids=first.call_ids + second.call_ids,
+        results=first.results + results,
+        result_ids=first.result_ids + second.result_ids,
+        late_results=first.late_results + late,
+        holds_others=first.holds_others or second.holds_others,
+        server_calls=first.server_calls + second.server_calls,
+        stray_server_results=first.stray_server_results + strays,
+    )
+
+
+class Memory:
+    """Facts of the messages of one sequence, remembered until the next one.
+
+    A message is known by the identity of its body: unchanged messages keep theirs. What was not
+    in the last sequence is forgotten, so this never outgrows one request.
+    """
+
+    def __init__(self) -> None:
+        self._messages: tuple[RequestMessage | Message, ...] = ()
+        self.facts: list[MessageFacts] = []
+        self._thoughts: list[Thought] = []
+        self.thinking_at: list[int] = []
+        """For each thinking block, oldest first, the position of its message."""
+
+    def recall(
+        self, messages: Sequence[RequestMessage | Message], beside: Memory | None = None
+    ) -> list[MessageFacts]:
+        """The facts of each message, in order. *beside* is a second memory to look into."""
+        messages = tuple(messages)
+        known = shared_prefix(self._messages, messages)
+        if known < len(messages) or known < len(self.facts):
+            self.facts = self.facts[:known] + self._read(messages[known:], known, beside)
+            self._find_thoughts(known)
+        self._messages = messages
+        return self.facts
+
+    def thoughts(self, start: int = 0, end: int | None = None) -> list[Thought]:
+        """The thinking blocks of the messages from *start* up to *end*, oldest first."""
+        first = bisect_left(self.thinking_at, start)
+        last = None if end is None else bisect_left(self.thinking_at, end)
+        return self._thoughts[first:last]
+
+    def _find_thoughts(self, known: int) -> None:
+        kept = bisect_left(self.thinking_at, known)
+        del self._thoughts[kept:], self.thinking_at[kept:]
+        for at in range(known, len(self.facts)):
+            for thought in self.facts[at].thinking:
+                self._thoughts.append(thought)
+                self.thinking_at.append(at)
+
+    def _read(
+        self,
+        messages: Sequence[RequestMessage | Message],
+        known: int,
+        beside: Memory | None,
+    ) -> list[MessageFacts]:
+        # What is new here is at the end there: a request shows no message twice.
+        old = self.facts[known:] + (beside.facts[-len(messages) :] if beside else [])
+        # Facts hold their body, so while they are in here no other object can have its id.
+        by_body = {id(facts.body): facts for facts in old} if messages else {}
+        read = []
+        for message in messages:
+            facts = by_body.get(id(message.body))
+            if facts is None or facts.role != message.role:
+                facts = read_message(message.role, message.body)
+            read.append(facts)
+        return read
+
+
+class ToolMemory:
+    """The tool definitions of the last request, read once: a session's tools rarely change."""
+
+    def __init__(self) -> None:
+        self.raws: tuple[msgspec.Raw, ...] = ()
+        self.tools: tuple[Part, ...] = ()
+
+    def recall(self, raws: tuple[msgspec.Raw, ...]) -> tuple[Part, ...]:
+        """The definitions in order; one that cannot be read has neither name nor type."""
+        same = len(raws) == len(self.raws) and all(map(operator.is_, raws, self.raws))
+        if not same:
+            self.tools = tuple(read_part(raw) for raw in raws)
+            self.raws = raws
+        return self.tools

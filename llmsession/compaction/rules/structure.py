@@ -1,0 +1,213 @@
+"""Validity rules on how messages follow each other: order, pairing, what opens and ends.
+
+Source: the Anthropic Messages API, its documentation and the errors it answers with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from ..view.provider_blocks import COMPACTION
+from .block_fields import Violation
+from .dialogue import Seen
+from .message import THINKING
+
+__all__ = ["STRUCTURE_RULES", "RequestRule"]
+
+RequestRule: TypeAlias = Callable[[Seen], Iterator[Violation]]
+
+
+def v1_the_user_speaks_first_and_roles_alternate(seen: Seen) -> Iterator[Violation]:
+    """Between 1 and 100,000 messages, the first the user's, neighbours merged by us."""
+    yield from seen.found("V1")
+    count = len(seen.messages)
+    if count == 0:
+        yield Violation("V1", "messages", "messages: at least one message is required")
+    if count > (most := seen.profile.max_messages):
+        yield Violation("V1", "messages", f"at most {most} messages are accepted, found {count}")
+    if seen.runs and seen.runs[0].role != "user":
+        first = seen.starts[0]
+        if seen.messages[first].opens_with != COMPACTION:
+            text = 'first message must use the "user" role'
+            yield Violation("V1", f"messages[{first}]", text)
+    for at in seen.repeated if seen.profile.merges_roles else ():
+        role = seen.messages[at].role
+        yield Violation("V1", f"messages[{at}]", f"two {role} messages in a row; merge them")
+
+
+def v2_the_last_message_is_the_users(seen: Seen) -> Iterator[Violation]:
+    """No prefill, unless the model takes it; then without trailing whitespace.
+
+    A paused turn is sent back as it came and so may end with the assistant, and a compaction
+    request asks for no reply.
+    """
+    if not seen.runs or seen.runs[-1].role != "assistant":
+        return
+    last = seen.runs[-1]
+    where = f"messages[{len(seen.messages) - 1}]"
+    if seen.paused or last.server_calls or seen.request.options.get("compaction"):
+        return
+    if not seen.profile.prefill:
+        text = (
+            "This model does not support assistant message prefill."
+            " The conversation must end with a user message."
+        )
+        yield Violation("V2", where, text)
+    elif last.ends_in_space:
+        text = "final assistant content cannot end with trailing whitespace"
+        yield Violation("V2", where, text)
+
+
+def v3_every_call_is_answered_in_the_next_user_message(seen: Seen) -> Iterator[Violation]:
+    """All results of a message's calls stand in the very next user message, before all else."""
+    for at in seen.unpaired:
+        run = seen.runs[at]
+        if run.role == "assistant" and run.calls and run.call_ids != seen.answers(at):
+            yield from _unanswered(seen, at)
+    for at in seen.late:
+        for mark in seen.runs[at].late_results:
+            text = "`tool_result` blocks must come first in the content of a user message"
+            yield Violation("V3", seen.where(at, mark), text)
+
+
+def _unanswered(seen: Seen, at: int) -> Iterator[Violation]:
+    if at + 1 == len(seen.runs) and seen.request.options.get("compaction"):
+        return  # V15 has its own word for it
+    answered = set(seen.answers(at))
+    for mark in seen.runs[at].calls:
+        if mark.id not in answered:
+            text = (
+                "`tool_use` ids were found without `tool_result` blocks immediately after:"
+                f" {mark.id}. Each `tool_use` block must have a corresponding `tool_result`"
+                " block in the next message."
+            )
+            yield Violation("V3", seen.where(at, mark), text)
+
+
+def v4_every_result_has_its_call_and_ids_are_unique(seen: Seen) -> Iterator[Violation]:
+    """Each result's call is in the previous assistant message; one result a call; no id twice."""
+    yield from seen.found("V4")
+    for at in seen.unpaired:
+        run = seen.runs[at]
+        if run.role == "user" and run.results and run.result_ids != seen.calls_before(at):
+            yield from _unexpected(seen, at)
+    if len(seen.call_ids) != seen.call_count:
+        yield from _repeated_ids(seen)
+
+
+def _unexpected(seen: Seen, at: int) -> Iterator[Violation]:
+    calls = set(seen.calls_before(at))
+    count: Counter[str] = Counter()
+    for mark in seen.runs[at].results:
+        count[mark.id] += 1
+        if mark.id not in calls:
+            text = (
+                f"unexpected `tool_use_id` found in `tool_result` blocks: {mark.id}. Each"
+                " `tool_result` block must have a corresponding `tool_use` block in the"
+                " previous message."
+            )
+            yield Violation("V4", seen.where(at, mark), text)
+        elif count[mark.id] == 2:
+            text = (
+                "each tool_use must have a single result. Found multiple `tool_result` blocks"
+                f" with id: {mark.id}"
+            )
+            yield Violation("V4", seen.where(at, mark), text)
+
+
+def _repeated_ids(seen: Seen) -> Iterator[Violation]:
+    known: set[str] = set()
+    for at in seen.calling:
+        for mark in seen.runs[at].calls:
+            if mark.id in known:
+                text = f"`tool_use` ids must be unique: {mark.id}"
+                yield Violation("V4", seen.where(at, mark), text)
+            known.add(mark.id)
+
+
+def v5_no_content_is_empty(seen: Seen) -> Iterator[Violation]:
+    """No empty text, and no empty message but a final one of the assistant."""
+    yield from seen.found("V5")
+    last = len(seen.messages) - 1
+    for at in seen.notable:
+        facts = seen.messages[at]
+        if facts.size == 0 and not (at == last and facts.role == "assistant"):
+            text = (
+                "all messages must have non-empty content except for the optional final"
+                " assistant message"
+            )
+            yield Violation("V5", f"messages[{at}].content", text)
+
+
+def v6_every_server_result_has_its_call_before_it(seen: Seen) -> Iterator[Violation]:
+    """A result of the provider's own tool follows its call in the assistant's content.
+
+    While client tools of the same reply are pending, the provider gives its result at the
+    beginning of the next reply (recorded traffic), so a tool loop counts as one content.
+    """
+    yield from seen.found("V6")
+    if not any(seen.messages[at].stray_server_results for at in seen.notable):
+        return
+    for at, run in enumerate(seen.runs):
+        for mark in run.stray_server_results:
+            if run.role == "assistant" and mark.id not in _server_calls_in_loop(seen, at):
+                text = (
+                    f"unexpected `tool_use_id` found in `{mark.type}` blocks: {mark.id}. Each"
+                    f" `{mark.type}` block must have a corresponding `server_tool_use` block"
+                    " before it."
+                )
+                yield Violation("V6", seen.where(at, mark), text)
+
+
+def _server_calls_in_loop(seen: Seen, at: int) -> set[str]:
+    loop = _loop_before(seen, at)
+    return {call for earlier in loop for call in seen.runs[earlier].server_calls}
+
+
+def _loop_before(seen: Seen, at: int) -> Iterator[int]:
+    """Which are the assistant runs of the same tool loop before the run *at*, newest first."""
+    while at >= 2 and seen.runs[at - 1].result_ids:
+        at -= 2
+        yield at
+
+
+def v7_thinking_is_signed(seen: Seen) -> Iterator[Violation]:
+    """Thinking is the assistant's, and carries its signature where the profile binds it."""
+    return seen.found("V7") if seen.profile.binds_thinking else iter(())
+
+
+def v8_a_tool_loop_starts_with_thinking(seen: Seen) -> Iterator[Violation]:
+    """With manual thinking, the assistant turn of an open tool loop starts with thinking."""
+    thinking = seen.request.options.get("thinking")
+    manual = isinstance(thinking, dict) and thinking.get("type") == "enabled"
+    if not (manual and seen.profile.thinking_opens_tool_loop):
+        return
+    loop = list(_loop_before(seen, len(seen.runs)))
+    if loop and (kind := seen.runs[loop[-1]].opens_with) not in THINKING:
+        text = f"Expected `thinking` or `redacted_thinking`, but found `{kind}`"
+        yield Violation("V8", f"messages[{seen.starts[loop[-1]]}].content[0]", text)
+
+
+def v16_only_user_and_assistant_speak(seen: Seen) -> Iterator[Violation]:
+    """No message of another role; our roles have no "system", so it is allowed nowhere."""
+    if len(seen.starts) + len(seen.repeated) == len(seen.messages):
+        return
+    for at, facts in enumerate(seen.messages):
+        if facts.role not in ("user", "assistant"):
+            text = f"role: Input should be 'user' or 'assistant', not {facts.role!r}"
+            yield Violation("V16", f"messages[{at}]", text)
+
+
+STRUCTURE_RULES: dict[str, RequestRule] = {
+    "V1": v1_the_user_speaks_first_and_roles_alternate,
+    "V2": v2_the_last_message_is_the_users,
+    "V3": v3_every_call_is_answered_in_the_next_user_message,
+    "V4": v4_every_result_has_its_call_and_ids_are_unique,
+    "V5": v5_no_content_is_empty,
+    "V6": v6_every_server_result_has_its_call_before_it,
+    "V7": v7_thinking_is_signed,
+    "V8": v8_a_tool_loop_starts_with_thinking,
+    "V16": v16_only_user_and_assistant_speak,
+}

@@ -1,0 +1,1 @@
+"""Caps, extractive summaries, and prompts for a summarizer."""

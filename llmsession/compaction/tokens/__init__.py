@@ -1,0 +1,1 @@
+"""Estimates and sizes: texts, messages, requests."""

@@ -1,0 +1,163 @@
+"""What of a message costs tokens: its texts, and what costs by itself, found without recursion.
+
+Images, documents and base64 are a flat cost, because their bytes say nothing about what a model
+is charged for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.turns.blocks import (
+    Block,
+    DocumentBlock,
+    ImageBlock,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from llmsession.turns.messages import Message
+
+from ..view.projection import is_thinking
+
+__all__ = ["Tally", "tally_message"]
+
+_FLAT_TYPES = frozenset({"image", "image_url", "input_image", "base64"})
+
+
+class Tally(msgspec.Struct, gc=False):
+    """Grows with what is added to it.
+
+    ``texts`` are counted as text; ``mark_chars`` are the quotes, colons and commas around them;
+    ``flats`` are images and documents; ``sealed`` are pairs of the characters of a signature, or
+    of encrypted thinking, and of the thinking's text, which may be a summary.
+    """
+
+    texts: list[str] = []
+    mark_chars: int = 0
+    flats: int = 0
+    calls: int = 0
+    results: int = 0
+    sealed: list[tuple[int, str]] = []
+
+    @property
+    def chars(self) -> int:
+        """All characters, the marks included. Encrypted thinking is base64: four characters
+        carry three bytes of it."""
+        thoughts = sum(
+            len(text) if text or not sealed else sealed * 3 // 4 for sealed, text in self.sealed
+        )
+        return sum(map(len, self.texts)) + self.mark_chars + thoughts
+
+    def add_block(self, block: Block) -> None:
+        """Add what *block* costs."""
+        match block:
+            case TextBlock():
+                self.texts.append(block.text)
+            case ThinkingBlock():
+                self.sealed.append((len(block.signature or ""), block.thinking))
+            case RedactedThinkingBlock():
+                self.sealed.append((len(block.data), ""))
+            case ToolUseBlock():
+                self.calls += 1
+                self.texts.append(block.name)
+                self.add_value(block.input, flat=False)
+            case ToolResultBlock():
+                self.results += 1
+                self.add_content(block.content)
+            case ImageBlock():
+                self.flats += 1
+            case DocumentBlock():
+                self._add_document(block.source)
+            case OpaqueBlock():
+                self.add_value(block.decoded())
+
+    def add_content(self, content: str | Sequence[Any]) -> None:
+        """Add a tool result's content."""
+        if isinstance(content, str):
+            self.texts.append(content)
+            return
+        for part in content:
+            if isinstance(part, dict) and part.get("type") == "text":
+                text = part.get("text")
+                if isinstance(text, str):
+                    self.texts.append(text)
+                    continue
+            self.add_value(part)
+
+    def _add_document(self, source: Any) -> None:
+        # A document may also be plain text or a list of blocks; only the others are flat.
+        if isinstance(source, dict):
+            if source.get("type") == "text" and isinstance(source.get("data"), str):
+                self.texts.append(source["data"])
+                return
+            if source.get("type") == "content" and isinstance(source.get("content"), str | list):
+                self.add_content(source["content"])
+                return
+        self.flats += 1
+
+    def add_value(self, value: Any, *, flat: bool = True) -> None:
+        """Add any JSON value. A tool's input was written by the model as text, so it has no
+        *flat* parts."""
+        pending = [value]
+        while pending:
+            item = pending.pop()
+            if isinstance(item, str):
+                if flat and item.startswith("data:") and ";base64," in item[:200]:
+                    self.flats += 1
+                else:
+                    self.texts.append(item)
+            elif isinstance(item, dict):
+                kind = item.get("type") if flat else None
+                if kind == "document":
+                    self._add_document(item.get("source"))
+                elif isinstance(kind, str) and kind in _FLAT_TYPES:
+                    self.flats += 1
+                else:
+                    # Quotes, colon and comma of each field.
+                    self.mark_chars += 4 * len(item)
+                    self.texts.extend(item)
+                    pending.extend(item.values())
+            elif isinstance(item, list):
+                self.mark_chars += len(item)
+                pending.extend(item)
+            else:
+                self.texts.append(str(item))
+
+
+def tally_message(
+    message: Message,
+    *,
+    texts: Mapping[str, str] | None = None,
+    inputs: Mapping[str, msgspec.Raw] | None = None,
+    shortened: Mapping[int, str] | None = None,
+    thinking: bool = True,
+) -> Tally:
+    """What *message* costs.
+
+    *texts* are shown in place of the results of these call ids, *inputs*, JSON, in place of the
+    inputs of these calls, and *shortened* in place of the text blocks at these indexes. Without
+    *thinking* its thinking blocks are left out.
+    """
+    tally = Tally()
+    for at, block in enumerate(message.content):
+        if not thinking and is_thinking(block):
+            continue
+        if texts and isinstance(block, ToolResultBlock) and block.tool_use_id in texts:
+            tally.results += 1
+            tally.texts.append(texts[block.tool_use_id])
+        elif inputs and isinstance(block, ToolUseBlock) and block.id in inputs:
+            tally.calls += 1
+            tally.texts.append(block.name)
+            tally.add_value(msgspec.json.decode(inputs[block.id]), flat=False)
+        elif shortened and at in shortened:
+            tally.texts.append(shortened[at])
+        else:
+            tally.add_block(block)
+    return tally

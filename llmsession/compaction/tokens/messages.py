@@ -1,0 +1,222 @@
+"""Tokens of messages and contexts: estimates that need no vocabulary, no network and no time.
+
+A profile with a token family is estimated as that family counts (``estimate.py``); one without
+by its characters. Images, documents and base64 are a flat cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile
+
+from ..view.projection import Frame
+from ..view.view import View, text_key
+from .characters import FAMILIES, text_tokens
+from .content import Tally, tally_message
+
+__all__ = [
+    "MESSAGE_OVERHEAD_TOKENS",
+    "Ledger",
+    "content_weight",
+    "context_tokens",
+    "estimate_text_tokens",
+    "frame_tokens",
+    "message_tokens",
+    "shown_tokens",
+    "tally_tokens",
+    "text_tokens_for",
+]
+
+MESSAGE_OVERHEAD_TOKENS = 4
+"""Role and separators of one message, where the profile has no token family."""
+
+
+def estimate_text_tokens(chars: int, profile: Profile) -> int:
+    """The tokens of *chars* characters of text, rounded up."""
+    return max(0, math.ceil(chars / profile.chars_per_token))
+
+
+def text_tokens_for(text: str, profile: Profile) -> int:
+    """The estimated tokens of *text*, by the profile's family, else by its characters."""
+    if profile.token_family is None:
+        return estimate_text_tokens(len(text), profile)
+    return text_tokens(text, profile.token_family)
+
+
+def tally_tokens(
+    tally: Tally, profile: Profile, *, count: Callable[[str], int] | None = None
+) -> int:
+    """The estimated tokens of the message that *tally* is of.
+
+    *count*, if given, counts its texts in place of the estimate: a tokenizer's own count. It
+    only takes effect where the profile has a family.
+    """
+    flats = tally.flats * profile.image_tokens
+    if profile.token_family is None:
+        return estimate_text_tokens(tally.chars, profile) + flats + MESSAGE_OVERHEAD_TOKENS
+    family = FAMILIES[profile.token_family]
+    counted = count or partial(text_tokens, family=profile.token_family)
+    # What is joined is counted in one pass, and a line end stands for the marks between parts.
+    total = counted("\n".join(tally.texts)) if tally.texts else 0
+    for sealed, text in tally.sealed:
+        shown = counted(text) if text else 0
+        total += max(shown, sealed * family.sealed_permille // 1_000)
+    fixed = family.message + tally.calls * family.call + tally.results * family.result
+    return total + fixed + flats
+
+
+def message_tokens(
+    message: Message,
+    profile: Profile,
+    *,
+    texts: Mapping[str, str] | None = None,
+    thinking: bool = True,
+) -> int:
+    """The estimated tokens of *message*.
+
+    *texts* are shown in place of the results of these call ids; without *thinking* its thinking
+    blocks are left out. Counted once: asked again for the same, it is remembered.
+    """
+    return _remembered(message, profile, _Shown(thinking, tuple((texts or {}).items())))
+
+
+class _Shown(NamedTuple):
+    """How a message is shown: the arguments of ``tally_message``, hashable."""
+
+    thinking: bool
+    texts: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[tuple[str, bytes], ...] = ()
+    shortened: tuple[tuple[int, str], ...] = ()
+
+    def tally(self, message: Message) -> Tally:
+        return tally_message(
+            message,
+            texts=dict(self.texts),
+            inputs={call: msgspec.Raw(raw) for call, raw in self.inputs},
+            shortened=dict(self.shortened),
+            thinking=self.thinking,
+        )
+
+
+_REMEMBERED = "_remembered_tokens"
+_MOST_REMEMBERED = 8
+
+
+def _remembered(message: Message, profile: Profile, shown: _Shown) -> int:
+    # A message never changes, so what it costs is kept beside its blocks, as those are. A view
+    # shows one of them in few ways, and a plan asks for whole contexts.
+    counts: dict[Any, int] = message.__dict__.setdefault(_REMEMBERED, {})
+    key = (profile.token_family, profile.chars_per_token, profile.image_tokens, shown)
+    known = counts.get(key)
+    if known is None:
+        known = tally_tokens(shown.tally(message), profile)
+        if len(counts) >= _MOST_REMEMBERED:
+            counts.clear()
+        counts[key] = known
+    return known
+
+
+def context_tokens(
+    messages: Sequence[Message], view: View, profile: Profile, *, start: int = 0
+) -> int:
+    """The estimated tokens of *messages* as *view* shows them, without system and tools.
+
+    Messages before position *start* are not counted.
+    """
+    total = sum(text_tokens_for(each.text, profile) for each in view.injected if each.at < 0)
+    segment = view.segment
+    if segment is not None and start < view.start and segment.inside is None:
+        total += text_tokens_for(segment.text, profile) + MESSAGE_OVERHEAD_TOKENS
+    notes = {each.at: each.text for each in view.injected}
+    for position in range(max(start, view.start), len(messages)):
+        if position in notes:
+            total += text_tokens_for(notes[position], profile)
+        if view.shows(position):
+            total += shown_tokens(messages[position], position, view, profile)
+    return total
+
+
+def shown_tokens(message: Message, position: int, view: View, profile: Profile) -> int:
+    """The estimated tokens of *message*, which *view* shows at *position*."""
+    shown = _Shown(
+        position >= view.thinking_from,
+        tuple(
+            (result.tool_use_id, text)
+            for result in message.tool_results
+            if (text := view.text_for(result.tool_use_id, position)) is not None
+        ),
+        tuple(
+            (call.id, bytes(view.inputs[call.id]))
+            for call in (message.tool_calls if view.inputs else ())
+            if call.id in view.inputs
+        ),
+        tuple(
+            (at, view.texts[key])
+            for at in range(len(message.content) if view.texts else 0)
+            if (key := text_key(message, at)) in view.texts
+        ),
+    )
+    return _remembered(message, profile, shown)
+
+
+_CAREFUL = Profile()
+
+
+def frame_tokens(frame: Frame, profile: Profile = _CAREFUL) -> int:
+    """The estimated tokens of the system text and the tool definitions."""
+    texts = [frame.system or "", *(bytes(tool).decode() for tool in frame.tools)]
+    if profile.token_family is None:
+        return estimate_text_tokens(sum(map(len, texts)), profile)
+    family = FAMILIES[profile.token_family]
+    fixed = family.tools + len(frame.tools) * family.tool if frame.tools else 0
+    return fixed + sum(text_tokens_for(text, profile) for text in texts)
+
+
+class Ledger:
+    """Tokens per message, each counted once, with running sums.
+
+    The sequences asked for are histories: a message that stands at a position always has the
+    same messages before it. So only the newest known position is compared, and a total after
+    an append costs the new messages alone.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._tokens: dict[str, int] = {}
+        self._messages: list[Message] = []
+        self._sums = [0]
+
+    def tokens(self, message: Message) -> int:
+        """The estimate of one message."""
+        known = self._tokens.get(message.id)
+        if known is None:
+            known = self._tokens[message.id] = message_tokens(message, self._profile)
+        return known
+
+    def total(self, messages: Sequence[Message]) -> int:
+        """The sum over *messages*, as they are stored: full results, with thinking."""
+        at = shared = min(len(messages), len(self._messages))
+        while at and messages[at - 1] is not self._messages[at - 1]:
+            at -= 1
+        if at < shared:
+            del self._messages[at:]
+            del self._sums[at + 1 :]
+        for position in range(len(self._messages), len(messages)):
+            message = messages[position]
+            self._messages.append(message)
+            self._sums.append(self._sums[-1] + self.tokens(message))
+        return self._sums[len(messages)]
+
+
+def content_weight(content: str | Sequence[Any]) -> tuple[int, int]:
+    """Characters, and the number of flat costs, of a tool result's content."""
+    tally = Tally()
+    tally.add_content(content)
+    return tally.chars, tally.flats

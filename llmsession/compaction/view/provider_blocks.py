@@ -1,0 +1,115 @@
+"""Summaries by the provider, in its own blocks: where they are, and where they may be sent.
+
+Two kinds. One that a provider puts into a reply, where a request has passed a threshold, stands
+for all that is before it. One that was asked for is signed, comes alone, and goes first, in place
+of the messages that it summarises.
+Source: the anthropic SDK 2.11, its types, and the documentation of compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from llmsession.turns.blocks import (
+    DocumentBlock,
+    ImageBlock,
+    ToolResultBlock,
+    block_type,
+    split_blocks,
+)
+from llmsession.turns.edits import edit_kinds
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Segment
+from llmsession.turns.request import Profile
+
+from .summary_wording import introduced
+
+if TYPE_CHECKING:
+    from .projection import Frame
+
+__all__ = [
+    "COMPACTION",
+    "is_sent_as_block",
+    "lost_media",
+    "message_from_block",
+    "signed_segment",
+    "summary_in",
+]
+
+COMPACTION = "compaction"
+
+
+class _Block(msgspec.Struct):
+    content: str | None = None
+    signature: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Block)
+
+
+def _read(raw: bytes | msgspec.Raw) -> _Block | None:
+    try:
+        return _decoder.decode(raw)
+    except msgspec.MsgspecError:
+        return None
+
+
+def summary_in(body: msgspec.Raw, position: int) -> Segment | None:
+    """The newest summary in an assistant's message at *position*, None if there is none. One
+    without content is a summary that failed: providers take it as if it were not there."""
+    if b'"compaction"' not in bytes(body):
+        return None
+    found: Segment | None = None
+    for at, raw in enumerate(split_blocks(body)):
+        block = _read(raw) if block_type(raw) == COMPACTION else None
+        if block is not None and block.content and block.content.strip():
+            found = Segment(position, introduced(block.content), "provider", inside=at)
+    return found
+
+
+def signed_segment(raw: bytes, upto: int) -> Segment | None:
+    """The summary that was asked for, for the first *upto* messages; None if *raw* is no signed
+    summary, or one that says nothing."""
+    block = _read(raw) if block_type(raw) == COMPACTION else None
+    if block is None or not block.signature or not (block.content or "").strip():
+        return None
+    return Segment(upto, introduced(str(block.content)), "provider", msgspec.Raw(bytes(raw)))
+
+
+def message_from_block(message: Message, first: int) -> Message | None:
+    """*message* without its blocks before number *first*; None if that leaves nothing."""
+    raws = split_blocks(message.body)[first:]
+    body = msgspec.Raw(b"[" + b",".join(map(bytes, raws)) + b"]")
+    return msgspec.structs.replace(message, body=body) if raws else None
+
+
+def is_sent_as_block(segment: Segment | None, profile: Profile, frame: Frame) -> bool:
+    """Is *segment* sent in the provider's own form? Only to a model that takes it, and as that
+    request is: a summary at a threshold needs its edit in the request, a signed one must not
+    meet it. Else its text is sent, as that of any other summary."""
+    if segment is None or segment.by != "provider":
+        return False
+    compacts = any(kind.startswith("compact_") for kind in edit_kinds(frame.options))
+    if segment.inside is not None:
+        return compacts and "compact" in profile.provider_edits
+    return not compacts and profile.compacts_on_demand
+
+
+def lost_media(messages: Sequence[Message]) -> int:
+    """How many images and documents *messages* hold, which no summary of the provider's carries."""
+    count = 0
+    for message in messages:
+        if not any(mark in bytes(message.body) for mark in (b'"image"', b'"document"')):
+            continue
+        for block in message.content:
+            if isinstance(block, ImageBlock | DocumentBlock):
+                count += 1
+            elif isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+                count += sum(
+                    isinstance(part, dict) and part.get("type") in ("image", "document")
+                    for part in block.content
+                )
+    return count

@@ -1,0 +1,1 @@
+"""Token counting: vocabularies, threads, the network."""

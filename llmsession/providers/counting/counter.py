@@ -1,0 +1,228 @@
+"""Counting a request by whoever can: the provider, then tiktoken, then characters.
+
+What was counted is known by its content, callers who ask the same at once share one answer, and
+nothing that goes wrong is raised.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+
+import anyio
+import msgspec
+
+from llmsession.turns.request import Profile, Request
+
+from ..protocol import Provider
+from .counts import (
+    CharacterCounter,
+    Count,
+    Counter,
+    Counting,
+    TextEstimate,
+    estimate_by_length,
+    reply_tokens,
+)
+from .keys import CountKey
+from .stepping import Stepper
+from .tiktoken_counter import TiktokenCounter
+
+__all__ = ["API_ACCURACY", "ApiCounter", "CachedCounter", "default_counter"]
+
+API_ACCURACY = 0.02
+"""Anthropic calls its count an estimate that may be off "by a small amount"."""
+TTL_S = 300.0
+DEADLINE_S = 5.0
+MAX_KNOWN = 256
+
+
+class ApiCounter:
+    """Counts with the provider's own endpoint: one request each. Raises ProviderError."""
+
+    def __init__(
+        self,
+        provider: Counting,
+        profile: Callable[[str], Profile],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._provider = provider
+        self._profile = profile
+        self._clock = clock
+
+    async def count(self, request: Request) -> Count:
+        """The provider's count of *request*. Can be cancelled."""
+        began_s = self._clock()
+        return Count(
+            input_tokens=await self._provider.count_tokens(request),
+            estimated_output_tokens=reply_tokens(request, self._profile(request.model)),
+            method="api",
+            accuracy=API_ACCURACY,
+            latency_ms=(self._clock() - began_s) * 1000,
+        )
+
+
+class _Flight:
+    """One count that is on its way, and who waits for it."""
+
+    def __init__(self) -> None:
+        self.landed = anyio.Event()
+        self.count: Count | None = None
+        self.is_lost = False
+        """Was whoever asked cancelled? Then the next one has to ask."""
+
+
+class CachedCounter:
+    """Asks *first*, and remembers for *ttl_s* seconds what it said; else the counters of *then*,
+    in order, and at last *otherwise*, which has to work. It raises nothing.
+
+    The key is the content: provider, model, system text, tools, messages and options, so no entry
+    is ever wrong, and the time is a safety net alone. At most *max_known* entries are kept, those
+    that were used last. Callers who ask the same while it is being counted share that answer; if
+    the one who asked is cancelled, another one asks. With *deadline_s* nobody waits longer for
+    *first*. What another counter than *first* said is not remembered, and no estimate is. For one
+    event loop.
+    """
+
+    def __init__(
+        self,
+        first: Counter,
+        *,
+        provider: str,
+        then: Sequence[Counter] = (),
+        otherwise: Counter,
+        ttl_s: float = TTL_S,
+        deadline_s: float | None = DEADLINE_S,
+        max_known: int = MAX_KNOWN,
+        clock: Callable[[], float] = time.monotonic,
+        stepper: Stepper | None = None,
+    ) -> None:
+        self._first = first
+        self._then = tuple(then)
+        self._otherwise = otherwise
+        self._key = CountKey(provider, stepper or Stepper())
+        self._ttl_s = ttl_s
+        self._deadline_s = float("inf") if deadline_s is None else deadline_s
+        self._max_known = max_known
+        self._clock = clock
+        self._known: OrderedDict[bytes, tuple[float, Count]] = OrderedDict()
+        self._flights: dict[bytes, _Flight] = {}
+        self._asked = self._hits = self._joined = self._failed = 0
+
+    def statistics(self) -> Mapping[str, int]:
+        """How often *first* was asked, and failed; answers from memory, and shared ones; entries
+        that are kept."""
+        return {
+            "asked": self._asked,
+            "failed": self._failed,
+            "hits": self._hits,
+            "joined": self._joined,
+            "known": len(self._known),
+        }
+
+    async def count(self, request: Request) -> Count:
+        """The size of *request*, by the first counter that can tell. Can be cancelled, which
+        disturbs nobody else who asked the same."""
+        began_s = self._clock()
+        count = await self._counted(request)
+        return msgspec.structs.replace(count, latency_ms=(self._clock() - began_s) * 1000)
+
+    async def _counted(self, request: Request) -> Count:
+        try:
+            key = await self._key.of(request)
+        except Exception:  # content that is no JSON: nothing of it can be remembered or sent
+            return await self._otherwise.count(request)
+        if (known := self._recall(key)) is not None:
+            self._hits += 1
+            return msgspec.structs.replace(known, cached=True)
+        if (count := await self._ask_or_join(key, request)) is not None:
+            return count
+        for counter in self._then:
+            try:
+                return await counter.count(request)
+            except Exception:  # the chain never raises: the next one
+                continue
+        return await self._otherwise.count(request)
+
+    def _recall(self, key: bytes) -> Count | None:
+        found = self._known.get(key)
+        if found is None:
+            return None
+        expires_s, count = found
+        if self._clock() >= expires_s:
+            del self._known[key]
+            return None
+        self._known.move_to_end(key)
+        return count
+
+    async def _ask_or_join(self, key: bytes, request: Request) -> Count | None:
+        """What *first* says, to us or to somebody who asked before; None if it does not."""
+        until_s = anyio.current_time() + self._deadline_s
+        while (flight := self._flights.get(key)) is not None:
+            with anyio.CancelScope(deadline=until_s):
+                await flight.landed.wait()
+            if not flight.landed.is_set():
+                return None
+            if not flight.is_lost:
+                self._joined += 1
+                known = flight.count
+                return None if known is None else msgspec.structs.replace(known, cached=True)
+        return await self._ask(key, request, until_s)
+
+    async def _ask(self, key: bytes, request: Request, until_s: float) -> Count | None:
+        self._asked += 1
+        flight = self._flights[key] = _Flight()
+        flight.is_lost = True
+        try:
+            with anyio.CancelScope(deadline=until_s):
+                flight.count = await self._first.count(request)
+                if flight.count.method != "estimate":
+                    self._remember(key, flight.count)
+            flight.is_lost = False
+        except Exception:
+            flight.is_lost = False
+        finally:
+            del self._flights[key]
+            flight.landed.set()
+        self._failed += flight.count is None
+        return flight.count
+
+    def _remember(self, key: bytes, count: Count) -> None:
+        self._known[key] = (self._clock() + self._ttl_s, count)
+        self._known.move_to_end(key)
+        while len(self._known) > self._max_known:
+            self._known.popitem(last=False)
+
+
+def default_counter(
+    provider: Provider,
+    *,
+    ttl_s: float = TTL_S,
+    deadline_s: float = DEADLINE_S,
+    clock: Callable[[], float] = time.monotonic,
+    stepper: Stepper | None = None,
+    api: bool = True,
+    estimate: TextEstimate = estimate_by_length,
+) -> CachedCounter:
+    """The chain for *provider*: its own count, where it counts and *api* says so, then tiktoken,
+    then *estimate* for each text. One for each provider and event loop; it holds no task, file or
+    socket."""
+    profile = provider.profile
+    tiktoken = TiktokenCounter(profile, estimate=estimate, clock=clock, stepper=stepper)
+    by_text = CharacterCounter(profile, estimate=estimate, clock=clock, stepper=stepper)
+    chain: list[Counter] = [tiktoken]
+    if api and isinstance(provider, Counting):
+        chain.insert(0, ApiCounter(provider, profile, clock=clock))
+    return CachedCounter(
+        chain[0],
+        provider=provider.name,
+        then=chain[1:],
+        otherwise=by_text,
+        ttl_s=ttl_s,
+        # tiktoken waits for nobody, and its work is bounded by the request.
+        deadline_s=deadline_s if len(chain) > 1 else None,
+        clock=clock,
+        stepper=stepper,
+    )

@@ -1,0 +1,120 @@
+"""tiktoken's encodings, made of the vocabularies in the user's cache, each once a process."""
+
+from __future__ import annotations
+
+import threading
+from base64 import b64decode
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from llmsession.errors import InvalidConfig
+from llmsession.turns.spending.model_names import begins, canonical_name
+
+from .vocabulary import VOCABULARIES, encoding_parts, read_vocabulary, vocabulary_folder
+
+if TYPE_CHECKING:
+    from tiktoken import Encoding
+
+__all__ = ["ENCODINGS", "Encodings", "Fit", "encoding_name", "fit_of"]
+
+_OLD = (
+    "gpt-4", "gpt-3.5", "gpt-35", "davinci-002", "babbage-002", "text-embedding-ada-002",
+    "text-embedding-3",
+)  # fmt: skip
+_OWN = ("gpt-", "chatgpt-", "o1", "o3", "o4", "text-embedding-", "davinci-", "babbage-")
+
+
+def encoding_name(model: str) -> str:
+    """The encoding that *model* is counted with: cl100k_base for OpenAI's models until GPT-4,
+    o200k_base for all others, also those of other vendors, whose own are not public."""
+    name = canonical_name(model).removeprefix("ft:")
+    return "cl100k_base" if any(_is_old(name, old) for old in _OLD) else "o200k_base"
+
+
+def _is_old(name: str, old: str) -> bool:
+    # After a platform's colon: a fine-tuned model's organisation.
+    return begins(name.partition(":")[0], old)
+
+
+REQUEST_TOKENS = 3
+"""What opens the reply."""
+
+
+class Fit(NamedTuple):
+    """How tokens of an encoding become a model's: what those of texts are multiplied with; what a
+    message, a call and a result of a tool cost beside their texts; what the provider writes into
+    the prompt where there are any tools; and how far off the sum may be, as a share. Where the
+    figures come from is told in docs/tokens.md."""
+
+    factor: float
+    message: int
+    call: int
+    result: int
+    tools: int
+    accuracy: float
+
+    def fixed_tokens(self, *, messages: int, calls: int, results: int, has_tools: bool) -> int:
+        """What a request costs beside its texts and images."""
+        parts = messages * self.message + calls * self.call + results * self.result
+        return REQUEST_TOKENS + parts + (self.tools if has_tools else 0)
+
+
+OWN_FIT = Fit(1.0, 3, 12, 9, 40, 0.1)
+"""OpenAI's models: the text is exact; how tools and roles are written is not public."""
+CLAUDE_FIT = Fit(1.2, 2, 50, 11, 460, 0.1)
+"""Claude's tokenizer is not public: it cuts finer, and calls are costly."""
+OTHER_FIT = Fit(1.1, 4, 12, 9, 40, 0.25)
+"""Most other vocabularies are smaller than o200k."""
+
+
+def fit_of(model: str) -> Fit:
+    """The fit of ``encoding_name(model)`` to *model*."""
+    name = canonical_name(model).removeprefix("ft:")
+    if name.startswith(_OWN):
+        return OWN_FIT
+    return CLAUDE_FIT if name.startswith("claude") else OTHER_FIT
+
+
+class Encodings:
+    """The encodings of one folder, by default the user's cache. Threads may share it.
+
+    What was found at the first use is kept, also that nothing was.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._found: dict[str, Encoding | None] = {}
+        self._lock = threading.Lock()
+
+    def is_ready(self, name: str) -> bool:
+        """Is ``get`` instant for *name*?"""
+        return name in self._found
+
+    def get(self, name: str) -> Encoding | None:
+        """The encoding *name*; None without a whole vocabulary, or with a tiktoken that we do not
+        know. The first time it reads the disk and takes 0.3 s, for 0.1 s of which tiktoken holds
+        the interpreter."""
+        if name not in self._found:
+            with self._lock:
+                if name not in self._found:
+                    self._found[name] = self._load(name)
+        return self._found[name]
+
+    def _load(self, name: str) -> Encoding | None:
+        vocabulary = VOCABULARIES[name]
+        try:
+            content = read_vocabulary(vocabulary, self._folder or vocabulary_folder())
+            if content is None:
+                return None
+            lines = (line.split() for line in content.splitlines())
+            ranks = {b64decode(token): int(rank) for token, rank in lines}
+            parts, _address = encoding_parts(vocabulary, ranks)
+            from tiktoken import Encoding
+
+            return Encoding(**parts)
+        except (ImportError, InvalidConfig, OSError, TypeError, ValueError):
+            return None
+
+
+ENCODINGS = Encodings()
+"""Those of the user's cache, which all counters of the process share."""

@@ -1,0 +1,1 @@
+"""Chat completions, by the openai SDK."""

@@ -1,0 +1,1 @@
+"""One live session: mailbox, actor, turn queue, turn runner, tools."""

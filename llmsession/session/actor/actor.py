@@ -1,0 +1,493 @@
+"""The actor of one session: reads its mailbox, keeps order, and answers everybody.
+
+It waits in one place, for its mailbox. Between two waits nothing else runs, so its state cannot
+change under it, and no lock is needed. Reports of its own work come first, then control, then
+work; every command has its ingress number from before any await.
+
+The order of a durable change is: append, fold, publish, answer. A task exists only while there
+is work: ``serve`` ends when nothing is open, and the next command starts it again.
+
+When the actor cannot go on (another owner, a failed store, a bug of ours) every caller that
+still waits gets an error by name; nobody is left hanging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import anyio
+
+from llmsession.errors import (
+    DuplicateToolResult,
+    InvalidInput,
+    Overloaded,
+    SessionClosed,
+    SessionError,
+    SessionMoved,
+    StoreError,
+    TurnNotOpen,
+    UnknownToolCall,
+    error_text,
+)
+from llmsession.store.protocol import Appended, Conflict, Hold, Lost, Store
+from llmsession.turns import records as r
+from llmsession.turns.machine import Phase
+from llmsession.turns.previews import ToolUse
+
+from ..core.core import Core, Report, Surroundings
+from ..core.idempotency_keys import CommandBook
+from ..core.turn_run import Run
+from ..log.journal import Journal, Written
+from ..log.open_calls import unanswered_uses
+from ..log.reader import is_in_log
+from ..log.state import SessionState
+from ..tasks.promise import Promise
+from ..values import commands as c
+from ..values.config import SessionConfig
+from ..values.labels import reserved_labels
+from ..values.outcome import Closed, InterruptOutcome, outcome_of
+from .configuration import Settings
+from .history_commands import Changes
+from .mailbox import Mailbox
+from .turn_queue import TurnQueue
+
+__all__ = ["Actor", "Standing"]
+
+Standing: TypeAlias = Literal["live", "closing", "closed", "moved", "cold"]
+"""Does the actor take commands (live), or why not: it was closed, another owner took the session
+(moved), or it was evicted or lost its store (cold); a cold session comes back when it is opened."""
+
+
+class Actor:
+    """One live session. ``spawn`` starts ``serve`` in the manager's group; ``gone`` is told when
+    this actor takes no commands any more."""
+
+    def __init__(
+        self,
+        *,
+        state: SessionState,
+        config: SessionConfig,
+        store: Store,
+        hold: Hold,
+        world: Surroundings,
+        spawn: Callable[[Actor], None],
+        gone: Callable[[Actor], None],
+    ) -> None:
+        self.mailbox: Mailbox[c.ControlCommand, c.WorkCommand, Report] = Mailbox(
+            work_limit=config.queue_limit
+        )
+        self.core = Core(
+            state=state,
+            config=config,
+            journal=Journal(store, hold, world.clock, self._came_back),
+            report=self.report,
+            world=world,
+        )
+        self.book = CommandBook(state)
+        self.settings = Settings(self.core, self.book, self._reconfiguring, self._reconfigured)
+        self.turns = TurnQueue(self.core, self.book.forget, self.settings.apply_waiting)
+        self.changes = Changes(
+            self.core,
+            self.book,
+            self.turns,
+            mailbox=self.mailbox,
+            store=store,
+            lost=self._cannot_go_on,
+        )
+        self.standing: Standing = "live"
+        self.pins = 0
+        """How many handles hold this session; it is not evicted while there are any."""
+        self._store = store
+        self._spawn = spawn
+        self._gone = gone
+        self._serving = False
+        self._close: c.Close | None = None
+        self._error: SessionError | None = None
+
+    def _reconfiguring(self) -> None:
+        # What is being made ready was found out under the view of before.
+        self.turns.runner.compactor.turn_goes()
+
+    def _reconfigured(self) -> None:
+        self.turns.runner.reconsider()
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        return self.core.session
+
+    @property
+    def state(self) -> SessionState:
+        """The fold of all that is durable so far. Only this actor changes it."""
+        return self.core.state
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is open and nothing is on its way."""
+        return (
+            not self.turns.runs
+            and self.mailbox.is_empty
+            and self.core.journal.is_idle
+            and self.changes.is_idle
+            and self.turns.runner.compactor.is_idle
+            and self.turns.runner.compactor.results.is_idle
+        )
+
+    @property
+    def open_calls(self) -> tuple[ToolUse, ...]:
+        """The running turn's calls that wait for their results, as far as is durable."""
+        run = self.turns.current
+        if run is not None and run.turn.phase not in (Phase.ACCEPTED, Phase.TOOLS):
+            return ()
+        return unanswered_uses(self.state)
+
+    # Called by handles and works, in the event loop's thread. Nothing here waits.
+
+    def check_open(self) -> None:
+        """Raises SessionClosed, SessionMoved or StoreError when no more commands are taken."""
+        if self.standing != "live":
+            raise self._error or SessionClosed(f"session {self.session!r} was closed")
+
+    def report(self, report: Report) -> None:
+        """Put a report of our own work into the mailbox; never refused."""
+        self.mailbox.report(report)
+        self._wake()
+
+    def put(self, command: c.WorkCommand) -> None:
+        """Enqueue on the work lane. Raises Overloaded, or as ``check_open`` does."""
+        self.check_open()
+        self.mailbox.put_work(command)
+        self.book.remember(command.promise)
+        self._wake()
+
+    def put_interrupt(
+        self, turn: int | None, policy: r.InterruptPolicy | None, command_id: str | None
+    ) -> Promise[InterruptOutcome]:
+        """Enqueue an interrupt, folded into an unread one of the same target. Raises as ``put``.
+
+        A repeated id gets its answer here: folded, it would end what came since the first.
+        """
+        self.check_open()
+        mark = self.mailbox.number()
+        wanted = policy or self.core.config.interrupt_policy
+        of = c.digest(command_id, "interrupt", None if turn is None else str(turn), policy)
+        caller = c.InterruptCaller(command_id, of)
+        self.book.remember(caller.promise)
+        if self.book.is_repeat(caller):
+            return caller.promise
+        try:
+            self._enqueue(c.Interrupt(mark, turn, wanted), caller)
+        except Overloaded:
+            self.book.forget(caller)
+            raise
+        self._wake()
+        return caller.promise
+
+    def _enqueue(self, interrupt: c.Interrupt, caller: c.InterruptCaller) -> None:
+        folded = self.mailbox.find_control(
+            lambda command: isinstance(command, c.Interrupt) and command.turn == interrupt.turn
+        )
+        if isinstance(folded, c.Interrupt):
+            folded.fold(interrupt.mark, interrupt.policy)
+            folded.callers.append(caller)
+        else:
+            self.mailbox.put_control(interrupt)
+            interrupt.callers.append(caller)
+
+    def put_close(self, *, leave_open: bool = False) -> Promise[Closed]:
+        """Ask the session to end, *leave_open* without an end of its open turns; a second call
+        waits for the same end."""
+        if self._close is None:
+            self._close = c.Close(leaves_open=leave_open)
+            if self.standing == "live":
+                self.standing = "closing"
+                self.mailbox.put_control(self._close)
+                self._wake()
+            else:
+                self._close.promise.set(self._closed())
+        return self._close.promise
+
+    def _wake(self) -> None:
+        if not self._serving:
+            self._serving = True
+            self._spawn(self)
+
+    # The loop.
+
+    async def serve(self) -> None:
+        """Read the mailbox until nothing is open."""
+        try:
+            while await self._next():
+                pass
+        except Exception as error:  # the top of the actor: a bug of ours must not hang callers
+            self.core.log.bug("actor.crashed", error)
+            stopped = SessionClosed(
+                f"the actor of session {self.session!r} failed: {error_text(error)}"
+            )
+            stopped.__cause__ = error
+            self._give_up(stopped, "cold")
+        except BaseException:
+            told = f"the manager of session {self.session!r} was stopped"
+            self._give_up(SessionClosed(told), "closed")
+            raise
+        finally:
+            self._serving = False
+            # A promise that failed holds the frames of its caller, and with them the handle.
+            self.book.drop_answered()
+
+    async def _next(self) -> bool:
+        """Read one thing, or wait for one; False when nothing is open any more."""
+        item = self.mailbox.next_nowait()
+        if item is not None:
+            self._read(item)
+            return True
+        self.core.journal.flush()
+        if not self.mailbox.is_empty:
+            return True
+        # Once it has given up nothing comes back that it would have to wait for.
+        if not self.is_idle and self.standing in ("live", "closing"):
+            await self.mailbox.wait()
+            return True
+        if self.standing == "closing":
+            await self._release()
+        return not self.mailbox.is_empty
+
+    def _read(self, item: c.ControlCommand | c.WorkCommand | Report) -> None:
+        if isinstance(item, c.Interrupt):
+            self._interrupt(item)
+        elif isinstance(item, c.Close):
+            self._begin_close(item)
+        elif isinstance(item, c.Command):
+            self._command(item)
+        else:
+            item()
+        self.changes.go_on()
+        runner = self.turns.runner
+        # A change that is on its way makes another history or view: what waits is for that one.
+        if runner.may_compact() and self.changes.is_idle and self.settings.is_idle:
+            runner.compactor.apply_if_ready()
+
+    # Commands.
+
+    def _command(self, command: c.WorkCommand) -> None:
+        """Perform a command, once: a repeated id gets the answer of the first."""
+        if self.standing != "live":
+            closed = SessionClosed(f"session {self.session!r} was closed")
+            command.promise.fail(self._error or closed)
+            return
+        if self.book.is_repeat(command):
+            return
+        try:
+            self._perform(command)
+        except SessionError as error:
+            self.book.refuse(command, error)
+
+    def _perform(self, command: c.WorkCommand) -> None:
+        match command:
+            case c.Send():
+                self.turns.send(command)
+            case c.Submit():
+                self._submit(command)
+            case c.Compact():
+                self.turns.runner.compactor.request(command.promise, self.core.size_now())
+            case c.Clear() | c.Rewind() | c.Forget() | c.Fork():
+                self.changes.begin(command)
+            case c.Label():
+                noted = c.remembered(command.command_id, command.digest, None)
+                labels = {**command.labels, **reserved_labels(self.state.labels)}
+                labelled = r.SessionLabelled(labels=labels, commands=noted)
+                self.core.journal.write(labelled, self.book.answer(command))
+            case c.Configure():
+                self.settings.configure(command, now=self.turns.current is None)
+            case c.StoreSummaries():
+                self._store_summaries(command)
+            case c.SetSummary():
+                self.turns.runner.compactor.told.put(command, self.book)
+
+    def _submit(self, command: c.Submit) -> None:
+        run = self._answerable(command)
+        noted = c.remembered(command.command_id, command.digest, None)
+        self.turns.runner.toolbox.answer(run, tuple(command.answers))
+        if noted:
+            self.core.journal.write(r.CommandAnswered(commands=noted))
+        # The results were queued before this, so they are durable when it is called.
+        self.core.journal.follow(self.book.answer(command))
+
+    def _answerable(self, command: c.Submit) -> Run:
+        """The run that all the results are for. Raises for the first that has none."""
+        run, seen = self.turns.current, set[str]()
+        if not command.answers:
+            raise InvalidInput("no results were submitted")
+        for answer in command.answers:
+            call_id = answer.call_id
+            track = run.calls.get(call_id) if run else None
+            if run is None or track is None:
+                turn = self.state.call_turns.get(call_id)
+                if turn is None:
+                    raise UnknownToolCall(call_id)
+                raise TurnNotOpen(turn, self.state.ended.get(turn, "ended"))
+            if call_id in seen or call_id not in run.turn.open_calls:
+                raise DuplicateToolResult(call_id)
+            if run.turn.phase is not Phase.TOOLS:
+                raise TurnNotOpen(run.number, run.turn.phase.value)
+            if track.offer.runner != "caller":
+                raise InvalidInput(f"tool call {call_id!r} is run by the session itself")
+            seen.add(call_id)
+        assert run is not None  # there is at least one result
+        return run
+
+    def _store_summaries(self, command: c.StoreSummaries) -> None:
+        for call_id in command.summaries:
+            # One that was forgotten is not told of again.
+            if self.state.call_turns.get(call_id) not in self.state.said_at:
+                raise UnknownToolCall(call_id)
+        self.turns.runner.compactor.results.told(list(command.summaries))
+        noted = c.remembered(command.command_id, command.digest, None)
+        record = r.SummariesStored(summaries=command.summaries, commands=noted)
+        self.core.journal.write(record, self.book.answer(command))
+
+    def _interrupt(self, command: c.Interrupt) -> None:
+        if command.turn is not None:
+            self.turns.interrupt_one(command.turn, command.policy, command.callers)
+            return
+        # Sends that were enqueued before it and not read yet get their turns first.
+        unread = self.mailbox.take_work(
+            lambda waiting: isinstance(waiting, c.Send) and waiting.ingress < command.mark
+        )
+        for send in unread:
+            self._command(send)
+        self.turns.interrupt_all(command.mark, command.policy, command.callers)
+
+    # Records that came back from the store.
+
+    def _came_back(self, written: Written) -> None:
+        self.report(lambda: self._written(written, written.result))
+
+    def _written(self, written: Written, result: Appended | Conflict | Lost) -> None:
+        if self.standing not in ("live", "closing"):
+            return
+        match result:
+            case Appended():
+                for record, then in written.entries:
+                    if record is not None:
+                        self._take_in(record)
+                    if then is not None:
+                        then()
+            case Conflict(row=None):
+                self._give_up(SessionClosed(f"session {self.session!r} was deleted"), "closed")
+            case Conflict(row=row) if row is not None and row.epoch > written.batch.epoch:
+                self.fence()
+            case Conflict():
+                self._look_for(written)
+            case Lost(error=error, committed=committed):
+                failed = StoreError(
+                    f"the store failed under session {self.session!r}: {error}", committed=committed
+                )
+                self._give_up(failed, "cold")
+
+    def fence(self) -> None:
+        """Another owner has the session: nothing that is known here is said any more."""
+        if self.standing in ("live", "closing"):
+            told = f"session {self.session!r} was taken over by another owner"
+            self._give_up(SessionMoved(told), "moved")
+
+    def _take_in(self, record: r.Record) -> None:
+        """A durable record: fold it, then publish it."""
+        terminal = record if r.is_terminal(record) else None
+        turn = self.state.open.get(terminal.turn) if terminal else None
+        self.state.apply(record)
+        if terminal is not None and turn is not None:
+            run = self.turns.runs.get(terminal.turn)
+            lingering = run.lingering if run else ()
+            self.turns.note_outcome(terminal.turn, outcome_of(terminal, turn, lingering))
+        self.core.hub.publish(self.session, record)
+        self.core.tally.count(record)
+        self.core.world.watch.recorded(self.session, record)
+
+    def _look_for(self, written: Written) -> None:
+        """The head is not where we left it, in our own epoch: perhaps our batch was written and
+        its acknowledgement lost. The log knows."""
+        batch = written.batch
+
+        async def look() -> None:
+            result: Appended | Lost
+            try:
+                if await is_in_log(self._store, batch):
+                    self.core.journal.settled(batch)
+                    result = Appended(batch.head + len(batch.bodies))
+                else:
+                    result = Lost("the log is not where this owner left it")
+            except Exception as error:  # a store may be anybody's code
+                result = Lost(error_text(error))
+            self.report(lambda: self._written(written, result))
+
+        self.core.works.start(f"read of {self.session}", look)
+
+    # The end.
+
+    def _begin_close(self, close: c.Close) -> None:
+        if self.standing != "closing":
+            return
+        closed = SessionClosed(f"session {self.session!r} was closed")
+        if close.leaves_open:
+            told = f"session {self.session!r} was let go; what is open stays in its log"
+            closed = SessionClosed(told)
+            self._error = closed
+            self.turns.leave(closed)
+        self.settings.refuse_waiting(closed)
+        self.changes.refuse_waiting(closed)
+        for command in self.mailbox.take_work(lambda command: True):
+            command.promise.fail(closed)
+        self.turns.runner.compactor.close()
+        self.turns.runner.compactor.told.refuse_waiting(closed)
+        if not close.leaves_open:
+            self.turns.stop_all("closed")
+
+    async def _release(self) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._store.release(self.core.journal.hold)
+            except Exception as error:  # a store may be anybody's code
+                self.core.log.trouble("session.not_released", error=error_text(error))
+        self._end("closed")
+        self.core.hub.end(self.session)
+        if self._close is not None:
+            self._close.promise.set(self._closed())
+
+    def _closed(self) -> Closed:
+        # What an earlier life of the session has left running in this manager is named, too.
+        left = self.core.works.stopping_in(self.session)
+        return Closed(self.session, tuple(sorted(self.core.lingering.union(left))))
+
+    def evict(self) -> Hold:
+        """Take no more commands; the caller releases the hold. Only while idle and unpinned."""
+        self._end("cold")
+        return self.core.journal.hold
+
+    def _end(self, standing: Standing) -> None:
+        self.standing = standing
+        self.turns.runner.compactor.end()
+        self.core.journal.stop()
+        self._gone(self)
+
+    def _cannot_go_on(self, error: SessionError) -> None:
+        if self.standing in ("live", "closing"):
+            self._give_up(error, "moved" if isinstance(error, SessionMoved) else "cold")
+
+    def _give_up(self, error: SessionError, standing: Standing) -> None:
+        """Answer everybody with *error*: this actor cannot go on."""
+        self._error = error
+        self.core.log.trouble("session.given_up", error=str(error), standing=standing)
+        self._end(standing)
+        self.turns.abandon(error, fenced=standing == "moved")
+        self.turns.runner.compactor.fail(error)
+        self.settings.refuse_waiting(error)
+        self.mailbox.drain()
+        self.book.fail_all(error)
+        if standing == "cold":
+            self.core.hub.lag_all(self.session)
+        else:
+            self.core.hub.end(self.session)
+        if self._close is not None:
+            self._close.promise.set(self._closed())

@@ -1,0 +1,109 @@
+"""Changing a session's configuration: between turns, each change on top of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from llmsession.compaction.view.provider_blocks import is_sent_as_block
+from llmsession.errors import InvalidConfig, SessionError
+from llmsession.turns import records as r
+
+from ..core.core import Core
+from ..core.idempotency_keys import CommandBook
+from ..values import commands as c
+from ..values.config import SessionConfig, Tool, bind_tools, store_config
+
+__all__ = ["Settings"]
+
+
+class Settings:
+    """Takes the configuration commands of one session, and keeps those that come too early.
+    *changing* is called when a change goes into the log, *changed* when it is durable."""
+
+    def __init__(
+        self,
+        core: Core,
+        book: CommandBook,
+        changing: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._book = book
+        self._changing = changing
+        self._changed = changed
+        self._waiting: list[c.Configure] = []
+        self._writing = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """No change is on its way into the log. One that is makes another view."""
+        return not self._writing
+
+    def configure(self, command: c.Configure, *, now: bool) -> None:
+        """Change the configuration now, or else when the running turn has ended.
+
+        Raises InvalidConfig.
+        """
+        if not now:
+            self._waiting.append(command)
+            return
+        config = replace(self._core.config, **command.changes).checked()
+        self._check_tools(config)
+        if command.changes.keys() & {"model", "budget", "compaction"}:
+            self._core.world.check_priced(config, self._core.account.tenant)
+        old, new = self._core.config.frame(), config.frame()
+        changed = (old.model, old.system, old.tools) != (new.model, new.system, new.tools)
+        record = r.SessionConfigured(
+            config=store_config(config),
+            voids_thinking=changed or self._shows_otherwise(config),
+            commands=c.remembered(command.command_id, command.digest, None),
+        )
+        self._core.configure(config)
+        answer = self._book.answer(command)
+
+        def configured() -> None:
+            self._writing -= 1
+            answer()
+            self._changed()
+
+        self._writing += 1
+        self._changing()
+        self._core.journal.write(record, configured)
+
+    def _shows_otherwise(self, config: SessionConfig) -> bool:
+        """Is the provider's summary, that the context begins with, sent as a text from now on, or
+        as its block again?"""
+        profile, segment = self._core.builder.profile, self._core.state.view.segment
+        frames = (self._core.config.frame(profile), config.frame(profile))
+        old, new = (is_sent_as_block(segment, profile, frame) for frame in frames)
+        return old != new
+
+    def _check_tools(self, config: SessionConfig) -> None:
+        # A request whose messages hold tool calls needs tools: every later one would be refused.
+        messages = self._core.state.context_messages()
+        if not config.frame().tools and any(message.tool_calls for message in messages):
+            raise InvalidConfig(
+                "tools is empty, but the history holds tool calls, and providers refuse those"
+                " without tools; keep one, or clear the session first"
+            )
+
+    def apply_waiting(self) -> None:
+        """Between two turns: make the changes that waited, in order."""
+        waiting, self._waiting = self._waiting, []
+        for command in waiting:
+            try:
+                self.configure(command, now=True)
+            except SessionError as error:  # it does not go with one that was made before it
+                self._book.refuse(command, error)
+
+    def refuse_waiting(self, error: SessionError) -> None:
+        """No turn will end any more: answer those that wait for one."""
+        waiting, self._waiting = self._waiting, []
+        for command in waiting:
+            self._book.refuse(command, error)
+
+    def bind(self, tools: Sequence[Tool]) -> None:
+        """Bind callables to the configured tools of their names. Raises InvalidConfig."""
+        self._core.configure(bind_tools(self._core.config, tools))

@@ -1,0 +1,227 @@
+"""Commands on a whole history: clear, rewind, forget, and fork, which only looks at it.
+
+Each is made between turns, and alone: until it is durable, and what it forgets is out of the
+log, the work lane is not read. So whatever comes behind one meets the history that it made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from llmsession.errors import (
+    InvalidInput,
+    SessionBusy,
+    SessionError,
+    SessionMoved,
+    StoreError,
+    error_text,
+)
+from llmsession.store.protocol import Store
+from llmsession.turns import records as r
+
+from ..core.core import Core, Report
+from ..core.idempotency_keys import CommandBook
+from ..log.erasing import erase
+from ..log.history_cuts import first_since, forgotten_turns
+from ..values import commands as c
+from .mailbox import Mailbox
+from .turn_queue import TurnQueue
+
+__all__ = ["Changes"]
+
+_Change: TypeAlias = c.Clear | c.Rewind | c.Forget
+
+
+class Changes:
+    """Takes the history commands of one session. ``lost`` is told when what was to be forgotten
+    could not be taken out of the log: then the session cannot go on."""
+
+    def __init__(
+        self,
+        core: Core,
+        book: CommandBook,
+        turns: TurnQueue,
+        *,
+        mailbox: Mailbox[c.ControlCommand, c.WorkCommand, Report],
+        store: Store,
+        lost: Callable[[SessionError], None],
+    ) -> None:
+        self._core = core
+        self._book = book
+        self._turns = turns
+        self._mailbox = mailbox
+        self._store = store
+        self._lost = lost
+        self._waiting: c.HistoryCommand | None = None
+        """What waits until the turns have ended that it interrupted."""
+        self._writing = False
+        self._erasing = False
+
+    @property
+    def is_idle(self) -> bool:
+        """No change waits, is being written, or has something in the log to take out."""
+        return self._waiting is None and not self._writing and self._core.state.owed is None
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The name of the job that takes things out of the log, while it runs."""
+        return ("redaction",) if self._erasing else ()
+
+    def begin(self, command: c.HistoryCommand) -> None:
+        """Make the change, now or when the open turns have ended that it interrupts.
+
+        Raises InvalidInput, and SessionBusy where it is not to interrupt any.
+        """
+        self._check(command)
+        if not self._turns.runs:
+            self._make(command)
+            return
+        if command.when_busy == "reject":
+            told = 'wait for it, interrupt it, or pass when_busy="interrupt"'
+            raise SessionBusy(f"session {self._core.session!r} has a turn open; {told}")
+        self._waiting = command
+        self._mailbox.hold_work()
+        # Everything that is open was asked for before: the work lane is read in order.
+        self._turns.interrupt_all(command.ingress, self._core.config.interrupt_policy, [])
+
+    def go_on(self) -> None:
+        """Make the change that waits, once every open turn has ended."""
+        if self._waiting is None or self._turns.runs:
+            return
+        command, self._waiting = self._waiting, None
+        self._mailbox.release_work()
+        try:
+            self._check(command)
+            self._make(command)
+        except SessionError as error:  # it named a turn that was open, and was dropped
+            self._book.refuse(command, error)
+
+    def refuse_waiting(self, error: SessionError) -> None:
+        """The session is ended: answer the change that waits for turns to end."""
+        if self._waiting is not None:
+            self._book.refuse(self._waiting, error)
+            self._waiting = None
+            self._mailbox.release_work()
+
+    def _check(self, command: c.HistoryCommand) -> None:
+        state = self._core.state
+        match command:
+            case c.Rewind(to=turn) if turn:
+                known = any(message.turn == turn for message in state.history)
+                told = "is not in the history"
+            case c.Forget(before=int(turn)):
+                known = any(message.turn == turn for message in state.history)
+                told = "is not in the history"
+            case c.Fork(at=int(turn)):
+                known = turn in state.committed_at
+                told = "was never committed, or was forgotten"
+            case _:
+                return
+        # A turn that is open now may be committed by the interrupt.
+        if not known and turn not in self._turns.runs:
+            raise InvalidInput(f"turn {turn} of session {state.session!r} {told}")
+
+    def _make(self, command: c.HistoryCommand) -> None:
+        generation = self._core.state.generation + 1
+        match command:
+            case c.Fork():
+                self._answer_fork(command)
+            case c.Forget():
+                self._forget(command, generation)
+            case c.Clear():
+                cleared = r.ConversationCleared(generation=generation, purge=command.purge)
+                self._write(command, cleared)
+            case c.Rewind():
+                self._write(command, r.ConversationRewound(to=command.to, generation=generation))
+
+    def _answer_fork(self, command: c.Fork) -> None:
+        journal, state = self._core.journal, self._core.state
+        upto = journal.seq if command.at is None else state.committed_at[command.at]
+        point = c.ForkPoint(command.session, upto)
+        answer = self._book.answer_with(command, point)
+        noted = c.remembered(command.command_id, command.digest, point)
+        if noted:
+            journal.write(r.CommandAnswered(commands=noted), answer)
+        else:
+            journal.follow(answer)
+
+    def _forget(self, command: c.Forget, generation: int) -> None:
+        state, before = self._core.state, command.before
+        if isinstance(before, int):
+            edge = state.accepted_at[before]
+        else:
+            before, edge = first_since(
+                state.history, state.accepted_at, state.said_at, before, state.head
+            )
+        turns = forgotten_turns(state.history, state.accepted_at, state.open, before, edge)
+        if turns & state.said_at.keys() or (before == 0 and state.seed is not None):
+            record = r.ConversationForgotten(before=before, generation=generation, edge=edge)
+            self._write(command, record)
+        else:
+            self._answer_unchanged(command)
+
+    def _answer_unchanged(self, command: _Change) -> None:
+        noted = c.remembered(command.command_id, command.digest, None)
+        if noted:
+            self._core.journal.write(r.CommandAnswered(commands=noted), self._book.answer(command))
+        else:
+            self._core.journal.follow(self._book.answer(command))
+
+    def _write(
+        self,
+        command: _Change,
+        record: r.ConversationCleared | r.ConversationRewound | r.ConversationForgotten,
+    ) -> None:
+        self._turns.runner.compactor.cancel()
+        self._core.context_size = None
+        self._writing = True
+        self._mailbox.hold_work()
+        noted = c.remembered(command.command_id, command.digest, None)
+        self._core.journal.write(replace(record, commands=noted), lambda: self._written(command))
+
+    def _written(self, command: _Change) -> None:
+        if self._core.state.owed is None:
+            self._end(command)
+            return
+        # What was built of it is not needed again, nor to be kept.
+        self._core.renew_builder()
+        self._erasing = True
+        self._core.works.start(f"redaction of {self._core.session}", self._erasure(command))
+
+    def _erasure(self, command: _Change) -> Callable[[], Awaitable[None]]:
+        core, owed = self._core, self._core.state.owed
+        assert owed is not None  # _written has looked
+
+        async def work() -> None:
+            try:
+                await erase(self._store, core.journal.hold, owed)
+            except Exception as error:  # a store may be anybody's code
+                lost = self._error(error)
+                core.report(lambda: self._lost(lost))
+            else:
+                core.report(lambda: self._erased(command))
+
+        return work
+
+    def _error(self, error: Exception) -> SessionError:
+        if isinstance(error, SessionMoved):
+            return error
+        told = (
+            f"what session {self._core.session!r} was to forget is in its log still, and is"
+            f" taken out when the session is opened: {error_text(error)}"
+        )
+        lost = StoreError(told, committed=None)
+        lost.__cause__ = error
+        return lost
+
+    def _erased(self, command: _Change) -> None:
+        self._erasing = False
+        self._core.journal.write(r.RecordsRedacted(), lambda: self._end(command))
+
+    def _end(self, command: _Change) -> None:
+        self._writing = False
+        self._mailbox.release_work()
+        self._book.answer(command)()

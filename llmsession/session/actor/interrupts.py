@@ -1,0 +1,55 @@
+"""Interrupts on their way: which turns they wait for, and what their callers are told."""
+
+from __future__ import annotations
+
+from llmsession.turns.ids import TurnId
+
+from ..core.turn_run import Run
+from ..values.commands import InterruptCaller
+from ..values.outcome import InterruptOutcome, InterruptResult, TurnOutcome
+
+__all__ = ["PendingInterrupt"]
+
+
+class PendingInterrupt:
+    """One folded interrupt: it is answered when every turn that it ends has durably ended.
+
+    ``main`` is the run that the answer's result speaks of: the named or the running turn.
+    """
+
+    def __init__(self, callers: list[InterruptCaller], main: Run | None) -> None:
+        self.callers = callers
+        self.main = main
+        self.too_late = False
+        self.turns: list[TurnOutcome] = []
+        self._open: set[int] = set()
+
+    def wait_for(self, run: Run) -> None:
+        """Do not answer before *run* has ended."""
+        self._open.add(run.number)
+
+    def ended(self, run: Run, outcome: TurnOutcome) -> None:
+        """*run* has durably ended with *outcome*. Without effect if it was not waited for."""
+        if run.number in self._open:
+            self._open.discard(run.number)
+            self.turns.append(outcome)
+
+    @property
+    def is_complete(self) -> bool:
+        """Has every turn that it waits for ended?"""
+        return not self._open
+
+    def outcome(self) -> InterruptOutcome:
+        """What the callers are told, once it is complete."""
+        turn = TurnId("u", self.main.number) if self.main else None
+        return InterruptOutcome(result=self._result(), turn=turn, turns=tuple(self.turns))
+
+    def _result(self) -> InterruptResult:
+        if self.too_late:
+            return InterruptResult.TOO_LATE
+        if self.main is None:
+            return InterruptResult.ABORTED if self.turns else InterruptResult.NOT_RUNNING
+        own = [outcome for outcome in self.turns if outcome.turn.number == self.main.number]
+        if own and own[0].status == "committed":
+            return InterruptResult.KEPT
+        return InterruptResult.ABORTED

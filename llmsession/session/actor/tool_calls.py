@@ -1,0 +1,130 @@
+"""The calls of a step: who runs each, until when, and their answers as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from llmsession.compaction.recall import RECALL_TOOL_NAME, recall, recall_chars
+from llmsession.errors import error_text
+from llmsession.turns import events as e
+from llmsession.turns import records as r
+from llmsession.turns.blocks import ToolUseBlock
+from llmsession.turns.event_choice import name_answers
+from llmsession.turns.machine import ENDED, Phase, tag_of
+from llmsession.turns.receipts import brief_input, settled_answer
+from llmsession.turns.request import StepTag
+
+from ..core.core import Core
+from ..core.turn_run import Run
+from ..values.config import Tool, ToolResult
+from .tool_runner import make_answer, make_error, prepare_answers, run_callable
+from .turn_works import RunWorks
+
+__all__ = ["Toolbox", "is_pure"]
+
+
+def is_pure(offer: r.CallOffer) -> bool:
+    """Is it a call of the session's own tool, which only reads the history? It may run again."""
+    return offer.runner == "session" and offer.name == RECALL_TOOL_NAME
+
+
+class Toolbox:
+    """Gets the calls of one session's steps answered. ``feed`` gives an event to a run's turn."""
+
+    def __init__(self, core: Core, works: RunWorks, feed: Callable[[Run, e.Event], None]) -> None:
+        self._core = core
+        self._works = works
+        self._feed = feed
+
+    def offer(self, call: ToolUseBlock) -> r.CallOffer:
+        """*call* with who runs it: the session where it has a callable bound, else the caller."""
+        tool = self._core.config.bound_tools.get(call.name)
+        ours = call.name == RECALL_TOOL_NAME or (tool is not None and tool.run is not None)
+        brief = brief_input(msgspec.json.encode(call.input)) if call.input else ""
+        return r.CallOffer(call.id, call.name, "session" if ours else "caller", brief)
+
+    def start(self, run: Run, tag: StepTag) -> None:
+        """Run the open calls that are ours, and start the deadlines of all. Those of the caller
+        were offered when they became durable."""
+        config = self._core.config
+        # Of this step alone: a turn may have made thousands of calls before.
+        step_calls = self._core.state.open[run.number].calls
+        offered = [run.calls[call.id] for call in step_calls if call.id in run.turn.open_calls]
+        inputs = self._inputs(run)
+        for track in offered:
+            offer = track.offer
+            track.status = "started"
+            if is_pure(offer):
+                self._recall(run, tag, offer, inputs.get(offer.id))
+                continue
+            tool = config.bound_tools.get(offer.name)
+            if offer.runner == "session" and tool is not None:
+                self._run_tool(run, tag, tool, offer, inputs.get(offer.id))
+            deadline_s = config.tool_deadline_s
+            if tool is not None and tool.deadline_s is not None:
+                deadline_s = tool.deadline_s
+            if deadline_s is not None:
+                self._works.after(run, offer.id, deadline_s, partial(self._expired, run, offer.id))
+        self._core.log.event("tools.started", run.turn, calls=len(offered))
+
+    def _inputs(self, run: Run) -> dict[str, Any]:
+        """The inputs of the calls of the step that was journaled last."""
+        staged = self._core.state.open[run.number].staged
+        return {call.id: call.input for call in staged[-1].tool_calls} if staged else {}
+
+    def _recall(self, run: Run, tag: StepTag, offer: r.CallOffer, arguments: Any) -> None:
+        core = self._core
+        most = recall_chars(core.budget_tokens, core.builder.profile.chars_per_token)
+        text, is_error = recall(core.state.context_messages(), arguments, max_chars=most)
+        result = ToolResult(offer.id, text, is_error=is_error)
+        answer = make_answer(result, compaction=self._core.capping)
+        self._core.report(partial(self._tool_ended, run, tag, answer))
+
+    def _run_tool(
+        self, run: Run, tag: StepTag, tool: Tool, offer: r.CallOffer, call_input: Any
+    ) -> None:
+        core = self._core
+
+        async def work() -> None:
+            output = await run_callable(tool, call_input, threads=core.world.tool_threads)
+            result = ToolResult(offer.id, output.content, output.is_error, output.compact_summary)
+            try:
+                answers = await prepare_answers((result,), compaction=core.capping)
+            except Exception as error:  # a callable may return anything; the model is told
+                answers = (make_error(offer.id, error_text(error)),)
+            core.report(partial(self._tool_ended, run, tag, answers[0]))
+
+        name = f"tool {tool.name} {offer.id} in {core.session}"
+        run.calls[offer.id].work = self._works.start(run, name, work)
+
+    def _tool_ended(self, run: Run, tag: StepTag, answer: r.Answer) -> None:
+        ended = run.turn.phase in ENDED or tag != tag_of(run.turn)
+        if ended or answer.call_id not in run.turn.open_calls:
+            self._core.late_reports += 1
+            return
+        self.answer(run, (answer,), tag)
+
+    def answer(self, run: Run, answers: tuple[r.Answer, ...], tag: StepTag | None = None) -> None:
+        """Take results of open calls, as they come. The caller has checked that they are open."""
+        for answer in answers:
+            run.calls[answer.call_id].status = "failed" if answer.is_error else "finished"
+            timer = run.timers.pop(answer.call_id, None)
+            if timer is not None:
+                timer.cancel()
+        run.answers.extend(answers)
+        self._feed(run, name_answers(run.turn, tuple(a.call_id for a in answers), tag))
+
+    def _expired(self, run: Run, call_id: str) -> None:
+        if run.turn.phase is not Phase.TOOLS or call_id not in run.turn.open_calls:
+            return
+        self._core.log.trouble("tool.expired", run.turn, call=call_id)
+        track = run.calls[call_id]
+        if track.work is not None:
+            self._works.cancel(run, track.work)
+        self.answer(run, (settled_answer(call_id, "deadline"),))
+        # Its result never came: for a receipt it is neither finished nor failed.
+        track.status = "started"

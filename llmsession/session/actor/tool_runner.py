@@ -1,0 +1,173 @@
+"""Running a session's callables, and turning what comes back into answers."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio import CapacityLimiter
+
+from llmsession.compaction.summaries.cap import cap_content, result_text
+from llmsession.compaction.summaries.extractive import summarise
+from llmsession.errors import InvalidMessage, error_text
+from llmsession.turns.blocks import (
+    MAX_CONTENT_BYTES,
+    Content,
+    clean_text,
+    encode_blocks,
+    encode_json,
+)
+from llmsession.turns.records import Answer
+
+from ..values.config import CAP_CHARS, CompactionConfig, Tool, ToolCallable, ToolOutput, ToolResult
+
+__all__ = ["make_answer", "make_error", "prepare_answers", "run_callable"]
+
+
+async def run_callable(
+    tool: Tool, call_input: Any, *, threads: CapacityLimiter | None = None
+) -> ToolOutput:
+    """What *tool* returned for *call_input*, the call's input as decoded JSON.
+
+    Synchronous callables run in a thread of *threads*, which a cancellation leaves behind. What
+    the callable raises becomes an error output; only our own cancellation passes.
+    """
+    run = tool.run
+    assert run is not None  # without a callable the call is the caller's to answer
+    try:
+        arguments = _arguments(call_input)
+        if inspect.iscoroutinefunction(_function(run)):
+            returned = await run(**arguments)
+        else:
+            # In a tuple: trio takes no awaitable from a thread.
+            (returned,) = await anyio.to_thread.run_sync(
+                lambda: (run(**arguments),), abandon_on_cancel=True, limiter=threads
+            )
+            if inspect.isawaitable(returned):
+                returned = await returned
+        return (
+            returned if isinstance(returned, ToolOutput) else ToolOutput(content=_content(returned))
+        )
+    except anyio.get_cancelled_exc_class() as error:
+        if anyio.current_effective_deadline() == -math.inf:
+            raise
+        # Nobody cancelled us: the tool cancelled something of its own and let it out.
+        return ToolOutput(content=f"{type(error).__name__}: the tool was cancelled", is_error=True)
+    except (Exception, SystemExit) as error:  # a tool may raise anything; the model is told
+        return ToolOutput(content=error_text(error), is_error=True)
+
+
+def _function(run: ToolCallable) -> object:
+    if inspect.isfunction(run) or inspect.ismethod(run):
+        return run
+    return getattr(run, "func", None) or type(run).__call__
+
+
+def _arguments(call_input: Any) -> dict[str, Any]:
+    if call_input is None:
+        return {}
+    if not isinstance(call_input, dict):
+        raise TypeError(f"the input is no object but {type(call_input).__name__}")
+    return call_input
+
+
+def _content(returned: Any) -> Content:
+    if isinstance(returned, str | list | tuple):
+        return returned
+    if returned is None:
+        return ""
+    return encode_json(returned).decode()
+
+
+def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
+    """The durable answer to a call: its content as JSON, its cap and its summary, decided now.
+
+    The caller's summary comes first; else one is extracted, where the result is long enough.
+    Raises InvalidMessage for content that is no content, or over 32 MiB, and for fields of
+    other types: what is logged has to be readable.
+    """
+    _check_fields(result)
+    content = _encoded(result.content)
+    decoded = msgspec.json.decode(content)
+    summary = result.compact_summary
+    capped = None
+    if compaction.enabled is not False:
+        most = compaction.cap_chars or CAP_CHARS
+        capped = cap_content(decoded, max_chars=most, call_id=result.call_id)
+        if summary is None or not summary.strip():
+            summary = summarise(
+                result_text(decoded),
+                is_error=result.is_error,
+                max_chars=compaction.summary_chars,
+            )
+    return Answer(
+        call_id=clean_text(result.call_id),
+        content=msgspec.Raw(content),
+        is_error=result.is_error,
+        summary=clean_text(summary) if summary else None,
+        capped=capped,
+    )
+
+
+def _check_fields(result: ToolResult) -> None:
+    if not isinstance(result.call_id, str):
+        raise InvalidMessage(f"a result's call_id is text, not {result.call_id!r}")
+    if not isinstance(result.is_error, bool):
+        raise InvalidMessage(f"result of {result.call_id!r}: is_error is {result.is_error!r}")
+    if not isinstance(result.compact_summary, str | None):
+        raise InvalidMessage(f"result of {result.call_id!r}: compact_summary is no text")
+
+
+INLINE_CHARS = 32_000
+"""Up to here capping and summarising a result takes less than the hop to a thread."""
+
+
+async def prepare_answers(
+    results: Sequence[ToolResult], *, compaction: CompactionConfig
+) -> tuple[Answer, ...]:
+    """``make_answer`` for each result, off the event loop where they are large.
+
+    Raises InvalidMessage, before anything is changed.
+    """
+
+    for result in results:
+        if not isinstance(result, ToolResult):
+            raise InvalidMessage(f"a result is a ToolResult, not {type(result).__name__}")
+
+    def prepare() -> tuple[Answer, ...]:
+        return tuple(make_answer(result, compaction=compaction) for result in results)
+
+    if sum(_size(result.content) for result in results) <= INLINE_CHARS:
+        return prepare()
+    return await anyio.to_thread.run_sync(prepare)
+
+
+def _size(content: Content) -> int:
+    if isinstance(content, str):
+        return len(content)
+    if not isinstance(content, Sequence):
+        return 0  # no content; make_answer refuses it
+    # Blocks are small in number; only their texts can be long.
+    return sum(len(str(block)) for block in content)
+
+
+def _encoded(content: Content) -> bytes:
+    """Text as a JSON string, anything else as a JSON list of blocks."""
+    if not isinstance(content, str):
+        return bytes(encode_blocks(content))
+    encoded = encode_json(content)
+    if len(encoded) > MAX_CONTENT_BYTES:
+        raise InvalidMessage(
+            f"the result is {len(encoded):,} bytes; at most {MAX_CONTENT_BYTES:,} are accepted"
+        )
+    return encoded
+
+
+def make_error(call_id: str, text: str) -> Answer:
+    """The durable answer to a call whose own result could not be used; *text* says why."""
+    return Answer(call_id=call_id, content=msgspec.Raw(encode_json(text)), is_error=True)

@@ -1,0 +1,496 @@
+"""Runs one session's turns: feeds the machine, performs what it orders, reports what happened.
+
+Nothing here decides what a turn does; that is ``turns.machine``. Nothing here waits either:
+what takes time is a work in the manager's group, and its report comes back by the mailbox.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import msgspec
+
+from llmsession.errors import ContextTooLarge, ProviderError, error_text
+from llmsession.providers.protocol import name_for
+from llmsession.turns import events as e
+from llmsession.turns import records as r
+from llmsession.turns.blocks import join_blocks
+from llmsession.turns.edits import cleared_tokens
+from llmsession.turns.event_choice import (
+    name_budget,
+    name_interrupt,
+    name_limit,
+    name_reply,
+    name_step,
+    name_stopped,
+    name_stream_failure,
+)
+from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
+from llmsession.turns.messages import Message
+from llmsession.turns.previews import Preview
+from llmsession.turns.reply import Reply, ReplyBuilder, committed_blocks, rename_calls
+from llmsession.turns.request import Request, StepTag
+from llmsession.turns.spending.spending import exhausted
+from llmsession.turns.stop import Follow, stop_rule
+
+from ..compacting.compactor import INLINE_MESSAGES, Compactor
+from ..core.core import Core
+from ..core.reply_reader import read_reply
+from ..core.request_builder import ContextBuilder, Size
+from ..core.turn_run import CallTrack, Run
+from .recovery import resume_event
+from .tool_calls import Toolbox
+from .turn_works import RunWorks
+
+__all__ = ["TurnRunner"]
+
+_SETTLE: dict[str, r.SettleReason] = {
+    "cancelled": "cancelled",
+    "error": "error",
+    "max_steps": "limit",
+    "max_seconds": "limit",
+    "max_turn_tokens": "limit",
+    "budget": "limit",
+}
+
+
+class TurnRunner:
+    """The runner of one session. ``ended`` is told of each run whose turn has ended."""
+
+    def __init__(self, core: Core, ended: Callable[[Run], None]) -> None:
+        self._core = core
+        self._ended = ended
+        self._events: list[tuple[Run, e.Event]] = []
+        self._feeding = False
+        self.current: Run | None = None
+        """The run whose turn has started, or is next to start."""
+        self._works = RunWorks(core, self._stopped)
+        self.toolbox = Toolbox(core, self._works, self.feed)
+        self.compactor = Compactor(core, self._resume_build)
+        self._warned = False
+        self._waiting_build: Callable[[], None] | None = None
+
+    # Feeding the machine.
+
+    def feed(self, run: Run, event: e.Event) -> None:
+        """Give *event* to the run's turn and perform the effects, and what follows from them."""
+        self._events.append((run, event))
+        if self._feeding:
+            return
+        self._feeding = True
+        try:
+            while self._events:
+                self._step(*self._events.pop(0))
+        finally:
+            self._feeding = False
+
+    def _step(self, run: Run, event: e.Event) -> None:
+        if run.turn.phase in ENDED or is_late(run.turn, event):
+            self._core.late_reports += 1
+            return
+        before = run.turn
+        run.turn, effects = step(run.turn, event)
+        self._core.log.event(
+            "turn.moved", run.turn, by=type(event).__name__, phase=run.turn.phase.value
+        )
+        if before.phase is Phase.STREAMING and run.turn.phase not in (
+            Phase.STREAMING,
+            Phase.STOPPING,
+        ):
+            self._close_stream(run)
+        for effect in effects:
+            _PERFORM[type(effect)](self, run, effect)
+        if run.turn.phase in ENDED:
+            run.cancel_timers()
+            # A call past its deadline may be within its grace still: close() has to name it.
+            self._core.lingering.update(n for n, work in run.works.items() if not work.is_done)
+            self._ended(run)
+            self.compactor.results.consider()
+
+    def start(self, run: Run) -> None:
+        """The run's user message is durable: its turn begins."""
+        self._start_clock(run)
+        self.feed(run, e.Started())
+
+    def resume(self, run: Run) -> None:
+        """Go on with a turn that an earlier owner started, where the log ends."""
+        self._start_clock(run)
+        self.feed(run, resume_event(self._core.state.open[run.number], self._core.config.limits))
+
+    def _start_clock(self, run: Run) -> None:
+        self.compactor.wake()
+        seconds = self._core.config.limits.max_seconds
+        if seconds is not None:
+            self._works.after(run, "max_seconds", seconds, lambda: self._limit(run, "max_seconds"))
+
+    def _limit(self, run: Run, stop_reason: str) -> None:
+        if run.turn.phase not in ENDED:
+            self.feed(run, name_limit(stop_reason))
+
+    def interrupt(self, run: Run, policy: r.InterruptPolicy, reason: str) -> None:
+        """Ask the turn to stop under *policy*. *reason* is what an aborted turn's record says."""
+        builder = run.builder if policy == "keep_text" else None  # the others do not ask
+        has_text = builder is not None and builder.has_text()
+        self.feed(run, name_interrupt(run.turn, policy, reason=reason, has_text=has_text))
+
+    # BUILDING
+
+    def _build_context(self, run: Run, effect: e.BuildContext) -> None:
+        run.builds += 1
+        wanted = run.builds
+        build = partial(self._build_if_wanted, run, effect, wanted)
+        if effect.delay_s > 0:
+            self._core.log.event("step.retried", run.turn, delay_s=effect.delay_s)
+            self._works.after(run, "retry", effect.delay_s, build)
+        else:
+            build()
+
+    def _build_if_wanted(
+        self, run: Run, effect: e.BuildContext, wanted: int, *, warmed: bool = False
+    ) -> None:
+        if run.builds != wanted or run.turn.phase is not Phase.BUILDING:
+            return
+        run.overrun = self._core.account.overrun(self._core.config.budget)
+        if run.overrun is not None:
+            error, on_failure = str(exhausted(run.overrun)), self._core.config.on_failure
+            self.feed(run, name_budget(run.turn, error, on_failure=on_failure, tag=effect.tag))
+            return
+        self.compactor.apply_if_ready()
+        if self.compactor.is_applying:
+            self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
+            return
+        if not warmed and self._core.builder.is_cold:
+            messages = self._core.state.context_messages()
+            if len(messages) > INLINE_MESSAGES:
+                again = partial(self._build_if_wanted, run, effect, wanted, warmed=True)
+                self._warm(messages, again)
+                return
+        try:
+            self._build(run, effect, wanted)
+        except Exception as error:  # ours or a policy's: the turn ends, the session does not
+            self._core.log.bug("request.unbuildable", error)
+            self.feed(run, e.GaveUpDropped(tag=effect.tag, cause="fatal", error=error_text(error)))
+
+    def _warm(self, messages: tuple[Message, ...], go_on: Callable[[], None]) -> None:
+        """Let a thread look at a long context for the first time; then *go_on*."""
+        core, builder = self._core, self._core.builder
+
+        def looked(warmed: ContextBuilder | None) -> None:
+            core.take_warmed(warmed, builder)
+            go_on()
+
+        name = f"first look at the context of {core.session}"
+        core.warm(name, messages, core.state.view, looked, trouble="request.unbuildable")
+
+    def _build(self, run: Run, effect: e.BuildContext, wanted: int) -> None:
+        core, state = self._core, self._core.state
+        built = core.builder.build(state.context_messages(), state.view, state.reported)
+        core.counted(built.size)
+        # Only now it is known how large the context has become.
+        self.compactor.apply_if_ready()
+        if self.compactor.is_applying:
+            self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
+            return
+        budget = core.budget_tokens
+        # A request that the provider found too large has to shrink, whatever we estimated.
+        ceiling = min(budget, run.sent_tokens - 1) if effect.overflows else budget
+        if built.tokens > ceiling:
+            self._force(run, effect, wanted, built.size, ceiling)
+            return
+        if built.violations:
+            broken = "; ".join(f"{v.rule} {v.where}: {v.text}" for v in built.violations[:3])
+            core.log.trouble("request.invalid", run.turn, rules=broken)
+            self.feed(run, e.GaveUpDropped(tag=effect.tag, cause="invalid_request", error=broken))
+            return
+        run.request, run.sent_size = built.request, built.size
+        self._warn(run, built.tokens)
+        self.compactor.consider(built.size)
+        self.feed(run, e.ContextBuilt(tag=effect.tag))
+
+    def _force(
+        self, run: Run, effect: e.BuildContext, wanted: int, size: Size, ceiling: int
+    ) -> None:
+        def exhausted() -> None:
+            if run.builds != wanted or run.turn.phase is not Phase.BUILDING:
+                self._resume_build()  # that of a later turn may wait by now
+                return
+            self._waiting_build = None
+            error = ContextTooLarge(size.tokens, ceiling)
+            self.feed(run, e.ContextOverflowed(tag=effect.tag, error=str(error)))
+
+        self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
+        overflow = bool(effect.overflows)
+        self.compactor.force(size, ceiling, overflow=overflow, exhausted=exhausted)
+
+    def reconsider(self) -> None:
+        """The configuration is another. With a smaller window, or where the prompt is written
+        anew anyway, a plan is made at once: it is there when the next turn begins."""
+        self.compactor.forget_plan()
+        messages = self._core.state.context_messages()
+        if self.current is not None or not messages:
+            return
+        if len(messages) > INLINE_MESSAGES:
+            self._warm(messages, self._look_again)
+        else:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        if self.current is None:
+            core = self._core
+            size = core.size_now()
+            core.counted(size)
+            self.compactor.consider(size, "idle" if core.state.prefix_broken else "step")
+
+    def _warn(self, run: Run, tokens: int) -> None:
+        """Tell, once, that a context has come close to its budget."""
+        core = self._core
+        warning = core.config.compaction.warning or 0.90
+        near = tokens >= core.budget_tokens * warning
+        if near and not self._warned:
+            budget = core.budget_tokens
+            record = r.ContextWarned(turn=run.number, tokens=tokens, budget_tokens=budget)
+            core.journal.write(record)
+        self._warned = near
+
+    def _resume_build(self) -> None:
+        waiting, self._waiting_build = self._waiting_build, None
+        if waiting is not None:
+            waiting()
+
+    # STREAMING
+
+    def _open_stream(self, run: Run, effect: e.OpenStream) -> None:
+        core, tag = self._core, effect.tag
+        request = run.request
+        assert request is not None  # ContextBuilt was fed by _build
+        run.builder = builder = ReplyBuilder()
+        run.stream_at = core.world.clock()
+        run.reply = None
+        core.world.watch.requested(
+            core.session, run.number, request, run.sent_tokens, core.budget_tokens
+        )
+
+        async def stream() -> None:
+            try:
+                reply = await self._read(request, tag, builder)
+            except ProviderError as error:
+                core.report(partial(self._stream_failed, run, tag, error))
+            except Exception as error:  # a provider may be anybody's code
+                core.log.bug("provider.crashed", error)
+                fatal = ProviderError(f"the provider raised {error_text(error)}", kind="fatal")
+                core.report(partial(self._stream_failed, run, tag, fatal))
+            except anyio.get_cancelled_exc_class():
+                if anyio.current_effective_deadline() == -math.inf:
+                    raise
+                # Nobody cancelled us: the provider cancelled something of its own and let it out.
+                fatal = ProviderError("the provider was cancelled from within", kind="fatal")
+                core.report(partial(self._stream_failed, run, tag, fatal))
+            else:
+                core.report(partial(self._replied, run, tag, reply))
+
+        self._works.start(run, f"stream of turn {run.number} in {core.session}", stream)
+
+    async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
+        core = self._core
+        untold = core.world.watch.is_on
+
+        def show(preview: Preview) -> None:
+            nonlocal untold
+            run = self.current
+            # The gate: an attempt that is not read any more shows nothing.
+            if run is not None and run.builder is builder:
+                if untold:
+                    untold = False
+                    core.world.watch.began(core.session, tag.turn)
+                core.hub.preview(core.session, preview)
+
+        return await read_reply(core.provider, request, tag, builder=builder, show=show)
+
+    def _stream_failed(self, run: Run, tag: StepTag, error: ProviderError) -> None:
+        if run.turn.phase in ENDED or tag != tag_of(run.turn):
+            self._core.late_reports += 1
+            return
+        self._core.log.trouble("provider.failed", run.turn, error=str(error), failure=error.kind)
+        config = self._core.config
+        event = name_stream_failure(
+            run.turn, error, limits=config.limits, on_failure=config.on_failure, tag=tag
+        )
+        self.feed(run, event)
+
+    def _replied(self, run: Run, tag: StepTag, reply: Reply) -> None:
+        if run.turn.phase in ENDED or tag != tag_of(run.turn):
+            self._core.late_reports += 1
+            return
+        if reply.edits:
+            cleared = cleared_tokens(reply.edits)
+            self._core.log.event("context.edited", run.turn, cleared=cleared)
+        # What the provider cleared or summarised itself says nothing of how it counts.
+        if run.sent_size is not None and not (reply.edits or reply.context):
+            self._core.builder.learn(run.sent_size, reply.usage.prompt_tokens)
+        blocks = rename_calls(reply.blocks, self._core.state.call_turns.keys())
+        run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
+        offers: tuple[r.CallOffer, ...] = ()
+        if stop_rule(reply.stop_reason).follow not in (Follow.COMMIT_CUT, Follow.DROP):
+            offers = tuple(self.toolbox.offer(call) for call in reply.calls)
+        if run.turn.phase is Phase.STREAMING:
+            run.calls.update((offer.id, CallTrack(offer)) for offer in offers)
+        limits = self._core.config.limits
+        self.feed(
+            run, name_reply(run.turn, reply, offers, steers=run.steers, limits=limits, tag=tag)
+        )
+
+    def _close_stream(self, run: Run) -> None:
+        request = run.close_stream()
+        if request is not None:
+            self._core.account.add(request)
+            provider = name_for(self._core.provider, self._core.config.model)
+            self._core.world.watch.ended(
+                self._core.session, run.number, request, provider, run.reply
+            )
+
+    # JOURNALING
+
+    def _spoken(self, run: Run, blocks: tuple[bytes, ...], stop_reason: str | None) -> r.Spoken:
+        reply = run.reply
+        if reply is not None:
+            run.note_spoken()
+        return r.Spoken(
+            body=join_blocks(blocks),
+            started_at=run.stream_at,
+            model=(reply.model if reply else None) or self._core.config.model,
+            provider=name_for(self._core.provider, self._core.config.model),
+            usage=reply.usage if reply else None,
+            stop_reason=stop_reason,
+            context=reply.context if reply else None,
+            edits=reply.edits if reply else (),
+        )
+
+    def _journal_calls(self, run: Run, effect: e.JournalCalls) -> None:
+        reply = run.reply
+        assert reply is not None  # ReplyRequestedTools was fed by _replied
+        offers = tuple(run.calls[call.id].offer for call in reply.calls)
+        record = r.ToolsRequested(
+            turn=run.number,
+            step=effect.tag.step,
+            spoken=self._spoken(run, reply.blocks, reply.stop_reason),
+            calls=offers,
+        )
+        run.reply = None
+        self._core.journal.write(record, lambda: self.feed(run, e.CallsJournaled(tag=effect.tag)))
+
+    def _journal_answers(self, run: Run, effect: e.JournalAnswers) -> None:
+        answers, run.answers = tuple(run.answers), []
+        if answers:
+            record = r.ToolsAnswered(turn=run.number, step=effect.tag.step, answers=answers)
+            self._core.journal.write(record)
+
+    def _journal_step(self, run: Run, effect: e.JournalStep) -> None:
+        spoken = None
+        if run.reply is not None:
+            reply, paused = run.reply, stop_rule(run.reply.stop_reason).follow is Follow.CONTINUE
+            blocks = reply.blocks if paused else committed_blocks(reply)
+            spoken = self._spoken(run, blocks, reply.stop_reason) if blocks else None
+            run.reply = None
+        steers, run.steers = run.steers, 0
+        record = r.StepCompleted(
+            turn=run.number, step=effect.tag.step, spoken=spoken, steers=steers
+        )
+        self._core.journal.write(record, lambda: self._step_journaled(run, effect.tag))
+
+    def _step_journaled(self, run: Run, tag: StepTag) -> None:
+        self.compactor.results.consider()
+        usage = run.usage
+        tokens = usage.prompt_tokens + usage.output_tokens
+        limits = self._core.config.limits
+        self.feed(run, name_step(run.turn, tokens=tokens, limits=limits, tag=tag))
+
+    # TOOLS
+
+    def _start_tools(self, run: Run, effect: e.StartTools) -> None:
+        self.toolbox.start(run, effect.tag)
+
+    # STOPPING
+
+    def _stop_work(self, run: Run, effect: e.StopWork) -> None:
+        run.builds += 1
+        self._works.stop(run)
+
+    def _stopped(self, run: Run) -> None:
+        self.feed(run, name_stopped(run.turn))
+
+    # The end
+
+    def _journal_commit(self, run: Run, effect: e.JournalCommit) -> None:
+        spoken = None
+        if effect.keep == "reply" and run.reply is not None:
+            blocks = committed_blocks(run.reply)
+            spoken = self._spoken(run, blocks, run.reply.stop_reason) if blocks else None
+        elif effect.keep == "text" and run.builder is not None:
+            blocks = run.builder.text_blocks()
+            self._close_stream(run)
+            spoken = self._spoken(run, blocks, "cancelled") if blocks else None
+        self._close_stream(run)
+        record = r.TurnCommitted(
+            turn=run.number,
+            stop_reason=effect.stop_reason,
+            usage=run.usage,
+            spoken=spoken,
+            settle=_SETTLE.get(effect.stop_reason),
+            error=effect.error,
+            unspoken=run.unspoken(),
+            overrun=run.overrun if effect.stop_reason == "budget" else None,
+        )
+        self._core.journal.write(record, lambda: self.feed(run, e.Committed()))
+
+    def _journal_abort(self, run: Run, effect: e.JournalAbort) -> None:
+        self._close_stream(run)
+        if run is self.current:
+            self.compactor.turn_goes()
+        record = r.TurnAborted(
+            turn=run.number,
+            reason=effect.reason,
+            usage=run.usage,
+            calls=run.receipts(),
+            unspoken=run.unspoken(),
+        )
+        self._core.journal.write(record, lambda: self.feed(run, e.Aborted()))
+
+    def _journal_failure(self, run: Run, effect: e.JournalFailure) -> None:
+        self._close_stream(run)
+        if run is self.current:
+            self.compactor.turn_goes()
+        record = r.TurnFailed(
+            turn=run.number,
+            cause=effect.cause,
+            error=effect.error,
+            usage=run.usage,
+            calls=run.receipts(),
+            unspoken=run.unspoken(),
+            overrun=run.overrun if effect.cause == "budget" else None,
+        )
+        self._core.journal.write(record, lambda: self.feed(run, e.Failed()))
+
+    def may_compact(self) -> bool:
+        """Is no reply on its way that was asked for under the present view?"""
+        run = self.current
+        if run is None:
+            return True
+        return run.turn.phase in (Phase.ACCEPTED, Phase.TOOLS)
+
+
+_PERFORM: dict[type[e.Effect], Callable[[TurnRunner, Run, Any], None]] = {
+    e.BuildContext: TurnRunner._build_context,
+    e.OpenStream: TurnRunner._open_stream,
+    e.JournalCalls: TurnRunner._journal_calls,
+    e.StartTools: TurnRunner._start_tools,
+    e.JournalAnswers: TurnRunner._journal_answers,
+    e.JournalStep: TurnRunner._journal_step,
+    e.StopWork: TurnRunner._stop_work,
+    e.JournalCommit: TurnRunner._journal_commit,
+    e.JournalAbort: TurnRunner._journal_abort,
+    e.JournalFailure: TurnRunner._journal_failure,
+}

@@ -1,0 +1,83 @@
+"""What runs for a turn, and how it stops: cancelled, given its grace, then left alone and named."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from llmsession.turns.machine import Phase
+
+from ..core.core import Core
+from ..core.turn_run import Run
+from ..tasks.works import Work
+
+__all__ = ["RunWorks"]
+
+
+class RunWorks:
+    """The works and deadlines of one session's runs. ``stopped`` is told of a stopping run when
+    all its works have ended, or its grace is over."""
+
+    def __init__(self, core: Core, stopped: Callable[[Run], None]) -> None:
+        self._core = core
+        self._stopped = stopped
+
+    def start(self, run: Run, name: str, body: Callable[[], Awaitable[None]]) -> Work:
+        """Run *body* for *run* under *name*; *body* reports its own errors."""
+        core = self._core
+        run.works[name] = work = core.works.start(
+            name, body, lambda work: core.report(partial(self._ended, run, work))
+        )
+        return work
+
+    def after(self, run: Run, name: str, delay_s: float, fire: Callable[[], None]) -> None:
+        """Report *fire* in *delay_s* seconds, unless the turn has ended by then."""
+        run.timers[name] = self._core.timers.after(delay_s, partial(self._core.report, fire))
+
+    def cancel(self, run: Run, work: Work) -> None:
+        """Stop one work of a turn that goes on; after the grace it is no longer waited for."""
+        if work.is_done:
+            return
+        work.cancel()
+
+        def abandon() -> None:
+            if not work.is_done:
+                work.abandon()
+                run.works.pop(work.name, None)
+                self._core.lingering.add(work.name)
+
+        self._core.timers.after(self._core.config.grace_s, partial(self._core.report, abandon))
+
+    def stop(self, run: Run) -> None:
+        """Cancel everything that runs for *run*; ``stopped`` is told when that is over."""
+        for work in run.works.values():
+            work.cancel()
+        if not run.works:
+            self._over(run)
+            return
+        grace_s = self._core.config.grace_s
+        over = partial(self._core.report, partial(self._grace_over, run))
+        run.grace = self._core.timers.after(grace_s, over)
+
+    def _ended(self, run: Run, work: Work) -> None:
+        self._core.lingering.discard(work.name)
+        if run.works.get(work.name) is work:
+            del run.works[work.name]
+        if run.turn.phase is Phase.STOPPING and not run.works:
+            self._over(run)
+
+    def _grace_over(self, run: Run) -> None:
+        if run.turn.phase is not Phase.STOPPING:
+            return
+        for work in run.works.values():
+            work.abandon()
+        run.lingering = tuple(run.works)
+        self._core.lingering.update(run.works)
+        self._core.log.trouble("work.ignores_cancellation", run.turn, works=list(run.works))
+        self._over(run)
+
+    def _over(self, run: Run) -> None:
+        if run.grace is not None:
+            run.grace.cancel()
+            run.grace = None
+        self._stopped(run)

@@ -1,0 +1,1 @@
+"""The compaction job, and who writes the summaries."""

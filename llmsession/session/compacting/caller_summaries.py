@@ -1,0 +1,138 @@
+"""``set_summary``: the caller's own text in place of the beginning of the conversation.
+
+It is applied as any compaction: where no reply is on its way, by one record, never a change of
+history. What it was asked for is looked at again then: it may have waited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from llmsession.compaction.planning.boundaries import is_safe_cut, must_wait
+from llmsession.compaction.planning.prefix_summaries import without_pins
+from llmsession.compaction.tokens.messages import context_tokens, text_tokens_for
+from llmsession.compaction.view.plan import Plan, record_of
+from llmsession.compaction.view.summary_wording import introduced
+from llmsession.errors import InvalidInput, SessionError
+from llmsession.turns.records import Segment
+
+from ..core.core import Core
+from ..core.idempotency_keys import CommandBook
+from ..log.history_cuts import messages_through
+from ..values import commands as c
+
+__all__ = ["ToldSummaries"]
+
+
+class ToldSummaries:
+    """The caller's summaries of one session that wait to be applied. ``resume`` is called when a
+    build that waited for one may go on."""
+
+    def __init__(self, core: Core, resume: Callable[[], None]) -> None:
+        self._core = core
+        self._resume = resume
+        self._waiting: list[tuple[c.SetSummary, CommandBook]] = []
+        self.is_applying = False
+        """Is one on its way into the store? No request is built then."""
+
+    def put(self, command: c.SetSummary, book: CommandBook) -> None:
+        """Apply *command* at the next moment that allows it. Raises InvalidInput for what cannot
+        be applied now nor later."""
+        self._segment(command)
+        self._waiting.append((command, book))
+
+    def apply(self) -> None:
+        """Write the next one. The actor calls this where no reply is on its way."""
+        while self._waiting and not self.is_applying:
+            command, book = self._waiting[0]
+            try:
+                segment = self._segment(command)
+                if self._holds(segment):
+                    self._check_ends(command)
+                    return
+            except SessionError as error:  # the history is another one by now
+                del self._waiting[0]
+                book.refuse(command, error)
+            else:
+                del self._waiting[0]
+                self._write(command, book, segment)
+
+    def _holds(self, segment: Segment) -> bool:
+        """Would it take thinking away that has to open a tool loop behind it?"""
+        state = self._core.state
+        messages, profile = state.context_messages(), self._core.builder.profile
+        shown = replace(state.view, thinking_from=max(state.view.thinking_from, segment.upto))
+        return must_wait(shown, messages, profile, len(state.history))
+
+    def _check_ends(self, command: c.SetSummary) -> None:
+        """Raises InvalidInput where no turn is open that could end what it waits for: whoever
+        waits for it may be the one who sends the next."""
+        state = self._core.state
+        if not state.open:
+            told = (
+                f"a summary up to turn {command.turn} of session {self._core.session!r} would void"
+                f" the thinking in the tool loop that turn {state.head_turn} was stopped in;"
+                " summarise that turn too, or let another one end the loop first"
+            )
+            raise InvalidInput(told)
+
+    def _segment(self, command: c.SetSummary) -> Segment:
+        state, core = self._core.state, self._core
+        where = f"turn {command.turn} of session {core.session!r}"
+        try:
+            upto = messages_through(state.history, command.turn) if command.turn > 0 else 0
+        except ValueError:
+            upto = 0
+        if not upto:
+            raise InvalidInput(f"{where} is not in the history: nothing ends there")
+        if upto < state.view.start:
+            told = state.context_messages()[state.view.start - 1].turn  # may be the open one
+            raise InvalidInput(f"{where} is summarised already, with all up to turn {told}")
+        if not is_safe_cut(state.history, upto):
+            raise InvalidInput(f"{where} ends with a call whose result comes after it")
+        text = introduced(command.text)
+        size = text_tokens_for(text, core.builder.profile) + core.builder.frame_tokens
+        if size > core.budget_tokens:
+            raise InvalidInput(
+                f"the summary has about {size:,} tokens; a request of session {core.session!r}"
+                f" may hold {core.budget_tokens:,}"
+            )
+        return Segment(upto, text, "caller")
+
+    def _write(self, command: c.SetSummary, book: CommandBook, segment: Segment) -> None:
+        core = self._core
+        messages, view = core.state.context_messages(), core.state.view
+        profile = core.builder.profile
+        plan = Plan(
+            policy="caller",
+            frontier=view.frontier,
+            reason=f"the caller's summary up to turn {command.turn}",
+            tokens_before=context_tokens(messages, view, profile),
+            tokens_after=0,
+            turns_compacted=len({m.turn for m in messages[view.start : segment.upto]}),
+            voids_thinking=profile.binds_thinking,
+            segment=segment,
+            injected=without_pins(view, messages, segment.upto),
+            trigger="caller",
+        )
+        after = context_tokens(messages, view.applied(plan, len(messages)), profile)
+        record = record_of(plan)
+        noted = c.remembered(command.command_id, command.digest, None)
+        self.is_applying = True
+        answer = book.answer(command)
+
+        def applied() -> None:
+            self.is_applying = False
+            core.log.event("compaction.applied", trigger="caller", after=after)
+            answer()
+            self._resume()
+
+        core.journal.write(replace(record, tokens_after=after, commands=noted), applied)
+
+    def refuse_waiting(self, error: SessionError) -> None:
+        """Nothing is applied any more: answer those that wait."""
+        waiting, self._waiting = self._waiting, []
+        for command, book in waiting:
+            book.refuse(command, error)

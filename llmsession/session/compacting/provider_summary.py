@@ -1,0 +1,159 @@
+"""A summary by the conversation's own provider: asked for with the conversation as it is sent, and
+given as one signed block. The conversation goes on meanwhile.
+
+Images, documents and fetched addresses in what is summarised are gone with it.
+Source: the anthropic SDK 2.11, its types and its tool runner, and the documentation of on-demand
+compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import msgspec
+
+from llmsession.compaction.provider_side import ProviderSummaries
+from llmsession.compaction.rules.check import check_request
+from llmsession.compaction.view.projection import Frame, project
+from llmsession.compaction.view.provider_blocks import signed_segment
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidRequest, ProviderError
+from llmsession.providers.protocol import Provider
+from llmsession.turns.messages import Message
+from llmsession.turns.records import ModelRequest
+from llmsession.turns.reply import Reply, ReplyBuilder
+from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.stop import Follow, stop_rule
+
+from ..core.reply_reader import read_reply
+from ..tasks.worker_thread import off_loop
+from .model_summary import SummaryFailed
+
+__all__ = ["SignedSummary", "is_asked_for", "summary_request"]
+
+RETRY_DELAYS_S = (2.0, 10.0, 30.0)
+OUR_BUGS = frozenset({
+    "compaction_block_ambiguous", "compaction_block_misplaced", "compaction_content_mismatch",
+    "compaction_incomplete_turn", "compaction_nothing_to_summarize",
+    "compaction_signature_invalid", "compaction_tool_changes_mismatch",
+})  # fmt: skip
+"""Refusals that a request of ours never earns."""
+_OF_A_REPLY = ("context_management", "stop_sequences", "output_format")
+"""Options that only shape a reply: a request for a summary is refused with them."""
+
+
+def is_asked_for(messages: Sequence[Message], upto: int) -> bool:
+    """May the first *upto* of *messages* be summarised? Not where they end with a reply that the
+    provider paused, for it is not finished."""
+    last = messages[upto - 1] if 0 < upto <= len(messages) else None
+    if last is None:
+        return False
+    paused = last.is_assistant and stop_rule(last.stop_reason).follow is Follow.CONTINUE
+    return not (paused or last.tool_calls)
+
+
+def summary_request(
+    messages: Sequence[Message],
+    view: View,
+    profile: Profile,
+    frame: Frame,
+    asked: ProviderSummaries,
+) -> Request:
+    """The request for a summary of *messages*, sent as *view* shows them, with the same model,
+    system text and tools, so that thinking in what follows them stays valid.
+
+    Raises InvalidRequest for one that breaks a rule.
+    """
+    injected = tuple(each for each in view.injected if each.at < len(messages))
+    shown = msgspec.structs.replace(view, injected=injected)
+    request = project(messages, shown, profile, frame)
+    options, max_tokens = _summary_options(request.options, asked)
+    request = msgspec.structs.replace(request, options=options, max_tokens=max_tokens)
+    violations = check_request(request, profile)
+    if violations:
+        told = "; ".join(f"{each.rule} {each.where}: {each.text}" for each in violations[:3])
+        raise InvalidRequest(f"the request for a summary is not valid: {told}")
+    return request
+
+
+def _summary_options(given: dict[str, Any], asked: ProviderSummaries) -> tuple[dict[str, Any], int]:
+    options = {name: value for name, value in given.items() if name not in _OF_A_REPLY}
+    choice = options.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
+        del options["tool_choice"]
+    output = options.get("output_config")
+    if isinstance(output, dict):
+        output = {name: value for name, value in output.items() if name != "format"}
+        budget = output.get("task_budget")
+        if isinstance(budget, dict):
+            output["task_budget"] = {k: v for k, v in budget.items() if k != "remaining"}
+        options["output_config"] = output
+    thinking = options.get("thinking")
+    budget_tokens = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
+    # The room holds the thinking, too.
+    room = asked.max_tokens + (budget_tokens if isinstance(budget_tokens, int) else 0)
+    return {**options, "compaction": asked.parameter()}, room
+
+
+class SignedSummary:
+    """One signed summary, and the requests that were made for it. *request* makes the request, in
+    a thread if it is long; *step* numbers the summary among those of its session; *refused* is
+    told of refusals that are our own fault."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        request: Callable[[], Request],
+        *,
+        is_long: bool,
+        step: int,
+        refused: Callable[[ProviderError], None],
+    ) -> None:
+        self._provider = provider
+        self._request = request
+        self._is_long = is_long
+        self._step = step
+        self._refused = refused
+        self._asked = 0
+        self.requests: list[ModelRequest] = []
+        """What was asked for so far, with what was reported of it."""
+
+    async def block(self) -> str:
+        """The signed block, as JSON. A provider that is overloaded is asked again after a while.
+
+        Raises SummaryFailed where the reply has none: the conversation stays as it is;
+        ProviderError, InvalidRequest. Cancellation closes the request.
+        """
+        request = await off_loop(self._request) if self._is_long else self._request()
+        for delay_s in (*RETRY_DELAYS_S, None):
+            try:
+                return _block_of(await self._reply(request))
+            except ProviderError as error:
+                if error.code in OUR_BUGS:
+                    self._refused(error)
+                if error.kind != "retryable" or delay_s is None:
+                    raise
+                await anyio.sleep(max(delay_s, error.delay_s))
+        raise AssertionError  # the last round returns or raises
+
+    async def _reply(self, request: Request) -> Reply:
+        self._asked += 1
+        builder = ReplyBuilder()
+        try:
+            # No turn of the session has the number 0.
+            tag = StepTag(0, self._step, self._asked)
+            return await read_reply(
+                self._provider, request, tag, builder=builder, show=lambda _: None
+            )
+        finally:
+            model = builder.model or request.model
+            self.requests.append(ModelRequest(model, builder.usage))
+
+
+def _block_of(reply: Reply) -> str:
+    for raw in reply.blocks:
+        if reply.stop_reason == "compaction" and signed_segment(raw, 1) is not None:
+            return raw.decode()
+    raise SummaryFailed(f"no summary came: the call stopped with {reply.stop_reason}")

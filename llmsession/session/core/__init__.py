@@ -1,0 +1,1 @@
+"""What the parts of one live session share; spending, subscriptions, observers."""

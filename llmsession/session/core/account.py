@@ -1,0 +1,142 @@
+"""What one session has spent, and whether it may spend more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+
+from llmsession.errors import InvalidConfig
+from llmsession.turns.records import ModelRequest, Overrun
+from llmsession.turns.spending.prices import PriceTable
+from llmsession.turns.spending.spending import Spending, SpendingBudget, cost_of, find_overrun
+from llmsession.turns.usage import Usage
+
+from ..log.state import SessionState
+from ..values.labels import tenant_of
+from ..values.outcome import ModelUsage, SessionUsage
+from .tenants import Tenants
+from .turn_run import Run
+
+__all__ = ["Account", "check_priced", "usage_of"]
+
+
+class Account:
+    """The spending of one live session: what its log says, and each request as its stream ends.
+
+    Live and opened again it comes to the same, but for replies that a crash kept out of the log.
+    Nothing is summed before somebody asks.
+    """
+
+    def __init__(self, state: SessionState, prices: PriceTable, tenants: Tenants) -> None:
+        self._session = state.session
+        self._prices = prices
+        self._tenants = tenants
+        self.tenant = tenant_of(state.labels)
+        self._ended = state.requests
+        self._turns = len(state.requests)
+        open_requests = [turn.requests for turn in state.open.values()]
+        self._new: list[ModelRequest] = list(chain.from_iterable(open_requests))
+        """Requests that are not in ``_spent`` yet, nor in the first ``_turns`` ended turns."""
+        self._summaries = state.summary_requests
+        self._new_beside: list[ModelRequest] = []
+        """Requests for summaries that are not in ``_spent`` yet, nor in ``_summaries``."""
+        self._charged = state.charged
+        self._spent: Spending | None = None
+
+    def add(self, request: ModelRequest) -> None:
+        """The stream of *request* has ended, however it did."""
+        self._new.append(request)
+        self.tell_tenant()
+
+    def add_summaries(self, requests: Iterable[ModelRequest]) -> None:
+        """A summary was asked for in *requests*, whatever came of it."""
+        self._new_beside.extend(requests)
+        self.tell_tenant()
+
+    def spent(self) -> Spending:
+        """All that was spent by this session itself, the open turn included."""
+        if self._spent is None:
+            ended = chain.from_iterable(islice(self._ended.values(), self._turns))
+            self._spent = Spending().and_cost(chain(ended, self._summaries), self._prices)
+        if self._new or self._new_beside or self._spent.tokens != self._charged.tokens:
+            self._charged = self._charged.after(self._new).beside(self._new_beside)
+            priced = self._spent.and_cost(chain(self._new, self._new_beside), self._prices)
+            self._spent = Spending(self._charged.tokens, priced.cost_nano_usd, priced.unpriced)
+            self._new.clear()
+            self._new_beside.clear()
+        return self._spent
+
+    def tell_tenant(self) -> None:
+        """Let the tenant's account know, if there is one and somebody looks at it."""
+        if self.tenant is not None and self._tenants.is_summed(self.tenant):
+            self._tenants.note(self.tenant, self._session, self.spent())
+
+    def overrun(self, budget: SpendingBudget | None) -> Overrun | None:
+        """The budget that is used up: the session's own, or else its tenant's."""
+        if budget is not None:
+            overrun = find_overrun(budget, self.spent(), "session", self._session)
+            if overrun is not None:
+                return overrun
+        return self._tenants.overrun(self.tenant) if self.tenant is not None else None
+
+
+def check_priced(model: str, budget: SpendingBudget | None, prices: PriceTable) -> None:
+    """Raises InvalidConfig where *budget* is in dollars and *model* has no price."""
+    if budget is not None and budget.max_cost_usd is not None and prices.find(model) is None:
+        raise InvalidConfig(
+            f"the budget is in dollars, and the price of model {model!r} is not known: give it"
+            " with SessionManager(prices={...})"
+        )
+
+
+def usage_of(state: SessionState, prices: PriceTable, run: Run | None = None) -> SessionUsage:
+    """The usage and the cost of a session: what its log has of ended turns, and *run*, the open
+    one, so far; without it what the log has of the open turns."""
+    usages, turns = dict(state.turn_usage), dict(state.requests)
+    if run is not None and run.number not in usages:
+        streaming = run.streaming()
+        turns[run.number] = (*run.requests, *((streaming,) if streaming else ()))
+    elif run is None:
+        open_turns = [turn for turn in state.open.values() if turn.requests]
+        turns.update({turn.number: tuple(turn.requests) for turn in open_turns})
+    for number in turns.keys() - usages.keys():
+        usages[number] = sum((request.usage for request in turns[number]), Usage())
+    every = chain(chain.from_iterable(turns.values()), state.summary_requests)
+    by_model = dict(_by_model(every, prices))
+    costs = [each.cost_nano_usd for each in by_model.values()]
+    unended = (usages[number] for number in usages.keys() - state.turn_usage.keys())
+    return SessionUsage(
+        total=sum(unended, state.usage),
+        turns=usages,
+        summaries=sum((request.usage for request in state.summary_requests), Usage()),
+        charged_tokens=_charged_tokens(state, turns),
+        cost_nano_usd=_sum(costs),
+        turn_costs_nano_usd={number: cost_of(each, prices) for number, each in turns.items()},
+        models=by_model,
+        unpriced=tuple(sorted(m for m, each in by_model.items() if each.cost_nano_usd is None)),
+    )
+
+
+def _charged_tokens(state: SessionState, turns: dict[int, tuple[ModelRequest, ...]]) -> int:
+    unended = (turns[number] for number in turns.keys() - state.requests.keys())
+    return state.charged.after(chain.from_iterable(unended)).tokens
+
+
+def _by_model(
+    requests: Iterable[ModelRequest], prices: PriceTable
+) -> Iterator[tuple[str, ModelUsage]]:
+    by_model: dict[str, list[ModelRequest]] = {}
+    for request in requests:
+        by_model.setdefault(request.model or "", []).append(request)
+    for model, asked in by_model.items():
+        usage = sum((request.usage for request in asked), Usage())
+        yield model, ModelUsage(len(asked), usage, cost_of(asked, prices))
+
+
+def _sum(costs: Iterable[int | None]) -> int | None:
+    total = 0
+    for cost in costs:
+        if cost is None:
+            return None
+        total += cost
+    return total

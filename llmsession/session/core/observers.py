@@ -1,0 +1,120 @@
+"""Who watches what all sessions of a manager do, for metrics and traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from llmsession.turns.records import ModelRequest, Record
+from llmsession.turns.reply import Reply
+from llmsession.turns.request import Request
+from llmsession.turns.spending.prices import PriceTable
+
+from .session_log import default_logger
+
+__all__ = ["SessionObserver", "Watch"]
+
+
+class SessionObserver(Protocol):
+    """Is told what happens in the sessions of a manager. Called in the event loop's thread: it
+    must not block. What it raises is logged, and changes nothing."""
+
+    def recorded(self, session: str, record: Record) -> None:
+        """*record* is durable, and published. What recovery writes is not told."""
+        ...
+
+    def requested(
+        self, session: str, turn: int, request: Request, *, tokens: int, budget_tokens: int
+    ) -> None:
+        """*request*, of about *tokens*, is sent to the model for *turn*."""
+        ...
+
+    def began(self, session: str, turn: int) -> None:
+        """The first delta of the reply to the turn's newest request is there."""
+        ...
+
+    def ended(
+        self,
+        session: str,
+        turn: int,
+        spent: ModelRequest,
+        *,
+        provider: str,
+        stop_reason: str | None,
+    ) -> None:
+        """The turn's newest request is over. *stop_reason* is the reply's; None where it broke off
+        or was stopped."""
+        ...
+
+    def charged(self, session: str, spent: ModelRequest, cost_nano_usd: int | None) -> None:
+        """A request of a turn, or one for a summary, was charged for. The cost is None where the
+        model has no price."""
+        ...
+
+
+class Watch:
+    """Tells every one of *observers*, and keeps what they raise from the session."""
+
+    __slots__ = ("_logger", "_observers", "_prices")
+
+    def __init__(
+        self, observers: Sequence[SessionObserver], prices: PriceTable, logger: Any | None
+    ) -> None:
+        self._observers = tuple(observers)
+        self._prices = prices
+        self._logger = logger
+
+    @property
+    def is_on(self) -> bool:
+        """Is there anybody to tell?"""
+        return bool(self._observers)
+
+    def recorded(self, session: str, record: Record) -> None:
+        """See ``SessionObserver``."""
+        for observer in self._observers:
+            with self._guarded():
+                observer.recorded(session, record)
+
+    def requested(
+        self, session: str, turn: int, request: Request, tokens: int, budget_tokens: int
+    ) -> None:
+        """See ``SessionObserver``."""
+        for observer in self._observers:
+            with self._guarded():
+                observer.requested(
+                    session, turn, request, tokens=tokens, budget_tokens=budget_tokens
+                )
+
+    def began(self, session: str, turn: int) -> None:
+        """See ``SessionObserver``."""
+        for observer in self._observers:
+            with self._guarded():
+                observer.began(session, turn)
+
+    def ended(
+        self, session: str, turn: int, spent: ModelRequest, provider: str, reply: Reply | None
+    ) -> None:
+        """See ``SessionObserver``; *reply* is None where there is no whole one."""
+        stop_reason = reply.stop_reason if reply is not None else None
+        for observer in self._observers:
+            with self._guarded():
+                observer.ended(session, turn, spent, provider=provider, stop_reason=stop_reason)
+        self.charged(session, (spent,))
+
+    def charged(self, session: str, requests: Iterable[ModelRequest]) -> None:
+        """*requests* were charged for."""
+        if self._observers:
+            for spent in requests:
+                cost = self._prices.cost(spent.model, spent.usage)
+                for observer in self._observers:
+                    with self._guarded():
+                        observer.charged(session, spent, cost)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # an observer may be anybody's code
+            logger = self._logger if self._logger is not None else default_logger()
+            logger.error("observer.failed", exc_info=error)

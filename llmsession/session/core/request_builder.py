@@ -1,0 +1,239 @@
+"""The next request of a session: projected, sized and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from llmsession.compaction.planning.provider_clearing import clearing_of
+from llmsession.compaction.rules.check import Checker, Violation
+from llmsession.compaction.tokens.calibration import Calibration
+from llmsession.compaction.tokens.messages import (
+    context_tokens,
+    frame_tokens,
+    message_tokens,
+    shown_tokens,
+)
+from llmsession.compaction.tokens.request_size import Anchor, Sized, size_after, size_whole
+from llmsession.compaction.view.prefix import shared_prefix
+from llmsession.compaction.view.projection import Frame, Projector
+from llmsession.compaction.view.provider_blocks import is_sent_as_block
+from llmsession.compaction.view.view import View
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile, Request, RequestMessage
+from llmsession.turns.stop import Follow, stop_rule
+
+from ..log.reported_usage import Calibrations, Reported
+
+__all__ = ["Built", "ContextBuilder", "Size", "SizeMethod"]
+
+
+SizeMethod: TypeAlias = Literal["usage", "estimate"]
+"""How a size was found: from the last reported usage on, or by characters alone."""
+
+LEAST_PLAUSIBLE, MOST_PLAUSIBLE = 350, 5000
+"""A reported usage below or above these thousandths of the estimate is not of this request: some
+servers report cached prompts as nothing, others sum up a whole tool loop."""
+SMALL_TOKENS = 2_000
+"""So much more than that may be there that we do not see, as a provider's own system text."""
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How large a request is, how that is known, and what it is by characters alone."""
+
+    tokens: int
+    method: SizeMethod
+    estimate: int
+    sized: Sized
+    """What it is made of, for learning from what will be reported."""
+
+    @property
+    def scale_permille(self) -> int:
+        """What a thousand tokens by characters are in ``tokens``."""
+        scale = self.tokens * 1000 // max(1, self.estimate)
+        return max(LEAST_PLAUSIBLE, min(scale, MOST_PLAUSIBLE))
+
+
+class Built(msgspec.Struct, frozen=True):
+    """A request, its size, and the rules that it breaks (none, unless by a bug)."""
+
+    request: Request
+    size: Size
+    violations: tuple[Violation, ...]
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that the request is taken for."""
+        return self.size.tokens
+
+
+class ContextBuilder:
+    """Builds the requests of one session, remembering what did not change between them."""
+
+    def __init__(
+        self, profile: Profile, frame: Frame, calibrations: Calibrations | None = None
+    ) -> None:
+        self.profile = profile
+        self._calibrations = calibrations or Calibrations()
+        self._frame = frame
+        self._clearing = clearing_of(frame.options)
+        self._frame_tokens = frame_tokens(frame, profile)
+        self._projector = Projector()
+        self._checker = Checker(profile)
+        self._counted: tuple[RequestMessage, ...] = ()
+        self._sums = [0]
+        """The estimated tokens of so many messages of those that were counted last."""
+        self._edits: tuple[View, tuple[Message, ...], int | None] | None = None
+
+    def warmed(self, messages: Sequence[Message], view: View) -> ContextBuilder:
+        """Another builder of the same session, which has built the request for *messages* as
+        *view* shows them: to be made where that may take its time, in a thread."""
+        builder = ContextBuilder(self.profile, self._frame, self._calibrations)
+        builder.build(messages, view)
+        return builder
+
+    @property
+    def is_cold(self) -> bool:
+        """Has it built nothing yet, so that its next request costs a look at every message?"""
+        return not self._counted
+
+    def project(self, messages: Sequence[Message], view: View) -> Request:
+        """What the model would be sent now. Raises nothing."""
+        return self._projector.project(messages, view, self.profile, self._frame)
+
+    def build(
+        self, messages: Sequence[Message], view: View, reported: Reported | None = None
+    ) -> Built:
+        """The request for *messages* as *view* shows them, sized and checked."""
+        request = self.project(messages, view)
+        last = messages[-1] if messages else None
+        paused = last is not None and last.is_assistant and _is_paused(last)
+        violations = self._checker.check(request, paused=paused)
+        if self.profile.binds_thinking:
+            violations += self._check_thinking(request, messages, view)
+        return Built(request, self.size(request, messages, view, reported), violations)
+
+    def _check_thinking(
+        self, request: Request, messages: Sequence[Message], view: View
+    ) -> tuple[Violation, ...]:
+        """The request against its history. Behind the provider's own summary a new one begins:
+        what is bound to what stands before it is bound to that."""
+        edited_from = self._edited_from(messages, view)
+        thinking_from = view.thinking_from
+        segment, start = view.segment, view.start
+        if segment is not None and segment.by == "provider":
+            if not is_sent_as_block(segment, self.profile, self._frame):
+                edited_from = 0
+            else:
+                messages = messages[start:]
+                if segment.inside is not None:
+                    opening = self._projector.from_block(messages[0], segment.inside)
+                    messages = (opening or messages[0], *messages[1:])
+                thinking_from = max(0, thinking_from - start)
+                edited_from = None if edited_from is None else max(0, edited_from - start)
+        return self._checker.check_against_history(request, messages, thinking_from, edited_from)
+
+    def size(
+        self,
+        request: Request,
+        messages: Sequence[Message],
+        view: View,
+        reported: Reported | None,
+    ) -> Size:
+        """How large *request* is, the projection of *messages* by *view*: what was reported of
+        the last one, and an estimate of what came after it; else an estimate of it all."""
+        estimate = self.tokens(request)
+        calibration = self._calibrations.of(self._frame.model)
+        counts = self.profile.counts_requests
+        if counts and reported is not None and reported.count <= len(messages):
+            sized = self._size_after(reported, messages, view, calibration)
+            known = max(1, estimate - sized.estimated_tokens)
+            least = known * LEAST_PLAUSIBLE // 1000
+            most = known * MOST_PLAUSIBLE // 1000 + SMALL_TOKENS
+            if least <= reported.sent_tokens <= most:
+                cleared = self._cleared_ahead(sized.tokens, messages, view, reported)
+                return Size(sized.tokens - cleared, "usage", estimate, sized)
+        sized = size_whole(estimate, calibration)
+        cleared = self._cleared_ahead(sized.tokens, messages, view, None)
+        return Size(sized.tokens - cleared, "estimate", estimate, sized)
+
+    def _cleared_ahead(
+        self, tokens: int, messages: Sequence[Message], view: View, reported: Reported | None
+    ) -> int:
+        """What the provider will clear of a request of *tokens*, beside what it has cleared of
+        the one that was reported; less than nothing where it is not asked to clear any more."""
+        before = reported.cleared_tokens if reported is not None else 0
+        if self._clearing is None:
+            return -before
+        cleared = self._clearing.expected(
+            tokens + before,
+            messages,
+            view,
+            self.profile,
+            cleared_before=reported.count - 1 if reported is not None and before else None,
+        )
+        return min(tokens - 1, self._calibrations.of(self._frame.model).scaled(cleared))
+
+    def _size_after(
+        self,
+        reported: Reported,
+        messages: Sequence[Message],
+        view: View,
+        calibration: Calibration,
+    ) -> Sized:
+        reply, usage = reported.count - 1, reported.usage
+        return size_after(
+            Anchor(reply, usage.prompt_tokens, usage.output_tokens),
+            reply_tokens=shown_tokens(messages[reply], reply, view, self.profile),
+            after_tokens=context_tokens(messages, view, self.profile, start=reported.count),
+            returns_thinking=self.profile.returns_thinking,
+            calibration=calibration,
+        )
+
+    def learn(self, size: Size, prompt_tokens: int) -> None:
+        """The request that had *size* was reported to have *prompt_tokens*."""
+        if self.profile.counts_requests:
+            self._calibrations.learn(self._frame.model, size.sized, prompt_tokens)
+
+    @property
+    def frame_tokens(self) -> int:
+        """The system text and the tools, by characters."""
+        return self._frame_tokens
+
+    def _edited_from(self, messages: Sequence[Message], view: View) -> int | None:
+        """As the function, which searches only where the view or what is before its edge is new."""
+        edge = max([view.frontier, view.thinking_from, *(end for _, end in view.omitted)])
+        shown = tuple(messages if view.inputs or view.texts else messages[:edge])
+        known = self._edits
+        if known is None or not view.is_like(known[0]) or known[1] != shown:
+            known = self._edits = (view, shown, view.edited_from(shown))
+        return known[2]
+
+    def tokens(self, request: Request) -> int:
+        """The estimated tokens of *request*; each message is counted once."""
+        messages, counted, sums = request.messages, self._counted, self._sums
+        shared = shared_prefix(counted, messages)
+        # What was counted stays alive here, so an address in it cannot be another message's.
+        sizes = {id(counted[at]): sums[at + 1] - sums[at] for at in range(shared, len(counted))}
+        del sums[shared + 1 :]
+        for message in messages[shared:]:
+            size = sizes.get(id(message))
+            sums.append(sums[-1] + (self._size(message) if size is None else size))
+        self._counted = messages
+        return self._frame_tokens + sums[-1]
+
+    def tokens_before(self, count: int) -> int:
+        """The estimated tokens of what stands before message number *count*, from 0, of the
+        request that was sized last: system text, tools and messages."""
+        return self._frame_tokens + self._sums[count]
+
+    def _size(self, message: RequestMessage) -> int:
+        shown = Message(id="", session="", turn=0, role=message.role, body=message.body)
+        return message_tokens(shown, self.profile)
+
+
+def _is_paused(message: Message) -> bool:
+    """Did the provider pause this reply, to have it sent back as it is?"""
+    return stop_rule(message.stop_reason).follow is Follow.CONTINUE

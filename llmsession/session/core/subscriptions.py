@@ -1,0 +1,360 @@
+"""Subscribers: what was durable, in order, and previews as far as they keep up.
+
+Publishing never waits. A subscriber that does not read costs a bounded buffer: previews are
+merged, then lost; if durable records would overflow it, it is told where it was and dropped.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeAlias
+
+import anyio
+import msgspec
+
+from llmsession.turns.previews import Preview, ToolUse
+from llmsession.turns.records import (
+    Record,
+    ToolsRequested,
+    TurnImported,
+    TurnResumed,
+    is_terminal,
+    turn_of,
+)
+
+from ..log.open_calls import tool_uses
+
+__all__ = ["Event", "Hub", "Lagged", "Listener", "Subscription"]
+
+
+class Lagged(msgspec.Struct, frozen=True, tag="lagged", tag_field="kind"):
+    """The subscriber fell behind. It saw everything up to ``cursor``; subscribe again after it."""
+
+    cursor: int
+
+
+Event: TypeAlias = Record | Preview | ToolUse | Lagged
+Replay: TypeAlias = Callable[[int, int], Awaitable[Sequence[Record]]]
+"""Called with (after, up to): the next durable records in between, oldest first."""
+
+MAX_DURABLE = 1024
+"""Durable records that one subscriber may be behind: a few hundred turns' worth."""
+MAX_PREVIEW_CHARS = 256 * 1024
+"""Preview text that one subscriber may be behind: more than a long reply."""
+
+
+class Listener(Protocol):
+    """Who is told what is published. Called in the event loop's thread, by those who publish: it
+    takes what it is given, and waits for nothing. A hub holds it weakly."""
+
+    def offer_record(self, record: Record) -> None:
+        """A durable record that comes next."""
+
+    def offer_preview(self, preview: Preview) -> None:
+        """A piece of a reply that streams; it may be merged, or lost."""
+
+    def lag(self) -> None:
+        """What is durable is not known here any more; nothing follows."""
+
+    def end(self) -> None:
+        """The session is closed or moved; nothing follows."""
+
+
+class _Merged:
+    """Neighbouring previews of one block, joined when they are read."""
+
+    __slots__ = ("chars", "first", "pieces")
+
+    def __init__(self, preview: Preview) -> None:
+        self.first = preview
+        self.pieces = [preview.text]
+        self.chars = len(preview.text)
+
+    def continues_with(self, preview: Preview) -> bool:
+        first = self.first
+        return (
+            type(first) is type(preview)
+            and first.index == preview.index
+            and first.attempt == preview.attempt
+            and first.step == preview.step
+            and first.turn == preview.turn
+        )
+
+    def add(self, text: str) -> None:
+        self.pieces.append(text)
+        self.chars += len(text)
+
+    def preview(self) -> Preview:
+        if len(self.pieces) == 1:
+            return self.first
+        return msgspec.structs.replace(self.first, text="".join(self.pieces))
+
+
+class Subscription:
+    """One subscriber's place in a session's events. Iterate it; close it when done.
+
+    Durable records come in order, each once, from the cursor on. Previews come between them.
+    ``ToolUse`` events follow the ``tools.requested`` that they are read out of; calls from before
+    the cursor that a resumed turn still has open follow its ``turn.resumed``. It ends when the
+    session is closed or moved, after ``Lagged``, or, for one turn, after its terminal event.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        session: str,
+        *,
+        after: int,
+        head: int,
+        turn: int | None = None,
+        replay: Replay | None = None,
+        open_calls: Callable[[], Sequence[ToolUse]] = tuple,
+    ) -> None:
+        self._hub = hub
+        self._session = session
+        self._turn = turn
+        self._cursor = self._begun_after = after
+        self._live_from = head
+        self._replay = replay if after < head else None
+        self._open_calls = open_calls
+        # Lists, as in the mailbox: mostly empty, and bounded.
+        self._backlog: list[Record] = []
+        self._expanded: list[ToolUse] = []
+        self._buffer: list[Record | _Merged] = []
+        self._durable = 0
+        self._preview_chars = 0
+        self._wake: anyio.Event | None = None
+        self._lagged = False
+        self._ended = False
+        self.previews_lost = 0
+        hub.add(session, self, head)
+
+    @property
+    def cursor(self) -> int:
+        """The seq of the last durable record that was read whole: with all its ``ToolUse``
+        events. Who resumes after it misses nothing."""
+        return self._cursor - 1 if self._expanded else self._cursor
+
+    @property
+    def buffered(self) -> tuple[int, int]:
+        """Durable records and preview characters that wait to be read."""
+        return self._durable, self._preview_chars
+
+    def offer_record(self, record: Record) -> None:
+        """Buffer a durable record that comes next; ``lag`` where the buffer is full."""
+        if self._turn is not None and turn_of(record) != self._turn:
+            return
+        if self._durable >= MAX_DURABLE:
+            self.lag()
+        else:
+            self._buffer.append(record)
+            self._durable += 1
+            self._notify()
+
+    def lag(self) -> None:
+        """Drop what is buffered and say ``Lagged`` next: the records are in the store."""
+        self._buffer.clear()
+        self._durable = self._preview_chars = 0
+        self._lagged = True
+        self._hub.remove(self._session, self)
+        self._notify()
+
+    def offer_preview(self, preview: Preview) -> None:
+        """Buffer a preview, merged with its neighbour; count it as lost where it does not fit."""
+        if self._turn is not None and preview.turn != self._turn:
+            return
+        size = len(preview.text)
+        if self._preview_chars + size > MAX_PREVIEW_CHARS:
+            self.previews_lost += 1
+            return
+        self._preview_chars += size
+        last = self._buffer[-1] if self._buffer else None
+        if isinstance(last, _Merged) and last.continues_with(preview):
+            last.add(preview.text)
+        else:
+            self._buffer.append(_Merged(preview))
+        self._notify()
+
+    def end(self) -> None:
+        """No more events will come; what is buffered is still read."""
+        self._ended = True
+        self._notify()
+
+    def close(self) -> None:
+        """Stop listening. Nothing is interrupted by it."""
+        self._hub.remove(self._session, self)
+        self._buffer.clear()
+        self._backlog.clear()
+        self._expanded.clear()
+        self._replay, self._lagged = None, False
+        self.end()
+
+    def _notify(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+            self._wake = None
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event. Cancellable; a cancelled wait loses no event."""
+        while True:
+            event = self._next_nowait()
+            if event is not None:
+                return event
+            if self._replay is not None:
+                page = await self._replay(self._cursor, self._live_from)
+                if self._replay is None:  # closed meanwhile
+                    continue
+                self._backlog.extend(page)
+                if not page or page[-1].seq >= self._live_from:
+                    self._replay = None
+            elif self._lagged:
+                self._lagged, self._ended = False, True
+                return Lagged(self._cursor)
+            elif self._ended:
+                raise StopAsyncIteration
+            else:
+                self._wake = anyio.Event()
+                await self._wake.wait()
+
+    def _next_nowait(self) -> Event | None:
+        while True:
+            if self._expanded:
+                return self._expanded.pop(0)
+            if self._backlog:
+                read = self._read(self._backlog.pop(0))
+            elif self._buffer and self._replay is None:
+                item = self._buffer.pop(0)
+                if isinstance(item, _Merged):
+                    self._preview_chars -= item.chars
+                    return item.preview()
+                self._durable -= 1
+                read = self._read(item)
+            else:
+                return None
+            if read is not None:
+                return read
+
+    def _read(self, record: Record) -> Record | None:
+        self._cursor = record.seq
+        if self._turn is not None:
+            if turn_of(record) != self._turn:
+                return None
+            if is_terminal(record) or isinstance(record, TurnImported):
+                self._hub.remove(self._session, self)
+                self._buffer.clear()
+                self._backlog.clear()
+                self._replay, self._ended = None, True
+        if isinstance(record, ToolsRequested):
+            self._expanded.extend(tool_uses(record))
+        elif isinstance(record, TurnResumed):
+            # Those of a record that is not read here: each call is told once.
+            offered = [use for use in self._open_calls() if use.turn == record.turn]
+            self._expanded.extend(use for use in offered if use.seq <= self._begun_after)
+            self._begun_after = 0
+        return record
+
+
+class _Place:
+    """Where a listener is: the newest record that it was told of, or knows."""
+
+    __slots__ = ("listener", "newest")
+
+    def __init__(self, listener: Listener, head: int) -> None:
+        self.listener = weakref.ref(listener)
+        self.newest = head
+
+
+class Hub:
+    """All subscribers of a manager, by session. They outlive a session's eviction.
+
+    Subscriptions are held weakly: one that its reader has dropped without closing, for example
+    by leaving a loop over a turn's events, is gone with it.
+    """
+
+    def __init__(self) -> None:
+        self._subscribers: dict[str, list[_Place]] = {}
+        self._closed = False
+
+    def has(self, session: str) -> bool:
+        """Does anybody listen to *session*?"""
+        return bool(self._listeners(session))
+
+    def _listeners(self, session: str) -> list[tuple[_Place, Listener]]:
+        places = self._subscribers.get(session)
+        if not places:
+            return []
+        found = [(at, known) for at, known in ((at, at.listener()) for at in places) if known]
+        if len(found) < len(places):
+            # Here and not when one is collected: that may be in any thread, at any moment.
+            self._keep(session, [at for at in places if at.listener() is not None])
+        return found
+
+    def _keep(self, session: str, places: list[_Place]) -> None:
+        if places:
+            self._subscribers[session] = places
+        else:
+            del self._subscribers[session]
+
+    def add(self, session: str, listener: Listener, head: int) -> None:
+        """Give *listener*, which knows of the records up to *head*, what is published from now on;
+        nothing more if all was ended."""
+        if self._closed:
+            listener.end()
+            return
+        self._listeners(session)
+        self._subscribers.setdefault(session, []).append(_Place(listener, head))
+
+    def remove(self, session: str, listener: Listener) -> None:
+        """Give it nothing more. Without effect if it is not there."""
+        places = self._subscribers.get(session)
+        if places is not None:
+            self._keep(session, [at for at in places if at.listener() is not listener])
+
+    def publish(self, session: str, record: Record) -> None:
+        """Offer a durable record to every subscriber of *session*. Never waits."""
+        for place, listener in self._listeners(session):
+            if place.newest < record.seq - 1:
+                self._lag(session, listener)
+            else:
+                place.newest = record.seq
+                listener.offer_record(record)
+
+    def reached(self, session: str, head: int) -> None:
+        """The log of *session* goes up to *head*. Who was not told of all up to there lags: an
+        append whose answer was lost is found in the log when the session is loaded again."""
+        for place, listener in self._listeners(session):
+            if place.newest < head:
+                self._lag(session, listener)
+
+    def _lag(self, session: str, listener: Listener) -> None:
+        self.remove(session, listener)
+        listener.lag()
+
+    def preview(self, session: str, preview: Preview) -> None:
+        """Offer a preview to every subscriber of *session*. Never waits."""
+        # There is one for each delta: no list is made. Who is removed meanwhile makes a new one.
+        for place in self._subscribers.get(session, ()):
+            subscription = place.listener()
+            if subscription is not None:
+                subscription.offer_preview(preview)
+
+    def end(self, session: str) -> None:
+        """The session is closed or moved: its subscribers read what they have, and end."""
+        for _, listener in self._listeners(session):
+            listener.end()
+        self._subscribers.pop(session, None)
+
+    def lag_all(self, session: str) -> None:
+        """The session lost its store: nobody knows here what is durable."""
+        for _, listener in self._listeners(session):
+            listener.lag()
+
+    def end_all(self) -> None:
+        """The manager is closed: ``end`` for every session, and for whoever subscribes later."""
+        self._closed = True
+        for session in tuple(self._subscribers):
+            self.end(session)

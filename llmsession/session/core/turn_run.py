@@ -1,0 +1,153 @@
+"""The volatile side of one accepted turn: what the log does not need to know."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from llmsession.turns.machine import Turn
+from llmsession.turns.records import (
+    Answer,
+    CallOffer,
+    CallReceipt,
+    CallStatus,
+    ModelRequest,
+    Overrun,
+    Unspoken,
+)
+from llmsession.turns.reply import Reply, ReplyBuilder
+from llmsession.turns.request import Request
+from llmsession.turns.usage import Usage
+
+from ..tasks.promise import Promise
+from ..tasks.timers import Timer
+from ..tasks.works import Work
+from ..values.outcome import TurnOutcome
+from .request_builder import Size
+
+__all__ = ["CallTrack", "Run"]
+
+TrackStatus: TypeAlias = Literal["requested", "started", "finished", "failed"]
+
+
+class CallTrack:
+    """A call of this turn and how far it got, for the receipt."""
+
+    __slots__ = ("offer", "status", "work")
+
+    def __init__(self, offer: CallOffer) -> None:
+        self.offer = offer
+        self.status: TrackStatus = "requested"
+        self.work: Work | None = None
+        """What runs it, where the session does."""
+
+    @property
+    def may_have_started(self) -> bool:
+        """A caller is offered its calls when they are in the log, whatever the turn comes to."""
+        return self.status != "requested" or self.offer.runner == "caller"
+
+    def receipt(self) -> CallReceipt:
+        """What a receipt says of it: a call without its own result may have had effects."""
+        status: CallStatus = "unknown"
+        if self.status in ("finished", "failed"):
+            status = self.status
+        return CallReceipt(self.offer.id, self.offer.name, status, self.offer.brief)
+
+
+class Run:
+    """One accepted turn while it is queued or running. Only the actor touches it.
+
+    ``works`` is everything that was started for it and has not ended, by name. ``steers`` counts
+    the accepted steers that no step has read. ``answers`` wait to be journaled.
+    """
+
+    __slots__ = (
+        "answers", "builder", "builds", "calls", "ended_as", "grace", "ingress", "lingering",
+        "outcome", "overrun", "reply", "request", "requests", "sent_size", "spoken", "steers",
+        "stream_at", "timers", "turn", "usage", "works",
+    )  # fmt: skip
+
+    def __init__(self, number: int, ingress: int) -> None:
+        self.turn = Turn(number=number)
+        self.ingress = ingress
+        self.outcome: Promise[TurnOutcome] = Promise()
+        self.ended_as: TurnOutcome | None = None
+        """Set when the terminal record is folded, before anybody is told."""
+        self.request: Request | None = None
+        self.sent_size: Size | None = None
+        """The size of ``request``."""
+        self.builds = 0
+        """Bumped when a build is asked for: an older one that waited is not wanted any more."""
+        self.builder: ReplyBuilder | None = None
+        self.stream_at = 0.0
+        self.reply: Reply | None = None
+        self.calls: dict[str, CallTrack] = {}
+        self.answers: list[Answer] = []
+        self.steers = 0
+        self.works: dict[str, Work] = {}
+        self.timers: dict[str, Timer] = {}
+        self.grace: Timer | None = None
+        self.lingering: tuple[str, ...] = ()
+        self.usage = Usage()
+        self.requests: list[ModelRequest] = []
+        """What was asked of models for it, and used; those whose stream has ended."""
+        self.spoken: set[int] = set()
+        """Which of them have their usage in the log, with the reply."""
+        self.overrun: Overrun | None = None
+        """The budget that does not let it go on."""
+
+    @property
+    def number(self) -> int:
+        """The turn's number."""
+        return self.turn.number
+
+    @property
+    def sent_tokens(self) -> int:
+        """The tokens that the last request was taken for; 0 before there was one."""
+        return self.sent_size.tokens if self.sent_size is not None else 0
+
+    def streaming(self) -> ModelRequest | None:
+        """The request whose reply streams, with what was reported so far."""
+        if self.builder is None:
+            return None
+        asked = self.request.model if self.request is not None else None
+        return ModelRequest(self.builder.model or asked, self.builder.usage)
+
+    def close_stream(self) -> ModelRequest | None:
+        """The stream's end, however it came: what it cost is kept, and returned."""
+        request = self.streaming()
+        if request is not None:
+            self.usage = self.usage + request.usage
+            self.requests.append(request)
+            self.builder = None
+        return request
+
+    def note_spoken(self) -> None:
+        """The reply to the last request is written, with its usage."""
+        self.spoken.add(len(self.requests) - 1)
+
+    def unspoken(self) -> tuple[Unspoken, ...]:
+        """The requests that the turn's last record has to tell of. Of what cost nothing and said
+        nothing there is nothing to tell."""
+        told: list[Unspoken] = []
+        place = 0
+        for at, request in enumerate(self.requests):
+            if at not in self.spoken:
+                if request.usage == Usage():
+                    continue
+                told.append(Unspoken(place, request.usage, request.model))
+            place += 1
+        return tuple(told)
+
+    def receipts(self) -> tuple[CallReceipt, ...]:
+        """The calls of this turn that had started."""
+        tracks = self.calls.values()
+        return tuple(track.receipt() for track in tracks if track.may_have_started)
+
+    def cancel_timers(self) -> None:
+        """The turn has ended: no deadline of it fires any more."""
+        for timer in self.timers.values():
+            timer.cancel()
+        self.timers.clear()
+        if self.grace is not None:
+            self.grace.cancel()
+            self.grace = None

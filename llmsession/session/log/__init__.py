@@ -1,0 +1,1 @@
+"""Records to state and back: journal, fold, redaction, cuts."""

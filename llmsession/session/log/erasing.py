@@ -1,0 +1,38 @@
+"""Taking what was forgotten out of a session's log, in the store."""
+
+from __future__ import annotations
+
+from llmsession.store.protocol import Hold, Store
+from llmsession.turns.records import encode_record
+
+from .reader import read_record
+from .redaction import Redaction
+
+__all__ = ["erase"]
+
+PAGE = 256
+"""Records read at a time: a few turns' worth, that they need not all be in memory."""
+
+
+async def erase(store: Store, hold: Hold, owed: Redaction) -> int:
+    """Take what is *owed* out of the log of *hold*, in one rewrite; returns how many records
+    changed. Done twice, the second time changes nothing.
+
+    Raises RecordDamaged, SessionMoved, SessionNotFound and StoreError; then nothing was changed,
+    unless the rewrite's own answer was lost.
+    """
+    session, after = hold.session, 0
+    bodies: dict[int, bytes] = {}
+    while after < owed.seq - 1:
+        page = await store.read(session, after=after, limit=min(PAGE, owed.seq - 1 - after))
+        if not page:
+            break
+        for stored in page:
+            record = read_record(session, stored)
+            kept = owed.apply(record)
+            if kept is not record and kept != record:
+                bodies[stored.seq] = encode_record(kept)
+        after = page[-1].seq
+    if bodies:
+        await store.rewrite(hold, bodies)
+    return len(bodies)

@@ -1,0 +1,66 @@
+"""Reading a session's log back: its records, a turn's outcome, a doubtful batch."""
+
+from __future__ import annotations
+
+import msgspec
+
+from llmsession.errors import RecordDamaged, SessionClosed
+from llmsession.store.protocol import Batch, Store, StoredRecord
+from llmsession.turns.records import Record, TurnImported, decode_record, is_terminal, turn_of
+
+from ..values.outcome import TurnOutcome, outcome_of, outcome_of_import
+from .state import SessionState
+
+__all__ = ["is_in_log", "read_outcome", "read_page", "read_record"]
+
+PAGE = 256
+"""Records read at a time for a subscriber who starts behind: a few turns' worth."""
+
+
+def read_record(session: str, stored: StoredRecord) -> Record:
+    """The record that *stored* holds. Raises RecordDamaged if it cannot be read."""
+    try:
+        return decode_record(stored.body)
+    except msgspec.MsgspecError as error:
+        raise RecordDamaged(session, stored.seq, str(error)) from error
+
+
+async def read_page(store: Store, session: str, after: int, up_to: int) -> list[Record]:
+    """The next records with seq > *after*, at most up to *up_to*. Raises as the store's read."""
+    page = await store.read(session, after=after, limit=min(PAGE, up_to - after))
+    return [read_record(session, stored) for stored in page]
+
+
+async def read_outcome(
+    store: Store, session: str, number: int, *, after: int, head: int, born_in: str
+) -> TurnOutcome:
+    """The outcome of turn *number*, whose records are between *after* and *head*; *born_in* is
+    the session that its messages were made in.
+
+    Raises SessionClosed if its end is not there, StoreError, SessionNotFound.
+    """
+    state = SessionState(born_in)
+    while after < head:
+        for record in await read_page(store, session, after, head):
+            after = record.seq
+            if turn_of(record) != number:
+                continue
+            if isinstance(record, TurnImported):
+                return outcome_of_import(record)
+            # A fold of this turn's records alone: the others do not touch it.
+            turn = state.open.get(number)
+            state.head = record.seq - 1
+            state.apply(record)
+            if turn is not None and number in state.ended:
+                assert is_terminal(record)  # nothing else ends a turn
+                return outcome_of(record, turn)
+    raise SessionClosed(f"turn {number} of session {session!r} has not ended")
+
+
+async def is_in_log(store: Store, batch: Batch) -> bool:
+    """Does the log hold *batch* at its place? Then only its acknowledgement was lost.
+
+    Raises StoreError and SessionNotFound, as reading does.
+    """
+    found = await store.read(batch.session, after=batch.head, limit=len(batch.bodies))
+    return tuple(record.body for record in found) == batch.bodies

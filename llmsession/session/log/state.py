@@ -1,0 +1,581 @@
+"""A session's state: the fold of its log. Live state and recovered state are made here alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from llmsession.compaction.view.plan import plan_of
+from llmsession.compaction.view.provider_blocks import COMPACTION, summary_in
+from llmsession.compaction.view.view import View
+from llmsession.turns import records as r
+from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
+from llmsession.turns.edits import cleared_tokens
+from llmsession.turns.ids import TurnCounter
+from llmsession.turns.messages import Message, message_name
+from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, settled_answer
+from llmsession.turns.spending.spending import Charged, with_unspoken
+from llmsession.turns.usage import Usage
+
+from .history_cuts import forgotten_turns, messages_before, messages_through
+from .redaction import NOTHING_SAID, Redaction, redact_answer
+from .reported_usage import Reported
+
+__all__ = ["OpenTurn", "SessionState", "fold"]
+
+
+_NOTHING_USED = Usage()
+# ``summary_in`` copies a body to look into it, which was a sixth of a fold.
+_MAY_SUMMARISE = re.compile(rf'"{COMPACTION}"'.encode()).search
+
+
+class OpenTurn(msgspec.Struct):
+    """A turn that was accepted and has not ended: its staged messages, and what waits."""
+
+    number: int
+    body: msgspec.Raw
+    started: bool = False
+    carried: int = 0
+    """How many pending receipts its user message carries."""
+    staged: tuple[Message, ...] = ()
+    heard: int = 0
+    """How many messages of the user's side are staged, ..."""
+    spoken: int = 0
+    """... and of the assistant's."""
+    steers: tuple[msgspec.Raw, ...] = ()
+    step: int = 0
+    calls: tuple[r.CallOffer, ...] = ()
+    """The calls of the step that is not complete yet."""
+    asked_at: int = 0
+    """The seq of the record that they are in."""
+    answers: dict[str, r.Answer] = {}
+    all_calls: tuple[r.CallOffer, ...] = ()
+    usage: Usage = _NOTHING_USED
+    requests: tuple[r.ModelRequest, ...] = ()
+    """Those whose replies are in the log."""
+
+    @property
+    def unanswered(self) -> tuple[r.CallOffer, ...]:
+        """The calls of the step that is not complete yet whose results are not in the log."""
+        return tuple(call for call in self.calls if call.id not in self.answers)
+
+
+class SessionState:
+    """What the log says. Only the actor changes it, by ``apply``, one durable record at a time.
+
+    ``history`` is a flat tuple of the committed messages; a commit makes a new one that shares
+    every old message. A reference to it is a snapshot, valid for ever.
+    """
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        """Whose messages are made now: before its own first record, a fork's parent's."""
+        self.parent: str | None = None
+        self.births: tuple[tuple[int, str], ...] = ()
+        """From which record on whose messages are made; more than one entry in a fork."""
+        self.labels: dict[str, str] = {}
+        self.seed: r.Seed | None = None
+        """What the next first message of a history says of an earlier conversation."""
+        self.source: r.Source | None = None
+        self.head = 0
+        self.epoch = 0
+        self.config = msgspec.Raw(b"{}")
+        self.generation = 1
+        self._history: tuple[Message, ...] = ()
+        self._late: list[Message] | None = None
+        """Committed messages that are not in the tuple yet, while a whole log is folded."""
+        self.head_turn: int | None = None
+        self.counter = TurnCounter()
+        self.reported: Reported | None = None
+        """What the provider said of the newest request that the context still begins with."""
+        self._committed_report: Reported | None = None
+        self.prefix_broken = False
+        """Have the model, the system text or the tools changed since the last reply?"""
+        self.open: dict[int, OpenTurn] = {}
+        self.view = View()
+        self.summaries: dict[str, str] = {}
+        self.receipts: tuple[PendingReceipt, ...] = ()
+        self.call_turns: dict[str, int] = {}
+        """Every call id that was ever offered, and its turn: ids are never used again."""
+        self.ended: dict[int, str] = {}
+        """How each turn ended: committed, aborted or failed."""
+        self.accepted_at: dict[int, int] = {}
+        """The seq of each turn's acceptance, where its events start."""
+        self.said_at: dict[int, float] = {}
+        """When each turn was accepted that was not forgotten, in seconds since the epoch; an
+        imported one when its first message was said, where its source knows that."""
+        self.committed_at: dict[int, int] = {}
+        """The seq of each turn's commit: up to there the log is a fork at that turn."""
+        self.noted: dict[int, tuple[PendingReceipt, ...]] = {}
+        """The receipts that a turn's message carries: pending again if it is rewound."""
+        self.owed: Redaction | None = None
+        """What has to be taken out of the log and is still in it."""
+        self.commands: dict[str, r.CommandAnswer] = {}
+        self.turn_usage: dict[int, Usage] = {}
+        self.usage = Usage()
+        self.requests: dict[int, tuple[r.ModelRequest, ...]] = {}
+        """What was asked of models for each ended turn, in order: the usage ledger."""
+        self.summary_requests: tuple[r.ModelRequest, ...] = ()
+        """What was asked of a model for summaries, beside all turns."""
+        self.charged = Charged()
+        """What budgets charge for it, and the prompt that the next one is compared with."""
+
+    def running(self) -> OpenTurn | None:
+        """The open turn that has started, if any."""
+        return next((turn for turn in self.open.values() if turn.started), None)
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """The committed messages, oldest first."""
+        if self._late:
+            self._history = (*self._history, *self._late)
+            self._late.clear()
+        return self._history
+
+    @history.setter
+    def history(self, messages: tuple[Message, ...]) -> None:
+        self._history = messages
+        if self._late is not None:
+            self._late.clear()
+
+    @contextmanager
+    def whole_log(self) -> Iterator[None]:
+        """While records are applied that nobody looks at in between: the history is put together
+        once, not once a turn. Not for a state that somebody else may read."""
+        self._late = []
+        try:
+            yield
+        finally:
+            self.history = self.history
+            self._late = None
+
+    def context_messages(self) -> tuple[Message, ...]:
+        """History and the running turn's staged messages: what a projection is made of."""
+        running = self.running()
+        return self.history + running.staged if running and running.staged else self.history
+
+    def apply(self, record: r.Record) -> None:
+        """Take one durable record in. Raises KeyError or ValueError for one that cannot follow:
+        the log is damaged there."""
+        if record.seq != self.head + 1:
+            raise ValueError(f"record {record.seq} cannot follow record {self.head}")
+        if record.epoch < self.epoch:
+            raise ValueError(f"record {record.seq} has epoch {record.epoch} after {self.epoch}")
+        _APPLY[type(record)](self, record)
+        self.head, self.epoch = record.seq, record.epoch
+        if record.commands:
+            self.commands.update((command.id, command) for command in record.commands)
+
+    # One method for each kind of record; the table below names them.
+
+    def _created(self, record: r.SessionCreated) -> None:
+        self.session = record.session
+        self.births = ((record.seq, record.session),)
+        self.config = record.config
+        self.labels = record.labels
+        self.seed = record.seed
+        self.source = record.source
+
+    def _forked(self, record: r.SessionForked) -> None:
+        """What the parent said is kept. What it was asked, has open and has spent is its own."""
+        self.session, self.parent = record.session, record.parent
+        self.births = (*self.births, (record.seq, record.session))
+        self.config = record.config
+        self.labels = record.labels
+        self.source = record.source or self.source
+        for turn in tuple(self.open.values()):
+            self._drop(turn)
+        self.commands = {}
+        self.turn_usage, self.usage = {}, Usage()
+        # What the parent was charged for is not charged again.
+        self.requests, self.charged = {}, Charged(0, self.charged.prompt_tokens)
+        self.summary_requests = ()
+
+    def _labelled(self, record: r.SessionLabelled) -> None:
+        self.labels = record.labels
+
+    def _configured(self, record: r.SessionConfigured) -> None:
+        self.config = record.config
+        if record.voids_thinking:
+            self.view = self.view.voided(len(self.context_messages()))
+            self._unreport()
+            self.prefix_broken = True
+
+    def _unreport(self) -> None:
+        """What was sent is not what would be sent now."""
+        self.reported = self._committed_report = None
+
+    def _accepted(self, record: r.TurnAccepted) -> None:
+        number = record.turn
+        self.counter.saw(number)
+        self.accepted_at[number] = record.seq
+        if record.body != NOTHING_SAID:  # it was forgotten by the session that this is a fork of
+            self.said_at[number] = record.at
+        self.open[number] = turn = OpenTurn(number, record.body)
+        if record.started:
+            self._start(turn, record)
+
+    def _started(self, record: r.TurnStarted) -> None:
+        self._start(self.open[record.turn], record)
+
+    def _start(self, turn: OpenTurn, record: r.TurnAccepted | r.TurnStarted) -> None:
+        turn.started = True
+        body = turn.body
+        synthetic: tuple[int, ...] = ()
+        if record.receipt is not None and self.receipts:
+            turn.carried = len(self.receipts)
+            self.noted[turn.number] = self.receipts
+        if record.seed or record.receipt:
+            body, synthetic = _with_notes(body, record.seed, record.receipt)
+        self._hear(turn, body, record.at, synthetic)
+
+    def _steered(self, record: r.SteerAccepted) -> None:
+        self.open[record.turn].steers += (record.body,)
+
+    def _requested(self, record: r.ToolsRequested) -> None:
+        turn = self.open[record.turn]
+        turn.step = record.step
+        turn.calls, turn.asked_at = record.calls, record.seq
+        turn.answers = {}
+        turn.all_calls += record.calls
+        for call in record.calls:
+            self.call_turns[call.id] = record.turn
+        self._say(turn, record.spoken, record.at)
+
+    def _answered(self, record: r.ToolsAnswered) -> None:
+        turn = self.open[record.turn]
+        for answer in record.answers:
+            turn.answers[answer.call_id] = answer
+            if answer.summary is not None:
+                self.summaries[answer.call_id] = answer.summary
+            if answer.capped is not None:
+                self.view = self.view.with_cap(answer.call_id, answer.capped)
+
+    def _step_completed(self, record: r.StepCompleted) -> None:
+        turn = self.open[record.turn]
+        turn.step = record.step
+        if record.spoken is not None:
+            self._say(turn, record.spoken, record.at)
+        steers, turn.steers = turn.steers[: record.steers], turn.steers[record.steers :]
+        self._close_step(turn, None, record.at, steers)
+
+    def _committed(self, record: r.TurnCommitted) -> None:
+        turn = self.open.pop(record.turn)
+        if turn.calls:
+            self._close_step(turn, record.settle, record.at, ())
+        if record.spoken is not None:
+            self._say(turn, record.spoken, record.at)
+        if self._late is None:
+            self._history = self._history + turn.staged
+        else:
+            self._late.extend(turn.staged)
+        self.head_turn = record.turn
+        if record.turn in self.said_at:
+            self.committed_at[record.turn] = record.seq
+        if turn.carried:
+            self.receipts = self.receipts[turn.carried :]
+        self._committed_report = self.reported
+        self._end(turn, "committed", record)
+
+    def _imported(self, record: r.TurnImported) -> None:
+        self.counter.saw(record.turn)
+        self.accepted_at[record.turn] = record.seq
+        if record.messages[0].body != NOTHING_SAID:
+            self.committed_at[record.turn] = record.seq
+            self.said_at[record.turn] = record.messages[0].created_at or record.at
+        for at, message in enumerate(record.messages, len(self.history)):
+            summary = summary_in(message.body, at) if message.is_assistant else None
+            if summary is not None:
+                self.view = self.view.with_provider_summary(summary)
+        self.history = self.history + record.messages
+        self._unreport()
+        # It was made behind another system text, with other tools.
+        self.view = self.view.voided(len(self.history))
+        self.head_turn = record.turn
+        self.ended[record.turn] = "committed"
+        self.call_turns.update((call, record.turn) for call in record.calls)
+
+    def _drop(self, turn: OpenTurn) -> None:
+        """What the turn computed goes with it."""
+        del self.open[turn.number]
+        for call in turn.all_calls:
+            self.summaries.pop(call.id, None)
+        if turn.started:
+            self.view = self.view.clamped(len(self.history))
+            self.reported = self._committed_report
+
+    def _aborted(self, record: r.TurnAborted | r.TurnFailed) -> None:
+        turn = self.open[record.turn]
+        self._drop(turn)
+        if record.calls:
+            self.receipts = (*self.receipts, PendingReceipt(record.turn, record.calls))
+        how = "aborted" if isinstance(record, r.TurnAborted) else "failed"
+        self._end(turn, how, record)
+
+    def _end(self, turn: OpenTurn, how: str, record: r.Terminal) -> None:
+        self.ended[turn.number] = how
+        self.turn_usage[turn.number] = record.usage
+        requests = turn.requests
+        if record.usage != _NOTHING_USED or requests or record.unspoken:
+            self.usage = self.usage + record.usage
+            requests = with_unspoken(requests, record.unspoken, record.usage)
+            self.charged = self.charged.after(requests)
+        self.requests[turn.number] = requests
+
+    def _summaries(self, record: r.SummariesStored) -> None:
+        self.summaries.update(record.summaries)
+        if record.requests:
+            self.summary_requests += record.requests
+            self.usage = sum((request.usage for request in record.requests), self.usage)
+            self.charged = self.charged.beside(record.requests)
+
+    def _compacted(self, record: r.CompactionApplied) -> None:
+        self.view = self.view.applied(plan_of(record), len(self.context_messages()))
+        self._unreport()
+
+    def _cleared(self, record: r.ConversationCleared) -> None:
+        self.generation = record.generation
+        self._unreport()
+        self.history = ()
+        self.head_turn = None
+        self.view = View(version=self.view.version + 1)
+        self.summaries = {}
+        self.receipts = ()
+        self.seed = None
+        if record.purge:
+            self._forget(record.seq, frozenset(self.accepted_at.keys() - self.open.keys()))
+
+    def _rewound(self, record: r.ConversationRewound) -> None:
+        kept = messages_through(self.history, record.to)
+        gone = self.history[kept:]
+        self.generation = record.generation
+        self._set_history(self.history[:kept])
+        self.view = self.view.clamped(kept)
+        self._unreport()
+        for message in gone:
+            for call in message.tool_calls:
+                self.summaries.pop(call.id, None)
+        noted = [self.noted.get(turn, ()) for turn in dict.fromkeys(m.turn for m in gone)]
+        self.receipts = tuple(receipt for each in noted for receipt in each) + self.receipts
+
+    def _forgotten(self, record: r.ConversationForgotten) -> None:
+        count = messages_before(self.history, record.before)
+        turns = forgotten_turns(
+            self.history, self.accepted_at, self.open, record.before, record.edge
+        )
+        calls = {call for call, turn in self.call_turns.items() if turn in turns}
+        self.generation = record.generation
+        self._set_history(self.history[count:])
+        self._unreport()
+        self.view = self.view.without_head(count, len(self.history), calls)
+        for call in calls:
+            self.summaries.pop(call, None)
+        if count or not record.before:
+            self.seed = None
+        self._forget(record.seq, turns)
+
+    def _set_history(self, history: tuple[Message, ...]) -> None:
+        self.history = history
+        self.head_turn = history[-1].turn if history else None
+
+    def _forget(self, seq: int, turns: frozenset[int]) -> None:
+        """Nothing of *turns* is known any more but their numbers, the ids of their calls, how they
+        ended and what they cost."""
+        calls = frozenset(call for call, turn in self.call_turns.items() if turn in turns)
+        self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
+        receipts = self._forget_receipts(turns)
+        for turn in turns:
+            self.committed_at.pop(turn, None)
+            self.said_at.pop(turn, None)
+        self.commands = {
+            name: redact_answer(command, turns) for name, command in self.commands.items()
+        }
+        if self.source is not None:
+            self.source = r.Source(format=self.source.format, id=self.source.id)
+        # A log without what was forgotten has to fold to the same version.
+        self.view = msgspec.structs.replace(self.view, version=seq)
+        redaction = Redaction(turns, calls, receipts, seq, self.seed is None)
+        self.owed = redaction.joined(self.owed)
+
+    def _forget_receipts(self, turns: frozenset[int]) -> dict[int, str]:
+        """Take *turns* out of what other turns' messages carry; returns what they say now."""
+        changed: dict[int, str] = {}
+        for turn, noted in tuple(self.noted.items()):
+            left = tuple(receipt for receipt in noted if receipt.turn not in turns)
+            if turn in turns or not left:
+                del self.noted[turn]
+            else:
+                self.noted[turn] = left
+            if turn not in turns and left != noted:
+                changed[turn] = receipt_text(left) or ""
+        history = list(self.history)
+        for turn in changed.keys() & {message.turn for message in history}:
+            at = messages_before(history, turn)
+            history[at] = _with_receipt(history[at], changed[turn])
+        self.history = tuple(history)
+        return changed
+
+    def _redacted(self, record: r.RecordsRedacted) -> None:
+        self.owed = None
+
+    def _nothing(self, record: r.CommandAnswered | r.TurnResumed | r.ContextWarned) -> None:
+        pass
+
+    def born_in(self, turn: int) -> str:
+        """The session that made the messages of *turn*: this one, or one that it is a fork of."""
+        seq = self.accepted_at[turn]
+        return next(session for first, session in reversed(self.births) if first < seq)
+
+    # Messages are made here and nowhere else, so that a replayed log makes the same ones.
+
+    def _hear(
+        self, turn: OpenTurn, body: msgspec.Raw, at: float, synthetic: tuple[int, ...]
+    ) -> None:
+        """Stage a message of the user's side."""
+        position, number = turn.heard, turn.number
+        message = Message(
+            id=message_name(self.session, "user", number, position),
+            session=self.session,
+            turn=number,
+            role="user",
+            body=body,
+            created_at=at,
+            completed_at=at,
+            synthetic=synthetic,
+        )
+        turn.heard = position + 1
+        turn.staged = (*turn.staged, message)
+
+    def _say(self, turn: OpenTurn, spoken: r.Spoken, at: float) -> None:
+        """Stage a message of the assistant's."""
+        position, number, body, usage = turn.spoken, turn.number, spoken.body, spoken.usage
+        message = Message(
+            id=message_name(self.session, "assistant", number, position),
+            session=self.session,
+            turn=number,
+            role="assistant",
+            body=body,
+            created_at=spoken.started_at,
+            completed_at=at,
+            model=spoken.model,
+            provider=spoken.provider,
+            usage=usage,
+            stop_reason=spoken.stop_reason,
+        )
+        turn.spoken = position + 1
+        turn.staged = (*turn.staged, message)
+        self.prefix_broken = False
+        if usage is not None:
+            turn.usage = turn.usage + usage
+            turn.requests += (r.ModelRequest(spoken.model, usage),)
+        sampled = usage if spoken.context is None else spoken.context
+        is_sized = sampled is not None and sampled.prompt_tokens > 0
+        may_summarise = _MAY_SUMMARISE(body) is not None
+        if not is_sized and not may_summarise:
+            return
+        count = len(self._history) + len(self._late or ()) + len(turn.staged)
+        summary = summary_in(body, count - 1) if may_summarise else None
+        if summary is not None:
+            self.view = self.view.with_provider_summary(summary)
+        if sampled is not None and is_sized:
+            self.reported = Reported(count, sampled, at, cleared_tokens(spoken.edits))
+        elif summary is not None:
+            self._unreport()
+
+    def _close_step(
+        self,
+        turn: OpenTurn,
+        settle: r.SettleReason | None,
+        at: float,
+        steers: Sequence[msgspec.Raw],
+    ) -> None:
+        """Add the user message that answers the step: results in call order, then steers."""
+        if not turn.calls and not steers:
+            return
+        blocks: list[bytes] = []
+        synthetic: list[int] = []
+        for call in turn.calls:
+            answer = turn.answers.get(call.id) or settled_answer(call.id, settle or "error")
+            if answer.settled is not None:
+                synthetic.append(len(blocks))
+            blocks.append(_result_block(answer))
+        for steer in steers:
+            blocks.extend(bytes(raw) for raw in split_blocks(steer))
+        turn.calls, turn.answers = (), {}
+        if blocks:
+            self._hear(turn, join_blocks(blocks), at, tuple(synthetic))
+
+
+def _with_notes(
+    body: msgspec.Raw, seed: str | None, receipt: str | None
+) -> tuple[msgspec.Raw, tuple[int, ...]]:
+    """*body* with a seed before it and a receipt after it, and where those stand."""
+    blocks: list[bytes | msgspec.Raw] = [*split_blocks(body)]
+    synthetic: tuple[int, ...] = ()
+    if seed:
+        blocks.insert(0, text_block(seed_text(seed)))
+        synthetic = (0,)
+    if receipt:
+        blocks.append(text_block(receipt))
+        synthetic = (*synthetic, len(blocks) - 1)
+    return join_blocks(blocks), synthetic
+
+
+def _with_receipt(message: Message, receipt: str) -> Message:
+    """*message*, a turn's first, with *receipt* in place of its own; without one if it is ""."""
+    blocks: list[bytes | msgspec.Raw] = [*split_blocks(message.body)[:-1]]
+    synthetic = message.synthetic[:-1]
+    if receipt:
+        synthetic = (*synthetic, len(blocks))
+        blocks.append(text_block(receipt))
+    return msgspec.structs.replace(message, body=join_blocks(blocks), synthetic=synthetic)
+
+
+def _result_block(answer: r.Answer) -> bytes:
+    fields: dict[str, Any] = {
+        "type": "tool_result",
+        "tool_use_id": answer.call_id,
+        "content": answer.content,
+    }
+    if answer.is_error:
+        fields["is_error"] = True
+    return encode_json(fields)
+
+
+_APPLY: dict[type[r.RecordBase], Callable[[SessionState, Any], None]] = {
+    r.SessionCreated: SessionState._created,
+    r.SessionForked: SessionState._forked,
+    r.SessionConfigured: SessionState._configured,
+    r.SessionLabelled: SessionState._labelled,
+    r.TurnAccepted: SessionState._accepted,
+    r.TurnStarted: SessionState._started,
+    r.SteerAccepted: SessionState._steered,
+    r.ToolsRequested: SessionState._requested,
+    r.ToolsAnswered: SessionState._answered,
+    r.StepCompleted: SessionState._step_completed,
+    r.TurnCommitted: SessionState._committed,
+    r.TurnAborted: SessionState._aborted,
+    r.TurnFailed: SessionState._aborted,
+    r.TurnResumed: SessionState._nothing,
+    r.TurnImported: SessionState._imported,
+    r.SummariesStored: SessionState._summaries,
+    r.CompactionApplied: SessionState._compacted,
+    r.ContextWarned: SessionState._nothing,
+    r.ConversationCleared: SessionState._cleared,
+    r.ConversationRewound: SessionState._rewound,
+    r.ConversationForgotten: SessionState._forgotten,
+    r.RecordsRedacted: SessionState._redacted,
+    r.CommandAnswered: SessionState._nothing,
+}
+
+
+def fold(session: str, records: Iterable[r.Record]) -> SessionState:
+    """The state after *records*, oldest first. Raises as ``apply`` does."""
+    state = SessionState(session)
+    for record in records:
+        state.apply(record)
+    return state

@@ -1,0 +1,1 @@
+"""Work on whole sessions: import, export, retention, integrity, unfinished turns."""

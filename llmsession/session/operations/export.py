@@ -1,0 +1,84 @@
+"""A session's log as a conversation, in the words of ``transcripts``: the way back of an import."""
+
+from __future__ import annotations
+
+import msgspec
+
+from llmsession.store.protocol import Store
+from llmsession.transcripts import Conversation
+from llmsession.turns import records as r
+from llmsession.turns.messages import Message, count_turns
+
+from ..log.history_cuts import first_kept, messages_before
+from ..log.state import SessionState
+from ..registry.loader import read_state
+
+__all__ = ["conversation_of"]
+
+_CUT_SHORT = frozenset(
+    {"cancelled", "error", "max_steps", "max_seconds", "max_turn_tokens", "budget"}
+)
+"""Stop reasons of ours: the turn was committed before the model was done."""
+OWN = "own"
+
+
+class _Config(msgspec.Struct):
+    system: str | None = None
+
+
+class _Watch:
+    """What the fold does not keep: where the session forked off, and which turns were cut short."""
+
+    def __init__(self) -> None:
+        self.base: tuple[Message, ...] = ()
+        self.cut_short: set[int] = set()
+
+    def __call__(self, state: SessionState, record: r.Record) -> None:
+        if isinstance(record, r.SessionForked):
+            self.base = state.history
+            before = first_kept(self.base)
+            if before is not None:  # the parent has forgotten the beginning, too
+                self.base = self.base[messages_before(self.base, before) :]
+        elif isinstance(record, r.TurnCommitted) and record.stop_reason in _CUT_SHORT:
+            self.cut_short.add(record.turn)
+
+
+async def conversation_of(store: Store, session_id: str) -> Conversation:
+    """The history of a session as a conversation of our own format; what is open is not in it.
+
+    Acquires nothing. What an import knew beside the messages comes back, so an exported session
+    that is imported and exported again is equal. Of a fork ``parent`` and ``shared_turns`` say
+    what it has in common with its parent. ``system`` is the session's, or else the imported one.
+
+    Raises SessionNotFound, and StoreError for a log that cannot be read.
+    """
+    watch = _Watch()
+    state = await read_state(store, session_id, watch)
+    source = state.source or r.Source(format=OWN)
+    cut_short = watch.cut_short | set(source.interrupted)
+    in_order = dict.fromkeys(message.turn for message in state.history)
+    forked = state.parent is not None
+    return Conversation(
+        id=session_id,
+        format=OWN,
+        messages=state.history,
+        interrupted=tuple(turn for turn in in_order if turn in cut_short),
+        title=source.title,
+        labels=state.labels,
+        source=source.origin,
+        parent=state.parent or source.parent,
+        shared_turns=_shared_turns(watch.base, state.history) if forked else source.shared_turns,
+        summary=source.summary,
+        system=msgspec.json.decode(state.config, type=_Config).system or source.system,
+        extra=source.extra,
+        records=source.records,
+    )
+
+
+def _shared_turns(base: tuple[Message, ...], history: tuple[Message, ...]) -> int:
+    same = 0
+    for mine, theirs in zip(history, base, strict=False):
+        if mine is not theirs:
+            break
+        same += 1
+    return count_turns(history[:same])

@@ -1,0 +1,291 @@
+"""A recorded conversation as the records of a session: repaired, numbered, with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from llmsession.compaction.rules.check import check_request
+from llmsession.compaction.rules.repair import tool_pair_repair
+from llmsession.compaction.summaries.cap import result_text
+from llmsession.compaction.summaries.extractive import summarise
+from llmsession.compaction.view.projection import Frame, is_thinking, project
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidConfig, InvalidInput, InvalidMessage
+from llmsession.transcripts import Conversation
+from llmsession.turns import records as r
+from llmsession.turns.blocks import (
+    Block,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    join_blocks,
+    parse_blocks,
+    text_block,
+)
+from llmsession.turns.ids import TurnId
+from llmsession.turns.messages import Message, message_id
+from llmsession.turns.request import Profile
+
+from ..values.config import CompactionConfig
+from ..values.validation import checked_labels
+
+__all__ = ["OPENING", "Imported", "check_sendable", "import_turns", "source_of", "usable_labels"]
+
+OPENING = "(The assistant speaks first.)"
+"""Stands for the user's message where a turn has none: a conversation cannot begin without."""
+MOST_REPAIRS = 1_000
+"""So many lines are kept of what was not taken as it stood; the others are counted."""
+
+
+class Imported(NamedTuple):
+    """The turns of a conversation as records, with ``numbers`` that they had in it, and what was
+    changed, a line each."""
+
+    turns: tuple[r.TurnImported, ...]
+    summaries: tuple[r.SummariesStored, ...]
+    numbers: dict[int, int]
+    repairs: tuple[str, ...]
+
+    @property
+    def records(self) -> tuple[r.Record, ...]:
+        """What is written, in order."""
+        return (*self.turns, *self.summaries)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """All messages, in order."""
+        return tuple(message for turn in self.turns for message in turn.messages)
+
+
+def import_turns(
+    conversation: Conversation,
+    session: str,
+    *,
+    compaction: CompactionConfig,
+    before: Sequence[Message] = (),
+    shared_turns: int = 0,
+    used: Collection[int] = (),
+) -> Imported:
+    """The turns of *conversation* but its first *shared_turns*, of which *session* has *before*.
+
+    Calls and results are paired, call ids made unique, ids and turn numbers kept unless they are
+    taken (*used*, numbers of *session*). A turn without a word of the user gets one of ours, and
+    one without anything is left out. Long results get the summaries that a compaction shows.
+
+    Raises InvalidMessage for content that is no list of blocks.
+    """
+    repairs: list[str] = []
+    groups = [
+        repaired
+        for turn in conversation.turns[shared_turns:]
+        if (repaired := _repaired(turn, session, repairs))
+    ]
+    numbers: dict[int, int] = {}
+    numbered = list(_numbered(groups, {*used}, numbers, repairs))
+    messages = _unique_calls(before, numbered, repairs)
+    ids = {message.id for message in before}
+    turns = tuple(
+        r.TurnImported(
+            turn=number,
+            messages=tuple(_with_ids(group, session, ids, repairs)),
+            calls=tuple(_calls(group)),
+        )
+        for number, group in _by_turn(messages)
+    )
+    summaries = dict(_summaries(turns, compaction))
+    return Imported(
+        turns,
+        (r.SummariesStored(summaries=summaries),) if summaries else (),
+        numbers,
+        tuple(repairs),
+    )
+
+
+def _repaired(turn: Sequence[Message], session: str, repairs: list[str]) -> tuple[Message, ...]:
+    kept = []
+    for message in turn:
+        if _blocks(message):
+            kept.append(message)
+        else:
+            repairs.append(f"{_named(message)}: left out, it holds nothing")
+    paired, changes = tool_pair_repair(kept)
+    for change in changes:
+        call = f", call {change.call_id}" if change.call_id else ""
+        repairs.append(f"{_named(kept[change.message_index])}{call}: {change.rule}, {change.what}")
+    if paired and not (paired[0].is_user and _says_something(paired[0])):
+        first = paired[0]
+        repairs.append(f"turn {first.turn}: a message of the user's was put in front")
+        opening = Message(
+            id="",
+            session=session,
+            turn=first.turn,
+            role="user",
+            body=join_blocks([text_block(OPENING)]),
+            created_at=first.created_at,
+            completed_at=first.created_at,
+            synthetic=(0,),
+        )
+        paired = (opening, *paired)
+    return paired
+
+
+def _blocks(message: Message) -> tuple[Block, ...]:
+    try:
+        return parse_blocks(message.body)
+    except msgspec.DecodeError as error:
+        raise InvalidMessage(f"{_named(message)}: no list of blocks: {error}") from error
+
+
+def _named(message: Message) -> str:
+    return f"turn {message.turn}, message {message.id or '(without an id)'}"
+
+
+def _says_something(message: Message) -> bool:
+    return any(
+        not (isinstance(block, TextBlock) and not block.text.strip()) and not is_thinking(block)
+        for block in parse_blocks(message.body)
+    )
+
+
+def _numbered(
+    groups: Sequence[tuple[Message, ...]],
+    used: set[int],
+    numbers: dict[int, int],
+    repairs: list[str],
+) -> Iterator[Message]:
+    """The messages of *groups* with turn numbers that are used once, here and in *used*."""
+    free = max([*used, *(group[0].turn for group in groups)], default=0)
+    for group in groups:
+        number = group[0].turn
+        if number < 1 or number in used:
+            free += 1
+            repairs.append(f"turn {number}: its number is taken, it is turn {free} here")
+            number = free
+        used.add(number)
+        numbers.setdefault(group[0].turn, number)
+        for message in group:
+            yield message if message.turn == number else replace(message, turn=number)
+
+
+def _unique_calls(
+    before: Sequence[Message], messages: Sequence[Message], repairs: list[str]
+) -> tuple[Message, ...]:
+    """*messages* with call ids that nothing before them has. Each turn is paired already."""
+    unique, changes = tool_pair_repair((*before, *messages))
+    for change in changes:
+        repairs.append(f"call {change.call_id}: {change.rule}, {change.what}")
+    return unique[len(before) :]
+
+
+def _by_turn(messages: Sequence[Message]) -> Iterator[tuple[int, list[Message]]]:
+    turns: dict[int, list[Message]] = {}
+    for message in messages:
+        turns.setdefault(message.turn, []).append(message)
+    yield from turns.items()
+
+
+def _calls(group: Sequence[Message]) -> Iterator[str]:
+    for message in group:
+        # Not `tool_calls`: the message would keep what it has parsed.
+        for block in parse_blocks(message.body):
+            if isinstance(block, ToolUseBlock):
+                yield block.id
+
+
+def _with_ids(
+    group: Sequence[Message], session: str, ids: set[str], repairs: list[str]
+) -> Iterator[Message]:
+    told = {"user": 0, "assistant": 0}
+    for message in group:
+        position = told[message.role]
+        told[message.role] += 1
+        name = message.id
+        if not name or name in ids:
+            name = message_id(session, TurnId(message.turn_id.owner, message.turn), position)
+            while name in ids:
+                name += "+"
+            if message.id:
+                repairs.append(f"{_named(message)}: its id is taken, it is {name} here")
+        ids.add(name)
+        if (name, message.session) != (message.id, message.session or session):
+            message = replace(message, id=name, session=message.session or session)
+        yield message
+
+
+def _summaries(
+    turns: Sequence[r.TurnImported], compaction: CompactionConfig
+) -> Iterator[tuple[str, str]]:
+    if not compaction.enabled:
+        return
+    for turn in turns:
+        for message in turn.messages:
+            for block in parse_blocks(message.body):
+                if isinstance(block, ToolResultBlock):
+                    summary = summarise(
+                        result_text(block.content),
+                        is_error=bool(block.is_error),
+                        max_chars=compaction.summary_chars,
+                    )
+                    if summary:
+                        yield block.tool_use_id, summary
+
+
+def source_of(conversation: Conversation, imported: Imported, *more: str) -> r.Source:
+    """What *conversation* says beside its messages; its notes, repairs and *more* as lines."""
+    notes = [
+        f"line {note.line}: {note.what}{', ' + note.detail if note.detail else ''}"
+        for note in conversation.notes
+    ]
+    told = (*notes, *imported.repairs, *more)
+    if len(told) > MOST_REPAIRS:
+        told = (*told[:MOST_REPAIRS], f"and {len(told) - MOST_REPAIRS:,} more")
+    return r.Source(
+        format=conversation.format,
+        id=conversation.id,
+        title=conversation.title,
+        summary=conversation.summary,
+        system=conversation.system,
+        origin=conversation.source,
+        parent=conversation.parent,
+        shared_turns=conversation.shared_turns,
+        interrupted=tuple(imported.numbers.get(turn, turn) for turn in conversation.interrupted),
+        extra=conversation.extra,
+        records=conversation.records,
+        repairs=told,
+    )
+
+
+def usable_labels(conversation: Conversation) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The labels of *conversation* that a session can have, and a line for each other one."""
+    labels: dict[str, str] = {}
+    left_out: list[str] = []
+    for name, value in conversation.labels.items():
+        try:
+            labels = checked_labels({**labels, name: value})
+        except InvalidInput as error:
+            left_out.append(f"label left out: {error}")
+    return labels, tuple(left_out)
+
+
+def check_sendable(
+    conversation: Conversation, messages: Sequence[Message], profile: Profile, frame: Frame
+) -> None:
+    """Raises InvalidInput if a request that goes on from *messages* would break a rule, and
+    InvalidConfig if they hold calls and the configuration has no tools."""
+    name = f"conversation {conversation.id!r}"
+    if not frame.tools and any(message.tool_calls for message in messages):
+        raise InvalidConfig(f"{name} holds tool calls, and the configuration has no tools")
+    said = join_blocks([text_block("go on")])
+    asked = Message(id="", session="", turn=0, role="user", body=said)
+    view = View(thinking_from=len(messages))
+    request = project((*messages, asked), view, profile, frame)
+    bare = project((asked,), View(), profile, frame)
+    known = {(broken.rule, broken.text) for broken in check_request(bare, profile)}
+    for broken in check_request(request, profile):
+        if (broken.rule, broken.text) not in known:
+            told = f"{broken.rule} {broken.where}: {broken.text}"
+            raise InvalidInput(f"{name} cannot be gone on with: {told}")

@@ -1,0 +1,177 @@
+"""Retention: rules for how long sessions, and what was said in them, are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import msgspec
+
+from llmsession.errors import InvalidInput, Refused, SessionError, SessionInUse
+from llmsession.store.liveness import is_dead
+from llmsession.store.protocol import Search, SessionRow
+from llmsession.turns.records import SessionCreated
+
+from ..handles.session import LLMSession
+from ..log.history_cuts import first_since, forgotten_turns
+from ..log.reader import read_page
+from ..registry.loader import read_state
+
+if TYPE_CHECKING:
+    from ..manager import SessionManager
+
+__all__ = ["Retention", "RetentionReport", "apply_retention"]
+
+PAGE = 500
+"""Rows read at a time."""
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule, for the sessions that have all of ``labels`` (a value of None is any value).
+
+    ``delete_idle_s``: a session without a new record for so many seconds is deleted.
+    ``forget_after_s``: what was said longer ago than that is forgotten, as ``forget`` does it.
+    Of several rules for one session the strictest counts.
+    """
+
+    labels: dict[str, str | None] = {}
+    delete_idle_s: float | None = None
+    forget_after_s: float | None = None
+
+    def checked(self) -> Retention:
+        """This rule. Raises InvalidInput for one that does nothing, or that says no time."""
+        if self.delete_idle_s is None and self.forget_after_s is None:
+            raise InvalidInput("a retention rule deletes or forgets after some time; this does not")
+        for name in ("delete_idle_s", "forget_after_s"):
+            seconds: Any = getattr(self, name)
+            if seconds is None:
+                continue
+            is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+            if not is_number or not 0 < seconds < math.inf:
+                raise InvalidInput(f"{name} is {seconds!r}; it must be greater than 0")
+        return self
+
+
+class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done, or with ``dry_run`` would be: the sessions that were deleted, and how many
+    turns each other one has forgotten. ``skipped`` says why a session that a rule is about was
+    left as it is: somebody uses it, or its log cannot be read."""
+
+    dry_run: bool
+    deleted: tuple[str, ...] = ()
+    forgotten: dict[str, int] = {}
+    skipped: dict[str, str] = {}
+
+
+async def apply_retention(
+    manager: SessionManager, rules: Sequence[Retention], *, now: float, dry_run: bool
+) -> RetentionReport:
+    """Apply *rules* to every session of the store. Raises as ``SessionManager.apply_retention``."""
+    for rule in rules:
+        if not isinstance(rule, Retention):
+            raise InvalidInput(f"a retention rule is a Retention, not {type(rule).__name__}")
+        rule.checked()
+    sweep = _Sweep(manager, tuple(rules), now, dry_run)
+    after = ""
+    while rows := await manager.list(after=after, limit=PAGE):
+        for row in rows:
+            await sweep.look_at(row)
+        after = rows[-1].session
+    return RetentionReport(
+        dry_run=dry_run,
+        deleted=tuple(sweep.deleted),
+        forgotten=sweep.forgotten,
+        skipped=sweep.skipped,
+    )
+
+
+class _Sweep:
+    def __init__(
+        self, manager: SessionManager, rules: tuple[Retention, ...], now: float, dry_run: bool
+    ) -> None:
+        self._manager = manager
+        self._rules = rules
+        self._now = now
+        self._dry_run = dry_run
+        self.deleted: list[str] = []
+        self.forgotten: dict[str, int] = {}
+        self.skipped: dict[str, str] = {}
+
+    async def look_at(self, row: SessionRow) -> None:
+        """Do what the rules say of one session; what goes wrong with it is its own."""
+        rules = [rule for rule in self._rules if Search(labels=rule.labels).finds(row)]
+        idle_s = min((r.delete_idle_s for r in rules if r.delete_idle_s is not None), default=None)
+        age_s = min((r.forget_after_s for r in rules if r.forget_after_s is not None), default=None)
+        try:
+            if idle_s is not None and row.touched_at <= self._now - idle_s:
+                await self._delete(row)
+            elif age_s is not None:
+                await self._forget(row, self._now - age_s)
+        except SessionError as error:
+            self.skipped[row.session] = str(error)
+
+    async def _delete(self, row: SessionRow) -> None:
+        await self._check_unused(row)
+        if not self._dry_run:
+            async with self._manager.reserved(row.session):
+                store = self._manager.store
+                # Taken first: who held it and died is fenced, and who holds it is asked.
+                hold = await store.acquire(row.session, self._manager.owner)
+                if (await store.row(row.session)).touched_at != row.touched_at:
+                    await store.release(hold)
+                    raise Refused("it was written to meanwhile")
+                await store.delete(row.session)
+                self._manager.tenants.deleted(row.session)
+        self.deleted.append(row.session)
+
+    async def _forget(self, row: SessionRow, moment: float) -> None:
+        count = await self._forgettable(row.session, moment)
+        if not count:
+            return
+        await self._check_unused(row)
+        if not self._dry_run:
+            actor = await self._manager.activate(row.session)
+            session = LLMSession(self._manager, actor)
+            try:
+                await session.forget(moment)
+            finally:
+                del session
+                await self._manager.evict(actor)
+        self.forgotten[row.session] = count
+
+    async def _forgettable(self, session: str, moment: float) -> int:
+        """How many turns are to be forgotten. Most sessions are younger than that, and are not
+        read; a fork's turns may be older than it, those of an import older than its log."""
+        store = self._manager.store
+        first = await read_page(store, session, 0, 1)
+        if first and first[0].at >= moment:
+            created = first[0]
+            if not isinstance(created, SessionCreated) or created.source is None:
+                return 0
+        state = await read_state(store, session)
+        before, edge = first_since(
+            state.history, state.accepted_at, state.said_at, moment, state.head
+        )
+        turns = forgotten_turns(state.history, state.accepted_at, state.open, before, edge)
+        count = len(turns & state.said_at.keys())
+        if count and state.open:
+            raise Refused("a turn is open in it")
+        return count
+
+    async def _check_unused(self, row: SessionRow) -> None:
+        """Raises Refused where somebody holds the session here; elsewhere, its store will say."""
+        actor = self._manager.find_live(row.session)
+        if actor is not None:
+            if actor.pins or not actor.is_idle:
+                raise Refused("it is in use here")
+            if not self._dry_run:
+                await self._manager.evict(actor)
+            return
+        owner = row.owner
+        if not self._dry_run or owner is None or owner == self._manager.owner:
+            return
+        # The system is asked, and in a thread: it may be slow to answer.
+        if not await anyio.to_thread.run_sync(is_dead, owner.pid, owner.started, owner.host):
+            raise SessionInUse(row.session, f"{owner.name} (pid {owner.pid})")

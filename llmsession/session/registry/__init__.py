@@ -1,0 +1,1 @@
+"""Which sessions are live: loading, forking, reactivating, evicting."""

@@ -1,0 +1,281 @@
+"""From a session's log to its state, and what has to be written before it is live."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+import msgspec
+
+from llmsession.errors import (
+    RecordDamaged,
+    SessionError,
+    SessionExists,
+    SessionInUse,
+    SessionNotFound,
+    StoreError,
+    error_text,
+)
+from llmsession.store.protocol import (
+    EVERYTHING,
+    Appended,
+    Conflict,
+    Hold,
+    Lost,
+    Owner,
+    Search,
+    SessionRow,
+    Store,
+    StoredRecord,
+)
+from llmsession.turns import records as r
+from llmsession.turns.messages import Message
+
+from ..core.subscriptions import Hub
+from ..log.erasing import erase
+from ..log.journal import Journal, Written
+from ..log.reader import is_in_log, read_record
+from ..log.state import SessionState
+from ..tasks.promise import Promise
+from ..values.commands import ForkPoint, digest, remembered
+from .forking import Branch, fork_records, shared_history
+
+__all__ = ["Loader", "begun_rows", "read_state", "was_created_by", "with_command"]
+
+PAGE = 1000
+"""Records read at a time when a session is loaded."""
+
+
+async def begun_rows(
+    store: Store, *, after: str = "", limit: int, search: Search = EVERYTHING
+) -> Sequence[SessionRow]:
+    """As ``Store.rows``, of the sessions whose creation is in their log. One without a record is
+    just being made, or whoever made it died: it never existed. Raises StoreError."""
+    while rows := await store.rows(after=after, limit=limit, search=search):
+        begun = [row for row in rows if row.head]
+        if begun:
+            return begun
+        after = rows[-1].session
+    return ()
+
+
+def with_command(created: r.SessionCreated, command_id: str | None) -> r.SessionCreated:
+    """*created*, with the id of the command that it answers. Raises InvalidInput for an id that
+    could not be logged."""
+    of = digest(command_id, "create", r.encode_record(created))
+    return msgspec.structs.replace(created, commands=remembered(command_id, of, None))
+
+
+async def was_created_by(store: Store, session: str, commands: Sequence[r.CommandAnswer]) -> bool:
+    """Is the session's first record the answer to the same command? Acquires nothing."""
+    first = await store.read(session, limit=1)
+    return bool(commands and first) and read_record(session, first[0]).commands == tuple(commands)
+
+
+async def read_state(
+    store: Store,
+    session: str,
+    folded: Callable[[SessionState, r.Record], None] | None = None,
+    *,
+    head: int | None = None,
+) -> SessionState:
+    """The fold of a session's whole log; *folded* is told of each record. Acquires nothing. Where
+    it is known, *head* is the last record's seq: nothing is read after it.
+
+    Raises SessionNotFound, also for a log without a record, StoreError, and RecordDamaged at the
+    first record that cannot be read or cannot follow the one before it; nothing is changed.
+    """
+    state = SessionState(session)
+    with state.whole_log():
+        # A short page is not the end: a damaged record ends one, and is raised when it comes first.
+        while state.head != head:
+            page = await store.read(session, after=state.head, limit=PAGE)
+            if not page:
+                break
+            _fold_page(state, session, page, folded)
+    if not state.head:
+        raise SessionNotFound(session)
+    return state
+
+
+def _fold_page(
+    state: SessionState,
+    session: str,
+    page: Sequence[StoredRecord],
+    folded: Callable[[SessionState, r.Record], None] | None,
+) -> None:
+    apply, decode = state.apply, r.decode_record
+    for stored in page:
+        try:
+            record = decode(stored.body)
+            apply(record)
+        except msgspec.MsgspecError as error:
+            raise RecordDamaged(session, stored.seq, str(error)) from error
+        except (KeyError, ValueError) as error:
+            raise RecordDamaged(session, stored.seq, error_text(error)) from error
+        if folded is not None:
+            folded(state, record)
+
+
+class Loader:
+    """Makes, forks and takes the sessions of one owner, before anybody holds them.
+
+    What it gives is a state and the hold on its session. ``write`` takes both forward.
+    """
+
+    def __init__(self, store: Store, owner: Owner, clock: Callable[[], float], hub: Hub) -> None:
+        self._store = store
+        self._owner = owner
+        self._clock = clock
+        self._hub = hub
+
+    async def create(self, session: str, records: Sequence[r.Record]) -> tuple[SessionState, Hold]:
+        """A new session whose log is *records*, written whole or not at all. One that was left
+        without a record, because its maker died, is made now.
+
+        Raises SessionExists, StoreError.
+        """
+        hold = await self._created(session)
+        state = SessionState(session)
+        try:
+            await self.write(state, hold, records)
+        except BaseException as error:
+            await self._undo(hold, error)
+            raise
+        return state, hold
+
+    async def _created(self, session: str) -> Hold:
+        try:
+            return await self._store.create(session, self._owner)
+        except SessionExists:
+            hold = await self._taken_empty(session)
+            if hold is None:
+                raise
+            return hold
+
+    async def _taken_empty(self, session: str) -> Hold | None:
+        """The hold on a session that has no record and no living owner; None for any other."""
+        try:
+            if (await self._store.row(session)).head:
+                return None
+            hold = await self._store.acquire(session, self._owner)
+        except (SessionInUse, SessionNotFound):
+            return None
+        if hold.head:
+            await self._store.release(hold)
+            return None
+        return hold
+
+    @asynccontextmanager
+    async def forked(
+        self,
+        parent: str,
+        point: ForkPoint,
+        labels: dict[str, str],
+        messages: Sequence[Message],
+        *,
+        imported: Branch | None = None,
+    ) -> AsyncIterator[tuple[SessionState, Hold]]:
+        """A fork of *parent*, to be prepared; *messages* are the parent's, whose objects it
+        shares. Of an imported branch all is written at once. If the body raises it is taken back.
+
+        Raises SessionNotFound, SessionExists, StoreError.
+        """
+        hold = await self._store.fork(parent, point.upto, point.session, self._owner)
+        state = SessionState(point.session)
+        try:
+            state = await read_state(self._store, point.session, head=hold.head)
+            state.history = shared_history(state.history, messages)
+            records = fork_records(state, point.session, parent, labels, imported)
+            await self.write(state, hold, records)
+            await self._erase(state, hold)
+            yield state, hold
+        except BaseException as error:
+            await self._undo(hold, error)
+            raise
+
+    @asynccontextmanager
+    async def taken(
+        self, session: str, *, takeover: bool
+    ) -> AsyncIterator[tuple[SessionState, Hold]]:
+        """A session that exists, with all written that its last owner owed but the ends of open
+        turns. It is released if the body raises.
+
+        Raises SessionNotFound (also for one without a record, which is removed), SessionInUse,
+        StoreError.
+        """
+        hold = await self._store.acquire(session, self._owner, takeover=takeover)
+        try:
+            if not hold.head:
+                await self._remove(hold)
+                raise SessionNotFound(session)
+            state = await read_state(self._store, session, head=hold.head)
+            if state.head != hold.head:
+                told = f"session {session!r} has {state.head} of {hold.head} records"
+                raise StoreError(told, committed=False)
+            self._hub.reached(session, state.head)
+            if state.session != session:  # it was forked, and its own first record is missing
+                parent = (await self._store.row(session)).parent or state.session
+                records = fork_records(state, session, parent, state.labels)
+                await self.write(state, hold, records)
+            await self._erase(state, hold)
+            yield state, hold
+        except BaseException:
+            with anyio.CancelScope(shield=True), suppress(Exception):
+                await self._store.release(hold)
+            raise
+
+    async def write(self, state: SessionState, hold: Hold, records: Sequence[r.Record]) -> None:
+        """Append *records* and fold them, before the session is live. Raises StoreError."""
+        if not records:
+            return
+        promise: Promise[Written] = Promise()
+        hold = msgspec.structs.replace(hold, head=state.head)
+        journal = Journal(self._store, hold, self._clock, promise.set)
+        for record in records:
+            journal.write(record)
+        journal.flush()
+        written = await promise.wait()
+        if not await self._is_ours(written):
+            _check_written(written, hold.session)
+        for stamped, _ in written.entries:
+            if stamped is not None:
+                state.apply(stamped)
+                self._hub.publish(hold.session, stamped)
+
+    async def _is_ours(self, written: Written) -> bool:
+        """Was a batch that met a conflict in our own epoch written all the same?"""
+        batch, result = written.batch, written.result
+        if not isinstance(result, Conflict) or not result.row or result.row.epoch != batch.epoch:
+            return False
+        return await is_in_log(self._store, batch)
+
+    async def _erase(self, state: SessionState, hold: Hold) -> None:
+        """Take out of the log what was to be forgotten and is in it still."""
+        if state.owed is not None:
+            await erase(self._store, hold, state.owed)
+            await self.write(state, hold, [r.RecordsRedacted()])
+
+    async def _undo(self, hold: Hold, error: BaseException) -> None:
+        """A session without its own first record is of no use, so it goes, if it surely has none.
+        If that is not known it is released: ``open`` or ``delete`` finds out."""
+        with anyio.CancelScope(shield=True), suppress(SessionError):  # the caller gets the first
+            if isinstance(error, StoreError) and error.committed is None:
+                await self._store.release(hold)
+            else:
+                await self._remove(hold)
+
+    async def _remove(self, hold: Hold) -> None:
+        """Delete the session, unless somebody has taken it from us: then it is theirs."""
+        if (await self._store.row(hold.session)).epoch == hold.epoch:
+            await self._store.delete(hold.session)
+
+
+def _check_written(written: Written, session: str) -> None:
+    if isinstance(written.result, Lost):
+        told = f"the store failed under session {session!r}: {written.result.error}"
+        raise StoreError(told, committed=written.result.committed)
+    if not isinstance(written.result, Appended):
+        told = f"session {session!r} changed hands while it was loaded"
+        raise StoreError(told, committed=False)

@@ -1,0 +1,99 @@
+"""Figures of live sessions, for those who watch a whole service: cheap, and nothing is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .values.outcome import SessionPhase
+
+if TYPE_CHECKING:
+    from .actor.actor import Actor
+    from .manager import SessionManager
+
+__all__ = ["SessionFigures", "count_live", "figures_of_live"]
+
+
+class SessionFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a live session stands, and what it came to. Tokens of the context are estimates."""
+
+    session: str
+    phase: SessionPhase
+    model: str
+    turn: int | None = None
+    """The turn that runs, or is next to start."""
+    turn_phase: str | None = None
+    step: int = 0
+    queued: int = 0
+    turns: int = 0
+    """All turns that have ended, however."""
+    context_tokens: int
+    budget_tokens: int
+    output_tokens: int = 0
+    """All that the model has said, as reported; of the reply that streams about what came."""
+    interrupts: int = 0
+    """Turns that an interrupt ended since the session came to memory, ..."""
+    compactions: int = 0
+    """... and compactions that were applied since then."""
+    cost_nano_usd: int = 0
+    """What is known of its cost; with ``unpriced`` there is more."""
+    unpriced: bool = False
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the budget that the next request fills, 0.0 to 1.0 and above."""
+        return self.context_tokens / max(1, self.budget_tokens)
+
+
+CHARS_PER_TOKEN = 4
+"""Of a reply that streams: its tokens are only reported at its end."""
+
+
+def figures_of_live(
+    manager: SessionManager, limit: int, wanted: Callable[[str], bool] = lambda session: True
+) -> Sequence[SessionFigures]:
+    """Of at most *limit* live sessions whose id is *wanted*, those that run a turn first, then by
+    id. Costs a walk over the live sessions, and a projection for each one that is told."""
+    live = [(name, actor) for name in manager.live if wanted(name)
+            and (actor := manager.find_live(name)) is not None]  # fmt: skip
+    live.sort(key=lambda each: (each[1].turns.current is None, each[0]))
+    return [_figures(actor) for _, actor in live[:limit]]
+
+
+def count_live(
+    manager: SessionManager, wanted: Callable[[str], bool] = lambda session: True
+) -> tuple[int, int]:
+    """How many live sessions there are whose id is *wanted*, and how many of them run a turn."""
+    actors = [manager.find_live(name) for name in manager.live if wanted(name)]
+    running = sum(actor is not None and actor.turns.current is not None for actor in actors)
+    return len(actors), running
+
+
+def _figures(actor: Actor) -> SessionFigures:
+    core, state, run = actor.core, actor.state, actor.turns.current
+    spent = core.account.spent()
+    output = state.usage.output_tokens
+    if run is not None:
+        output += sum(request.usage.output_tokens for request in run.requests)
+        if run.builder is not None:
+            said = sum(len(text) for _, _, _, text in run.builder.so_far())
+            output += max(run.builder.usage.output_tokens, said // CHARS_PER_TOKEN)
+    return SessionFigures(
+        session=actor.session,
+        phase="running" if run is not None else "idle",
+        model=core.config.model,
+        turn=run.number if run else None,
+        turn_phase=run.turn.phase.value if run else None,
+        step=run.turn.step if run else 0,
+        queued=actor.turns.waiting,
+        turns=len(state.ended),
+        context_tokens=core.size_now().tokens,
+        budget_tokens=core.budget_tokens,
+        output_tokens=output,
+        interrupts=core.tally.interrupts,
+        compactions=core.tally.compactions,
+        cost_nano_usd=spent.cost_nano_usd,
+        unpriced=bool(spent.unpriced),
+    )

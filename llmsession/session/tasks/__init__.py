@@ -1,0 +1,1 @@
+"""Promises, works, timers, the task host, worker threads: nothing here knows of sessions."""

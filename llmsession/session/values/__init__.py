@@ -1,0 +1,1 @@
+"""Configuration, commands, outcomes, labels, validation."""

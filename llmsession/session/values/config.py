@@ -1,0 +1,398 @@
+"""What a session is told when it is made, and between turns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from llmsession.compaction.policies import make_policy, settings_of
+from llmsession.compaction.provider_side import ProviderSideConfig
+from llmsession.compaction.recall import RECALL_TOOL, RECALL_TOOL_NAME
+from llmsession.compaction.view.plan import Policy
+from llmsession.compaction.view.projection import Frame
+from llmsession.errors import InvalidConfig, InvalidMessage
+from llmsession.turns.blocks import Content, encode_json
+from llmsession.turns.event_choice import OnFailure
+from llmsession.turns.machine import TurnLimits
+from llmsession.turns.records import InterruptPolicy
+from llmsession.turns.request import Profile, Sizes, sizes_for
+from llmsession.turns.spending.spending import SpendingBudget
+
+__all__ = [
+    "CompactionConfig",
+    "Recovery",
+    "SessionConfig",
+    "SummariserConfig",
+    "Tool",
+    "ToolCallable",
+    "ToolOutput",
+    "ToolResult",
+    "WhenBusy",
+    "bind_tools",
+    "load_config",
+    "store_config",
+]
+
+WhenBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
+"""What a send does while a turn is open: see ``LLMSession.send``."""
+Recovery: TypeAlias = Literal["drop", "resume"]
+"""What becomes of a turn that was running when its owner died: see ``SessionConfig``."""
+ToolCallable: TypeAlias = Callable[..., Any]
+"""Called with the call's input as keyword arguments; async, or run in a thread."""
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
+
+
+class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a callable may return instead of its content alone.
+
+    ``compact_summary`` is what a later request shows once the result is old.
+    """
+
+    content: Content
+    compact_summary: str | None = None
+    is_error: bool = False
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """A result that the caller submits for a call. ``content`` is text or a list of blocks."""
+
+    call_id: str
+    content: Content
+    is_error: bool = False
+    compact_summary: str | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that the model may call.
+
+    ``run`` is called with the call's input as keyword arguments, in a thread if it is not async;
+    without it the caller runs the tool and submits the result. It returns text, blocks, or a
+    ToolOutput; what it raises becomes an error result. ``deadline_s`` replaces the
+    configuration's. Callables are not stored: bind them again with ``open(id, tools=...)``.
+    """
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "object"})
+    run: ToolCallable | None = None
+    deadline_s: float | None = None
+
+    def definition(self) -> msgspec.Raw:
+        """What the provider is told of it, as JSON. Raises InvalidMessage if that is no JSON."""
+        fields = {
+            "name": self.name,
+            "description": self.description,
+            "input_schema": self.input_schema,
+        }
+        return msgspec.Raw(encode_json(fields))
+
+
+CAP_CHARS = 60_000
+"""The length past which a result is shown capped, where nobody says another."""
+
+
+class SummariserConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that writes summaries, through the manager's ``summariser`` provider, or its
+    provider. ``instructions`` are added to ours. ``deadline_s`` bounds one summary, whatever it
+    takes; ``max_requests`` the requests for it. ``improve_results`` has it also write summaries
+    of single tool results, in the background, ``max_concurrent`` at a time."""
+
+    model: str
+    instructions: str = ""
+    deadline_s: float = 60.0
+    max_requests: int = 8
+    improve_results: bool = False
+    max_concurrent: int = 2
+
+
+class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How the context is kept inside the window. History is never changed by it.
+
+    ``policy`` is a registered name or a policy's value, ``options`` are its settings by name.
+    ``threshold`` is the share of the budget above which it acts, ``low`` the share that it goes
+    down to, ``warning`` the share at which ``context.warning`` is told. ``keep_recent_turns`` and
+    ``keep_recent_steps`` stay as they are. None takes LLMSESSION_COMPACTION, LLMSESSION_POLICY,
+    LLMSESSION_THRESHOLD and so on, else True, "balanced", 0.80, 0.40 and 0.90.
+    ``cap_chars`` is the length past which a result is shown capped from its arrival on (None:
+    60,000, and never more than a quarter of the budget). ``summary_chars`` bounds the summaries
+    of results that the session makes itself. ``summariser`` is a model for the others; without
+    one they are extracted by rules. ``schedule`` "cache" acts when a rewrite of the prompt pays
+    back, or the provider's cache is cold anyway; "at_once" as soon as the threshold is passed.
+    ``provider_side`` is what is left to the provider, if anything is.
+    A compaction that gains less than ``min_gain`` is not made; after ``max_failures`` summaries
+    in a row that failed, they are extracted, until something changes.
+    """
+
+    enabled: bool | None = None
+    policy: Any = None
+    options: dict[str, Any] = {}
+    threshold: float | None = None
+    low: float | None = None
+    warning: float | None = None
+    keep_recent_turns: int = 5
+    keep_recent_steps: int | None = 20
+    mode: Literal["summarize", "redact"] = "summarize"
+    cap_chars: int | None = None
+    summary_chars: int = 600
+    min_gain: float = 0.05
+    max_failures: int = 3
+    schedule: Literal["cache", "at_once"] = "cache"
+    summariser: SummariserConfig | None = None
+    provider_side: ProviderSideConfig | None = None
+
+    def make_policy(self) -> Policy:
+        """The policy that these settings choose. Raises InvalidConfig, naming the setting."""
+        checked = self.checked()
+        shared = {
+            name: getattr(checked, name)
+            for name in ("threshold", "low", "keep_recent_turns", "keep_recent_steps", "mode")
+        }
+        return make_policy(checked.policy, checked.options, shared)
+
+    def checked(self) -> CompactionConfig:
+        """These settings with nothing left open, and the policy by its name.
+
+        Raises InvalidConfig for the first that cannot be."""
+        policy = "balanced" if self.policy is None else self.policy
+        if self.enabled is not None and not isinstance(self.enabled, bool):
+            raise InvalidConfig(f"enabled is True or False, not {self.enabled!r}")
+        if not isinstance(self.options, Mapping):
+            told = type(self.options).__name__
+            raise InvalidConfig(f"options is a policy's settings by name, not a {told}")
+        options = dict(self.options)
+        if not isinstance(policy, str):
+            policy, own = settings_of(policy)
+            options = {**own, **options}
+        threshold = _share("threshold", 0.80 if self.threshold is None else self.threshold)
+        low = 0.40 if self.low is None else _share("low", self.low)
+        return msgspec.structs.replace(
+            self,
+            enabled=self.enabled is not False,
+            policy=policy,
+            options=options,
+            threshold=threshold,
+            low=min(low, threshold / 2) if self.low is None else low,
+            warning=_share("warning", 0.90 if self.warning is None else self.warning),
+            cap_chars=CAP_CHARS if self.cap_chars is None else self.cap_chars,
+        )
+
+
+def _share(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value <= 1:
+        raise InvalidConfig(f"{name} must be between 0 and 1, got {value!r}")
+    return float(value)
+
+
+PLAIN = Profile()
+"""What a frame is sized by where no model is asked."""
+
+
+class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One session's configuration. Changing it between turns is ``session.configure(...)``.
+
+    ``window_tokens`` is the model's limit, of which ``max_tokens`` is left for the reply; None
+    takes what the provider knows of the model, so that they follow a change of model.
+    ``options`` go to the provider as they are (temperature, thinking, ...).
+    ``tool_deadline_s`` is how long a call may stay without its result; None is for ever.
+    ``queue_limit`` bounds the commands that wait unread, and the turns that wait their turn.
+    ``budget`` is what the session may spend in its life; a greater one lets it go on.
+
+    ``recovery`` is what opening the session does with a turn that was running when its owner
+    died, or lost its store. ``drop`` ends it as an interrupt would, reason ``crash``. ``resume``
+    goes on after what the log has of it: the caller's open calls are offered again under their
+    ids, and callables that may have started are not run again but answered as unknown. The
+    turn's steps and tokens count on; its seconds, its calls' deadlines and the retries of the
+    step begin anew, and tokens of replies that never became durable are not counted.
+    """
+
+    model: str
+    system: str | None = None
+    tools: Sequence[Tool | Mapping[str, Any]] = ()
+    max_tokens: int | None = None
+    window_tokens: int | None = None
+    options: dict[str, Any] = {}  # copied by msgspec
+    limits: TurnLimits = TurnLimits()
+    budget: SpendingBudget | None = None
+    interrupt_policy: InterruptPolicy = "drop_turn"
+    on_failure: OnFailure = "keep_steps"
+    recovery: Recovery = "drop"
+    tool_deadline_s: float | None = 600.0
+    grace_s: float = 0.1
+    queue_limit: int = 256
+    compaction: CompactionConfig = CompactionConfig()
+    log_content: bool = False
+
+    def checked(self) -> SessionConfig:
+        """This configuration with its tools as Tool structs.
+
+        Raises InvalidConfig for the first thing that cannot work, and names it.
+        """
+        if not isinstance(self.tools, list | tuple):
+            raise InvalidConfig(f"tools is a list of tools, not {type(self.tools).__name__}")
+        tools = tuple(_tool(tool, at) for at, tool in enumerate(self.tools))
+        if not isinstance(self.compaction, CompactionConfig):
+            told = f"compaction is a CompactionConfig, not {type(self.compaction).__name__}"
+            raise InvalidConfig(told)
+        compaction = self.compaction.checked()
+        config = _as_logged(msgspec.structs.replace(self, tools=tools, compaction=compaction))
+        names = [tool.name for tool in tools]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidConfig(f"tool {name!r} is there twice")
+            if name == RECALL_TOOL_NAME:
+                raise InvalidConfig(f"tool name {name!r} is reserved for the session's own tool")
+        _positive(
+            max_tokens=config.max_tokens,
+            window_tokens=config.window_tokens,
+            queue_limit=config.queue_limit,
+            tool_deadline_s=config.tool_deadline_s,
+            cap_chars=config.compaction.cap_chars,
+            summary_chars=config.compaction.summary_chars,
+            max_steps=config.limits.max_steps,
+            max_seconds=config.limits.max_seconds,
+            max_failures=config.compaction.max_failures,
+            **_summariser_sizes(config.compaction.summariser),
+        )
+        if not 0 <= config.compaction.min_gain < 1:
+            told = f"{config.compaction.min_gain}; it is a share from 0, and below 1"
+            raise InvalidConfig(f"min_gain is {told}")
+        if not config.model:
+            raise InvalidConfig("model is empty")
+        if config.grace_s < 0:
+            raise InvalidConfig(f"grace_s is {config.grace_s}; it cannot be negative")
+        if config.max_tokens is not None and config.window_tokens is not None:
+            config.check_sizes(PLAIN)
+        if config.compaction.provider_side is not None:
+            config.compaction.provider_side.checked()
+            if config.options.get("context_management"):
+                raise InvalidConfig(
+                    "options has a context_management of its own; say it there or in provider_side"
+                )
+        config.compaction.make_policy()
+        if config.budget is not None:
+            config.budget.checked()
+        return config
+
+    @property
+    def bound_tools(self) -> dict[str, Tool]:
+        """The tools by name, as checked."""
+        return {tool.name: tool for tool in self.tools if isinstance(tool, Tool)}
+
+    def sizes(self, profile: Profile) -> Sizes:
+        """The window and the room for the reply, as given or as *profile* has them."""
+        return sizes_for(self.window_tokens, self.max_tokens, profile)
+
+    def check_sizes(self, profile: Profile) -> None:
+        """Raises InvalidConfig where the reply's room leaves nothing for a request."""
+        sizes = self.sizes(profile)
+        if sizes.max_tokens >= sizes.window_tokens:
+            raise InvalidConfig(
+                f"max_tokens {sizes.max_tokens} leaves nothing of a window of {sizes.window_tokens}"
+            )
+
+    def check_model(self, profile: Profile) -> None:
+        """Raises InvalidConfig where the model, whose *profile* is given, cannot run with it: its
+        sizes, or what is left to the provider."""
+        self.check_sizes(profile)
+        side = self.compaction.provider_side
+        if side is not None:
+            side.check_model(self.model, profile, self.sizes(profile).budget_tokens)
+
+    def frame(self, profile: Profile = PLAIN) -> Frame:
+        """The parts of a request that are not messages. ``recall`` is there from the first
+        request on: adding it later would break the prompt cache. *profile* is the model's."""
+        tools = [tool.definition() for tool in self.bound_tools.values()]
+        if self.compaction.enabled is not False and tools:
+            tools.append(RECALL_TOOL)
+        side = self.compaction.provider_side
+        return Frame(
+            model=self.model,
+            max_tokens=self.sizes(profile).max_tokens,
+            system=self.system,
+            tools=tuple(tools),
+            options=self.options if side is None else side.into(self.options, profile),
+        )
+
+
+def _tool(tool: Tool | Mapping[str, Any], at: int) -> Tool:
+    if isinstance(tool, Mapping):
+        try:
+            tool = msgspec.convert(dict(tool), Tool)
+        except msgspec.ValidationError as error:
+            raise InvalidConfig(f"tools[{at}]: {error}") from error
+    if not isinstance(tool, Tool):
+        raise InvalidConfig(f"tools[{at}] is no Tool and no definition")
+    if not isinstance(tool.name, str) or not _TOOL_NAME.fullmatch(tool.name):
+        raise InvalidConfig(
+            f"tools[{at}]: name {tool.name!r}; providers allow letters, digits, _ and -, up to 128"
+        )
+    if tool.run is not None and not callable(tool.run):
+        raise InvalidConfig(f"tools[{at}] ({tool.name}): run cannot be called")
+    return tool
+
+
+def _summariser_sizes(config: SummariserConfig | None) -> dict[str, float]:
+    if config is None:
+        return {}
+    if not config.model:
+        raise InvalidConfig("summariser: model is empty")
+    return {
+        "summariser.deadline_s": config.deadline_s,
+        "summariser.max_requests": config.max_requests,
+        "summariser.max_concurrent": config.max_concurrent,
+    }
+
+
+def _positive(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and value <= 0:
+            raise InvalidConfig(f"{name} is {value}; it must be greater than 0")
+
+
+def bind_tools(config: SessionConfig, tools: Sequence[Tool]) -> SessionConfig:
+    """*config* with the callables of *tools* bound to its tools of the same names."""
+    given = {tool.name: tool for tool in tools}
+    bound = tuple(
+        msgspec.structs.replace(
+            tool, run=given[tool.name].run, deadline_s=given[tool.name].deadline_s
+        )
+        if tool.name in given
+        else tool
+        for tool in config.bound_tools.values()
+    )
+    return msgspec.structs.replace(config, tools=bound)
+
+
+def store_config(config: SessionConfig) -> msgspec.Raw:
+    """The configuration as it is logged: without callables."""
+    bare = tuple(msgspec.structs.replace(tool, run=None) for tool in config.bound_tools.values())
+    return msgspec.Raw(encode_json(msgspec.structs.replace(config, tools=bare)))
+
+
+def _as_logged(config: SessionConfig) -> SessionConfig:
+    """*config* as it comes back from the log, with its callables: what a session runs with is
+    what it runs with when it is opened again. Raises InvalidConfig if it could not be."""
+    try:
+        logged = load_config(store_config(config))
+    except InvalidMessage as error:
+        raise InvalidConfig(f"the configuration is {error}") from error
+    return bind_tools(logged, tuple(config.bound_tools.values()))
+
+
+def load_config(raw: msgspec.Raw) -> SessionConfig:
+    """The configuration that was logged. Raises InvalidConfig if it cannot be read."""
+    try:
+        return msgspec.json.decode(raw, type=_Stored).config()
+    except msgspec.MsgspecError as error:
+        raise InvalidConfig(f"the configuration cannot be read: {error}") from error
+
+
+class _Stored(SessionConfig, frozen=True, kw_only=True):
+    tools: tuple[Tool, ...] = ()
+
+    def config(self) -> SessionConfig:
+        fields = {name: getattr(self, name) for name in SessionConfig.__struct_fields__}
+        return SessionConfig(**fields)

@@ -1,0 +1,46 @@
+"""Large parts of records on their way into the tables: each content once, with how often it is
+referred to. Pure."""
+
+from __future__ import annotations
+
+from ..cipher import Cipher
+from ..large_blocks import LARGE_BYTES, pack_places, split_large
+
+__all__ = ["Blobs"]
+
+
+class Blobs:
+    """The large parts of what is written at once. A *unit* may be left out of it, so each unit
+    has its own."""
+
+    def __init__(self, cipher: Cipher) -> None:
+        self._cipher = cipher
+        self._kept: dict[tuple[bytes, int], tuple[bytes, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def cut(self, body: bytes, unit: int = 0) -> tuple[bytes, bytes]:
+        """*body* without its large parts, and where they belong; b"" if it has none."""
+        split = split_large(body) if len(body) >= LARGE_BYTES else None
+        if split is None:
+            return body, b""
+        names = [self._add(part, unit) for part in split.parts]
+        return split.rest, pack_places(split.places, names)
+
+    def _add(self, part: bytes, unit: int) -> bytes:
+        name = self._cipher.name(part)
+        kept, refs = self._kept.get((name, unit), (b"", 0))
+        self._kept[name, unit] = (kept if refs else self._cipher.seal(part, name), refs + 1)
+        return name
+
+    def columns(self) -> tuple[list[int], list[bytes], list[bytes], list[int]]:
+        """Units, names, contents as they are kept, and references; by name: two that wait for
+        each other's blobs would wait for ever."""
+        entries = sorted(self._kept.items())
+        return (
+            [unit for (_, unit), _ in entries],
+            [name for (name, _), _ in entries],
+            [kept for _, (kept, _) in entries],
+            [refs for _, (_, refs) in entries],
+        )

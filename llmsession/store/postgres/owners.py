@@ -1,0 +1,100 @@
+"""Who holds a session: leases, and taking and giving back. Runs in the store's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from llmsession.errors import SessionExists, SessionInUse, SessionNotFound, StoreError
+
+from ..liveness import this_host
+from ..ownership import still_holds
+from ..protocol import Hold, Owner
+from .connections import FAILURES, Connection, Connections
+from .sql import Statements, owner_of, owner_values
+
+__all__ = ["Owners"]
+
+
+class Owners:
+    """The owners that live in this store: their leases are renewed while ``renew`` runs."""
+
+    def __init__(self, connections: Connections, statements: Statements, lease_s: float) -> None:
+        self._connections = connections
+        self._statements = statements
+        self._lease_s = lease_s
+        self._leased: set[str] = set()
+
+    async def lease(self, owner: Owner) -> None:
+        """From now on *owner* lives, by the database's clock."""
+        if owner.name not in self._leased:
+            await self._connections.execute(self._statements.lease, [owner.name], self._lease_s)
+            self._leased.add(owner.name)
+
+    async def renew(self) -> None:
+        """Renew the leases, for ever, on a connection of their own: the others may all be waiting
+        for a long vacuum. What fails is tried again the next time."""
+        connection: Connection | None = None
+        try:
+            while True:
+                await asyncio.sleep(self._lease_s / 3)
+                try:
+                    if connection is None or connection.is_closed():
+                        connection = await self._connections.open()
+                    names = sorted(self._leased)
+                    await connection.execute(self._statements.lease, names, self._lease_s)
+                    await connection.execute(self._statements.forget_owners)
+                except FAILURES:
+                    continue
+        finally:
+            if connection is not None:
+                connection.terminate()
+
+    async def end(self) -> None:
+        """Give up the leases: what these owners still hold is free."""
+        if self._leased:
+            with suppress(StoreError):  # they run out
+                await self._connections.execute(self._statements.end_leases, sorted(self._leased))
+
+    async def create(self, session: str, owner: Owner) -> Hold:
+        """See ``Store.create``."""
+        await self.lease(owner)
+
+        async def act(connection: Connection, in_doubt: bool) -> Hold:
+            made = await connection.fetchrow(self._statements.create, session, *owner_values(owner))
+            if made is None and in_doubt:
+                made = await connection.fetchrow(
+                    self._statements.just_made, session, *owner_values(owner), None, 0
+                )
+            if made is None:
+                raise SessionExists(session)
+            return Hold(session, made["epoch"], 0)
+
+        return await self._connections.change(act)
+
+    async def acquire(self, session: str, owner: Owner, takeover: bool) -> Hold:
+        """See ``Store.acquire``. Looks, decides, and takes what is still as it was seen."""
+        await self.lease(owner)
+        while True:
+            row = await self._connections.fetchrow(self._statements.holder, session)
+            if row is None:
+                raise SessionNotFound(session)
+            holder, until = owner_of(row), row["lease_until"]
+            # Without a lease: its store was closed, and gave up what it had.
+            is_kept = until is not None and still_holds(holder, until, taker=owner, now=row["now"])
+            if is_kept and holder is not None and not takeover:
+                raise SessionInUse(session, _told(holder))
+            taken = await self._connections.fetchrow(
+                self._statements.take, session, *owner_values(owner), row["epoch"], row["owner"]
+            )
+            if taken is not None:
+                return Hold(session, taken["epoch"], taken["head"])
+
+    async def release(self, hold: Hold) -> None:
+        """See ``Store.release``."""
+        await self._connections.execute(self._statements.release, hold.session, hold.epoch)
+
+
+def _told(holder: Owner) -> str:
+    elsewhere = " on another machine" if holder.host and holder.host != this_host() else ""
+    return f"{holder.name} (pid {holder.pid}{elsewhere})"

@@ -1,0 +1,130 @@
+"""Records and rows, read. Runs in the store's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llmsession.errors import RecordDamaged, SessionNotFound, StoreError
+
+from ..cipher import Cipher, Unreadable
+from ..protocol import Batch, Search, SessionRow, StoredRecord
+from .connections import Connections, is_damage
+from .schema import OPEN
+from .sql import Statements, label_marks, record_of, row_of
+
+__all__ = ["Reading"]
+
+
+class Reading:
+    """Reads with connections that are shared."""
+
+    def __init__(self, connections: Connections, statements: Statements) -> None:
+        self._connections = connections
+        self._statements = statements
+
+    async def records(
+        self, session: str, after: int, limit: int | None, cipher: Cipher
+    ) -> list[StoredRecord]:
+        """See ``Store.read``."""
+        upto = OPEN if limit is None else after + limit
+        try:
+            rows = await self._fetch(session, after, upto)
+        except StoreError as error:
+            if not is_damage(error.__cause__):
+                raise
+            return await self._up_to_damage(session, after, upto, cipher)
+        return _whole(session, after, min(upto, rows[0]["head"]), rows, cipher)
+
+    async def _fetch(self, session: str, after: int, upto: int) -> Sequence[Any]:
+        rows = await self._connections.run(
+            lambda it: it.fetch(self._statements.read, session, after, upto)
+        )
+        if not rows:
+            raise SessionNotFound(session)
+        return rows
+
+    async def _up_to_damage(
+        self, session: str, after: int, upto: int, cipher: Cipher
+    ) -> list[StoredRecord]:
+        """The server cannot read one of the records, and so gave none: ask for each."""
+        found: list[StoredRecord] = []
+        seq = after
+        while seq < upto:
+            try:
+                rows = await self._fetch(session, seq, seq + 1)
+            except StoreError as error:
+                if not is_damage(error.__cause__) or found:
+                    break
+                raise RecordDamaged(session, seq + 1, str(error)) from error
+            if seq >= rows[0]["head"]:
+                break
+            try:
+                found += _whole(session, seq, seq + 1, rows, cipher)
+            except RecordDamaged:
+                if not found:
+                    raise
+                break
+            seq += 1
+        return found
+
+    async def row(self, session: str, cipher: Cipher) -> SessionRow:
+        """See ``Store.row``."""
+        row = await self._connections.fetchrow(self._statements.row, session)
+        if row is None:
+            raise SessionNotFound(session)
+        return row_of(row, cipher)
+
+    async def rows_of(self, sessions: Sequence[str], cipher: Cipher) -> dict[str, SessionRow]:
+        """The rows of those of *sessions* that there are."""
+        rows = await self._connections.run(lambda it: it.fetch(self._statements.rows_of, sessions))
+        return {row["id"]: row_of(row, cipher) for row in rows}
+
+    async def rows(
+        self, after: str, limit: int, search: Search, cipher: Cipher
+    ) -> list[SessionRow]:
+        """See ``Store.rows``."""
+        marks = label_marks(search.labels, cipher) if search.labels else None
+        rows = await self._connections.run(
+            lambda it: it.fetch(
+                self._statements.rows,
+                after,
+                max(0, limit),
+                marks,
+                search.created_after,
+                search.created_before,
+                search.touched_after,
+                search.touched_before,
+            )
+        )
+        return [row_of(row, cipher) for row in rows]
+
+    async def is_written(self, batch: Batch, cipher: Cipher) -> bool:
+        """Does the log hold *batch*, by the epoch that it was made for, at its place? Then it was
+        written: nobody else writes in that epoch. Raises StoreError if it cannot be told."""
+        try:
+            found = await self.records(batch.session, batch.head, len(batch.bodies), cipher)
+        except SessionNotFound:
+            return False
+        return [(record.epoch, record.body) for record in found] == [
+            (batch.epoch, body) for body in batch.bodies
+        ]
+
+
+def _whole(
+    session: str, after: int, upto: int, rows: Sequence[Any], cipher: Cipher
+) -> list[StoredRecord]:
+    """The records after *after* and up to *upto* in *rows*, or those before the first that cannot
+    be had. Raises RecordDamaged if that is the first one."""
+    found: list[StoredRecord] = []
+    kept = {row["seq"]: row for row in rows}
+    for seq in range(after + 1, upto + 1):
+        try:
+            if seq not in kept:
+                raise Unreadable("it is not there")
+            found.append(record_of(kept[seq], cipher))
+        except Unreadable as error:
+            if not found:
+                raise RecordDamaged(session, seq, str(error)) from error
+            break
+    return found

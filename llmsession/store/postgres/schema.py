@@ -1,0 +1,167 @@
+"""The tables in PostgreSQL, and how they came to be: one script for each version.
+
+A session is a row, and *spans*: its records from ``first`` to ``last`` are in the log ``log``. The
+last span is open: what is appended goes into its log. A fork copies the spans of its parent up to
+where it begins, so both have the same records; a record stays as long as some span covers it.
+``born`` is the session whose owner wrote a log's records: what is encrypted is bound to it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from llmsession.errors import InvalidConfig, StoreError
+
+from ..cipher import Cipher, Key, lock, unlock
+from .connections import Connection
+
+__all__ = ["MIGRATIONS", "OPEN", "check_schema", "lock_structure", "migrate"]
+
+OPEN = 2**62
+"""The last seq of a span that grows."""
+
+_LOCK_CLASS = 0x6C6C6D73  # "llms": keeps our advisory locks apart from other programs'
+
+# Text is compared by code point, as Python compares it, whatever the database's locale. A row of
+# a session is written with every append: the room left in its page makes that cheap (a HOT update).
+_FIRST = """
+CREATE TABLE {s}.store (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    version integer NOT NULL,
+    highest_epoch bigint NOT NULL DEFAULT 0,  -- of all sessions that were deleted
+    key_note text COLLATE "C"
+);
+CREATE SEQUENCE {s}.log_number;
+CREATE TABLE {s}.session (
+    id text COLLATE "C" PRIMARY KEY,
+    log bigint NOT NULL,
+    epoch bigint NOT NULL,
+    head bigint NOT NULL,
+    owner text COLLATE "C",
+    owner_pid bigint,
+    owner_started text COLLATE "C",
+    owner_host text COLLATE "C",
+    created_at double precision NOT NULL DEFAULT 0,
+    touched_at double precision NOT NULL DEFAULT 0,
+    labels bytea,
+    label_marks bytea[],
+    parent text COLLATE "C"
+) WITH (fillfactor = 70);
+CREATE INDEX session_label_marks ON {s}.session USING gin (label_marks);
+CREATE TABLE {s}.span (
+    session text COLLATE "C" NOT NULL,
+    first bigint NOT NULL,
+    last bigint NOT NULL,
+    log bigint NOT NULL,
+    born text COLLATE "C" NOT NULL,
+    PRIMARY KEY (session, first)
+);
+CREATE INDEX span_log ON {s}.span (log);
+CREATE TABLE {s}.record (
+    log bigint NOT NULL,
+    seq bigint NOT NULL,
+    epoch bigint NOT NULL,
+    body bytea NOT NULL,
+    large bytea,  -- the places and names of the blobs that belong into the body
+    PRIMARY KEY (log, seq)
+);
+CREATE TABLE {s}.blob (
+    name bytea PRIMARY KEY,
+    body bytea NOT NULL,
+    refs bigint NOT NULL
+);
+CREATE TABLE {s}.owner (
+    name text COLLATE "C" PRIMARY KEY,
+    lease_until timestamptz NOT NULL
+);
+-- The server keeps samples of what it analyzes, and they would outlive what was deleted.
+ALTER TABLE {s}.record ALTER body SET STATISTICS 0;
+ALTER TABLE {s}.blob ALTER body SET STATISTICS 0;
+ALTER TABLE {s}.session ALTER labels SET STATISTICS 0;
+INSERT INTO {s}.store (version) VALUES (0);
+"""
+
+_HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1::text)"
+_HAS_TABLES = """
+SELECT EXISTS (
+    SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname = $1::text AND c.relname = 'store')
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST,)
+"""What makes version n + 1 of the tables out of version n."""
+
+
+def check_schema(schema: str) -> None:
+    """Raises InvalidConfig for what is no plain name of a schema."""
+    if not isinstance(schema, str) or not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
+        raise InvalidConfig(
+            f"schema {schema!r} is not 1 to 63 of the characters a to z, 0 to 9 and _"
+        )
+
+
+async def migrate(connection: Connection, schema: str, key: Key | None, where: str) -> Cipher:
+    """Bring the tables up to date, and return the cipher of what they keep.
+
+    Raises StoreError for tables of a newer version, a database that is not in UTF-8, and a key
+    that is missing or not the store's.
+    """
+    encoding = await connection.fetchval("SHOW server_encoding")
+    if encoding != "UTF8":
+        raise StoreError(f"{where} is in {encoding}; a store needs UTF8", committed=False)
+    kept = await _kept(connection, schema)
+    if kept is None or kept[0] < len(MIGRATIONS):
+        async with connection.transaction():
+            await lock_structure(connection, schema)
+            kept = await _kept(connection, schema)  # another store may have been first
+            if kept is None or kept[0] < len(MIGRATIONS):
+                return await _bring_up(connection, schema, kept, key, where)
+    version, note = kept
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"{where} has tables of version {version}, and this llmsession knows those up to"
+            f" {len(MIGRATIONS)}: use a newer one",
+            committed=False,
+        )
+    return unlock(key, note, where)
+
+
+async def lock_structure(connection: Connection, schema: str) -> None:
+    """Be the only one, until the transaction ends, who changes the tables or what of them several
+    sessions share."""
+    await connection.execute(
+        "SELECT pg_advisory_xact_lock($1::int, hashtext($2::text))", _LOCK_CLASS, schema
+    )
+
+
+async def _kept(connection: Connection, schema: str) -> tuple[int, str | None] | None:
+    """The version of the tables and the note of their key; None if there are none."""
+    # Asked of the catalogs themselves: to_regclass would answer from what it knew before the lock.
+    if not await connection.fetchval(_HAS_TABLES, schema):
+        return None
+    row = await connection.fetchrow(f'SELECT version, key_note FROM "{schema}".store')
+    return None if row is None else (row["version"], row["key_note"])
+
+
+async def _bring_up(
+    connection: Connection,
+    schema: str,
+    kept: tuple[int, str | None] | None,
+    key: Key | None,
+    where: str,
+) -> Cipher:
+    version = kept[0] if kept else 0
+    if kept is not None:
+        cipher, note = unlock(key, kept[1], where), kept[1]
+    elif key is not None:
+        cipher, note = lock(key)
+    else:
+        cipher, note = unlock(None, None, where), None
+    if not await connection.fetchval(_HAS_SCHEMA, schema):
+        await connection.execute(f'CREATE SCHEMA "{schema}"')
+    for script in MIGRATIONS[version:]:
+        await connection.execute(script.format(s=f'"{schema}"'))
+    await connection.execute(
+        f'UPDATE "{schema}".store SET version = $1, key_note = $2', len(MIGRATIONS), note
+    )
+    return cipher

@@ -1,0 +1,224 @@
+"""What several sessions share: forks, rewriting, deletion. Each is one transaction.
+
+Rewriting and deleting ask who else has a record, so only one of them is at work at a time (an
+advisory lock). The order of locks is the same everywhere: that lock, sessions, blobs, the store's
+own row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmsession.errors import (
+    InvalidInput,
+    RecordDamaged,
+    SessionExists,
+    SessionMoved,
+    SessionNotFound,
+)
+
+from ..cipher import Cipher
+from ..large_blocks import unpack_places
+from ..protocol import Hold, Owner
+from ..segments import Segment, moved
+from .blobs import Blobs
+from .connections import Connection
+from .schema import lock_structure
+from .sql import Statements, body_place, owner_values
+
+__all__ = ["Spans"]
+
+
+class Spans:
+    """Acts on the tables in *schema*."""
+
+    def __init__(self, schema: str, statements: Statements) -> None:
+        self._schema = schema
+        self._statements = statements
+        s = f'"{schema}"'
+        self._lock_session = f"SELECT epoch, head FROM {s}.session WHERE id = $1 FOR UPDATE"
+        self._spans = f"""
+            SELECT first, last, log, born FROM {s}.span WHERE session = $1 ORDER BY first"""
+        self._drop_spans = f"DELETE FROM {s}.span WHERE session = $1"
+        self._add_spans = f"""
+            INSERT INTO {s}.span (session, first, last, log, born)
+            SELECT $1, * FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::text[])"""
+        self._records = f"""
+            SELECT r.seq, r.epoch, r.large, r.log, p.born, EXISTS (
+                SELECT FROM {s}.span o
+                 WHERE o.log = r.log AND o.session <> $1 AND r.seq BETWEEN o.first AND o.last
+            ) AS shared
+              FROM {s}.span p
+              JOIN {s}.record r ON r.log = p.log AND r.seq BETWEEN p.first AND p.last
+             WHERE p.session = $1 AND r.seq = ANY($2::bigint[])"""
+        self._new_log = f"SELECT nextval('{s}.log_number')"
+        self._replace = f"""
+            UPDATE {s}.record r SET body = n.body, large = n.large
+              FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bytea[])
+                   AS n(log, seq, epoch, body, large)
+             WHERE r.log = n.log AND r.seq = n.seq"""
+        self._insert = f"""
+            INSERT INTO {s}.record (log, seq, epoch, body, large)
+            SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[],
+                                 $5::bytea[])"""
+        self._drop_records = f"""
+            WITH gone AS (
+                DELETE FROM {s}.record r
+                 WHERE r.log = ANY($1::bigint[]) AND NOT EXISTS (
+                    SELECT FROM {s}.span o
+                     WHERE o.log = r.log AND r.seq BETWEEN o.first AND o.last)
+                RETURNING large)
+            SELECT large FROM gone WHERE large IS NOT NULL"""
+        self._keep_blobs = f"""
+            INSERT INTO {s}.blob (name, body, refs)
+            SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[])
+            ON CONFLICT (name) DO UPDATE SET refs = blob.refs + excluded.refs"""
+        self._lock_blobs = f"""
+            SELECT FROM {s}.blob WHERE name = ANY($1::bytea[]) ORDER BY name FOR UPDATE"""
+        self._count_blobs = f"""
+            UPDATE {s}.blob b SET refs = b.refs - n.refs
+              FROM unnest($1::bytea[], $2::bigint[]) AS n(name, refs) WHERE b.name = n.name"""
+        self._drop_blobs = f"DELETE FROM {s}.blob WHERE name = ANY($1::bytea[]) AND refs <= 0"
+        # The store's row first: who makes a session with this id waits for it.
+        self._raise_epoch = f"""
+            UPDATE {s}.store SET highest_epoch = greatest(highest_epoch, $1)"""
+        self._drop_session = f"DELETE FROM {s}.session WHERE id = $1"
+
+    async def fork(
+        self,
+        connection: Connection,
+        parent: str,
+        upto: int,
+        session: str,
+        owner: Owner,
+        *,
+        in_doubt: bool,
+    ) -> Hold:
+        """See ``Store.fork``. *in_doubt*: an earlier attempt may have done it."""
+        async with connection.transaction():
+            row = await connection.fetchrow(self._statements.parent, parent)
+            if row is None:
+                raise SessionNotFound(parent)
+            if not 0 <= upto <= row["head"]:
+                raise InvalidInput(f"session {parent!r} has no record {upto}")
+            epoch = await connection.fetchval(
+                self._statements.fork,
+                session,
+                *owner_values(owner),
+                parent,
+                upto,
+                row["epoch"],
+                row["touched_at"],
+            )
+            if epoch is None and in_doubt:
+                epoch = await connection.fetchval(
+                    self._statements.just_made, session, *owner_values(owner), parent, upto
+                )
+            if epoch is None:
+                raise SessionExists(session)
+            return Hold(session, epoch, upto)
+
+    async def rewrite(
+        self, connection: Connection, hold: Hold, bodies: Mapping[int, bytes], cipher: Cipher
+    ) -> None:
+        """See ``Store.rewrite``. A record that a fork has, too, is written into a new log. Twice
+        is as good as once: an earlier attempt that is still on its way has the lock."""
+        session = hold.session
+        async with connection.transaction():
+            await lock_structure(connection, self._schema)
+            row = await connection.fetchrow(self._lock_session, session)
+            if row is None:
+                raise SessionNotFound(session)
+            if row["epoch"] != hold.epoch:
+                raise SessionMoved(f"session {session!r} was taken over by another owner")
+            for seq in bodies:
+                if not 1 <= seq <= row["head"]:
+                    raise InvalidInput(f"session {session!r} has no record {seq}")
+            records = await connection.fetch(self._records, session, sorted(bodies))
+            for seq in sorted(bodies.keys() - {record["seq"] for record in records}):
+                raise RecordDamaged(session, seq, "it is not there")
+            shared = [record for record in records if record["shared"]]
+            own = [record for record in records if not record["shared"]]
+            blobs = Blobs(cipher)
+            if shared:
+                log = await connection.fetchval(self._new_log)
+                places = [(record, log, session) for record in shared]
+                await connection.execute(self._insert, *_rows(places, bodies, cipher, blobs))
+                await self._move(connection, session, [record["seq"] for record in shared], log)
+            if own:
+                places = [(record, record["log"], record["born"]) for record in own]
+                await connection.execute(self._replace, *_rows(places, bodies, cipher, blobs))
+            if blobs:
+                await connection.execute(self._keep_blobs, *blobs.columns()[1:])
+            await self._let_go(connection, [record["large"] for record in own])
+
+    async def delete(self, connection: Connection, session: str, *, in_doubt: bool) -> None:
+        """See ``Store.delete``. *in_doubt*: an earlier attempt may have done it."""
+        async with connection.transaction():
+            await lock_structure(connection, self._schema)
+            row = await connection.fetchrow(self._lock_session, session)
+            if row is None and in_doubt:
+                return
+            if row is None:
+                raise SessionNotFound(session)
+            spans = await connection.fetch(self._spans, session)
+            await connection.execute(self._drop_spans, session)
+            logs = list({span["log"] for span in spans})
+            gone = await connection.fetch(self._drop_records, logs)
+            await self._let_go(connection, [record["large"] for record in gone])
+            await connection.execute(self._raise_epoch, row["epoch"])
+            await connection.execute(self._drop_session, session)
+
+    async def _move(
+        self, connection: Connection, session: str, seqs: Sequence[int], log: int
+    ) -> None:
+        """From now on the records *seqs* of *session* are in its new *log*."""
+        spans = await connection.fetch(self._spans, session)
+        born = {span["log"]: span["born"] for span in spans} | {log: session}
+        parts = moved([Segment(s["first"], s["last"], s["log"]) for s in spans], seqs, log)
+        await connection.execute(self._drop_spans, session)
+        await connection.execute(
+            self._add_spans,
+            session,
+            [part.first for part in parts],
+            [part.upto for part in parts],
+            [part.source for part in parts],
+            [born[part.source] for part in parts],
+        )
+
+    async def _let_go(self, connection: Connection, larges: Sequence[bytes | None]) -> None:
+        """The blobs that *larges* name have as many references less."""
+        counted = Counter(
+            name for large in larges if large is not None for name in unpack_places(large)[1]
+        )
+        if counted:
+            names = sorted(counted)
+            await connection.fetch(self._lock_blobs, names)
+            refs = [counted[name] for name in names]
+            await connection.execute(self._count_blobs, names, refs)
+            await connection.execute(self._drop_blobs, names)
+
+
+def _rows(
+    places: Sequence[tuple[Mapping[str, Any], int, str]],
+    bodies: Mapping[int, bytes],
+    cipher: Cipher,
+    blobs: Blobs,
+) -> tuple[list[object], ...]:
+    """The columns of records with their new bodies; each place is a record, a log, and who it is
+    sealed for."""
+    kept: list[object] = []
+    larges: list[object] = []
+    for record, _, born in places:
+        rest, large = blobs.cut(bodies[record["seq"]])
+        kept.append(cipher.seal(rest, body_place(born, record["epoch"], record["seq"])))
+        larges.append(large or None)
+    return (
+        [log for _, log, _ in places],
+        [record["seq"] for record, _, _ in places],
+        [record["epoch"] for record, _, _ in places],
+        kept,
+        larges,
+    )

@@ -1,0 +1,286 @@
+"""The statements of a store in PostgreSQL, and what their rows mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import StoreError
+
+from ..cipher import Cipher, Unreadable
+from ..large_blocks import NAME_BYTES, join_large, unpack_places
+from ..protocol import Owner, SessionRow, StoredRecord
+from .schema import OPEN
+
+__all__ = [
+    "OWNER_COLUMNS",
+    "PLACED_BYTES",
+    "Statements",
+    "body_place",
+    "label_marks",
+    "owner_of",
+    "owner_values",
+    "record_of",
+    "row_of",
+    "seal_labels",
+]
+
+PLACED_BYTES = 8 + NAME_BYTES
+"""Of a large part, in ``record.large``: see ``pack_places``."""
+
+OWNER_COLUMNS = "owner, owner_pid, owner_started, owner_host"
+_ROW = f"id, epoch, head, {OWNER_COLUMNS}, created_at, touched_at, labels, parent"
+
+
+class Statements:
+    """The statements for the tables in *schema*."""
+
+    def __init__(self, schema: str) -> None:
+        s = f'"{schema}"'
+        # A row that is locked is read as it is then, not as it was when the statement began: who
+        # waits here for a deletion gets an epoch above the deleted session's.
+        highest = f"SELECT highest_epoch FROM {s}.store FOR SHARE"
+        made = f"""
+            INSERT INTO {s}.session (id, log, epoch, head, {OWNER_COLUMNS})
+            SELECT $1, nextval('{s}.log_number'), highest_epoch + 1, 0, $2, $3, $4, $5
+              FROM ({highest}) h
+            ON CONFLICT (id) DO NOTHING
+            RETURNING log, epoch"""
+        self.create = f"""
+            WITH made AS ({made}),
+            spanned AS (
+                INSERT INTO {s}.span (session, first, last, log, born)
+                SELECT $1, 1, {OPEN}, log, $1 FROM made)
+            SELECT epoch FROM made"""
+        # Nobody but its owner has touched it: then an attempt whose answer was lost has made it.
+        self.just_made = f"""
+            SELECT epoch FROM {s}.session
+             WHERE id = $1 AND ({OWNER_COLUMNS}) = ($2, $3, $4, $5)
+               AND parent IS NOT DISTINCT FROM $6 AND head = $7"""
+        self.row = f"SELECT {_ROW} FROM {s}.session WHERE id = $1"
+        self.rows_of = f"SELECT {_ROW} FROM {s}.session WHERE id = ANY($1::text[])"
+        self.rows = f"""
+            SELECT {_ROW} FROM {s}.session
+             WHERE id > $1
+               AND ($3::bytea[] IS NULL OR label_marks @> $3)
+               AND ($4::float8 IS NULL OR created_at >= $4)
+               AND ($5::float8 IS NULL OR created_at < $5)
+               AND ($6::float8 IS NULL OR touched_at >= $6)
+               AND ($7::float8 IS NULL OR touched_at < $7)
+             ORDER BY id LIMIT $2"""
+        self.holder = f"""
+            SELECT s.epoch, {OWNER_COLUMNS}, extract(epoch FROM now())::float8 AS now,
+                   extract(epoch FROM o.lease_until)::float8 AS lease_until
+              FROM {s}.session s LEFT JOIN {s}.owner o ON o.name = s.owner WHERE s.id = $1"""
+        self.take = f"""
+            UPDATE {s}.session
+               SET epoch = epoch + 1, owner = $2, owner_pid = $3, owner_started = $4,
+                   owner_host = $5
+             WHERE id = $1 AND epoch = $6 AND owner IS NOT DISTINCT FROM $7
+            RETURNING epoch, head"""
+        self.release = f"""
+            UPDATE {s}.session
+               SET owner = NULL, owner_pid = NULL, owner_started = NULL, owner_host = NULL
+             WHERE id = $1 AND epoch = $2"""
+        self.lease = f"""
+            INSERT INTO {s}.owner (name, lease_until)
+            SELECT name, now() + $2::float8 * interval '1 second' FROM unnest($1::text[]) AS name
+            ON CONFLICT (name) DO UPDATE SET lease_until = excluded.lease_until"""
+        self.end_leases = f"DELETE FROM {s}.owner WHERE name = ANY($1::text[])"
+        self.forget_owners = f"""
+            DELETE FROM {s}.owner WHERE lease_until < now() - interval '1 day'"""
+        self.read = _read(s)
+        # A key share lock: the parent cannot be deleted or rewritten meanwhile, only appended to.
+        self.parent = f"SELECT epoch, head, touched_at FROM {s}.session WHERE id = $1 FOR KEY SHARE"
+        self.fork = f"""
+            WITH made AS (
+                INSERT INTO {s}.session (
+                    id, log, epoch, head, {OWNER_COLUMNS}, created_at, touched_at, parent)
+                SELECT $1, nextval('{s}.log_number'), greatest(highest_epoch, $8) + 1, $7::bigint,
+                       $2, $3, $4, $5, $9::float8, $9, $6::text
+                  FROM ({highest}) h
+                ON CONFLICT (id) DO NOTHING
+                RETURNING log, epoch),
+            spanned AS (
+                INSERT INTO {s}.span (session, first, last, log, born)
+                SELECT $1, p.first, least(p.last, $7), p.log, p.born
+                  FROM {s}.span p, made WHERE p.session = $6 AND p.first <= $7
+                UNION ALL SELECT $1, $7 + 1, {OPEN}, log, $1 FROM made)
+            SELECT epoch FROM made"""
+        self.append = _append(s, plain=True)
+        self.append_all = _append(s, plain=False)
+
+
+def _append(s: str, *, plain: bool) -> str:
+    """The fenced append of a group. A unit is a session, the epoch and the head that it is expected
+    at, and what is to be written; one that meets others is left out, whole. What comes back is the
+    numbers of the units that were written. *plain* writes neither labels nor large parts.
+
+    A unit of one record has its body; the bodies of more are one string, with their starts and
+    lengths. So the rows of records are made without a join over the group, of which the planner
+    cannot know the size.
+    """
+    columns = "session, epoch, head, at, body, starts, lengths"
+    arrays = """$1::text[], $2::bigint[], $3::bigint[], $4::float8[], $5::bytea[], $6::text[],
+                $7::text[]"""
+    cuts = "f.starts::int[], f.lengths::int[]"
+    cut = "start, length"
+    set_labels, kept, large, large_of_one = "", "", "NULL::bytea", "NULL::bytea"
+    if not plain:
+        columns += ", labels, marks, large, large_starts, large_lengths"
+        arrays += ", $8::bytea[], $9::text[], $10::bytea[], $11::text[], $12::text[]"
+        cuts += ", f.large_starts::int[], f.large_lengths::int[]"
+        cut += ", large_start, large_length"
+        large_of_one = "f.large"
+        large = """CASE WHEN c.large_length > 0
+                        THEN substring(f.large FROM c.large_start FOR c.large_length) END"""
+        set_labels = """,
+                labels = CASE WHEN u.marks IS NULL THEN s.labels ELSE u.labels END,
+                label_marks = CASE WHEN u.marks IS NULL THEN s.label_marks
+                                   ELSE u.marks::bytea[] END"""
+        kept = f""", kept AS (
+            INSERT INTO {s}.blob (name, body, refs)
+            SELECT b.name, (array_agg(b.body))[1], sum(b.refs)
+              FROM unnest($13::bigint[], $14::bytea[], $15::bytea[], $16::bigint[])
+                   AS b(n, name, body, refs)
+              JOIN fenced f ON f.n = b.n
+             GROUP BY b.name ORDER BY b.name
+            ON CONFLICT (name) DO UPDATE SET refs = blob.refs + excluded.refs
+        )"""
+    return f"""
+        WITH unit AS (
+            SELECT * FROM unnest({arrays}) WITH ORDINALITY AS u({columns}, n)
+        ), fenced AS (
+            UPDATE {s}.session s
+               SET head = u.head + CASE WHEN u.starts IS NULL THEN 1
+                                        ELSE cardinality(u.starts::int[]) END,
+                   touched_at = u.at,
+                   created_at = CASE WHEN s.created_at = 0 THEN u.at ELSE s.created_at END
+                   {set_labels}
+              FROM unit u
+             WHERE s.id = u.session AND s.epoch = u.epoch AND s.head = u.head
+            RETURNING s.log, u.*
+        ), written AS (
+            INSERT INTO {s}.record (log, seq, epoch, body, large)
+            SELECT f.log, f.head + 1, f.epoch, f.body, {large_of_one}
+              FROM fenced f WHERE f.starts IS NULL
+             UNION ALL
+            SELECT f.log, f.head + c.i, f.epoch, substring(f.body FROM c.start FOR c.length),
+                   {large}
+              FROM fenced f
+             CROSS JOIN LATERAL unnest({cuts}) WITH ORDINALITY AS c({cut}, i)
+             WHERE f.starts IS NOT NULL
+        ){kept}
+        SELECT array_agg(n) FROM fenced"""
+
+
+def _read(s: str) -> str:
+    """Records after $2 and up to $3 of session $1, each with the session's head; a row without
+    a seq if there are none."""
+    return f"""
+        SELECT s.head, r.seq, r.epoch, r.body, r.large, r.born, r.parts
+          FROM {s}.session s
+          LEFT JOIN LATERAL (
+            SELECT r.seq, r.epoch, r.body, r.large, p.born,
+                   CASE WHEN r.large IS NOT NULL THEN (
+                     SELECT array_agg(b.body ORDER BY at)
+                       FROM generate_series(0, length(r.large) - 1, {PLACED_BYTES}) AS at
+                       LEFT JOIN {s}.blob b
+                         ON b.name = substring(r.large FROM at + 9 FOR {NAME_BYTES})
+                   ) END AS parts
+              FROM {s}.span p
+             CROSS JOIN LATERAL (
+                SELECT * FROM {s}.record r
+                 WHERE r.log = p.log
+                   AND r.seq BETWEEN greatest(p.first, $2 + 1) AND least(p.last, s.head, $3)
+                OFFSET 0  -- a fence: no plan may read more records than these
+             ) r
+             WHERE p.session = s.id
+          ) r ON true
+         WHERE s.id = $1 ORDER BY r.seq"""
+
+
+# What rows mean.
+
+
+def row_of(row: Mapping[str, Any], cipher: Cipher) -> SessionRow:
+    """The session in *row*. Raises StoreError if its labels cannot be read."""
+    sealed = row["labels"]
+    labels: dict[str, str] = {}
+    if sealed is not None:
+        try:
+            labels = _LABELS.decode(cipher.unseal(sealed, _labels_place(row["id"])))
+        except (Unreadable, msgspec.MsgspecError) as error:
+            told = f"the labels of session {row['id']!r} cannot be read"
+            raise StoreError(told, committed=False) from error
+    return SessionRow(
+        row["id"],
+        row["epoch"],
+        row["head"],
+        owner_of(row),
+        row["created_at"],
+        row["touched_at"],
+        labels,
+        row["parent"],
+    )
+
+
+def owner_of(row: Mapping[str, Any]) -> Owner | None:
+    """Who holds the session in *row*."""
+    if row["owner"] is None:
+        return None
+    return Owner(row["owner"], row["owner_pid"], row["owner_started"], row["owner_host"])
+
+
+def owner_values(owner: Owner) -> tuple[str, int, str, str]:
+    """The values of OWNER_COLUMNS."""
+    return owner.name, owner.pid, owner.started, owner.host
+
+
+_LABELS = msgspec.json.Decoder(dict[str, str])
+
+
+def seal_labels(labels: Mapping[str, str], session: str, cipher: Cipher) -> bytes:
+    """*labels* of *session* as they are kept. Not as text: PostgreSQL has none with a NUL in it."""
+    return cipher.seal(msgspec.json.encode(labels), _labels_place(session))
+
+
+def label_marks(labels: Mapping[str, str | None], cipher: Cipher) -> list[bytes]:
+    """What *labels* are searched by: a mark of each name, and one of each name with its value."""
+    marks = [cipher.name(msgspec.json.encode([name])) for name in labels]
+    pairs = ([name, value] for name, value in labels.items() if value is not None)
+    return marks + [cipher.name(msgspec.json.encode(pair)) for pair in pairs]
+
+
+def body_place(born: str, epoch: int, seq: int) -> bytes:
+    """What a record's body is sealed for: no two records of a store have one place."""
+    return msgspec.json.encode([born, epoch, seq])
+
+
+def _labels_place(session: str) -> bytes:
+    return msgspec.json.encode(["labels", session])
+
+
+def record_of(row: Mapping[str, Any], cipher: Cipher) -> StoredRecord:
+    """The record in *row* as it was appended. Raises Unreadable, saying why it is not."""
+    seq, epoch = row["seq"], row["epoch"]
+    body = cipher.unseal(row["body"], body_place(row["born"], epoch, seq))
+    if row["large"] is None:
+        return StoredRecord(seq, epoch, body)
+    try:
+        places, names = unpack_places(row["large"])
+        parts = [_part(kept, name, cipher) for kept, name in zip(row["parts"], names, strict=True)]
+        return StoredRecord(seq, epoch, join_large(body, places, parts))
+    except ValueError as error:
+        raise Unreadable(str(error)) from error
+
+
+def _part(kept: bytes | None, name: bytes, cipher: Cipher) -> bytes:
+    if kept is None:
+        raise Unreadable("a large block of it is missing")
+    content = cipher.unseal(kept, name)
+    if not cipher.matches(content, name):
+        raise Unreadable("a large block of it has been changed")
+    return content

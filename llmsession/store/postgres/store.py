@@ -1,0 +1,248 @@
+"""A store in PostgreSQL, for the sessions of several processes and machines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+
+from llmsession.errors import InvalidConfig, InvalidInput, SessionNotFound, StoreError
+
+from ..cipher import Cipher, Key, check_key
+from ..protocol import (
+    EVERYTHING,
+    AppendResult,
+    Batch,
+    Conflict,
+    Hold,
+    Owner,
+    Search,
+    SessionRow,
+    StoredRecord,
+)
+from . import upkeep
+from .connections import Connection, Connections
+from .owners import Owners
+from .reading import Reading
+from .schema import check_schema, migrate
+from .shared_records import Spans
+from .sql import Statements
+from .thread import CLOSED, LoopThread
+from .writer import Writer
+
+__all__ = ["PostgresStore"]
+
+T = TypeVar("T")
+
+
+class PostgresStore:
+    """Keeps sessions in the schema *schema* of the database at *dsn*; makes the schema and its
+    tables where they are missing. Each method does what ``Store`` promises of it.
+
+    It works in a thread of its own, on asyncio and trio alike; one store may be used by several
+    event loops. Batches that wait are committed together. With *key* (32 bytes, or a passphrase)
+    what sessions say and their labels are encrypted; ids, owners and times are not. A session's
+    owner has a lease of *lease_s* by the database's clock, renewed while the store is open: so
+    long after a machine was lost its sessions are free; those of a process that died on
+    this machine are free at once. *retry_s* is how long a call waits for a server that cannot be
+    reached; an append that was on its way when the server went is settled if it is back in that
+    time, and otherwise Lost. *readers* is how many connections there are at most, beside up to
+    three for appends and one for leases.
+
+    Raises InvalidConfig for what cannot be used at all. Nothing is connected to before the first
+    use; what is wrong then is a StoreError, which names the place and never the password.
+    Cancelling a call stops what only reads; what changes something goes on without its caller.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        key: Key | None = None,
+        schema: str = "llmsession",
+        lease_s: float = 15.0,
+        retry_s: float = 10.0,
+        readers: int = 4,
+    ) -> None:
+        check_key(key)
+        check_schema(schema)
+        if not lease_s > 0 or not retry_s >= 0 or readers < 1:
+            raise InvalidConfig("a store needs lease_s > 0, retry_s >= 0 and readers >= 1")
+        self._key = key
+        self._schema = schema
+        statements = Statements(schema)
+        self._connections = Connections(dsn, most=readers, retry_s=retry_s)
+        self._owners = Owners(self._connections, statements, lease_s)
+        self._reading = Reading(self._connections, statements)
+        self._spans = Spans(schema, statements)
+        self._thread = LoopThread("llmsession-postgres")
+        self._writer = Writer(
+            self._thread, self._connections, statements, self._reading, self._begin
+        )
+        self._cipher: Cipher | None = None
+        self._starting = asyncio.Lock()
+        self._renewing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def create(self, session: str, owner: Owner) -> Hold:
+        _check_new(session, owner)
+        return await self._take(lambda: self._owners.create(session, owner))
+
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+        _check_known(session)
+        _check_new(session, owner)
+        return await self._take(lambda: self._owners.acquire(session, owner, takeover))
+
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+        _check_known(parent)
+        _check_new(session, owner)
+        return await self._change(lambda _: self._fork(parent, upto, session, owner))
+
+    async def release(self, hold: Hold) -> None:
+        if _is_text(hold.session):
+            await self._change(lambda _: self._owners.release(hold))
+
+    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        if not _is_text(batch.session):
+            done(Conflict(None))
+            return
+        self._writer.put(batch, done)
+
+    async def read(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[StoredRecord]:
+        _check_known(session)
+        return await self._look(partial(self._reading.records, session, after, limit))
+
+    async def row(self, session: str) -> SessionRow:
+        _check_known(session)
+        return await self._look(partial(self._reading.row, session))
+
+    async def rows(
+        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+    ) -> Sequence[SessionRow]:
+        if not _is_text(after):
+            raise InvalidInput(f"no session can have an id like {after!r}")
+        return await self._look(partial(self._reading.rows, after, limit, search))
+
+    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+        _check_known(hold.session)
+        kept = dict(bodies)
+        await self._change(lambda cipher: self._rewrite(hold, kept, cipher))
+
+    async def delete(self, session: str) -> None:
+        _check_known(session)
+        await self._change(lambda _: self._delete(session))
+
+    async def vacuum(self) -> int:
+        """See ``Store``. Raises StoreError if somebody's transaction, older than this call and
+        open for a minute more, may still see what was deleted."""
+        return await self._look(lambda _: self._vacuum())
+
+    async def check(self) -> Sequence[str]:
+        return await self._look(
+            lambda _: self._connections.run(lambda it: upkeep.check(it, self._schema))
+        )
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._writer.close()  # what is appended from here on is refused
+        if self._thread.has_begun:
+            with anyio.CancelScope(shield=True):
+                await self._thread.run(self._end)
+                await self._thread.end()
+
+    async def _take(self, work: Callable[[], Coroutine[Any, Any, Hold]]) -> Hold:
+        """The hold that *work* takes. What is appended under it finds a writer that is ready."""
+
+        async def taken(_: Cipher) -> Hold:
+            hold = await work()
+            self._writer.rouse()
+            return hold
+
+        return await self._change(taken)
+
+    async def _look(self, work: Callable[[Cipher], Coroutine[Any, Any, T]]) -> T:
+        """What *work* returns in our loop. It changes nothing, and ends with who waits for it."""
+        return await self._run(work, ends=True)
+
+    async def _change(self, work: Callable[[Cipher], Coroutine[Any, Any, T]]) -> T:
+        """What *work* returns in our loop, where it goes on when nobody waits any more."""
+        return await self._run(work, ends=False)
+
+    async def _run(self, work: Callable[[Cipher], Coroutine[Any, Any, T]], *, ends: bool) -> T:
+        if self._closed:
+            raise StoreError(CLOSED, committed=False)
+
+        async def begun() -> T:
+            return await work(await self._begin())
+
+        return await self._thread.run(begun, ends=ends)
+
+    # In our own loop.
+
+    async def _begin(self) -> Cipher:
+        """The cipher, once the tables are there. Raises StoreError; the next call tries again."""
+        async with self._starting:
+            if self._cipher is None:
+                await self._connections.begin()
+                self._cipher = await self._connections.run(
+                    lambda it: migrate(it, self._schema, self._key, self._connections.where)
+                )
+                self._renewing = asyncio.create_task(self._owners.renew())
+            return self._cipher
+
+    async def _end(self) -> None:
+        await self._writer.end()
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await self._owners.end()
+        await self._connections.close()
+
+    async def _fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+        await self._owners.lease(owner)
+        return await self._connections.change(
+            lambda it, in_doubt: self._spans.fork(
+                it, parent, upto, session, owner, in_doubt=in_doubt
+            )
+        )
+
+    async def _rewrite(self, hold: Hold, bodies: Mapping[int, bytes], cipher: Cipher) -> None:
+        await self._connections.change(lambda it, _: self._spans.rewrite(it, hold, bodies, cipher))
+
+    async def _delete(self, session: str) -> None:
+        await self._connections.change(
+            lambda it, in_doubt: self._spans.delete(it, session, in_doubt=in_doubt)
+        )
+
+    async def _vacuum(self) -> int:
+        def act(connection: Connection) -> Coroutine[Any, Any, int]:
+            return upkeep.vacuum(connection, self._schema, self._connections.where)
+
+        return await self._connections.run(act)
+
+
+def _is_text(*texts: str) -> bool:
+    """Can PostgreSQL keep *texts*? It has no NUL, and no half of a surrogate pair."""
+    try:
+        return all(text.isprintable() or b"\0" not in text.encode() for text in texts)
+    except UnicodeEncodeError:
+        return False
+
+
+def _check_known(session: str) -> None:
+    if not _is_text(session):
+        raise SessionNotFound(session)
+
+
+def _check_new(session: str, owner: Owner) -> None:
+    if not _is_text(session, owner.name, owner.started, owner.host):
+        raise InvalidInput(
+            f"PostgreSQL cannot keep session id {session!r} of owner {owner.name!r}: no NUL and no"
+            " surrogate may be in them"
+        )

@@ -1,0 +1,115 @@
+"""An asyncio event loop in a thread of its own.
+
+The driver of PostgreSQL speaks asyncio; sessions may run on trio, and what is encoded or
+encrypted on the way must not hold up their loop. So a store has a loop beside theirs, and this
+is the only place where the two meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import anyio
+
+from llmsession.errors import StoreError
+
+from ..caller import Caller
+
+__all__ = ["CLOSED", "LoopThread"]
+
+T = TypeVar("T")
+
+CLOSED = "the store is closed"
+
+
+class LoopThread:
+    """Runs coroutines for callers in other threads. Begins with its first one.
+
+    A thread that nobody ends does not keep its process alive.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting = threading.Lock()
+        self._ended: list[tuple[Caller, anyio.Event]] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Did anybody ask for anything?"""
+        return self._loop is not None
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Call *call* in the loop, soon. May be called in any thread."""
+        loop = self._loop
+        if loop is None:
+            loop = self._begin()
+        loop.call_soon_threadsafe(call)
+
+    def _begin(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=self._run, args=(loop,), name=self._name, daemon=True
+                ).start()
+                self._loop = loop
+            return self._loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        # The runner cancels what is left, and ends the loop's own threads.
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            self._stop = asyncio.Event()
+            runner.run(self._until_stopped())
+        for caller, ended in self._ended:
+            caller.call(ended.set)
+
+    async def _until_stopped(self) -> None:
+        await self._stop.wait()
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, T]], *, ends: bool = False) -> T:
+        """What ``work()`` returns or raises in the loop, for a caller in any other one.
+
+        Cancelling the wait cancels the work if it *ends* with its caller; otherwise it goes on.
+        Raises StoreError if the thread ends before it does.
+        """
+        caller, came = Caller(), anyio.Event()
+        running: list[asyncio.Task[T]] = []
+
+        def done(task: asyncio.Task[T]) -> None:
+            if not task.cancelled():
+                task.exception()  # seen: nobody may be left to be told
+            caller.call(came.set)
+
+        def begin() -> None:
+            task = asyncio.get_running_loop().create_task(work())
+            task.add_done_callback(done)
+            running.append(task)
+
+        self.soon(begin)
+        try:
+            await came.wait()
+        except BaseException:
+            if ends:
+                self.soon(lambda: [task.cancel() for task in running])
+            raise
+        if running[0].cancelled():
+            raise StoreError(CLOSED, committed=None)
+        return running[0].result()
+
+    async def end(self) -> None:
+        """End the thread and its loop, and what still runs there. Nothing may follow."""
+        if self._loop is None:
+            return
+        caller, ended = Caller(), anyio.Event()
+
+        def stop() -> None:
+            self._ended.append((caller, ended))
+            self._stop.set()
+
+        self.soon(stop)
+        with anyio.CancelScope(shield=True):
+            await ended.wait()

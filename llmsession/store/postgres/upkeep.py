@@ -1,0 +1,145 @@
+"""Giving back room, and looking for what is wrong with the tables as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from llmsession.errors import StoreError
+
+from ..large_blocks import unpack_places
+from .connections import Connection
+
+__all__ = ["check", "vacuum"]
+
+TABLES = ("store", "session", "span", "record", "blob", "owner")
+OLD_READERS_S = 60.0
+"""How long a vacuum waits for transactions that began before it."""
+LOOK_S = 0.05
+MOST_TOLD = 100
+"""Of one kind of fault."""
+
+# What a transaction that is open may still see is copied, not given back. A transaction holds the
+# lock on its own virtual id until it ends, and everybody may look at locks.
+_OPEN = """
+SELECT l.virtualxid, l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+ WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock' AND l.pid <> pg_backend_pid()
+   AND a.datname = current_database()
+"""
+
+
+async def vacuum(connection: Connection, schema: str, where: str) -> int:
+    """Write the tables anew, without what was deleted; how many bytes came free.
+
+    Raises StoreError if a transaction that might still see it does not end in time.
+    """
+    await _wait_for_readers(connection, where)
+    before = await _size(connection, schema)
+    for table in TABLES:
+        await connection.execute(f'VACUUM (FULL, ANALYZE) "{schema}".{table}')
+    return max(0, before - await _size(connection, schema))
+
+
+async def _wait_for_readers(connection: Connection, where: str) -> None:
+    old = {row["virtualxid"] for row in await connection.fetch(_OPEN)}
+    until = time.monotonic() + OLD_READERS_S
+    while old:
+        still = {row["virtualxid"]: row["pid"] for row in await connection.fetch(_OPEN)}
+        old &= still.keys()
+        if old and time.monotonic() > until:
+            pids = ", ".join(str(still[one]) for one in sorted(old))
+            raise StoreError(
+                f"{where}: what was deleted cannot be given back while older transactions are"
+                f" open (server processes {pids}); vacuum again when they have ended",
+                committed=False,
+            )
+        if old:
+            await asyncio.sleep(LOOK_S)
+
+
+async def _size(connection: Connection, schema: str) -> int:
+    names = [f'"{schema}".{table}' for table in TABLES]
+    size: int = await connection.fetchval(
+        "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest($1::text[]) AS name", names
+    )
+    return size
+
+
+async def check(connection: Connection, schema: str) -> list[str]:
+    """What does not fit together, a line each, as of one moment."""
+    s = f'"{schema}"'
+    told: list[str] = []
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        for plan in ("seqscan", "hashjoin", "mergejoin"):  # here everything is read
+            await connection.execute(f"SET LOCAL enable_{plan} = on")
+        for question, sentence in _questions(s):
+            rows = await connection.fetch(f"{question} LIMIT {MOST_TOLD}")
+            told += [sentence.format(*row.values()) for row in rows]
+        told += await _wrong_counts(connection, s)
+    return told
+
+
+def _questions(s: str) -> Sequence[tuple[str, str]]:
+    """Each fault as a query, and the sentence that its rows are told in."""
+    return (
+        (
+            f"""
+            SELECT s.id, min(wanted.seq), count(*) FROM {s}.session s
+             CROSS JOIN LATERAL generate_series(1, s.head) AS wanted(seq)
+             WHERE NOT EXISTS (
+                SELECT FROM {s}.span p JOIN {s}.record r ON r.log = p.log AND r.seq = wanted.seq
+                 WHERE p.session = s.id AND wanted.seq BETWEEN p.first AND p.last)
+             GROUP BY s.id ORDER BY s.id""",
+            "session {0!r} lacks record {1} ({2} in all)",
+        ),
+        (
+            f"""
+            SELECT a.session, greatest(a.first, b.first) FROM {s}.span a JOIN {s}.span b
+                ON a.session = b.session AND a.first < b.first AND a.last >= b.first
+             ORDER BY a.session""",
+            "session {0!r} has record {1} twice",
+        ),
+        (
+            f"""
+            SELECT s.id, s.epoch, max(r.epoch) FROM {s}.session s
+              JOIN {s}.record r ON r.log = s.log
+             GROUP BY s.id, s.epoch HAVING max(r.epoch) > s.epoch ORDER BY s.id""",
+            "session {0!r} is at epoch {1} and has records of epoch {2}",
+        ),
+        (
+            f"""
+            SELECT p.session, count(*) FROM {s}.span p
+             WHERE NOT EXISTS (SELECT FROM {s}.session s WHERE s.id = p.session)
+             GROUP BY p.session ORDER BY p.session""",
+            "session {0!r} is not there, and {1} spans of it are",
+        ),
+        (
+            f"""
+            SELECT r.log, count(*), min(r.seq) FROM {s}.record r
+             WHERE NOT EXISTS (
+                SELECT FROM {s}.span p JOIN {s}.session s ON s.id = p.session
+                 WHERE p.log = r.log AND r.seq BETWEEN p.first AND least(p.last, s.head))
+             GROUP BY r.log ORDER BY r.log""",
+            "log {0} has {1} records that no session has, from {2} on",
+        ),
+    )
+
+
+async def _wrong_counts(connection: Connection, s: str) -> list[str]:
+    """Blobs that are missing, or are referred to as often as they do not say."""
+    rows = await connection.fetch(f"SELECT large FROM {s}.record WHERE large IS NOT NULL")
+    try:
+        wanted = Counter(name for row in rows for name in unpack_places(row["large"])[1])
+    except ValueError as error:
+        return [f"a record's large blocks are not told: {error}"]
+    kept = {row["name"]: row["refs"] for row in await connection.fetch(
+        f"SELECT name, refs FROM {s}.blob")}  # fmt: skip
+    return [
+        f"large block {name.hex()} is not there, and {count} times referred to"
+        if name not in kept
+        else f"large block {name.hex()} counts {kept[name]} references of {count}"
+        for name, count in sorted((name, wanted[name]) for name in wanted.keys() | kept.keys())
+        if kept.get(name) != count
+    ][:MOST_TOLD]

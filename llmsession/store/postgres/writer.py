@@ -1,0 +1,289 @@
+"""Appends: what waits is committed together, one statement for each group, by a few connections.
+
+A group whose answer was lost is sent again when the server is back. The fence makes that safe: of
+two equal batches one is written at most, and a batch that is met in the log, in its own epoch, was
+ours. Only where the server does not come back in time is anybody told that nobody knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+
+from llmsession.errors import SessionError, error_text
+
+from ..caller import Caller
+from ..cipher import Cipher, Unreadable
+from ..protocol import Appended, AppendResult, Batch, Conflict, Lost
+from ..writer_thread import Answers
+from .connections import FAILURES, Connection, Connections, Patience, is_lost, is_passing
+from .groups import Entry, Unit, arguments, form_group
+from .reading import Reading
+from .sql import Statements
+from .thread import CLOSED, LoopThread
+
+__all__ = ["Writer"]
+
+# The statement is always the same, so its plan is made once.
+_SETTLE = """
+SET plan_cache_mode = force_generic_plan; SET work_mem = '64MB'
+"""
+
+
+CLOSE_S = 5.0
+"""How long saying goodbye to the server may take."""
+
+
+LANES = 3
+"""While one group is written the next one is made, and their commits share the server's flush. A
+lane connects when there is a group for it, which no other lane can take meanwhile: one for most."""
+
+
+class Writer:
+    """Takes batches in any thread; its lanes write them in the store's loop. *begin* gives the
+    cipher, once the tables are there."""
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        connections: Connections,
+        statements: Statements,
+        reading: Reading,
+        begin: Callable[[], Awaitable[Cipher]],
+    ) -> None:
+        self._thread = thread
+        self.connections = connections
+        self.statements = statements
+        self.reading = reading
+        self.begin = begin
+        # Appended to by others while it is taken from: each step is one call of the deque's.
+        self._waiting: deque[Entry] = deque()
+        self._busy: set[str] = set()
+        self._calls_for_us = True
+        self._closing = self._ended = False
+        self._wake = asyncio.Event()
+        self._lanes: list[Lane] = []
+        self._serving: list[asyncio.Task[None]] = []
+
+    def put(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        """Write *batch* when its turn comes. Called in the event loop that is to be told."""
+        if self._closing:
+            done(Lost(CLOSED, False))
+            return
+        self._waiting.append(Entry(batch, Caller(), done))
+        if self._calls_for_us:
+            self._calls_for_us = False
+            self._thread.soon(self.rouse)
+        if self._ended:  # between the look at ``_closing`` and here
+            self.give_up(CLOSED)
+
+    def close(self) -> None:
+        """Take no more batches. May be called in any thread."""
+        self._closing = True
+
+    # In the store's loop.
+
+    async def end(self) -> None:
+        """Return when those that were taken are done. Once closed."""
+        self.rouse()
+        await asyncio.gather(*self._serving)
+        self._ended = True
+        self.give_up(CLOSED)
+
+    def rouse(self) -> None:
+        """Begin, if that was not done, and look at what waits. A session was taken: appends will
+        come, and the first ones need not wait for a connection."""
+        if not self._lanes:
+            self._lanes = [Lane(self) for _ in range(LANES)]
+            self._serving = [asyncio.create_task(lane.serve()) for lane in self._lanes]
+        self._wake.set()
+
+    def is_first(self, lane: Lane) -> bool:
+        """Is it the lane that connects before there is anything to write?"""
+        return lane is self._lanes[0]
+
+    async def take(self, lane: Lane) -> list[Unit]:
+        """The next group for *lane*, once there is one; none when all is done. Until they are
+        ``freed`` nobody else gets batches of these sessions."""
+        prepared = False
+        while True:
+            self._wake.clear()
+            self._calls_for_us = True  # who comes from here on says so
+            served = any(other.is_connected for other in self._lanes)
+            if self._waiting and served and not (lane.is_connected or prepared):
+                prepared = True
+                await lane.prepare()
+                continue
+            if units := form_group(self._waiting, self._busy):
+                self._busy.update(unit.first.session for unit in units)
+                return units
+            if self._closing and not self._waiting:
+                self._wake.set()  # for the other lanes
+                return []
+            await self._wake.wait()
+
+    def freed(self, units: Iterable[Unit], again: Sequence[Entry] = ()) -> None:
+        """*units* are done with, but for *again*, which come before all others."""
+        self._waiting.extendleft(reversed(again))
+        self._busy.difference_update(unit.first.session for unit in units)
+        self._wake.set()
+
+    def give_up(self, told: str) -> None:
+        """Tell everybody who waits now; who comes later may have more luck."""
+        entries: list[Entry] = []
+        with suppress(IndexError):
+            while True:
+                entries.append(self._waiting.popleft())
+        _tell((entry, _lost(entry, told)) for entry in entries)
+
+
+class Lane:
+    """Writes one group after another, on a connection of its own."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._connections = writer.connections
+        self._connection: Connection | None = None
+        self._patience = Patience(self._connections.retry_s)
+
+    @property
+    def is_connected(self) -> bool:
+        """Can it write a group without connecting first?"""
+        return self._connection is not None and not self._connection.is_closed()
+
+    async def prepare(self) -> None:
+        """Connect before there is a group that would wait for it. Never raises: what is wrong is
+        told to those whose group meets it."""
+        with suppress(SessionError, *FAILURES):
+            await self._writer.begin()
+            await self._connected()
+
+    async def serve(self) -> None:
+        """Write until all is done."""
+        try:
+            if self._writer.is_first(self):
+                await self.prepare()
+            while units := await self._writer.take(self):
+                await self._write(units)
+        finally:
+            if self._connection is not None:
+                with suppress(*FAILURES):
+                    await asyncio.wait_for(self._connection.close(), CLOSE_S)
+
+    async def _write(self, units: list[Unit]) -> None:
+        """Write *units*, and tell what became of them."""
+        entries = [entry for unit in units for entry in unit.entries]
+        again: list[Entry] = []
+        sent = False
+        try:
+            cipher = await self._writer.begin()
+            plain, columns = arguments(units, cipher)
+            connection = await self._connected()
+            statements = self._writer.statements
+            sent = True
+            numbers = await connection.fetchval(
+                statements.append if plain else statements.append_all, *columns
+            )
+            self._patience = Patience(self._connections.retry_s)
+            units, again = await self._written(units, frozenset(numbers or ()), cipher)
+        except FAILURES as error:
+            again = await self._failed(entries, error, sent)
+        except Unreadable as error:
+            again = self._parted(entries, str(error))
+        except SessionError as error:  # there is no store to write to
+            _tell((entry, _lost(entry, str(error))) for entry in entries)
+            self._writer.give_up(str(error))
+        except Exception as error:  # a bug of ours: everybody is told all the same
+            told = Lost(error_text(error))
+            _tell((entry, told) for entry in entries)
+        self._writer.freed(units, again)
+
+    async def _connected(self) -> Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = None
+            connection = await self._connections.open()
+            await connection.execute(_SETTLE)
+            self._connection = connection
+        return self._connection
+
+    async def _written(
+        self, units: list[Unit], numbers: frozenset[int], cipher: Cipher
+    ) -> tuple[list[Unit], list[Entry]]:
+        """Tell of the units *numbers*, which are durable, and of the others, which met another
+        epoch or head. Returns what is not freed yet, and what waits again."""
+        done = [unit for number, unit in enumerate(units, 1) if number in numbers]
+        _tell((entry, _appended(entry)) for unit in done for entry in unit.entries)
+        if len(done) == len(units):
+            return units, []
+        self._writer.freed(done)
+        refused = [unit for number, unit in enumerate(units, 1) if number not in numbers]
+        firsts = [unit.entries[0] for unit in refused]
+        try:
+            _tell(await self._explained(firsts, cipher))
+        except SessionError as error:
+            _tell((entry, _lost(entry, str(error))) for entry in firsts)
+        # Without the first one the next may have its place.
+        return refused, [entry for unit in refused for entry in unit.entries[1:]]
+
+    async def _explained(
+        self, entries: list[Entry], cipher: Cipher
+    ) -> list[tuple[Entry, AppendResult]]:
+        """What *entries* met; or, where the answer to a first attempt was lost, that they are
+        written."""
+        reading = self._writer.reading
+        found = [
+            entry.doubtful and await reading.is_written(entry.batch, cipher) for entry in entries
+        ]
+        rows = await reading.rows_of([entry.batch.session for entry in entries], cipher)
+        return [
+            (entry, _appended(entry) if ours else Conflict(rows.get(entry.batch.session)))
+            for entry, ours in zip(entries, found, strict=True)
+        ]
+
+    async def _failed(self, entries: list[Entry], error: BaseException, sent: bool) -> list[Entry]:
+        """Nothing of *entries* was written; or, if the connection was lost, nobody knows. Returns
+        those that are to be written again, when it is time."""
+        told = f"{self._connections.where}: {self._connections.told(error)}"
+        connection = self._connection
+        lost = is_lost(error, closed=connection is not None and connection.is_closed())
+        if lost and connection is not None:
+            connection.terminate()
+            self._connection = None
+        if not lost and not is_passing(error):
+            return self._parted(entries, told)
+        for entry in entries:
+            entry.doubtful |= sent and lost
+        if await self._patience.wait():
+            return entries
+        self._patience = Patience(self._connections.retry_s)
+        _tell((entry, _lost(entry, told)) for entry in entries)
+        self._writer.give_up(told)
+        return []
+
+    @staticmethod
+    def _parted(entries: list[Entry], told: str) -> list[Entry]:
+        """One of *entries* cannot be written: try each alone, so that it stays the only one."""
+        if len(entries) == 1:
+            _tell([(entries[0], _lost(entries[0], told))])
+            return []
+        for entry in entries:
+            entry.alone = True
+        return entries
+
+
+def _appended(entry: Entry) -> Appended:
+    return Appended(entry.batch.head + len(entry.batch.bodies))
+
+
+def _lost(entry: Entry, told: str) -> Lost:
+    return Lost(told, None if entry.doubtful else False)
+
+
+def _tell(results: Iterable[tuple[Entry, AppendResult]]) -> None:
+    """Answer, with one call into each event loop."""
+    answers = Answers()
+    for entry, result in results:
+        answers.add(entry.caller, entry.done, result)
+    answers.deliver()

@@ -1,0 +1,89 @@
+"""The appends of one transaction: fenced against what the sessions' rows say, written together.
+
+The transaction holds the write lock, so a row that was read stays as it is until it is changed
+here: each session's row is read once and written once, however many of its batches are together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from llmsession.errors import SessionNotFound
+
+from ..protocol import Appended, AppendResult, Batch, Conflict
+from ..segments import LAST_SEQ
+from .jobs import Sessions, find_row
+from .records import KeptRecord
+from .rows import Values, row_of
+
+__all__ = ["append_all"]
+
+_STANDING = "SELECT id, epoch, head, log FROM session WHERE id = ?"
+_ADVANCE = """
+UPDATE session SET head = ?, touched_at = ?, created_at = iif(created_at = 0.0, ?, created_at)
+WHERE id = ?
+"""
+
+
+class _Standing:
+    """Where a session's log stands, after what was appended so far; and when that began."""
+
+    __slots__ = ("began_at", "epoch", "head", "is_written", "log", "touched_at")
+
+    def __init__(self, epoch: int, head: int, log: int) -> None:
+        self.epoch = epoch
+        self.head = head
+        self.log = log
+        self.began_at = self.touched_at = 0.0
+        self.is_written = True
+
+
+def append_all(sessions: Sessions, batches: Sequence[Batch]) -> list[AppendResult]:
+    """Append *batches*, in order, each if its epoch and head are its session's. Their results,
+    which hold once the transaction is committed."""
+    standings = _read(sessions, {batch.session for batch in batches})
+    results: list[AppendResult] = []
+    rows: list[KeptRecord] = []
+    keep = sessions.records.keep
+    for batch in batches:
+        standing = standings.get(batch.session)
+        if standing is None or standing.epoch != batch.epoch or standing.head != batch.head:
+            _write(sessions, standings)  # it is told how the row is
+            results.append(_conflict(sessions, batch.session))
+            continue
+        head = batch.head + len(batch.bodies)
+        if head > LAST_SEQ:
+            raise OverflowError(f"a log has room for {LAST_SEQ} records")
+        keep(standing.log, batch.head + 1, batch.epoch, batch.bodies, rows)
+        standing.head = head
+        standing.touched_at = batch.at
+        if standing.is_written:
+            standing.began_at = batch.at
+            standing.is_written = False
+        if batch.labels is not None:
+            sessions.label(batch.session, batch.labels)
+        results.append(Appended(head))
+    _write(sessions, standings)
+    sessions.records.insert(rows)
+    return results
+
+
+def _read(sessions: Sessions, names: Iterable[str]) -> dict[str, _Standing]:
+    found: Iterable[Values] = sessions.db.executemany(_STANDING, [(name,) for name in names])
+    return {name: _Standing(epoch, head, log) for name, epoch, head, log in found}
+
+
+def _write(sessions: Sessions, standings: dict[str, _Standing]) -> None:
+    changed: list[Values] = []
+    for name, standing in standings.items():
+        if not standing.is_written:
+            standing.is_written = True
+            changed.append((standing.head, standing.touched_at, standing.began_at, name))
+    sessions.db.executemany(_ADVANCE, changed)
+
+
+def _conflict(sessions: Sessions, session: str) -> Conflict:
+    try:
+        return Conflict(row_of(find_row(sessions.db, session)))
+    except SessionNotFound:
+        return Conflict(None)

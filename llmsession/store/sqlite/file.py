@@ -1,0 +1,272 @@
+"""The file of a SQLite store: what it may be, how it is opened, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import Literal
+
+import apsw
+
+from llmsession.errors import InvalidConfig, StoreDamaged, StoreError
+
+from ..cipher import Cipher, Key, check_installed, check_key, lock, unlock
+from .schema import Foreign, Newer, is_empty, migrate
+
+__all__ = ["SqliteFile", "has_wal_reset_fault", "surely_unwritten"]
+
+RETRY_S = 0.01
+"""Between two tries of what SQLite does not wait for by itself: the change to WAL, while another
+process is making the file, and another one's checkpoint."""
+# A commit is on the disk when it is answered; on macOS only with fullfsync. Checkpoints
+# are made beside the writer: see there.
+_WRITING = (
+    ("synchronous", "FULL"),
+    ("fullfsync", True),
+    ("checkpoint_fullfsync", True),
+    ("wal_autocheckpoint", 0),
+    # KiB: a group of thousands of sessions changes a page of each, and what has no room is written
+    # twice. Measured at 3,000 sessions: a fifth faster than SQLite's own 2 MiB.
+    ("cache_size", -16_384),
+)
+# A log is read once, from its beginning to its end: pages that are kept are not asked for again,
+# and memory for each costs more than the system's own cache does. Measured at 2,000 records: with
+# SQLite's 2 MiB a first read took half as long again.
+_READING = (("cache_size", -256),)
+_SETTINGS = {apsw.SQLITE_OPEN_READWRITE: _WRITING, apsw.SQLITE_OPEN_READONLY: _READING}
+
+
+def has_wal_reset_fault(version: str) -> bool:
+    """Has SQLite *version* ("3.51.2") the WAL-reset fault, which can destroy a file that several
+    connections write or checkpoint?
+
+    In all from 3.7.0 to 3.51.2, repaired in 3.51.3 and, of the older ones, in 3.50.7 and 3.44.6
+    (https://sqlite.org/wal.html#walresetbug).
+    """
+    numbers = tuple(int(number) for number in version.split(".")[:3])
+    for branch in ((3, 44, 6), (3, 50, 7)):
+        if numbers[:2] == branch[:2]:
+            return numbers < branch
+    return (3, 7, 0) <= numbers < (3, 51, 3)
+
+
+def check_sqlite(version: str) -> None:
+    """Raises InvalidConfig for a SQLite that would endanger what it stores, by name."""
+    if has_wal_reset_fault(version):
+        raise InvalidConfig(
+            f"SQLite {version} has the WAL-reset fault, which can destroy a store:"
+            " install apsw 3.53 or newer, with a SQLite of its own"
+        )
+
+
+def surely_unwritten(error: apsw.Error) -> bool:
+    """A COMMIT failed with *error*: is it sure that nothing of the transaction stays?
+
+    A lock that was not had, or a write that found no room: then the frame that makes the
+    transaction count is not in the WAL. A failed sync or write says nothing: the frame may be
+    there all the same, and count after the next recovery.
+    """
+    return isinstance(error, apsw.BusyError | apsw.FullError)
+
+
+class SqliteFile:
+    """Opens connections to the file *path*, and makes or upgrades it before the first. May be
+    used by several threads; every method may block.
+
+    *busy_s* is how long a connection waits for another process's lock.
+    """
+
+    def __init__(
+        self, path: str, *, key: Key | None = None, busy_s: float = 30.0, vfs: str | None = None
+    ) -> None:
+        check_key(key)
+        self.path = path
+        self._key = key
+        self._busy_s = busy_s
+        self._vfs = vfs
+        self._cipher: Cipher | None = None
+        self._lock = threading.Lock()
+
+    def writer(self) -> tuple[apsw.Connection, Cipher]:
+        """A connection that writes durably, and the cipher of what it writes. Raises StoreError
+        and InvalidConfig."""
+        return self._open(apsw.SQLITE_OPEN_READWRITE)
+
+    def reader(self) -> tuple[apsw.Connection, Cipher]:
+        """A connection that only reads, and the cipher of what it reads. Raises as ``writer``."""
+        return self._open(apsw.SQLITE_OPEN_READONLY)
+
+    def _open(self, flags: int) -> tuple[apsw.Connection, Cipher]:
+        with self._lock:
+            if self._cipher is None:
+                # It stays the same file when the process changes its folder.
+                self.path = os.path.abspath(self.path)
+                self._cipher = self._prepare()
+        try:
+            return self._connect(flags), self._cipher
+        except apsw.Error as error:
+            raise self.error(error, committed=False) from error
+
+    def _connect(self, flags: int) -> apsw.Connection:
+        db = apsw.Connection(self.path, flags=flags, vfs=self._vfs)
+        try:
+            db.set_busy_handler(_Patience(self._busy_s).waits)
+            db.pragma("trusted_schema", False)
+            for setting in _SETTINGS.get(flags, ()):
+                db.pragma(*setting)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    # Making it.
+
+    def _prepare(self) -> Cipher:
+        """Make the file, or bring an older one up to date."""
+        check_sqlite(apsw.sqlite_lib_version())
+        check_installed(self._key)  # before there is a file
+        deadline = time.monotonic() + self._busy_s
+        while True:
+            try:
+                return self._prepare_once()
+            except apsw.BusyError as error:
+                if time.monotonic() > deadline:
+                    raise self.error(error, committed=False) from error
+                time.sleep(RETRY_S)
+            except apsw.Error as error:
+                raise self.error(error, committed=False) from error
+            except Foreign as error:
+                raise self._refusal("is a database of another program") from error
+            except Newer as error:
+                raise self._refusal(f"was written by a newer llmsession ({error})") from error
+
+    def _prepare_once(self) -> Cipher:
+        if self._vfs is None:
+            self._make_private()
+        db = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+        try:
+            is_empty(db)  # or another program's, which is left as it is
+            if db.pragma("journal_mode", "wal") != "wal":
+                raise self._refusal("is on a file system without shared memory, which WAL needs")
+            locked: tuple[Cipher, str] | None = None
+            while True:
+                with _transaction(db):
+                    if not is_empty(db) or self._key is None or locked is not None:
+                        return self._bring_up(db, locked)
+                # Outside of the transaction: a passphrase takes a while.
+                locked = lock(self._key)
+        finally:
+            db.close()
+
+    def _bring_up(self, db: apsw.Connection, locked: tuple[Cipher, str] | None) -> Cipher:
+        """Make the tables, or bring them up to date. *locked* is for a file that is still empty."""
+        if locked is not None and is_empty(db):
+            migrate(db)
+            db.execute("INSERT INTO meta VALUES ('key', ?)", (locked[1],))
+            return locked[0]
+        migrate(db)
+        note = db.execute("SELECT value FROM meta WHERE name = 'key'").get
+        return unlock(self._key, note, f"the store {self.path}")
+
+    def _make_private(self) -> None:
+        """A new file is for its owner alone; SQLite would go by the umask. It gives the rights of
+        the file to those that it puts beside it."""
+        with suppress(OSError):  # it is there, or SQLite will say what is wrong
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+    def empty_wal(self, db: apsw.Connection) -> None:
+        """Put all that is in the WAL into the file, by the connection *db*, and cut the WAL to
+        nothing. Raises BusyError if another program keeps it for longer than *busy_s*."""
+        deadline = time.monotonic() + self._busy_s
+        while True:
+            try:
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                return
+            except apsw.BusyError:  # for a checkpoint of another process SQLite does not wait
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_S)
+
+    def size_bytes(self) -> int:
+        """How large the file and its WAL are."""
+        files = (self.path, f"{self.path}-wal")
+        return sum(os.path.getsize(file) for file in files if os.path.exists(file))
+
+    # What went wrong.
+
+    def error(self, error: Exception, *, committed: Literal[False] | None) -> StoreError:
+        """What SQLite's *error* means to a user, with the path; to be raised ``from`` it."""
+        told = f"the store {self.path} {self._told(error)}"
+        # Where a write may have gone through it is not said that it did not.
+        if isinstance(error, apsw.CorruptError) and committed is False:
+            return StoreDamaged(told)
+        return StoreError(told, committed=committed)
+
+    def _refusal(self, told: str) -> StoreError:
+        return StoreError(f"the store {self.path} {told}", committed=False)
+
+    def _told(self, error: Exception) -> str:
+        match error:
+            case apsw.CantOpenError() if not os.path.isdir(os.path.dirname(self.path)):
+                return "cannot be opened: its folder is not there"
+            case apsw.CantOpenError() if os.path.isdir(self.path):
+                return "cannot be opened: it is a folder"
+            case apsw.CantOpenError():
+                return "cannot be opened: is it yours to read and write?"
+            case apsw.NotADBError():
+                return "is no SQLite database, or its beginning is damaged"
+            case apsw.ReadOnlyError() | apsw.PermissionsError():
+                return "cannot be written: it is read-only"
+            case apsw.FullError():
+                return "cannot grow: the disk is full"
+            case apsw.BusyError() | apsw.LockedError():
+                return f"is held by another program; {self._busy_s:g} s were waited"
+            case apsw.CorruptError():
+                return f"is damaged: {error}"
+            case apsw.IOError():
+                return f"cannot be read or written: {_io_text(error)}"
+        return f"failed: {type(error).__name__}: {error}"
+
+
+def _io_text(error: apsw.Error) -> str:
+    name = apsw.mapping_extended_result_codes.get(getattr(error, "extendedresult", 0))
+    return str(name or error)
+
+
+class _Patience:
+    """Waits for a lock, at most *most_s*. SQLite's own waiting grows to 100 ms between two looks,
+    and finds the lock taken again by whoever writes all the time: with three processes the last
+    one waited ten times as long."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._since = 0.0
+
+    def waits(self, looks: int) -> bool:
+        """The lock was not free for the time number *looks*, from 0: was waited for the next?"""
+        now = time.monotonic()
+        if looks == 0:
+            self._since = now
+        waited_s = now - self._since
+        if waited_s >= self._most_s:
+            return False
+        time.sleep(0.001 if waited_s < 1 else 0.01)
+        return True
+
+
+class _transaction:
+    """Holds the write lock; commits at its end, or rolls back what failed."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._db.execute("COMMIT")
+        elif self._db.in_transaction:
+            self._db.execute("ROLLBACK")

@@ -1,0 +1,154 @@
+"""What a SQLite store reads, each call in one snapshot of the file. Called in threads, with a
+connection that nobody else uses meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import apsw
+
+from llmsession.errors import RecordDamaged
+
+from ..cipher import Cipher, Unreadable
+from ..large_blocks import unpack_places
+from ..protocol import Search, SessionRow, StoredRecord
+from ..segments import Segment, unused, within
+from .jobs import find_row, read_segments
+from .records import Records
+from .rows import Values, place_of, row_of, search_sql, seq_at
+
+__all__ = ["Reading"]
+
+
+class Reading:
+    """Reads from *db* what *cipher* kept."""
+
+    def __init__(self, db: apsw.Connection, cipher: Cipher) -> None:
+        self.db = db
+        self._records = Records(db, cipher)
+
+    def close(self) -> None:
+        """Let the connection go."""
+        with suppress(apsw.Error):  # it is closed all the same
+            self.db.close(True)
+
+    def row(self, session: str) -> SessionRow:
+        """As ``Store.row``."""
+        return row_of(find_row(self.db, session))
+
+    def rows(self, after: str, limit: int, search: Search) -> list[SessionRow]:
+        """As ``Store.rows``."""
+        query, bound = search_sql(after, limit, search)
+        found: list[Values] = self.db.execute(query, bound).fetchall()
+        return [row_of(values) for values in found]
+
+    def read(self, session: str, after: int, limit: int | None) -> list[StoredRecord]:
+        """As ``Store.read``."""
+        self.db.execute("BEGIN")
+        try:
+            values = find_row(self.db, session)
+            head, log = values[2], values[-2]
+            upto = head if limit is None else min(head, after + limit)
+            parts = within(read_segments(self.db, log, head), after + 1, upto)
+            records: list[StoredRecord] = []
+            damage = self._take(parts, records)
+        finally:
+            self.db.execute("ROLLBACK")
+        if damage is not None and not records:
+            raise RecordDamaged(session, parts[0].first, damage)
+        return records
+
+    def _take(self, parts: Sequence[Segment], records: list[StoredRecord]) -> str | None:
+        """Put the records of *parts* into *records*, up to the first that is damaged; what is
+        wrong with that one."""
+        try:
+            for part in parts:
+                whole = self._records.plain(part.source, part.first, part.upto)
+                if whole is not None:
+                    records += whole
+                    continue
+                seq = part.first
+                for kept in self._records.rows(part.source, part.first, part.upto):
+                    if seq_at(kept[0]) != seq:
+                        return "it is missing"
+                    records.append(StoredRecord(seq, kept[1], self._records.body(kept)))
+                    seq += 1
+                if seq <= part.upto:
+                    return "it is missing"
+        except Unreadable as error:
+            return str(error)
+        except apsw.CorruptError as error:
+            return f"the file is damaged there: {error}"
+        return None
+
+    # Checking.
+
+    def check(self) -> list[str]:
+        """As ``Store.check``."""
+        self.db.execute("BEGIN")
+        told: list[str] = []
+        try:
+            told += self._check_file()
+            if not told:  # in a file that is broken, what follows would only repeat it
+                told += self._check_sessions()
+                told += self._check_large()
+        except apsw.CorruptError as error:
+            told.append(f"the file is damaged: {error}")
+        finally:
+            self.db.execute("ROLLBACK")
+        return told
+
+    def _check_file(self) -> Iterator[str]:
+        for (line,) in self.db.execute("PRAGMA integrity_check").fetchall():
+            if line != "ok":
+                yield f"the file is damaged: {line}"
+
+    def _check_sessions(self) -> Iterator[str]:
+        uses: dict[int, list[tuple[int, int]]] = {}
+        heads: list[Values] = self.db.execute(
+            "SELECT id, log, head FROM session ORDER BY id"
+        ).fetchall()
+        for session, log, head in heads:
+            for part in read_segments(self.db, log, head):
+                uses.setdefault(part.source, []).append((part.first, part.upto))
+                missing = part.upto - part.first + 1 - self._count(part)
+                if missing:
+                    yield (
+                        f"session {session!r} misses {missing} of its records {part.first}"
+                        f" to {part.upto}"
+                    )
+        sources: list[Values] = self.db.execute(
+            "SELECT DISTINCT place >> 32 FROM record"
+        ).fetchall()
+        for (source,) in sources:
+            for first, upto in unused(uses.get(source, [])):
+                stray = self._count(Segment(first, upto, source))
+                if stray:
+                    yield f"{stray} records of log {source} belong to no session"
+
+    def _count(self, part: Segment) -> int:
+        counted: int = self.db.execute(
+            "SELECT count(*) FROM record WHERE place BETWEEN ? AND ?",
+            (place_of(part.source, part.first), place_of(part.source, part.upto)),
+        ).get
+        return counted
+
+    def _check_large(self) -> Iterator[str]:
+        used: Counter[bytes] = Counter()
+        packed: Iterator[Values] = self.db.execute(
+            "SELECT large FROM record WHERE large IS NOT NULL"
+        )
+        for (places,) in packed:
+            used.update(unpack_places(places)[1])
+        kept: list[Values] = self.db.execute(
+            "SELECT n.name, n.uses, b.place FROM large AS n LEFT JOIN large_body AS b USING (place)"
+        ).fetchall()
+        for name, uses, place in kept:
+            if used.pop(name, 0) != uses:
+                yield f"large block {name.hex()[:16]} is not used as often as is counted"
+            if place is None:
+                yield f"large block {name.hex()[:16]} has no content"
+        for name in used:
+            yield f"large block {name.hex()[:16]} is missing"

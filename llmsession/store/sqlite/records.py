@@ -1,0 +1,177 @@
+"""Bodies in SQLite's tables: sealed, and with their large blocks kept once.
+
+Each use of a large block is counted; the last record that goes takes the block with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import TypeAlias
+
+import apsw
+
+from ..cipher import PLAIN, Cipher, Unreadable
+from ..large_blocks import LARGE_BYTES, join_large, pack_places, split_large, unpack_places
+from ..protocol import StoredRecord
+from .rows import Values, place_of
+
+__all__ = ["KeptRecord", "Records"]
+
+KeptRecord: TypeAlias = tuple[int, int, bytes | None, bytes]
+"""A row of the table: place, epoch, the large blocks' places and names, and the rest."""
+
+_bound = Struct(">QQ").pack
+
+
+class Records:
+    """The records in *db*, as *cipher* keeps them. Changes belong to the transaction that is
+    open."""
+
+    def __init__(self, db: apsw.Connection, cipher: Cipher) -> None:
+        self._db = db
+        self._cipher = cipher
+        self._is_plain = cipher is PLAIN
+
+    def keep(
+        self, log: int, first: int, epoch: int, bodies: Sequence[bytes], rows: list[KeptRecord]
+    ) -> None:
+        """Put *bodies*, as they are kept as the records *first* and following of *log*, at the end
+        of *rows*, which are to be given to ``insert``."""
+        for place, body in enumerate(bodies, place_of(log, first)):
+            if self._is_plain and len(body) < LARGE_BYTES:
+                rows.append((place, epoch, None, body))
+            else:
+                rows.append(self._kept(place, epoch, body))
+
+    def _kept(self, place: int, epoch: int, body: bytes) -> KeptRecord:
+        large: bytes | None = None
+        split = split_large(body)
+        if split is not None:
+            large = pack_places(split.places, [self._use(part) for part in split.parts])
+            body = split.rest
+        return place, epoch, large, self._cipher.seal(body, _sealed_for(place, epoch, large))
+
+    def insert(self, rows: Sequence[KeptRecord]) -> None:
+        """Write *rows*."""
+        self._db.executemany(
+            "INSERT INTO record (place, epoch, large, body) VALUES (?, ?, ?, ?)", rows
+        )
+
+    def replace(self, log: int, seq: int, body: bytes) -> bool:
+        """Let the record say *body*; False if there is none. Its epoch stays."""
+        place = place_of(log, seq)
+        found: list[Values] = self._db.execute(
+            "SELECT epoch, large FROM record WHERE place = ?", (place,)
+        ).fetchall()
+        if not found:
+            return False
+        [(epoch, old)] = found
+        _, _, large, rest = self._kept(place, epoch, body)
+        self._db.execute(
+            "UPDATE record SET large = ?, body = ? WHERE place = ?", (large, rest, place)
+        )
+        if old is not None:
+            self._let_go([old])
+        return True
+
+    def copy(self, log: int, seq: int, target: int, body: bytes) -> bool:
+        """Put *body* as record *seq* into the log *target*, under the epoch of the record *seq* of
+        *log*; False if there is none."""
+        epoch: int | None = self._db.execute(
+            "SELECT epoch FROM record WHERE place = ?", (place_of(log, seq),)
+        ).get
+        if epoch is None:
+            return False
+        self.insert([self._kept(place_of(target, seq), epoch, body)])
+        return True
+
+    def remove(self, log: int, first: int, upto: int) -> None:
+        """Delete the records *first* to *upto* of *log*."""
+        ends = place_of(log, first), place_of(log, upto)
+        used: list[Values] = self._db.execute(
+            "SELECT large FROM record WHERE place BETWEEN ? AND ? AND large IS NOT NULL", ends
+        ).fetchall()
+        self._let_go(packed for (packed,) in used)
+        self._db.execute("DELETE FROM record WHERE place BETWEEN ? AND ?", ends)
+
+    def rows(self, log: int, first: int, upto: int) -> Iterable[KeptRecord]:
+        """The rows of the records *first* to *upto* of *log*, those that are there."""
+        return self._db.execute(
+            "SELECT place, epoch, large, body FROM record WHERE place BETWEEN ? AND ?",
+            (place_of(log, first), place_of(log, upto)),
+        )
+
+    def plain(self, log: int, first: int, upto: int) -> list[StoredRecord] | None:
+        """The records *first* to *upto* of *log* if each is there, and kept as it was appended:
+        nearly all of the time, at half the price. Else None."""
+        if not self._is_plain:
+            return None
+        try:
+            found: list[Values] = self._db.execute(
+                "SELECT epoch, body FROM record WHERE place BETWEEN ? AND ? AND large IS NULL"
+                " ORDER BY place",
+                (place_of(log, first), place_of(log, upto)),
+            ).fetchall()
+        except apsw.CorruptError:  # whoever looks at one after the other finds out where
+            return None
+        if len(found) <= upto - first:
+            return None
+        # As many as there are places, so each is at its own.
+        return [StoredRecord(seq, epoch, body) for seq, (epoch, body) in enumerate(found, first)]
+
+    def body(self, row: KeptRecord) -> bytes:
+        """The body that was kept as *row*. Raises Unreadable."""
+        place, epoch, large, body = row
+        if large is None and self._is_plain:
+            return body
+        rest = self._cipher.unseal(body, _sealed_for(place, epoch, large))
+        if large is None:
+            return rest
+        try:
+            places, names = unpack_places(large)
+            return join_large(rest, places, [self._part(name) for name in names])
+        except ValueError as error:
+            raise Unreadable(f"its large blocks cannot be put back: {error}") from error
+
+    # Large blocks.
+
+    def _use(self, part: bytes) -> bytes:
+        """Count one more use of *part*, which is written if it is new. Its name."""
+        name = self._cipher.name(part)
+        self._db.execute("UPDATE large SET uses = uses + 1 WHERE name = ?", (name,))
+        if self._db.changes() == 0:
+            self._db.execute(
+                "INSERT INTO large_body (body) VALUES (?)", (self._cipher.seal(part, name),)
+            )
+            place = self._db.last_insert_rowid()
+            self._db.execute("INSERT INTO large VALUES (?, 1, ?)", (name, place))
+        return name
+
+    def _let_go(self, packed: Iterable[bytes]) -> None:
+        """Count one use less of each block in *packed*; what nobody uses any more is deleted."""
+        for places in packed:
+            for name in unpack_places(places)[1]:
+                self._db.execute("UPDATE large SET uses = uses - 1 WHERE name = ?", (name,))
+                gone = self._db.execute(
+                    "DELETE FROM large WHERE name = ? AND uses <= 0 RETURNING place", (name,)
+                ).get
+                if gone is not None:
+                    self._db.execute("DELETE FROM large_body WHERE place = ?", (gone,))
+
+    def _part(self, name: bytes) -> bytes:
+        found: bytes | None = self._db.execute(
+            "SELECT b.body FROM large AS n JOIN large_body AS b USING (place) WHERE n.name = ?",
+            (name,),
+        ).get
+        if found is None:
+            raise Unreadable("a large block of it is missing")
+        part = self._cipher.unseal(found, name)
+        if not self._cipher.matches(part, name):
+            raise Unreadable("a large block of it was changed")
+        return part
+
+
+def _sealed_for(place: int, epoch: int, large: bytes | None) -> bytes:
+    """What a record's seal is bound to: its place, its epoch, and the blocks that belong to it."""
+    return _bound(place, epoch) + (large or b"")

@@ -1,0 +1,91 @@
+"""Rows of SQLite's tables as the store's values, and searches as SQL. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ..protocol import Owner, Search, SessionRow
+
+__all__ = [
+    "SELECT_ROW",
+    "Values",
+    "labels_text",
+    "place_of",
+    "read_labels",
+    "row_of",
+    "search_sql",
+    "seq_at",
+]
+
+Values: TypeAlias = "tuple[Any, ...]"
+"""A row as SQLite gives it."""
+
+SELECT_ROW = """
+SELECT s.id, s.epoch, s.head, s.created_at, s.touched_at, s.labels, s.parent,
+       s.owner, o.pid, o.started, o.host, s.log, o.lease_until
+FROM session AS s LEFT JOIN owner AS o ON o.name = s.owner
+"""
+
+_SEQ_BITS = 32
+_labels = msgspec.json.Decoder(dict[str, str])
+
+
+def place_of(log: int, seq: int) -> int:
+    """Where the record *seq* of *log* lies in the table."""
+    return log << _SEQ_BITS | seq
+
+
+def seq_at(place: int) -> int:
+    """The seq of the record that lies at *place*."""
+    return place & ((1 << _SEQ_BITS) - 1)
+
+
+def row_of(values: Values) -> SessionRow:
+    """A row of ``SELECT_ROW``."""
+    session, epoch, head, created_at, touched_at, labels, parent, owner, pid, started, host = (
+        values[:11]
+    )
+    return SessionRow(
+        session,
+        epoch,
+        head,
+        None if owner is None else Owner(owner, pid or 0, started or "", host or ""),
+        created_at,
+        touched_at,
+        read_labels(labels),
+        parent,
+    )
+
+
+def labels_text(labels: dict[str, str]) -> str:
+    """Labels as the table keeps them."""
+    return msgspec.json.encode(labels).decode()
+
+
+def read_labels(text: str) -> dict[str, str]:
+    """Labels out of ``labels_text``."""
+    return _labels.decode(text) if text != "{}" else {}
+
+
+def search_sql(after: str, limit: int, search: Search) -> tuple[str, list[Any]]:
+    """The query for the rows that are looked for, and what is bound to it."""
+    wanted: list[tuple[str, list[Any]]] = [("s.id > ?", [after])]
+    for name, value in search.labels.items():
+        if value is None:
+            wanted.append(("s.id IN (SELECT session FROM label WHERE name = ?)", [name]))
+        else:
+            found = "s.id IN (SELECT session FROM label WHERE name = ? AND value = ?)"
+            wanted.append((found, [name, value]))
+    for condition, at in (
+        ("s.created_at >= ?", search.created_after),
+        ("s.created_at < ?", search.created_before),
+        ("s.touched_at >= ?", search.touched_after),
+        ("s.touched_at < ?", search.touched_before),
+    ):
+        if at is not None:
+            wanted.append((condition, [at]))
+    where = " AND ".join(condition for condition, _ in wanted)
+    bound = [value for _, values in wanted for value in values]
+    return f"{SELECT_ROW} WHERE {where} ORDER BY s.id LIMIT ?", [*bound, max(0, limit)]

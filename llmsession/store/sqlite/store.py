@@ -1,0 +1,233 @@
+"""The embedded default: every session of one machine in one SQLite file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import anyio.to_thread
+import apsw
+from anyio.lowlevel import RunVar
+
+from llmsession.errors import InvalidConfig, InvalidInput, StoreError
+
+from ..cipher import Key
+from ..protocol import (
+    EVERYTHING,
+    AppendResult,
+    Batch,
+    Hold,
+    Owner,
+    Search,
+    SessionRow,
+    StoredRecord,
+)
+from .file import SqliteFile
+from .jobs import Sessions
+from .reading import Reading
+from .writer import SqliteWriter
+
+__all__ = ["SqliteStore"]
+
+T = TypeVar("T")
+
+READERS = 4
+"""Reads at once in one event loop. Each takes a thread and a connection."""
+
+
+class SqliteStore:
+    """Keeps every session in the SQLite file *path*; beside it lie ``-wal`` and ``-shm`` files.
+
+    An append is on the disk (WAL, ``synchronous=FULL``) when it is answered. One thread writes,
+    and commits together what waits of all sessions; reads go on beside it. Several processes may
+    use one file, on one machine: a network file system will not do. What they wait for each
+    other at most is *busy_s* seconds; after that StoreError says so, and nothing was written.
+
+    A manager holds its sessions by a lease of *lease_s* seconds, which is renewed in the
+    background. It matters only where nobody can see whether the owner's process still lives (see
+    ``liveness``); a process that has ended holds nothing from then on. *clock* gives the time in
+    seconds since the epoch.
+
+    With *key*, 32 bytes or a passphrase, records are encrypted (AES-256-GCM; needs
+    ``llmsession[encryption]``): all that was said, and the configuration. Ids, labels, times,
+    sizes, parents and owners stay readable in the file. A file is encrypted from its beginning
+    or not at all, and what has lost its key cannot be read.
+
+    Large blocks, as base64 images, are kept once for all sessions. Deleted and rewritten records
+    are gone for every reader at once, and from the file after ``vacuum``.
+
+    The file is made at first use, for its owner alone to read; its folder must be there. A
+    relative *path* means the folder that the process is in then. What is wrong with the file is
+    said at first use, by a StoreError with the path. Raises InvalidConfig for a path or a key
+    that cannot be one. *vfs* names one of SQLite's file systems: for tests of failing disks.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        key: Key | None = None,
+        lease_s: float = 30.0,
+        busy_s: float = 30.0,
+        clock: Callable[[], float] = time.time,
+        vfs: str | None = None,
+    ) -> None:
+        self.path = _checked(path)
+        if not lease_s > 0 or not busy_s >= 0:
+            raise InvalidConfig(f"a lease of {lease_s} s or a wait of {busy_s} s is none")
+        self._file = SqliteFile(self.path, key=key, busy_s=busy_s, vfs=vfs)
+        self._writer = SqliteWriter(self._file, clock=clock, lease_s=lease_s)
+        self._readers = _Readers(self._file)
+
+    def __repr__(self) -> str:
+        return f"SqliteStore({self.path!r})"
+
+    async def create(self, session: str, owner: Owner) -> Hold:
+        """As ``Store.create``."""
+        return await self._writer.run(lambda do: do.create(session, owner), owner=owner)
+
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+        """As ``Store.acquire``."""
+        return await self._writer.run(lambda do: do.acquire(session, owner, takeover), owner=owner)
+
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+        """As ``Store.fork``."""
+        return await self._writer.run(lambda do: do.fork(parent, upto, session, owner), owner=owner)
+
+    async def release(self, hold: Hold) -> None:
+        """As ``Store.release``."""
+        await self._writer.run(lambda do: do.release(hold))
+
+    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        """As ``Store.append``."""
+        self._writer.append(batch, done)
+
+    async def read(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[StoredRecord]:
+        """As ``Store.read``."""
+        return await self._readers.run(lambda look: look.read(session, after, limit))
+
+    async def row(self, session: str) -> SessionRow:
+        """As ``Store.row``."""
+        return await self._readers.run(lambda look: look.row(session))
+
+    async def rows(
+        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+    ) -> Sequence[SessionRow]:
+        """As ``Store.rows``. Labels are found by an index, times by looking at every row."""
+        return await self._readers.run(lambda look: look.rows(after, limit, search))
+
+    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+        """As ``Store.rewrite``. Raises RecordDamaged for a record that is missing."""
+        await self._writer.run(lambda do: do.rewrite(hold, bodies))
+
+    async def delete(self, session: str) -> None:
+        """As ``Store.delete``."""
+        await self._writer.run(lambda do: do.delete(session))
+
+    async def vacuum(self) -> int:
+        """As ``Store.vacuum``. Needs as much room again as the file has, while it works. Raises
+        StoreError if another program reads or writes for longer than *busy_s*."""
+        return await self._writer.run(self._vacuum, alone=True)
+
+    def _vacuum(self, sessions: Sessions) -> int:
+        before = self._file.size_bytes()
+        # What is in the WAL goes into the file; the file is written anew, through the WAL, which
+        # is then emptied.
+        self._file.empty_wal(sessions.db)
+        sessions.db.execute("VACUUM")
+        self._file.empty_wal(sessions.db)
+        return max(0, before - self._file.size_bytes())
+
+    async def check(self) -> Sequence[str]:
+        """As ``Store.check``: SQLite's own check, missing and stray records, large blocks."""
+        return await self._readers.run(lambda look: look.check())
+
+    async def aclose(self) -> None:
+        """As ``Store.aclose``. A session that is still held stays held as long as this process
+        lives; a manager that is left releases its own. What is asked of a closed store fails:
+        StoreError, ``Lost``."""
+        await self._readers.close()
+        await self._writer.close()
+
+
+class _Readers:
+    """Connections that read, each in a thread while it does. A cancelled call leaves at once;
+    its thread finishes, and gives the connection back."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._idle: list[Reading] = []
+        self._closed = False
+        self._limiter: RunVar[anyio.CapacityLimiter] = RunVar("llmsession.readers")
+
+    async def run(self, look: Callable[[Reading], T]) -> T:
+        """What *look* returns or raises."""
+        return await anyio.to_thread.run_sync(
+            self._run, look, abandon_on_cancel=True, limiter=self._places()
+        )
+
+    def _places(self) -> anyio.CapacityLimiter:
+        try:
+            return self._limiter.get()
+        except LookupError:
+            limiter = anyio.CapacityLimiter(READERS)
+            self._limiter.set(limiter)
+            return limiter
+
+    def _run(self, look: Callable[[Reading], T]) -> T:
+        reading = self._take()
+        try:
+            found = look(reading)
+        except apsw.Error as error:
+            reading.close()
+            raise self._file.error(error, committed=False) from error
+        except UnicodeEncodeError as error:
+            self._give_back(reading)
+            raise InvalidInput(f"text that is not valid Unicode: {error.reason}") from error
+        except BaseException:
+            self._give_back(reading)
+            raise
+        self._give_back(reading)
+        return found
+
+    def _take(self) -> Reading:
+        if self._closed:
+            raise StoreError(f"the store {self._file.path} was closed", committed=False)
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Reading(*self._file.reader())
+
+    def _give_back(self, reading: Reading) -> None:
+        # Put back first, looked after: ``close`` sees it, or it is seen here that all is closed.
+        self._idle.append(reading)
+        # More than can be used at once are there when calls left before their threads.
+        self._close_idle(0 if self._closed else READERS)
+
+    def _close_idle(self, most: int) -> None:
+        while len(self._idle) > most:
+            try:
+                reading = self._idle.pop()
+            except IndexError:  # another thread took it
+                return
+            reading.close()
+
+    async def close(self) -> None:
+        """Close the connections; those that read are closed when they are done."""
+        self._closed = True
+        if self._idle:
+            await anyio.to_thread.run_sync(self._close_idle, 0)
+
+
+def _checked(path: str | os.PathLike[str]) -> str:
+    """*path* as text."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidConfig(f"{text!r} is no path of a file")
+    if text == ":memory:":
+        raise InvalidConfig("a store in memory is MemoryStore()")
+    return text

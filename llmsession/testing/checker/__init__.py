@@ -1,0 +1,1 @@
+"""Decide from a recording alone whether an invariant was violated."""

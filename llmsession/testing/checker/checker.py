@@ -1,0 +1,118 @@
+"""Decides from a recording alone whether the promises were kept. Pure: no clock, no sessions.
+
+The log of each session is folded once, record by record; what was asked, answered, sent and
+seen is held against the states on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from llmsession.session.log.state import SessionState
+from llmsession.turns.request import Profile
+
+from ..recording.entries import Found, Recording, SessionRecording
+from ..recording.violation import INVARIANTS, Breach, Findings
+from .callers import check_callers
+from .forgotten import ForgottenRules
+from .history import HistoryRules
+from .interrupts import check_interrupts
+from .log import CompactionRules, IdRules, Rules, TurnRules
+from .owners import OwnerRules
+from .readers import StateRules, check_histories, check_outcomes, check_subscribers
+from .requests import RequestRules
+from .times import TimeRules
+from .turns import CourseRules
+
+__all__ = ["INVARIANTS", "MARGIN_S", "Breach", "check"]
+
+MARGIN_S = 1.0
+"""How much longer than the grace period an interrupt may take."""
+TURNS_OF_THE_LOOP = 5
+"""An interrupt takes some turns of the event loop. Each was late by at most what was measured:
+the clock is a real one, and a busy machine is no breach. A hang is."""
+
+
+def check(recording: Recording, *, margin_s: float = MARGIN_S) -> tuple[Breach, ...]:
+    """Every breach in *recording*, session by session; () if all promises were kept.
+
+    A recording that was cut off breaks "every caller is answered", and nothing else that
+    it does not show.
+    """
+    begun, left = recording.begun, recording.left
+    margin_s += TURNS_OF_THE_LOOP * (left.lag_s if left else 0.0)
+    breaches: list[Breach] = []
+    for session in recording.sessions.values():
+        breaches += _check_session(session, begun.profile, begun.grace_s + margin_s)
+    breaches += _check_left(recording)
+    for entry in recording.entries:
+        if isinstance(entry, Found):
+            breaches.append(Breach(entry.invariant, entry.session, entry.text, (entry,)))
+    return tuple(breaches)
+
+
+def _check_session(
+    session: SessionRecording, profile: Profile, answered_within_s: float
+) -> list[Breach]:
+    findings = Findings(session)
+    try:
+        records, rewritten = session.records, session.rewritten
+    except msgspec.MsgspecError as error:
+        findings.add(12, f"the log cannot be read: {error}", *session.log[:1])
+        return findings.breaches
+    rules: tuple[Rules, ...] = (
+        IdRules(findings),
+        TurnRules(findings),
+        CourseRules(findings, session),
+        TimeRules(findings, session, answered_within_s),
+        HistoryRules(findings, rewritten),
+        ForgottenRules(findings, session),
+        OwnerRules(findings),
+        CompactionRules(findings, profile),
+        RequestRules(findings, session.requests, profile),
+        StateRules(findings, session.states),
+    )
+    state = SessionState(session.session)
+    for record in records:
+        for rule in rules:
+            rule.before(state, record)
+        try:
+            state.apply(record)
+        except (KeyError, ValueError) as error:
+            if not any(breach.invariant in (2, 6, 13) for breach in findings.breaches):
+                findings.add(12, f"the log cannot be folded: {error!r}", seqs=[record.seq])
+            return findings.breaches
+        for rule in rules:
+            rule.after(state, record)
+    for rule in rules:
+        rule.end(state)
+    check_callers(session, records, findings)
+    check_interrupts(session, records, findings, answered_within_s)
+    check_histories(session, records, findings)
+    check_outcomes(session, records, findings)
+    check_subscribers(session, records, findings)
+    return findings.breaches
+
+
+def _check_left(recording: Recording) -> Iterator[Breach]:
+    """What a session left running was named; after the manager nothing ran."""
+    for session in recording.sessions.values():
+        for ended in session.ended:
+            for name in sorted(set(ended.running) - set(ended.still_running)):
+                told = f"{name!r} still ran when the session was closed, and was not named"
+                yield Breach(11, session.session, told, (ended,))
+    left = recording.left
+    if left is None:
+        return
+    for name in left.after_exit:
+        yield Breach(11, _session_of(recording, name), f"{name!r} was left behind", (left,))
+    if left.open_streams:
+        told = f"{left.open_streams} streams of the provider were never closed"
+        yield Breach(11, "", told, (left,))
+
+
+def _session_of(recording: Recording, work: str) -> str:
+    name = work.rpartition(" ")[2]
+    return name if name in recording.sessions else ""

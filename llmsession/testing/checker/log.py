@@ -1,0 +1,235 @@
+"""What a session's log shows by itself: ends of turns, ids, compactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from llmsession.compaction.planning.boundaries import is_safe_cut
+from llmsession.compaction.tokens.messages import context_tokens
+from llmsession.compaction.view.plan import plan_of
+from llmsession.compaction.view.view import View
+from llmsession.session.log.redaction import NOTHING_SAID
+from llmsession.session.log.state import SessionState
+from llmsession.turns import records as r
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile
+
+from ..recording.violation import Findings, of_record
+
+__all__ = ["CompactionRules", "IdRules", "Rules", "TurnRules"]
+
+
+class Rules(Protocol):
+    """Rules that walk along a log: asked before and after each record is folded."""
+
+    def before(self, state: SessionState, record: r.Record) -> None:
+        """*record* is next; *state* is the fold of all before it."""
+        ...
+
+    def after(self, state: SessionState, record: r.Record) -> None:
+        """*record* was folded into *state*."""
+        ...
+
+    def end(self, state: SessionState) -> None:
+        """The log is over."""
+        ...
+
+
+class TurnRules:
+    """Invariants 2 and 4: the ends of turns, and what they leave in the history."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._checked = 0
+
+    def before(self, state: SessionState, record: r.Record) -> None:
+        turn = r.turn_of(record)
+        if turn is None or isinstance(record, r.TurnAccepted | r.TurnImported):
+            return
+        if turn in state.ended:
+            told = f"{of_record(record)} of turn {turn} after it had {state.ended[turn]}"
+            self._findings.add_of_turn(2, told, turn)
+        elif turn not in state.open:
+            told = f"{of_record(record)} of turn {turn}, which was never accepted"
+            self._findings.add(2, told, seqs=[record.seq])
+
+    def after(self, state: SessionState, record: r.Record) -> None:
+        if isinstance(record, r.ConversationForgotten):
+            self._checked = len(state.history)
+        self._checked = min(self._checked, len(state.history))
+        if isinstance(record, r.TurnFailed) and record.cause == "invalid_request":
+            told = f"turn {record.turn} built a request that breaks rules: {record.error}"
+            self._findings.add_of_turn(4, told, record.turn)
+        if isinstance(record, r.TurnCommitted | r.TurnImported):
+            self._check_pairs(state, record)
+
+    def _check_pairs(self, state: SessionState, record: r.TurnCommitted | r.TurnImported) -> None:
+        """Every call in what was committed is answered in the very next message, in order."""
+        history = state.history
+        for at in range(self._checked, len(history)):
+            calls = [call.id for call in history[at].tool_calls]
+            if not calls:
+                continue
+            following = history[at + 1].tool_results if at + 1 < len(history) else ()
+            answered = [result.tool_use_id for result in following]
+            if sorted(answered) != sorted(calls):
+                told = f"turn {record.turn} committed {calls} answered by {answered}"
+                self._findings.add_of_turn(4, told, record.turn)
+            elif answered != calls:
+                told = f"turn {record.turn} has the results of {calls} in the order {answered}"
+                self._findings.add_of_turn(13, told, record.turn)
+        self._checked = len(history)
+
+    def end(self, state: SessionState) -> None:
+        for turn in state.open:
+            self._findings.add_of_turn(2, f"turn {turn} was accepted and never ended", turn)
+
+
+class IdRules:
+    """Invariants 6 and 13: turn numbers, call ids and seqs are used once; epochs grow."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._answered: dict[str, int] = {}
+        # Not by the fold: it is one of the things that are checked.
+        self._turns: set[int] = set()
+        self._newest = 0
+        self._calls: set[str] = set()
+
+    def before(self, state: SessionState, record: r.Record) -> None:
+        if record.seq != state.head + 1:
+            told = f"record {record.seq} follows record {state.head}"
+            self._findings.add(13, told, seqs=[state.head, record.seq])
+        if record.epoch < state.epoch:
+            told = f"record {record.seq} has epoch {record.epoch} after epoch {state.epoch}"
+            self._findings.add(6, told, seqs=[state.head, record.seq])
+        match record:
+            case r.TurnImported(turn=turn):
+                if turn in self._turns:
+                    self._findings.add_of_turn(13, f"turn number {turn} was used again", turn)
+                self._saw(turn)
+            case r.TurnAccepted(turn=turn):
+                if turn <= self._newest:
+                    self._findings.add_of_turn(13, f"turn number {turn} was used again", turn)
+                self._saw(turn)
+            case r.ToolsRequested(calls=calls, turn=turn):
+                ids = [call.id for call in calls]
+                for call_id in ids:
+                    if call_id in self._calls or ids.count(call_id) > 1:
+                        told = f"call id {call_id!r} was used again"
+                        self._findings.add_of_turn(13, told, turn)
+                self._calls.update(ids)
+            case r.ToolsAnswered():
+                self._check_answers(state, record)
+            case _:
+                pass
+
+    def _saw(self, turn: int) -> None:
+        self._turns.add(turn)
+        self._newest = max(self._newest, turn)
+
+    def _check_answers(self, state: SessionState, record: r.ToolsAnswered) -> None:
+        turn = state.open.get(record.turn)
+        offered = {call.id for call in turn.calls} if turn else set()
+        for answer in record.answers:
+            earlier = self._answered.get(answer.call_id)
+            if earlier is not None:
+                told = f"call {answer.call_id!r} was answered twice"
+                self._findings.add(13, told, seqs=[earlier, record.seq])
+            elif turn is not None and answer.call_id not in offered:
+                told = f"call {answer.call_id!r} was answered and is not open"
+                self._findings.add(13, told, seqs=[record.seq])
+            self._answered[answer.call_id] = record.seq
+
+    def after(self, state: SessionState, record: r.Record) -> None:
+        pass
+
+    def end(self, state: SessionState) -> None:
+        pass
+
+
+class CompactionRules:
+    """Invariant 9: it frees tokens, by its own count and by ours; it never goes back."""
+
+    def __init__(self, findings: Findings, profile: Profile) -> None:
+        self._findings = findings
+        self._profile = profile
+        self._last: r.CompactionApplied | None = None
+
+    def before(self, state: SessionState, record: r.Record) -> None:
+        self._check_stream(record)
+        if not isinstance(record, r.CompactionApplied):
+            return
+        self._last = record
+        for told in self._faults(state, record):
+            self._findings.add(9, told, seqs=[record.seq])
+
+    def _check_stream(self, record: r.Record) -> None:
+        """A reply is bound to the prefix that it was asked for under."""
+        spoken = getattr(record, "spoken", None)
+        if spoken is None or self._last is None or spoken.started_at >= self._last.at:
+            return
+        if record.at < self._last.at:
+            return  # the wall clock was put back in between: it does not say what came first
+        told = f"it was applied while a reply of turn {r.turn_of(record)} streamed"
+        self._findings.add(9, told, seqs=[self._last.seq, record.seq])
+
+    def _faults(self, state: SessionState, record: r.CompactionApplied) -> list[str]:
+        view, messages = state.view, state.context_messages()
+        faults = []
+        frees = record.trigger != "caller"  # who may say more than was there
+        if frees and record.tokens_after >= record.tokens_before:
+            faults.append(f"it says {record.tokens_before} tokens became {record.tokens_after}")
+        if record.frontier < view.frontier:
+            faults.append(f"the frontier went back from {view.frontier} to {record.frontier}")
+        if record.frontier > len(messages):
+            faults.append(f"the frontier is {record.frontier} of {len(messages)} messages")
+        for name in ("frozen", "inputs", "texts"):
+            refrozen = sorted(getattr(record, name).keys() & getattr(view, name).keys())
+            if refrozen:
+                faults.append(f"the {name} of {refrozen} were frozen again")
+        faults += _cuts_astray(view, messages, record)
+        passed = {
+            result.tool_use_id
+            for message in messages[: record.frontier]
+            for result in message.tool_results
+        }
+        astray = sorted(set(record.frozen) - passed)
+        if astray:
+            faults.append(f"it froze {astray}, which are not before the frontier")
+        if faults or any(message.body == NOTHING_SAID for message in messages):
+            return faults  # in a fork of what was forgotten, nobody can count it again
+        before = context_tokens(messages, view, self._profile)
+        applied = view.applied(plan_of(record), len(messages))
+        after = context_tokens(messages, applied, self._profile)
+        if frees and after >= before:
+            faults.append(f"by our count {before} tokens became {after}")
+        return faults
+
+    def after(self, state: SessionState, record: r.Record) -> None:
+        view, messages = state.view, len(state.context_messages())
+        places = {"frontier": view.frontier, "segment's end": view.start}
+        for name, place in places.items():
+            if place > messages:
+                told = f"after {of_record(record)} the {name} is {place} of {messages} messages"
+                self._findings.add(9, told, seqs=[record.seq])
+
+    def end(self, state: SessionState) -> None:
+        pass
+
+
+def _cuts_astray(
+    view: View, messages: Sequence[Message], record: r.CompactionApplied
+) -> Iterator[str]:
+    """What is wrong with the places at which *record* leaves something out."""
+    segment = record.segment
+    if segment is not None:
+        # The caller may say it in other words.
+        if segment.upto + (segment.by == "caller") <= view.start:
+            yield f"its segment ends at {segment.upto}, and one ends at {view.start} already"
+        if not is_safe_cut(messages, segment.upto):
+            yield f"its segment ends at {segment.upto} of {len(messages)} messages, within a step"
+    for first, end in record.omitted:
+        if not 0 <= first < end <= len(messages):
+            yield f"it leaves out {first} to {end} of {len(messages)} messages"

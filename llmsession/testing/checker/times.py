@@ -1,0 +1,103 @@
+"""How long things took that have a limit: calls, and whole turns. By when their records were
+written, where the record of the run says so."""
+
+from __future__ import annotations
+
+import msgspec
+
+from llmsession.session.log.state import SessionState
+from llmsession.turns import records as r
+
+from ..recording.entries import SessionRecording
+from ..recording.violation import Findings, of_record
+
+__all__ = ["TimeRules"]
+
+
+class _Tool(msgspec.Struct, frozen=True):
+    name: str
+    deadline_s: float | None = None
+
+
+class _Limits(msgspec.Struct, frozen=True):
+    max_steps: int | None = None
+    max_seconds: float | None = None
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """The limits in a logged configuration."""
+
+    tools: tuple[_Tool, ...] = ()
+    limits: _Limits = _Limits()
+    tool_deadline_s: float | None = None
+
+    def deadline_s(self, tool: str) -> float | None:
+        own = next((each.deadline_s for each in self.tools if each.name == tool), None)
+        return self.tool_deadline_s if own is None else own
+
+
+class TimeRules:
+    """Invariant 2, where a turn or a call has a limit: it ends then, in the life that it began in.
+    ``late_s`` is how much later its record may be written."""
+
+    def __init__(self, findings: Findings, session: SessionRecording, late_s: float) -> None:
+        self._findings = findings
+        self._written = {entry.seq: entry.at for entry in session.log if entry.at}
+        self._late_s = late_s
+        self._raw = b""
+        self._config = _Config()
+        self._began: dict[int, tuple[int, float]] = {}
+        """By turn the epoch and the time in which its owner began with it."""
+        self._due: dict[str, float] = {}
+
+    def before(self, state: SessionState, record: r.Record) -> None:
+        at = self._written.get(record.seq)
+        if bytes(state.config) != self._raw:
+            self._raw = bytes(state.config)
+            self._config = msgspec.json.decode(self._raw, type=_Config)
+        match record:
+            case r.TurnAccepted(started=True) | r.TurnStarted() | r.TurnResumed() if at:
+                self._began[record.turn] = record.epoch, at
+                self._due.clear()
+            case r.ToolsRequested():
+                self._check_steps(record)
+                for call in record.calls:
+                    deadline_s = self._config.deadline_s(call.name)
+                    if deadline_s is not None and at:
+                        self._due[call.id] = at + deadline_s
+            case r.ToolsAnswered() if at:
+                for answer in record.answers:
+                    self._check_call(record, answer.call_id, at)
+            case r.TurnCommitted() | r.TurnAborted() | r.TurnFailed() if at:
+                self._check_turn(record, at)
+            case _:
+                pass
+
+    def _check_steps(self, record: r.ToolsRequested) -> None:
+        most = self._config.limits.max_steps
+        if most is not None and record.step > most:
+            told = f"turn {record.turn} is in step {record.step}, of at most {most}"
+            self._findings.add_of_turn(2, told, record.turn)
+
+    def _check_call(self, record: r.Record, call: str, at: float) -> None:
+        late_s = at - self._due.pop(call, at)
+        if late_s > self._late_s:
+            told = f"{of_record(record)}: the call {call!r} was open {late_s:.3f} s too long"
+            self._findings.add(2, told, seqs=[record.seq])
+
+    def _check_turn(self, record: r.Terminal, at: float) -> None:
+        epoch, began = self._began.pop(record.turn, (0, at))
+        if epoch != record.epoch:
+            return  # it died with its owner, and was found later
+        for call in tuple(self._due):
+            self._check_call(record, call, at)
+        most_s = self._config.limits.max_seconds
+        if most_s is not None and at - began > most_s + self._late_s:
+            told = f"turn {record.turn} took {at - began:.3f} s, of at most {most_s:.3f} s"
+            self._findings.add_of_turn(2, told, record.turn)
+
+    def after(self, state: SessionState, record: r.Record) -> None:
+        pass
+
+    def end(self, state: SessionState) -> None:
+        pass

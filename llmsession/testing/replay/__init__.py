@@ -1,0 +1,1 @@
+"""Drive a real session through a recorded conversation."""

@@ -1,0 +1,1 @@
+"""The same sessions in a seeded world with virtual time."""

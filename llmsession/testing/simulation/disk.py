@@ -1,0 +1,291 @@
+"""The disk of a simulated world: one truth, and a link to it for each process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import Random
+
+import anyio
+from anyio.abc import TaskGroup
+
+from llmsession.errors import StoreError
+from llmsession.store.memory import MemoryStore
+from llmsession.store.protocol import (
+    EVERYTHING,
+    Appended,
+    AppendResult,
+    Batch,
+    Hold,
+    Lost,
+    Owner,
+    Search,
+    SessionRow,
+    StoredRecord,
+)
+from llmsession.turns import records as r
+from llmsession.turns.usage import Usage
+
+from ..checker.callers import token_of
+from .schedule import DiskFault
+
+__all__ = ["DiskLink", "KeepingStore", "SimDisk"]
+
+LATENCY_S = (0.0, 0.0002, 0.001, 0.004)
+SLOW_S = 0.03
+
+
+class KeepingStore(MemoryStore):
+    """Keeps what a rewrite replaces: what was seen and sent is held against it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replaced: dict[str, dict[int, bytes]] = {}
+        """By session and seq, as it was appended."""
+
+    def row_of(self, session: str) -> SessionRow | None:
+        """The session's row, at once; None where there is none."""
+        log = self._logs.get(session)
+        return log.row if log else None
+
+    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+        before = {stored.seq: stored.body for stored in await self.read(hold.session)}
+        await super().rewrite(hold, bodies)
+        kept = self.replaced.setdefault(hold.session, {})
+        for seq in bodies:
+            kept.setdefault(seq, before[seq])
+
+
+class SimDisk:
+    """What is written, whoever wrote it. ``tokens`` says which send each turn came from."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(f"disk {seed}")
+        self.truth = KeepingStore()
+        self.dead: set[str] = set()
+        """The names of owners whose process has died."""
+        self.tokens: dict[tuple[str, int], str] = {}
+        self.written_at: dict[tuple[str, int], float] = {}
+        """When each record was written, by session and seq."""
+        self.found: list[tuple[int, str, str]] = []
+        """Breaches that were seen here: the invariant, the session, what it was."""
+        self._spent: dict[tuple[str, int], tuple[int, int]] = {}
+        self._faults: deque[DiskFault] = deque()
+        self._slow_until = 0.0
+
+    def fail(self, fault: DiskFault, seconds: float) -> None:
+        """Let the next operation go wrong, or all be slow for *seconds*."""
+        if fault == "slow":
+            self._slow_until = anyio.current_time() + seconds
+        else:
+            self._faults.append(fault)
+
+    def calm(self) -> None:
+        """Nothing goes wrong from now on."""
+        self._faults.clear()
+        self._slow_until = 0.0
+
+    def fault(self, *, reads: bool) -> DiskFault | None:
+        """The fault that the next operation meets."""
+        if self._faults and (self._faults[0] == "unread") == reads:
+            return self._faults.popleft()
+        return None
+
+    async def latency(self) -> None:
+        """As long as one way to the disk takes."""
+        slow = anyio.current_time() < self._slow_until
+        await anyio.sleep(self.random.uniform(0, SLOW_S) if slow else self.random.choice(LATENCY_S))
+
+    def write(self, batch: Batch) -> AppendResult:
+        """Append *batch*, if its epoch and head hold."""
+        results: list[AppendResult] = []
+        self.truth.append(batch, results.append)
+        if isinstance(results[0], Appended):
+            if batch.epoch != self.epoch(batch.session):
+                told = f"the owner {batch.epoch} wrote after another one had taken the session"
+                self.found.append((6, batch.session, told))
+            for seq, body in enumerate(batch.bodies, batch.head + 1):
+                self.written_at[batch.session, seq] = anyio.current_time()
+                record = r.decode_record(body)
+                if isinstance(record, r.TurnAccepted):
+                    self.tokens[batch.session, record.turn] = token_of(record)
+                elif r.is_terminal(record):
+                    self._check_spent(batch, record)
+        return results[0]
+
+    def spent(self, session: str, turn: int, epoch: int, usage: Usage) -> None:
+        """A model has told the owner *epoch* what a request of *turn* costs."""
+        of, tokens = self._spent.get((session, turn), (epoch, 0))
+        tokens = _tokens(usage) + (tokens if of == epoch else 0)
+        self._spent[session, turn] = epoch, tokens
+
+    def _check_spent(self, batch: Batch, record: r.Terminal) -> None:
+        """What an owner was told of is in the end that it writes; what died with it is lost."""
+        epoch, tokens = self._spent.get((batch.session, record.turn), (0, 0))
+        if epoch == batch.epoch and _tokens(record.usage) < tokens:
+            told = f"turn {record.turn} has used {tokens} tokens, and ended with"
+            self.found.append((12, batch.session, f"{told} {_tokens(record.usage)}"))
+
+    def epoch(self, session: str) -> int:
+        """The session's newest epoch; 0 where there is none."""
+        row = self.truth.row_of(session)
+        return row.epoch if row else 0
+
+    def head(self, session: str) -> int:
+        """The session's newest seq."""
+        row = self.truth.row_of(session)
+        return row.head if row else 0
+
+    async def holder(self, session: str) -> Owner | None:
+        """Who holds the session, dead or alive."""
+        return (await self.truth.row(session)).owner
+
+
+class DiskLink:
+    """The store of one process's life: the disk, behind what separates the two. It does what
+    ``Store`` promises; a link that was ``cut`` does nothing any more, and says that nobody knows
+    what became of it. While ``flows`` is not set nothing passes, in either direction.
+    """
+
+    def __init__(self, disk: SimDisk, group: TaskGroup) -> None:
+        self._disk = disk
+        self._group = group
+        self.flows = anyio.Event()
+        self.flows.set()
+        self.is_cut = False
+        self.epochs: dict[str, int] = {}
+        """Of the sessions that this life has held, the newest epoch."""
+        self.owners: set[str] = set()
+
+    def cut(self) -> None:
+        """The process has died. What it had handed over may be written or not."""
+        self.is_cut = True
+        self._disk.dead |= self.owners
+        self.flows.set()
+
+    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        if self.is_cut:
+            done(_gone())
+        else:
+            self._group.start_soon(self._append, batch, done)
+
+    async def _append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        disk = self._disk
+        await disk.latency()
+        await self.flows.wait()
+        arrives = not self.is_cut or disk.random.random() < 0.5
+        result = self._written(batch) if arrives else _gone()
+        await disk.latency()
+        await self.flows.wait()
+        done(_gone() if self.is_cut else result)
+
+    def _written(self, batch: Batch) -> AppendResult:
+        match self._disk.fault(reads=False):
+            case "fail":
+                return Lost("the disk is full", committed=False)
+            case "void":
+                return Lost("the connection broke", committed=None)
+            case "lose":
+                self._disk.write(batch)
+                return Lost("the connection broke", committed=None)
+            case "echo":  # the driver says it again, and is told that the place is taken
+                first = self._disk.write(batch)
+                return self._disk.write(batch) if isinstance(first, Appended) else first
+            case _:
+                return self._disk.write(batch)
+
+    async def _way(self, *, reads: bool = False) -> None:
+        if self.is_cut:
+            raise _dead()
+        await self._disk.latency()
+        await self.flows.wait()
+        if self.is_cut:
+            raise _dead()
+        if reads and self._disk.fault(reads=True):
+            raise StoreError("the disk cannot be read", committed=False)
+
+    async def _back(self) -> None:
+        await self._disk.latency()
+        await self.flows.wait()
+        if self.is_cut:
+            raise _dead()
+
+    async def _held(self, owner: Owner, take: Callable[[], Awaitable[Hold]]) -> Hold:
+        await self._way()
+        self.owners.add(owner.name)
+        hold = await take()
+        self.epochs[hold.session] = hold.epoch
+        await self._back()
+        return hold
+
+    async def create(self, session: str, owner: Owner) -> Hold:
+        return await self._held(owner, lambda: self._disk.truth.create(session, owner))
+
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+        async def take() -> Hold:
+            holder = await self._disk.holder(session)
+            dead = holder is not None and holder.name in self._disk.dead
+            return await self._disk.truth.acquire(session, owner, takeover=takeover or dead)
+
+        return await self._held(owner, take)
+
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+        return await self._held(owner, lambda: self._disk.truth.fork(parent, upto, session, owner))
+
+    async def release(self, hold: Hold) -> None:
+        await self._way()
+        await self._disk.truth.release(hold)
+        await self._back()
+
+    async def read(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[StoredRecord]:
+        await self._way(reads=True)
+        found = await self._disk.truth.read(session, after=after, limit=limit)
+        await self._back()
+        return found
+
+    async def row(self, session: str) -> SessionRow:
+        await self._way(reads=True)
+        row = await self._disk.truth.row(session)
+        await self._back()
+        return row
+
+    async def rows(
+        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+    ) -> Sequence[SessionRow]:
+        await self._way(reads=True)
+        found = await self._disk.truth.rows(after=after, limit=limit, search=search)
+        await self._back()
+        return found
+
+    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+        await self._way()
+        await self._disk.truth.rewrite(hold, bodies)
+        await self._back()
+
+    async def delete(self, session: str) -> None:
+        await self._way()
+        await self._disk.truth.delete(session)
+        await self._back()
+
+    async def vacuum(self) -> int:
+        return 0
+
+    async def check(self) -> Sequence[str]:
+        return ()
+
+    async def aclose(self) -> None:
+        """The disk outlives every process."""
+
+
+def _tokens(usage: Usage) -> int:
+    return usage.prompt_tokens + usage.output_tokens
+
+
+def _gone() -> Lost:
+    return Lost("the process is dead", committed=None)
+
+
+def _dead() -> StoreError:
+    return StoreError("the process is dead", committed=None)

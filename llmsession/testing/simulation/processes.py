@@ -1,0 +1,298 @@
+"""The processes of a simulated world: each is a manager with a link to the disk, that may die at
+any moment, or stand still.
+
+A process that has died does go on here, to its orderly end: but nothing that it does reaches
+anybody, and nothing reaches it. To the rest of the world that is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from llmsession.errors import ProviderError, SessionError
+from llmsession.session.handles.session import LLMSession
+from llmsession.session.manager import SessionManager
+from llmsession.session.values.config import Tool
+from llmsession.session.values.outcome import Closed
+from llmsession.turns.records import ModelRequest, Record
+from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.stream import ReplyStarted, StreamEvent
+from llmsession.turns.usage import Usage
+
+from ..recording.entries import Ended, Found
+from ..recording.recorder import Recorder
+from ..scripted import ScriptedProvider, ScriptedReply
+from .coverage import Reached
+from .disk import DiskLink, SimDisk
+from .model import SimModel
+
+__all__ = ["Host", "Life", "World"]
+
+T = TypeVar("T")
+IDLE_S = 0.4
+
+
+class World:
+    """What all processes share: the disk, the clock, the model, and who writes down."""
+
+    def __init__(
+        self,
+        *,
+        disk: SimDisk,
+        recorder: Recorder,
+        model: SimModel,
+        tools: Sequence[Tool],
+        group: TaskGroup,
+        reached: Reached,
+    ) -> None:
+        self.disk = disk
+        self.recorder = recorder
+        self.model = model
+        self.tools = tuple(tools)
+        self.group = group
+        self.reached = reached
+        self.skew_s = 0.0
+        self.open_streams = 0
+
+    def found(self, invariant: int, text: str, session: str = "") -> None:
+        """Write down a breach that the world itself has seen."""
+        entry = Found(session=session, invariant=invariant, text=text, **self.recorder.place())
+        self.recorder.note(entry)
+
+    def clock(self) -> float:
+        """The wall clock, in seconds since the epoch; it may go back."""
+        return 1_700_000_000.0 + anyio.current_time() + self.skew_s
+
+
+class Life:
+    """One life of a process, from its beginning to its death."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.number = number
+        self.link = DiskLink(world.disk, world.group)
+        self.is_dead = False
+        self.manager: SessionManager
+        self.handles: dict[str, LLMSession] = {}
+        self._world = world
+        self._scope = anyio.CancelScope()
+        self._asking = _Asking()
+        # In the order in which they began to wait: the world is the same each time.
+        self._waiting: dict[anyio.CancelScope, None] = {}
+        self._begun = anyio.Event()
+        self._end = anyio.Event()
+        self._ended = anyio.Event()
+        world.group.start_soon(self._run)
+
+    async def ready(self) -> None:
+        """Until the manager is there."""
+        await self._begun.wait()
+
+    async def _run(self) -> None:
+        world = self._world
+        inner = ScriptedProvider(self._reply, name="simulated", profile=world.model.profile)
+        try:
+            with self._scope:
+                async with SessionManager(
+                    provider=_LinkedProvider(inner, self),
+                    store=self.link,
+                    clock=world.clock,
+                    tools=world.tools,
+                    idle_s=IDLE_S,
+                    logger=world.reached.logger(lambda: self.is_dead),
+                    environ={},
+                    observers=[self._asking],
+                ) as self.manager:
+                    self._begun.set()
+                    await self._end.wait()
+                    for closed in await self.manager.close():
+                        self.note_end(closed)
+        except SessionError as error:
+            if not self.is_dead:
+                world.found(13, f"a manager ended with {error!r}")
+        finally:
+            self._begun.set()
+            self._ended.set()
+        if not self.is_dead:
+            world.open_streams += inner.open_streams
+
+    def _reply(self, request: Request, tag: StepTag) -> ScriptedReply:
+        world = self._world
+        session = self._asking.session_of(request)
+        # What a fenced owner still asks is nobody's turn any more.
+        if tag.turn and self.owns(session):
+            world.recorder.requested(session, request, tag, seq=world.disk.head(session))
+        return world.model(session, request, tag)
+
+    def note_spent(self, request: Request, tag: StepTag, usage: Usage) -> None:
+        """The reply to *request* begins, and says what it costs."""
+        session = self._asking.session_of(request)
+        is_read = self._world.reached.phase(session, tag.turn) == "STREAMING"
+        if is_read and self.owns(session):
+            self._world.disk.spent(session, tag.turn, self.link.epochs[session], usage)
+
+    def owns(self, session: str) -> bool:
+        """Does it have *session*, by what is on the disk?"""
+        epoch = self.link.epochs.get(session)
+        return epoch is not None and epoch == self._world.disk.epoch(session)
+
+    def note_end(self, closed: Closed) -> None:
+        """Write down what was said where a session was closed, and what did run then."""
+        suffix = f" in {closed.session}"
+        running = [name for name in self.manager.running_works if name.endswith(suffix)]
+        place = self._world.recorder.place()
+        self._world.recorder.note(
+            Ended(
+                session=closed.session,
+                still_running=closed.still_running,
+                running=tuple(running),
+                **place,
+            )
+        )
+
+    async def end(self) -> None:
+        """The orderly end."""
+        self._end.set()
+        await self._ended.wait()
+
+    def kill(self) -> None:
+        """The end at once."""
+        self.is_dead = True
+        self.link.cut()
+        self.handles.clear()
+        for scope in tuple(self._waiting):
+            scope.cancel()
+        self._scope.cancel()
+
+    async def within(self, perform: Callable[[], Awaitable[T]]) -> T | None:
+        """What a client gets who asks this process: None if it dies before it has answered."""
+        with anyio.CancelScope() as scope:
+            if self.is_dead:
+                return None
+            with self.waiting(scope):
+                return await perform()
+        return None
+
+    @contextmanager
+    def waiting(self, scope: anyio.CancelScope) -> Iterator[None]:
+        """Somebody waits in *scope* for this process: its death ends the wait."""
+        self._waiting[scope] = None
+        try:
+            yield
+        finally:
+            del self._waiting[scope]
+
+    async def opened(self, session: str, *, takeover: bool = False) -> LLMSession:
+        """A handle of *session* here. Raises as ``SessionManager.open``."""
+        handle = self.handles.get(session)
+        if takeover or handle is None or handle.status().phase in ("closed", "moved"):
+            handle = await self.manager.open(session, takeover=takeover)
+            if not self.is_dead:
+                self.handles[session] = handle
+        return handle
+
+
+class _Asking:
+    """Which session a request is of. A fork has its parent's words, until it is told others."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[int, tuple[Request, str]] = {}
+
+    def session_of(self, request: Request) -> str:
+        """The session; "" for a request beside all turns."""
+        _, session = self._sessions.get(id(request), (request, ""))
+        return session
+
+    def requested(self, session: str, turn: int, request: Request, **_: int) -> None:
+        """Told before the provider is."""
+        # The request is kept, so that no other one gets its address.
+        self._sessions[id(request)] = (request, session)
+
+    def recorded(self, session: str, record: Record) -> None: ...
+
+    def began(self, session: str, turn: int) -> None: ...
+
+    def ended(self, session: str, turn: int, spent: ModelRequest, **_: str | None) -> None: ...
+
+    def charged(self, session: str, spent: ModelRequest, cost_nano_usd: int | None) -> None: ...
+
+
+class _LinkedProvider:
+    """A provider behind what separates a process from the world."""
+
+    def __init__(self, inner: ScriptedProvider, life: Life) -> None:
+        self._inner = inner
+        self._life = life
+        self.name = inner.name
+
+    def profile(self, model: str) -> Profile:
+        return self._inner.profile(model)
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        life = self._life
+        await life.link.flows.wait()
+        if life.is_dead:
+            raise ProviderError("the process is dead", kind="fatal")
+        events = self._inner.stream(request, tag)
+        try:
+            async for event in events:
+                await life.link.flows.wait()
+                if isinstance(event, ReplyStarted) and event.usage is not None and tag.turn:
+                    life.note_spent(request, tag, event.usage)
+                yield event
+        finally:
+            await events.aclose()
+
+
+class Host:
+    """A place where one life follows another."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self._world = world
+        self.number = number
+        self._up = anyio.Event()
+        self._life: Life
+        self._live()
+
+    def _live(self) -> None:
+        self._life = Life(self._world, self.number)
+        self._up.set()
+
+    @property
+    def is_up(self) -> bool:
+        """Does it live?"""
+        return self._up.is_set()
+
+    @property
+    def is_frozen(self) -> bool:
+        """Does it stand still?"""
+        return not self._life.link.flows.is_set()
+
+    async def life(self) -> Life:
+        """The life that it has, or the next one."""
+        await self._up.wait()
+        life = self._life
+        await life.ready()
+        return life
+
+    async def kill(self, down_s: float) -> None:
+        """Let it die, and begin again after *down_s*."""
+        if not self.is_up:
+            return
+        self._up = anyio.Event()
+        self._life.kill()
+        await anyio.sleep(down_s)
+        self._live()
+
+    async def freeze(self, seconds: float) -> None:
+        """Let it stand still for so long."""
+        link = self._life.link
+        if link.is_cut or not link.flows.is_set():
+            return
+        link.flows = anyio.Event()
+        await anyio.sleep(seconds)
+        link.flows.set()

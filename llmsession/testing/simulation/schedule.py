@@ -1,0 +1,315 @@
+"""A story: all that happens to a simulated world from outside, each thing at its time. A value:
+it is made from a seed, it can be written down, and it is made shorter by leaving things out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from llmsession.session.values.config import WhenBusy
+
+__all__ = [
+    "Act",
+    "Change",
+    "ChangeKind",
+    "Clock",
+    "Disk",
+    "DiskFault",
+    "Freeze",
+    "Heard",
+    "Interrupt",
+    "Kill",
+    "LetGo",
+    "Move",
+    "Send",
+    "Story",
+    "story_of",
+]
+
+Heard: TypeAlias = Literal["once", "lost", "twice"]
+"""What the network makes of a command and its answer: both arrive; the answer is lost, and the
+command said again; the command arrives twice."""
+ChangeKind: TypeAlias = Literal[
+    "compact", "clear", "purge", "rewind", "forget", "fork", "configure", "label", "summaries",
+    "set_summary", "cancel_compaction",
+]  # fmt: skip
+DiskFault: TypeAlias = Literal["fail", "lose", "void", "echo", "unread", "slow"]
+"""An append writes nothing and says so; is written, and the answer lost; neither written nor
+answered; written, and then refused because it is there; a reading fails; all takes long."""
+
+
+class ActBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="act"):
+    """Something that happens ``at`` so many seconds after the beginning; with a ``phase``, when a
+    turn comes to be in it after that: of the session that it is about, else of any."""
+
+    at: float
+    phase: str | None = None
+
+    @property
+    def moment(self) -> str:
+        """When it happens, for a reader."""
+        return f"{self.at:6.3f} s  " + (f"once {self.phase}, " if self.phase else "")
+
+
+class Send(ActBase, frozen=True, tag="send"):
+    """Somebody says something. ``number`` is unique in its session. It may be said to follow the
+    ``head`` that the sender has seen, or another one; and ``to_last`` to the process from which the
+    session was taken, by who has not heard of that."""
+
+    session: int
+    number: int
+    when_busy: WhenBusy = "queue"
+    heard: Heard = "once"
+    chars: int = 20
+    head: Literal["any", "seen", "other"] = "any"
+    to_last: bool = False
+
+    def __str__(self) -> str:
+        head = {"any": "", "seen": "; after what was seen", "other": "; after another turn"}
+        to = "; to its last owner" if self.to_last else ""
+        how = f"{self.when_busy}{head[self.head]}{to}{_heard(self.heard)}"
+        return f"s{self.session}: send number {self.number} ({how})"
+
+
+class Interrupt(ActBase, frozen=True, tag="interrupt"):
+    """Somebody interrupts: everything, the running turn, or one that is not there."""
+
+    session: int
+    target: Literal["all", "running", "newest", "unknown"] = "all"
+    policy: Literal["drop_turn", "keep_steps", "keep_text"] | None = None
+    heard: Heard = "once"
+
+    def __str__(self) -> str:
+        how = self.policy or "as configured"
+        return f"s{self.session}: interrupt {self.target} ({how}{_heard(self.heard)})"
+
+
+class Change(ActBase, frozen=True, tag="change"):
+    """Somebody changes the session. ``pick``, from 0 to 1, is where in the history."""
+
+    session: int
+    kind: ChangeKind
+    pick: float = 1.0
+    when_busy: Literal["reject", "interrupt"] = "interrupt"
+    heard: Heard = "once"
+
+    def __str__(self) -> str:
+        return f"s{self.session}: {self.kind} ({self.when_busy}{_heard(self.heard)})"
+
+
+class LetGo(ActBase, frozen=True, tag="let_go"):
+    """Nobody holds the session any more, and what is idle is evicted."""
+
+    session: int
+
+    def __str__(self) -> str:
+        return f"s{self.session}: nobody holds it"
+
+
+class Move(ActBase, frozen=True, tag="move"):
+    """The other process opens the session: after it was closed, or while it is in use."""
+
+    session: int
+    how: Literal["close", "take"] = "take"
+
+    def __str__(self) -> str:
+        how = "closed here and opened there" if self.how == "close" else "taken over"
+        return f"s{self.session}: {how}"
+
+
+class Kill(ActBase, frozen=True, tag="kill"):
+    """A process dies at once, and another begins in its place after ``down_s``."""
+
+    process: int
+    down_s: float = 0.05
+
+    def __str__(self) -> str:
+        return f"process {self.process}: killed, and back after {self.down_s:.3f} s"
+
+
+class Freeze(ActBase, frozen=True, tag="freeze"):
+    """A process stands still for ``seconds``. Where its sessions are ``taken``, the other process
+    takes them over meanwhile."""
+
+    process: int
+    seconds: float
+    taken: bool = True
+
+    def __str__(self) -> str:
+        taken = ", its sessions are taken over" if self.taken else ""
+        return f"process {self.process}: stopped for {self.seconds:.3f} s{taken}"
+
+
+class Disk(ActBase, frozen=True, tag="disk"):
+    """The next operation of the store goes wrong, or all are slow for ``seconds``."""
+
+    kind: DiskFault
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return {
+            "fail": "disk: the next append fails",
+            "lose": "disk: the next append is written, and its answer lost",
+            "void": "disk: the next append is lost, and its answer too",
+            "echo": "disk: the next append is written twice",
+            "unread": "disk: the next reading fails",
+            "slow": f"disk: slow for {self.seconds:.3f} s",
+        }[self.kind]
+
+
+class Clock(ActBase, frozen=True, tag="clock"):
+    """The wall clock is put forward, or back."""
+
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"clock: put by {self.seconds:+.0f} s"
+
+
+Act: TypeAlias = Send | Interrupt | Change | LetGo | Move | Kill | Freeze | Disk | Clock
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens in one run. ``seed`` decides the rest: what the model says, how long things
+    take, in which order tasks that could go on do so."""
+
+    seed: int
+    sessions: int = 2
+    acts: tuple[Act, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}, {self.sessions} sessions, 2 processes"]
+        return "\n".join([*lines, *(f"{act.moment}{act}" for act in self.acts)])
+
+    @property
+    def worst_wait_s(self) -> float:
+        """How long, at most, the world itself may keep an answer back."""
+        stops = sum(act.seconds for act in self.acts if isinstance(act, Freeze | Disk))
+        return stops + sum(act.down_s for act in self.acts if isinstance(act, Kill))
+
+
+def _heard(heard: Heard) -> str:
+    return {"once": "", "lost": "; the answer is lost", "twice": "; it arrives twice"}[heard]
+
+
+SPAN_S = 1.2
+"""Most of a story happens in so long."""
+_CHANGES: tuple[ChangeKind, ...] = (
+    "compact", "compact", "compact", "clear", "purge", "rewind", "rewind", "forget", "fork",
+    "configure", "label", "summaries", "set_summary", "cancel_compaction",
+)  # fmt: skip
+_MODES: tuple[WhenBusy, ...] = ("queue",) * 5 + ("steer", "steer", "interrupt", "reject")
+_PHASES = (
+    "BUILDING", "STREAMING", "JOURNALING", "TOOLS", "STOPPING", "COMMITTING", "ABORTING", "FAILING",
+)  # fmt: skip
+_DISK: tuple[DiskFault, ...] = ("fail", "lose", "lose", "void", "echo", "unread", "slow")
+
+
+def story_of(seed: int, *, sessions: int = 2) -> Story:
+    """The story that *seed* stands for."""
+    random = Random(f"story {seed}")
+    acts: list[Act] = []
+    for session in range(sessions):
+        acts += _life_of(random, session)
+    # Some seeds have calm weather: a fault must not be what makes a rule hold.
+    for _ in range(random.choice((0, 1, 2, 3, 4))):
+        acts.append(_fault(random, sessions))
+    acts = _varied(Random(f"variations {seed}"), acts)
+    return Story(seed=seed, sessions=sessions, acts=tuple(sorted(acts, key=lambda act: act.at)))
+
+
+AT_ONCE = 100
+"""From here on sends are numbered that come with an interrupt."""
+
+
+def _varied(random: Random, acts: Sequence[Act]) -> list[Act]:
+    """*acts*, some of which happen in one moment with a send, and sends that are said to follow
+    a turn."""
+    sends = [act for act in acts if isinstance(act, Send)]
+    varied: list[Act] = []
+    for act in acts:
+        if isinstance(act, Send) and random.random() < 0.15:
+            act = replace(act, head=random.choice(("seen", "seen", "other")))
+        elif isinstance(act, Send) and random.random() < 0.1:
+            act = replace(act, to_last=True)
+        elif isinstance(act, Interrupt | Change) and random.random() < 0.3:
+            beside = random.choice([send for send in sends if send.session == act.session])
+            act = replace(act, at=beside.at, phase=None)
+        varied.append(act)
+        if isinstance(act, Interrupt) and random.random() < 0.3:  # and says something else at once
+            number = AT_ONCE + len(varied)
+            varied.append(Send(at=act.at, phase=act.phase, session=act.session, number=number))
+    return varied
+
+
+def _life_of(random: Random, session: int) -> list[Act]:
+    acts: list[Act] = []
+    at = 0.0
+    for number in range(random.randint(3, 8)):
+        at += random.choice((0.0, 0.001, 0.02, 0.1, 0.3))
+        when_busy = random.choice(_MODES)
+        acts.append(
+            Send(
+                at=round(at, 4), session=session, number=number, when_busy=when_busy,
+                heard=_any_heard(random), chars=random.choice((20, 60, 400)),
+            )
+        )  # fmt: skip
+    for _ in range(random.randint(0, 4)):
+        acts.append(
+            Interrupt(
+                at=_moment(random),
+                session=session,
+                target=random.choice(("all", "all", "running", "newest", "unknown")),
+                policy=random.choice((None, "drop_turn", "keep_steps", "keep_text")),
+                heard=_any_heard(random),
+                phase=_any_phase(random, 0.5),
+            )
+        )
+    for _ in range(random.randint(0, 4)):
+        acts.append(
+            Change(
+                at=_moment(random),
+                session=session,
+                kind=random.choice(_CHANGES),
+                pick=round(random.random(), 3),
+                when_busy=random.choice(("reject", "interrupt")),
+                heard=_any_heard(random),
+                phase=_any_phase(random, 0.3),
+            )
+        )
+    return acts
+
+
+def _fault(random: Random, sessions: int) -> Act:
+    at, session, process = _moment(random), random.randrange(sessions), random.randrange(2)
+    kind, phase = random.random(), _any_phase(random, 0.6)
+    if kind < 0.3:
+        return Kill(at=at, process=process, down_s=random.choice((0.0, 0.02, 0.3)), phase=phase)
+    if kind < 0.45:
+        seconds, taken = random.choice((0.05, 0.3, 1.0)), random.random() < 0.7
+        return Freeze(at=at, process=process, seconds=seconds, taken=taken, phase=phase)
+    if kind < 0.8:
+        seconds = random.choice((0.05, 0.3))
+        return Disk(at=at, kind=random.choice(_DISK), seconds=seconds, phase=phase)
+    if kind < 0.85:
+        return Clock(at=at, seconds=random.choice((-3600.0, -1.0, 1.0, 3600.0)))
+    if kind < 0.95:
+        how: Literal["close", "take"] = random.choice(("close", "take"))
+        return Move(at=at, session=session, how=how, phase=phase)
+    return LetGo(at=at, session=session)
+
+
+def _moment(random: Random) -> float:
+    return round(random.uniform(0, SPAN_S), 4)
+
+
+def _any_phase(random: Random, share: float) -> str | None:
+    return random.choice(_PHASES) if random.random() < share else None
+
+
+def _any_heard(random: Random) -> Heard:
+    return random.choice(("once",) * 6 + ("lost", "twice"))

@@ -1,0 +1,1 @@
+"""Many sessions in real time, in this process or over a service."""

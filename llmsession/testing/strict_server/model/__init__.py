@@ -1,0 +1,1 @@
+"""Values and arithmetic: requests, tokens, the prompt cache, usage, refusals, faults."""

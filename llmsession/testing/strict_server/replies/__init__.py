@@ -1,0 +1,1 @@
+"""A reply as server-sent events, as chunks, or as one JSON document."""

@@ -1,0 +1,157 @@
+"""A reply in the words of chat completions: one JSON body, or a stream of chunks.
+
+The script's blocks are the same as for the Messages API: text becomes ``content``, calls become
+``tool_calls``, thinking is counted as reasoning and not shown, as it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.turns.blocks import encode_json
+
+from ..model.usage import Cost, completion_usage
+
+__all__ = [
+    "COMMENT",
+    "DONE",
+    "CompletionReply",
+    "completion_body",
+    "completion_chunks",
+    "error_chunk",
+]
+
+DONE = b"data: [DONE]\n\n"
+COMMENT = b": ping\n\n"
+"""What compatible servers send to keep a connection open; clients read over it."""
+
+_FINISH = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+}
+
+
+class CompletionReply(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is said of one reply. ``stop_reason`` is the Messages API's word or this API's
+    own; ``created`` is in seconds."""
+
+    id: str
+    model: str
+    created: int
+    blocks: tuple[dict[str, Any], ...]
+    stop_reason: str
+    cost: Cost
+
+    @property
+    def finish_reason(self) -> str:
+        """The stop reason in this API's word."""
+        return _FINISH.get(self.stop_reason, self.stop_reason)
+
+
+def error_chunk(kind: str, message: str) -> bytes:
+    """The chunk that ends a stream which fails."""
+    error = {"message": message, "type": kind, "param": None, "code": None}
+    return _data({"error": error})
+
+
+def completion_body(reply: CompletionReply) -> bytes:
+    """The answer to a request that does not stream."""
+    texts = [block["text"] for block in reply.blocks if block.get("type") == "text"]
+    refused = reply.finish_reason == "content_filter"
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "".join(texts) if texts else None,
+        "refusal": None,
+        "annotations": [],
+    }
+    if calls := [_call(block) for block in _calls(reply.blocks)]:
+        message["tool_calls"] = calls
+    if refused:
+        message["refusal"] = message["content"] or "I can't help with that."
+        message["content"] = None
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": reply.finish_reason,
+    }
+    fields = _envelope(reply, "chat.completion")
+    return encode_json({**fields, "choices": [choice], "usage": completion_usage(reply.cost)})
+
+
+def completion_chunks(
+    reply: CompletionReply, *, delta_chars: int, include_usage: bool
+) -> list[bytes]:
+    """The stream, to be ended by ``DONE``, which is part of the last event here."""
+    first = _chunk(reply, {"role": "assistant", "content": "", "refusal": None}, include_usage)
+    inside = [_chunk(reply, delta, include_usage) for delta in _deltas(reply, delta_chars)]
+    end = _chunk(reply, {}, include_usage, finish_reason=reply.finish_reason)
+    if include_usage:
+        fields = _envelope(reply, "chat.completion.chunk")
+        end += _data({**fields, "choices": [], "usage": completion_usage(reply.cost)})
+    return [first, *inside, end + DONE]
+
+
+def _data(fields: dict[str, Any]) -> bytes:
+    return b"data: %s\n\n" % encode_json(fields)
+
+
+def _envelope(reply: CompletionReply, kind: str) -> dict[str, Any]:
+    return {
+        "id": reply.id,
+        "object": kind,
+        "created": reply.created,
+        "model": reply.model,
+        "service_tier": "default",
+        "system_fingerprint": None,
+    }
+
+
+def _chunk(
+    reply: CompletionReply,
+    delta: dict[str, Any],
+    include_usage: bool,
+    finish_reason: str | None = None,
+) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    fields = _envelope(reply, "chat.completion.chunk") | {"choices": [choice]}
+    return _data(fields | ({"usage": None} if include_usage else {}))
+
+
+def _calls(blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [block for block in blocks if block.get("type") == "tool_use"]
+
+
+def _arguments(block: dict[str, Any]) -> str:
+    return encode_json(block.get("input") or {}).decode()
+
+
+def _call(block: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": block["name"], "arguments": _arguments(block)}
+    return {"id": block["id"], "type": "function", "function": function}
+
+
+def _deltas(reply: CompletionReply, size: int) -> Iterator[dict[str, Any]]:
+    number = 0
+    for block in reply.blocks:
+        if block.get("type") == "text":
+            text = block["text"]
+            for at in range(0, len(text), size):
+                yield {"content": text[at : at + size]}
+        elif block.get("type") == "tool_use":
+            opened = _call(block)
+            opened["function"] |= {"arguments": ""}
+            yield {"tool_calls": [{"index": number, **opened}]}
+            arguments = _arguments(block)
+            for at in range(0, len(arguments), size):
+                function = {"arguments": arguments[at : at + size]}
+                yield {"tool_calls": [{"index": number, "function": function}]}
+            number += 1

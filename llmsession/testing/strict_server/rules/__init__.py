@@ -1,0 +1,1 @@
+"""Request validation in the real APIs' own words."""

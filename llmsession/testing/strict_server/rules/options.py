@@ -1,0 +1,206 @@
+"""Rules on what goes beside the messages: tools, thinking, cache breakpoints, compaction, size.
+
+Each rule is named by its number in the list of request rules and yields what the real API
+answers; where no report of its words is known, they say what the documentation says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..model.request import MessageRequest, Spot
+from .messages import MessageRule
+
+__all__ = ["BINDING_BETA", "OPTION_RULES", "breakpoints"]
+
+MAX_BREAKPOINTS = 4
+BINDING_BETA = "thinking-binding-controls-2026-08-01"
+INTERLEAVED_BETA = "interleaved-thinking-2025-05-14"
+_THINKING_DOCS = "https://docs.claude.com/en/docs/build-with-claude/extended-thinking"
+
+
+def v11_thinking_fits_the_model(request: MessageRequest) -> Iterator[str]:
+    """Its kind, its budget below ``max_tokens``, no forced tool, no temperature but 1."""
+    kind = request.thinking_type
+    thinking = request.body.get("thinking") or {}
+    if "block_binding" in thinking and BINDING_BETA not in request.betas:
+        yield f"thinking.{kind}.block_binding: Extra inputs are not permitted"
+    if kind == "adaptive" and not request.rules.adaptive_thinking:
+        yield "adaptive thinking is not supported on this model"
+    if kind in ("enabled", "adaptive") and request.body.get("temperature", 1) != 1:
+        yield (
+            "`temperature` may only be set to 1 when thinking is enabled or in adaptive mode."
+            f" Please consult our documentation at {_THINKING_DOCS}"
+            "#important-considerations-when-using-extended-thinking"
+        )
+    if kind == "enabled":
+        yield from _manual_thinking_faults(request, thinking["budget_tokens"])
+
+
+def _manual_thinking_faults(request: MessageRequest, budget_tokens: int) -> Iterator[str]:
+    if not request.rules.manual_thinking:
+        yield (
+            '"thinking.type.enabled" is not supported for this model. Use'
+            ' "thinking.type.adaptive" and "output_config.effort" to control thinking behavior.'
+        )
+    most = request.body.get("max_tokens")
+    if most is not None and budget_tokens >= most and INTERLEAVED_BETA not in request.betas:
+        yield (
+            "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our"
+            f" documentation at {_THINKING_DOCS}#max-tokens-and-context-window-size"
+        )
+    if (request.body.get("tool_choice") or {}).get("type") in ("any", "tool"):
+        yield "Thinking may not be enabled when tool_choice forces tool use."
+
+
+def v12_few_breakpoints_the_longest_lived_first(request: MessageRequest) -> Iterator[str]:
+    """At most four, one hour before five minutes in the order tools, system, messages."""
+    found = list(breakpoints(request))
+    automatic = request.body.get("cache_control")
+    count = len(found) + (automatic is not None and not _marked_already(request, found))
+    if count > MAX_BREAKPOINTS:
+        yield (
+            f"A maximum of {MAX_BREAKPOINTS} blocks with cache_control may be provided. Found"
+            f" {count}."
+        )
+    if automatic is not None:
+        yield from _automatic_faults(request, found, automatic)
+    short = False
+    for where, ttl in found:
+        if short and ttl == "1h":
+            yield (
+                f"{where}.cache_control.ttl: a ttl='1h' cache_control block must not come after a"
+                " ttl='5m' cache_control block. Note that blocks are processed in the following"
+                " order: `tools`, `system`, `messages`."
+            )
+        short = short or ttl != "1h"
+
+
+def breakpoints(request: MessageRequest) -> Iterator[tuple[str, str]]:
+    """The place and time to live of each marked block, in the order they are read."""
+    for at, tool in enumerate(request.tools):
+        if (ttl := _ttl(tool)) is not None:
+            yield f"tools.{at}", ttl
+    for at, block in enumerate(request.system):
+        if (ttl := _ttl(block)) is not None:
+            yield f"system.{at}", ttl
+    for spot in request.spots():
+        content = spot.block.get("content")
+        for at, inner in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(inner, dict) and (ttl := _ttl(inner)) is not None:
+                yield f"{spot.where}.content.{at}", ttl
+        if (ttl := _ttl(spot.block)) is not None:
+            yield spot.where, ttl
+
+
+def _ttl(fields: dict[str, Any]) -> str | None:
+    control = fields.get("cache_control")
+    return (control.get("ttl") or "5m") if isinstance(control, dict) else None
+
+
+def _last_spot(request: MessageRequest) -> Spot | None:
+    return next((run.spots[-1] for run in reversed(request.runs) if run.spots), None)
+
+
+def _marked_already(request: MessageRequest, found: list[tuple[str, str]]) -> bool:
+    last = _last_spot(request)
+    return last is not None and any(where == last.where for where, _ in found)
+
+
+def _automatic_faults(
+    request: MessageRequest, found: list[tuple[str, str]], automatic: dict[str, Any]
+) -> Iterator[str]:
+    ttl = automatic.get("ttl") or "5m"
+    last = _last_spot(request)
+    for where, marked in found:
+        if last is not None and where == last.where and marked != ttl:
+            yield (
+                f"Top-level cache_control has ttl='{ttl}' but the target block already has"
+                f" cache_control with ttl='{marked}'"
+            )
+
+
+def v13_tools_are_sent_and_named_once(request: MessageRequest) -> Iterator[str]:
+    """Where there are tool blocks there are tools; a choice needs tools and names one of them."""
+    tools = request.tools
+    names = [tool.get("name") for tool in tools if tool.get("name") is not None]
+    if len(set(names)) != len(names):
+        yield "tools: Tool names must be unique."
+    if not tools and any(spot.kind in ("tool_use", "tool_result") for spot in request.spots()):
+        yield "Requests which include `tool_use` or `tool_result` blocks must define tools."
+    choice = request.body.get("tool_choice") or {}
+    if choice and choice.get("type") != "none" and not (tools or request.body.get("mcp_servers")):
+        yield "tool_choice may only be specified while providing tools."
+    elif choice.get("type") == "tool" and choice["name"] not in names:
+        yield f"Tool '{choice['name']}' not found in provided tools"
+
+
+def v14_context_edits_are_ordered_and_alone(request: MessageRequest) -> Iterator[str]:
+    """Clearing of thinking is the first edit; edits do not go with on-demand compaction."""
+    management = request.body.get("context_management") or {}
+    edits = management.get("edits") or []
+    kinds = [str(edit.get("type", "")) for edit in edits if isinstance(edit, dict)]
+    for at, kind in enumerate(kinds):
+        if at and kind.startswith("clear_thinking"):
+            yield (
+                f"context_management.edits: the `{kind}` strategy must be listed first in the"
+                " `edits` array"
+            )
+    if management and request.asks_for_compaction:
+        yield "compaction: `compaction` cannot be combined with `context_management`"
+    if any(kind.startswith("compact_") for kind in kinds) and _signed_blocks(request):
+        yield (
+            "context_management.edits: a compact edit cannot be combined with a signed"
+            " `compaction` block"
+        )
+
+
+def _signed_blocks(request: MessageRequest) -> list[Spot]:
+    return [
+        spot
+        for spot in request.spots()
+        if spot.kind == "compaction" and spot.block.get("signature") is not None
+    ]
+
+
+def v15_one_signed_compaction_block_that_comes_first(request: MessageRequest) -> Iterator[str]:
+    """The first block of the first message, and no other; a summary is asked for only when no
+    call is open."""
+    signed = _signed_blocks(request)
+    if len(signed) > 1:
+        yield (
+            f"{signed[1].where}: compaction_block_ambiguous: A request can carry only one signed"
+            " `compaction` block"
+        )
+    elif signed and (signed[0].message, signed[0].at) != (0, 0):
+        yield (
+            f"{signed[0].where}: compaction_block_misplaced: `compaction` block must be sent"
+            " first, in place of the messages it summarizes; remove those messages"
+        )
+    last = request.dialogue()[-1]
+    if request.asks_for_compaction and last.role == "assistant" and last.of("tool_use"):
+        yield (
+            f"messages.{last.start}: compaction_incomplete_turn: the last assistant turn has"
+            " unanswered tool calls"
+        )
+
+
+def output_fits_the_model(request: MessageRequest) -> Iterator[str]:
+    """``max_tokens`` is at most what the model can say."""
+    asked, most = request.body.get("max_tokens", 0), request.rules.max_output_tokens
+    if asked > most:
+        yield (
+            f"max_tokens: {asked} > {most}, which is the maximum allowed number of output tokens"
+            f" for {request.body['model']}"
+        )
+
+
+OPTION_RULES: dict[str, MessageRule] = {
+    "output": output_fits_the_model,
+    "V11": v11_thinking_fits_the_model,
+    "V12": v12_few_breakpoints_the_longest_lived_first,
+    "V13": v13_tools_are_sent_and_named_once,
+    "V14": v14_context_edits_are_ordered_and_alone,
+    "V15": v15_one_signed_compaction_block_that_comes_first,
+}

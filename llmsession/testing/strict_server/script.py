@@ -1,0 +1,118 @@
+"""Which reply answers which request: a script's order, its conversations, and a script's file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from llmsession.errors import InvalidInput
+from llmsession.turns.blocks import encode_json
+
+from ..scripted import Scripted, ScriptedReply, say
+from .replies.received import Received
+
+__all__ = ["Playbook", "ServerScript", "echo", "read_script"]
+
+Chooser: TypeAlias = Callable[[Received], Scripted]
+OneScript: TypeAlias = Iterable[Scripted] | Chooser
+ServerScript: TypeAlias = OneScript | Mapping[str, OneScript] | None
+
+
+def echo(received: Received) -> ScriptedReply:
+    """The reply of a server without a script: what the last message said, as text."""
+    texts = list(_texts(received.body["messages"][-1].get("content")))
+    return say("".join(texts).strip() or "(nothing)")
+
+
+def _texts(content: Any) -> Iterable[str]:
+    if isinstance(content, str):
+        yield content
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, dict):
+            text = block.get("text")
+            yield from [text] if isinstance(text, str) else _texts(block.get("content"))
+
+
+class Playbook:
+    """What is left of a script. Replies are taken in the order that requests come; with a
+    mapping, each conversation has its own order, and the script under "" is for all others."""
+
+    def __init__(self, script: ServerScript) -> None:
+        if script is None:
+            script = echo
+        whole = dict(script) if isinstance(script, Mapping) else {"": script}
+        self._choosers = {name: one for name, one in whole.items() if callable(one)}
+        self._lines = {name: iter(one) for name, one in whole.items() if not callable(one)}
+
+    def choose(self, received: Received) -> ScriptedReply | None:
+        """The reply to *received*; None where the script has none left."""
+        name = self._script_of(received.conversation)
+        if (chooser := self._choosers.get(name)) is not None:
+            return _reply(chooser(received))
+        chosen = next(self._lines.get(name, iter(())), None)
+        return _reply(chosen) if chosen is not None else None
+
+    def put_back(self, received: Received, reply: ScriptedReply) -> None:
+        """*reply* did not reach its client: it is the next one of its conversation again. A
+        function chooses anew."""
+        name = self._script_of(received.conversation)
+        if name in self._lines:
+            self._lines[name] = chain([reply], self._lines[name])
+
+    def _script_of(self, conversation: str) -> str:
+        known = conversation in self._choosers or conversation in self._lines
+        return conversation if known else ""
+
+
+def _reply(scripted: Scripted) -> ScriptedReply:
+    return say(scripted) if isinstance(scripted, str) else scripted
+
+
+class _WrittenReply(msgspec.Struct, forbid_unknown_fields=True):
+    """A reply as it stands in a script's file."""
+
+    content: str | list[dict[str, Any]]
+    stop_reason: str | None = None
+    model: str | None = None
+    delta_chars: int = 16
+    delay_s: float = 0.0
+
+    def reply(self) -> ScriptedReply:
+        if isinstance(self.content, str):
+            blocks = say(self.content).blocks
+        else:
+            blocks = tuple(encode_json(block) for block in self.content)
+        return ScriptedReply(
+            blocks=blocks,
+            stop_reason=self.stop_reason,
+            model=self.model,
+            delta_chars=self.delta_chars,
+            delay_s=self.delay_s,
+        )
+
+
+_Line: TypeAlias = list[str | _WrittenReply]
+
+
+def read_script(path: Path) -> ServerScript:
+    """A script's file: a JSON list of replies, or an object of such lists by conversation. A
+    reply is a text, or an object with ``content`` and, if wanted, ``stop_reason``, ``model``,
+    ``delta_chars`` and ``delay_s``.
+
+    Raises InvalidInput, with the path and the place in it.
+    """
+    try:
+        written = msgspec.json.decode(path.read_bytes(), type=_Line | dict[str, _Line])
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidInput(f"{path} is no script: {error}") from error
+    if isinstance(written, list):
+        return _line(written)
+    return {conversation: _line(line) for conversation, line in written.items()}
+
+
+def _line(written: _Line) -> list[Scripted]:
+    return [one if isinstance(one, str) else one.reply() for one in written]

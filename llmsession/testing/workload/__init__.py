@@ -1,0 +1,1 @@
+"""What stress and simulation share: the model, the tools, the subscribers."""

@@ -1,0 +1,294 @@
+"""Claude Code's session files: one JSON line per content block, linked as a tree.
+
+What the eight recordings that this was written against taught, and what is done about it:
+
+- The lines of one response share ``message.id`` and repeat its usage; results of parallel
+  calls may stand between them. They become one message, at the place of the first line.
+- A prompt typed while a tool runs is no line of its own. It is either a text block beside the
+  tool result, or only an ``enqueue`` and a ``remove`` of the prompt queue; the next reply
+  answers it. Both become a text after the results of that step.
+- Text marked ``isMeta`` (a skill, a caveat) was sent as user text. It becomes a block of the
+  user message that it stands next to. So does the output of local commands.
+- ``[Request interrupted by user]`` ends a turn, and so does an API error.
+- Compaction: history goes on across the boundary. The summary is left out, with a note.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import encode_json, text_block
+
+from ..common.builder import Reply, TurnBuilder
+from ..common.conversation import Conversation, Note
+from ..common.jsonl import JsonLine, clip, read_lines
+from .claude_lines import ClaudeLine, active_path, decode_line, split_sessions
+from .claude_writing import FORMAT, INTERRUPTED, is_written, read_written, write_claude_code
+
+__all__ = ["FORMAT", "looks_claude_code", "read_claude_code", "write_claude_code"]
+
+_T = TypeVar("_T")
+
+_INTERRUPT_MARKERS = frozenset({INTERRUPTED, "[Request interrupted by user for tool use]"})
+_BOOKKEEPING = {
+    "progress": "progress",
+    "file-history-snapshot": "snapshot",
+    "summary": "summary",
+    "system": "system",
+    "last-prompt": "last_prompt",
+    "mode": "mode",
+    "pr-link": "pr_link",
+    "custom-title": "custom_title",
+}
+_TELLING = {
+    "user": {"message", "uuid"},
+    "assistant": {"message", "uuid"},
+    "system": {"uuid", "sessionId"},
+    "progress": {"uuid", "sessionId"},
+    "queue-operation": {"operation", "sessionId"},
+    "summary": {"leafUuid"},
+    "file-history-snapshot": {"messageId", "snapshot"},
+}
+
+
+def looks_claude_code(fields: dict[str, msgspec.Raw]) -> bool:
+    """Do these fields of one line tell that the file is Claude Code's?"""
+    try:
+        kind = msgspec.json.decode(fields.get("type", b"null"), type=str)
+    except msgspec.ValidationError:
+        return False
+    return kind in _TELLING and _TELLING[kind] <= fields.keys()
+
+
+def read_claude_code(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
+    """The conversations in *raw*, a file's bytes: one, unless sessions in it are not linked.
+
+    Raises TranscriptError: nothing in the file is a line of this format; and, if *strict*, for
+    the first line that cannot be read, a torn last one excepted.
+    """
+    objects, broken = read_lines(raw, strict=strict)
+    lines: list[ClaudeLine] = []
+    recognised = False
+    for row in objects:
+        fields = msgspec.json.decode(row.raw, type=dict[str, msgspec.Raw])
+        recognised = recognised or looks_claude_code(fields)
+        line = _typed(row, broken, strict=strict and recognised)
+        lines += [line] if line else []
+    if not recognised or not lines:
+        what = "no line of it is one" if raw.strip() else "it is empty"
+        raise TranscriptError(f"not a Claude Code session file: {what}")
+    sessions = split_sessions(lines)
+    shares = _share_notes(broken, sessions)
+    return tuple(
+        read_written(each, share) if is_written(each) else _Recording(each, share).read()
+        for each, share in zip(sessions, shares, strict=True)
+    )
+
+
+def _typed(row: JsonLine, notes: list[Note], strict: bool) -> ClaudeLine | None:
+    try:
+        return decode_line(row.line, row.raw)
+    except msgspec.ValidationError as error:
+        if strict:
+            raise TranscriptError(f"not a line of this format: {error}", row.line) from error
+        notes.append(Note(row.line, "bad_line", str(error), visible=True))
+        return None
+
+
+def _share_notes(notes: list[Note], sessions: list[list[ClaudeLine]]) -> list[list[Note]]:
+    # A broken line belongs to the session of the nearest line above it.
+    owners = sorted((line.number, at) for at, lines in enumerate(sessions) for line in lines)
+    shares: list[list[Note]] = [[] for _ in sessions]
+    for note in notes:
+        above = bisect_right(owners, (note.line, len(sessions))) - 1
+        shares[owners[max(above, 0)][1]].append(note)
+    return shares
+
+
+class _Recording:
+    """The lines of one conversation on their way to its turns."""
+
+    def __init__(self, lines: list[ClaudeLine], notes: list[Note]) -> None:
+        sessions = [line.record.session_id for line in lines if line.record.session_id]
+        self.builder = TurnBuilder(sessions[-1] if sessions else "unknown", FORMAT)
+        self.builder.notes.extend(notes)
+        self.lines = self._without_sidechains(self._without_duplicates(lines))
+        self.active, missing = active_path(self.lines)
+        self.builder.notes.extend(missing)
+        self.calls = {
+            block.call_id
+            for line in self.lines
+            for block in line.blocks
+            if block.type == "tool_use"
+        }
+        self.responses: dict[str, list[ClaudeLine]] = {}
+        self.queue: list[str] = []
+        self.attached = {
+            prompt for line in self.lines for prompt in [_queued_prompt(line)] if prompt
+        }
+
+    def _without_duplicates(self, lines: list[ClaudeLine]) -> list[ClaudeLine]:
+        seen: dict[str, ClaudeLine] = {}
+        kept = []
+        for line in lines:
+            uuid = line.record.uuid
+            first = seen.setdefault(uuid, line) if uuid else line
+            if first is line:
+                kept.append(line)
+            else:
+                differs = first.blocks != line.blocks
+                detail = f"line {uuid} was there before" + ", with other content" * differs
+                self.builder.note(line.number, "duplicate", detail, visible=differs)
+        return kept
+
+    def _without_sidechains(self, lines: list[ClaudeLine]) -> list[ClaudeLine]:
+        if all(line.record.is_sidechain for line in lines if line.is_message):
+            return lines  # a sub-agent's own file: there it is the conversation
+        for line in lines:
+            if line.record.is_sidechain:
+                self.builder.note(line.number, "sidechain", line.type)
+        return [line for line in lines if not line.record.is_sidechain]
+
+    def read(self) -> Conversation:
+        for line in self.lines:
+            if line.is_message and line.number in self.active and line.type == "assistant":
+                self.responses.setdefault(line.response, []).append(line)
+        for line in self.lines:
+            if line.type == "queue-operation":
+                self._read_queue(line)
+            elif line.type == "attachment":
+                self._read_attachment(line)
+            elif not line.is_message:
+                self._note_bookkeeping(line)
+            elif line.number not in self.active:
+                self._note_branch(line)
+            elif line.type == "user":
+                self._read_user(line)
+            elif self.responses[line.response][0] is line:
+                self._read_response(self.responses[line.response])
+        for prompt in self.queue:
+            self.builder.note(self.lines[-1].number, "queue", f"never sent: {clip(prompt)}")
+        return self.builder.build(self._title())
+
+    def _title(self) -> str:
+        uuids = {line.record.uuid for line in self.lines}
+        titles = [line.record.custom_title for line in self.lines if line.record.custom_title]
+        # A file may begin with the summaries of other sessions of the same project.
+        ours = [line.record.summary for line in self.lines if line.record.leaf_uuid in uuids]
+        return (titles or [text for text in ours if text] or [""])[-1]
+
+    def _note_bookkeeping(self, line: ClaudeLine) -> None:
+        what = _BOOKKEEPING.get(line.type)
+        if what is None:
+            says = bytes(line.record.message) != b"null"
+            self.builder.note(line.number, "unknown_type", line.type, visible=says)
+        elif what == "system":
+            self.builder.note(line.number, line.record.subtype or what)
+        else:
+            self.builder.note(line.number, what, clip(line.record.summary or ""))
+
+    def _note_branch(self, line: ClaudeLine) -> None:
+        if line.record.is_compact_summary:
+            self.builder.note(line.number, "compact_summary", "rewound", visible=True)
+            return
+        for block in line.blocks:
+            if block.text in _INTERRUPT_MARKERS:
+                self.builder.note(line.number, "interrupt_marker", "rewound", visible=True)
+            elif block.type == "tool_result" and block.call_id not in self.calls:
+                self.builder.result(line.number, block.call_id, block.raw, line.at)
+            else:
+                detail = f"{line.type} {block.type} {block.call_id or clip(block.text)}"
+                self.builder.note(line.number, "branch", detail, visible=True)
+
+    def _read_user(self, line: ClaudeLine) -> None:
+        record, number = line.record, line.number
+        if record.is_compact_summary:
+            text = clip(line.blocks[0].text if line.blocks else "")
+            self.builder.note(number, "compact_summary", text, visible=True)
+            return
+        if record.is_visible_in_transcript_only:
+            self.builder.note(number, "transcript_only", "was not sent")
+            return
+        if not line.blocks:
+            self.builder.note(number, "empty")
+        results = [block for block in line.blocks if block.type == "tool_result"]
+        for block in results:
+            self.builder.result(number, block.call_id, block.raw, line.at)
+        markers = [block for block in line.blocks if block.text in _INTERRUPT_MARKERS]
+        said = [block for block in line.blocks if block not in results and block not in markers]
+        if said:
+            joins = bool(results or record.is_meta)
+            turn = self.builder.user([block.raw for block in said], line.at, joins=joins)
+            if record.is_meta:
+                self.builder.note(number, "meta", f"is part of the user message of turn {turn}")
+        for block in markers:
+            self.builder.note(number, "interrupt_marker", block.text, visible=True)
+            self.builder.interrupt()
+
+    def _read_response(self, lines: list[ClaudeLine]) -> None:
+        if lines[0].body.model == "<synthetic>":
+            for line in lines:
+                text = " ".join(block.text for block in line.blocks)
+                self.builder.note(line.number, "synthetic", clip(text))
+            if any(line.record.is_api_error_message for line in lines):
+                self.builder.interrupt()
+            return
+        for line in lines:
+            if not line.blocks:
+                self.builder.note(line.number, "empty")
+        self.builder.reply(
+            Reply(
+                blocks=[(line.number, block.raw) for line in lines for block in line.blocks],
+                model=lines[0].body.model,
+                provider="anthropic",
+                # The last line is written last: its usage and stop reason are the final ones.
+                usage=_last(line.usage for line in lines),
+                stop_reason=_last(line.body.stop_reason for line in lines),
+                started_at=lines[0].at,
+                ended_at=lines[-1].at,
+            )
+        )
+
+    def _read_queue(self, line: ClaudeLine) -> None:
+        operation, content = line.record.operation or "", line.record.content
+        prompt = content if isinstance(content, str) else ""
+        if operation == "enqueue":
+            self.queue.append(prompt)
+        elif operation == "popAll":
+            self.queue.clear()
+        elif self.queue:
+            prompt = self.queue.pop(self.queue.index(prompt) if prompt in self.queue else 0)
+        if operation == "remove" and prompt and prompt not in self.attached:
+            self._steer(line, text_block(prompt))
+        else:
+            self.builder.note(line.number, "queue", f"{operation} {clip(prompt)}".strip())
+
+    def _read_attachment(self, line: ClaudeLine) -> None:
+        prompt = _queued_prompt(line)
+        if prompt:
+            self._steer(line, text_block(prompt))
+            return
+        value = line.record.attachment
+        kind = value.get("type") if isinstance(value, dict) else None
+        self.builder.note(line.number, "attachment", str(kind or ""), visible=True)
+
+    def _steer(self, line: ClaudeLine, raw: bytes) -> None:
+        turn = self.builder.user([raw], line.at, joins=True)
+        self.builder.note(line.number, "steer", f"is part of a user message of turn {turn}")
+
+
+def _queued_prompt(line: ClaudeLine) -> str:
+    value = line.record.attachment
+    if not isinstance(value, dict) or value.get("type") != "queued_command":
+        return ""
+    prompt = value.get("prompt")
+    return prompt if isinstance(prompt, str) else encode_json(prompt).decode() if prompt else ""
+
+
+def _last(values: Iterable[_T | None]) -> _T | None:
+    return next((value for value in reversed(list(values)) if value is not None), None)

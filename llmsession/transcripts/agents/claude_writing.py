@@ -1,0 +1,206 @@
+"""Session files in Claude Code's words, written by us: one JSON line a block, each the child of
+the one before.
+
+Each line says beside it which message of ours it is a part of, so that ids, order and turns come
+back. A file that somebody went on writing is read as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
+from llmsession.turns.messages import Message
+from llmsession.turns.usage import Usage
+
+from ..common.conversation import Conversation, Note
+from .claude_lines import ClaudeLine
+
+__all__ = ["FORMAT", "INTERRUPTED", "is_written", "read_written", "write_claude_code"]
+
+FORMAT = "claude-code"
+
+INTERRUPTED = "[Request interrupted by user]"
+
+
+class _Written(msgspec.Struct, omit_defaults=True):
+    """What a line of Claude Code's has no place for."""
+
+    id: str
+    turn: int
+    created_at: float = 0.0
+    completed_at: float = 0.0
+    synthetic: tuple[int, ...] = ()
+    provider: str | None = None
+    error: str | None = None
+    extra: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_written = msgspec.json.Decoder(_Written)
+
+
+def write_claude_code(conversations: Sequence[Conversation]) -> dict[str, bytes]:
+    """A file for each conversation, branches too, named by its place and id."""
+    return {
+        f"{at:04}-{_safe(conversation.id)}.jsonl": b"".join(
+            encode_json(line) + b"\n" for line in _lines(conversation)
+        )
+        for at, conversation in enumerate(conversations)
+    }
+
+
+def _safe(session: str) -> str:
+    return "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in session)[:100]
+
+
+def _lines(conversation: Conversation) -> Iterator[dict[str, Any]]:
+    messages = conversation.messages
+    parent: str | None = None
+    for at, message in enumerate(messages):
+        is_last = at + 1 == len(messages) or messages[at + 1].turn != message.turn
+        bodies = list(_bodies(message))
+        if is_last and message.turn in conversation.interrupted:
+            marker = {"role": "user", "content": [msgspec.Raw(text_block(INTERRUPTED))]}
+            bodies.append(({"type": "user"}, marker))
+        for part, (fields, body) in enumerate(bodies):
+            uuid = _uuid(f"{conversation.id} {message.id} {part}")
+            yield {
+                "parentUuid": parent,
+                "isSidechain": False,
+                "sessionId": conversation.id,
+                "uuid": uuid,
+                "timestamp": _iso(message.completed_at),
+                **fields,
+                "message": body,
+            }
+            parent = uuid
+    if conversation.title:
+        yield {
+            "type": "custom-title",
+            "customTitle": conversation.title,
+            "sessionId": conversation.id,
+        }
+
+
+def _uuid(name: str) -> str:
+    """A UUID as Claude Code wants them, and the same one each time: version 8, of a hash."""
+    digits = sha256(name.encode()).hexdigest()
+    return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"
+
+
+def _bodies(message: Message) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    written = _Written(
+        id=message.id,
+        turn=message.turn,
+        created_at=message.created_at,
+        completed_at=message.completed_at,
+        synthetic=message.synthetic,
+        provider=message.provider,
+        error=message.error,
+        extra=message.extra,
+    )
+    blocks = [bytes(raw) for raw in split_blocks(message.body)]
+    for part in [[raw] for raw in blocks] or [[]]:
+        body: dict[str, Any] = {"role": message.role, "content": list(map(msgspec.Raw, part))}
+        if message.is_assistant:
+            body |= {"id": message.id, "type": "message", "model": message.model}
+            body["stop_reason"] = message.stop_reason
+            body |= {"usage": _usage(message.usage)} if message.usage else {}
+        yield {"type": message.role, "written": written}, body
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read_input_tokens": usage.cache_read_tokens,
+        "cache_creation_input_tokens": usage.cache_write_tokens,
+    }
+
+
+def _iso(at: float) -> str:
+    time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=round(at * 1000))
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# Reading them back.
+
+
+def is_written(lines: Sequence[ClaudeLine]) -> bool:
+    """Is each message line of a session ours, and is there nothing of Claude Code's?"""
+    known = {"user", "assistant", "custom-title"}
+    said = [line for line in lines if line.is_message and not _is_marker(line)]
+    ours = all(_read(line) is not None for line in said)
+    turns = [_turn(line) for line in said]
+    return (
+        bool(said) and ours and turns == sorted(turns) and all(line.type in known for line in lines)
+    )
+
+
+def _is_marker(line: ClaudeLine) -> bool:
+    is_text = len(line.blocks) == 1 and line.blocks[0].text == INTERRUPTED
+    return line.type == "user" and is_text and _read(line) is None
+
+
+def _read(line: ClaudeLine) -> _Written | None:
+    try:
+        found = _written.decode(line.record.written)
+    except msgspec.ValidationError:
+        return None
+    return found if found.turn > 0 else None
+
+
+def _turn(line: ClaudeLine) -> int:
+    found = _read(line)
+    return found.turn if found else 0
+
+
+def read_written(lines: Sequence[ClaudeLine], notes: Sequence[Note]) -> Conversation:
+    """The conversation that the lines of one session were written from."""
+    session = next((line.record.session_id for line in lines if line.record.session_id), "unknown")
+    messages: list[Message] = []
+    interrupted: list[int] = []
+    titles = [line.record.custom_title for line in lines if line.record.custom_title]
+    said = [line for line in lines if line.is_message]
+    for id, group in groupby(said, key=lambda line: found.id if (found := _read(line)) else ""):
+        parts = list(group)
+        written = _read(parts[0])
+        if written is None:
+            interrupted += [messages[-1].turn] if messages else []
+            continue
+        messages.append(_message(session, id, parts, written))
+    return Conversation(
+        id=session,
+        format=FORMAT,
+        title=titles[-1] if titles else "",
+        messages=tuple(messages),
+        notes=tuple(notes),
+        interrupted=tuple(dict.fromkeys(interrupted)),
+    )
+
+
+def _message(session: str, id: str, lines: Sequence[ClaudeLine], written: _Written) -> Message:
+    last = lines[-1]
+    is_reply = last.type == "assistant"
+    return Message(
+        id=id,
+        session=session,
+        turn=written.turn,
+        role="assistant" if is_reply else "user",
+        body=join_blocks(block.raw for line in lines for block in line.blocks),
+        created_at=written.created_at,
+        completed_at=written.completed_at,
+        synthetic=written.synthetic,
+        model=last.body.model if is_reply else None,
+        provider=written.provider,
+        usage=last.usage if is_reply else None,
+        stop_reason=last.body.stop_reason if is_reply else None,
+        error=written.error,
+        extra=written.extra,
+    )

@@ -1,0 +1,269 @@
+"""Chatbot UI's exports: its older JSON file (versions 1 to 4), and rows of its database.
+
+Neither file has tool calls or branches, and messages of the older one have neither ids nor
+times: their ids are derived. ``prompt`` is the system prompt. Not held by either format: calls
+and their results, thinking, usage, a summary, and that a branch is one; by the older file also
+ids, times and each message's own model; by the rows the images, which are paths there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import encode_json, split_blocks
+
+from ..common.assembly import assemble
+from ..common.chat_message import (
+    Reading,
+    Said,
+    beside,
+    id_of,
+    kept_fields,
+    outgoing,
+    text_blocks,
+    text_of,
+)
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Files, Peek
+from ..common.record import Record
+from ..common.times import iso_time
+
+__all__ = [
+    "FORMAT",
+    "ROWS_FORMAT",
+    "looks_chatbot_ui",
+    "looks_chatbot_ui_rows",
+    "read_chatbot_ui",
+    "read_chatbot_ui_rows",
+    "write_chatbot_ui",
+    "write_chatbot_ui_rows",
+]
+
+FORMAT = "chatbot-ui"
+ROWS_FORMAT = "chatbot-ui-rows"
+
+_LATEST = 4
+_ROLES: dict[str, Literal["user", "assistant", "system"]] = {
+    "user": "user",
+    "assistant": "assistant",
+    "system": "system",
+}
+_CHAT_IDS = ("chat_id", "chatId")
+
+
+def looks_chatbot_ui(peek: Peek) -> bool:
+    """Is it an export of version 1 to 4?"""
+    fields = peek.fields
+    if peek.items:
+        return all(_is_conversation(item) for item in peek.items)
+    return "history" in fields and (
+        fields.get("version") in range(1, _LATEST + 1) or "folders" in fields
+    )
+
+
+def _is_conversation(item: Any) -> bool:
+    if not isinstance(item, dict) or not {"id", "name", "messages"} <= item.keys():
+        return False
+    messages = item["messages"]
+    return isinstance(messages, list) and all(
+        isinstance(message, dict) and message.keys() >= {"role", "content"} for message in messages
+    )
+
+
+def read_chatbot_ui(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
+    """The conversations in *raw*, a file's bytes, in order.
+
+    Raises TranscriptError: no such export; and, if *strict*, a conversation or message that
+    cannot be read.
+    """
+    reading = Reading(strict=strict)
+    document = read_document(raw, reading.notes, strict=strict)
+    file = Record.of(document)
+    is_bare = document.startswith(b"[")
+    if not is_bare and "history" not in file.fields:
+        raise TranscriptError("not a Chatbot UI export: it has no history")
+    items = split_blocks(document) if is_bare else file.items("history")
+    kept: dict[str, Any] = {"file": file.rest({"history"})}
+    found: list[Conversation] = []
+    for number, item in enumerate(items, 1):
+        record = Record.of(item, number)
+        if (record.raw("messages") or b"")[:1] != b"[":
+            reading.refuse(number, "a conversation without messages", item)
+            continue
+        reading.where = f"conversation {number}, "
+        found.append(_conversation(record, reading, kept))
+        reading, kept = Reading(strict=strict), {}
+    if not found:
+        raise TranscriptError("not a Chatbot UI export: no conversation in it")
+    found[-1] = _with_notes(found[-1], reading)
+    return tuple(found)
+
+
+def _with_notes(conversation: Conversation, reading: Reading) -> Conversation:
+    return msgspec.structs.replace(
+        conversation,
+        notes=(*conversation.notes, *reading.notes),
+        records=(*conversation.records, *reading.records),
+    )
+
+
+def _conversation(record: Record, reading: Reading, kept: dict[str, Any]) -> Conversation:
+    model = id_of(record.record("model"), "id") or None
+    said: list[Said] = []
+    for number, item in enumerate(record.items("messages"), 1):
+        message = Record.of(item, number)
+        text, role = message.text("content"), _ROLES.get(message.text("role") or "")
+        if text is None or role is None:
+            reading.refuse(number, "a message without a role and text", item)
+            continue
+        one = Said(role=role, blocks=text_blocks(text), number=number, raw=bytes(item))
+        one.model = model if role == "assistant" else None
+        one.extra = beside(message, {"role": role, "content": text})
+        said.append(one)
+    rest = record.rest({"id", "name", "messages", "prompt"})
+    return assemble(
+        said,
+        reading,
+        session=id_of(record, "id") or f"{FORMAT}-{record.number}",
+        format=FORMAT,
+        title=record.text("name") or "",
+        system=record.text("prompt") or "",
+        extra={FORMAT: msgspec.Raw(encode_json({"conversation": rest, **kept}))},
+    )
+
+
+def write_chatbot_ui(conversations: Sequence[Conversation]) -> Files:
+    """One file of version 4 with all conversations."""
+    about_file = Record(0, kept_fields(conversations[0], FORMAT)).record("file").fields
+    whole: dict[str, Any] = {"folders": [], "prompts": [], **about_file}
+    history = [_written(conversation) for conversation in conversations]
+    return {
+        "chatbot_ui_history.json": encode_json({**whole, "version": _LATEST, "history": history})
+        + b"\n"
+    }
+
+
+def _written(conversation: Conversation) -> dict[str, Any]:
+    said = _with_text(outgoing(conversation, FORMAT))
+    model = next((each.model for each in said if each.model), None)
+    messages = [{"role": each.role, "content": text_of([each]), **each.extra} for each in said]
+    defaults = {"model": {"id": model, "name": model}} if model else {}
+    rest = Record(0, kept_fields(conversation, FORMAT)).record("conversation").fields
+    return {
+        **defaults,
+        "temperature": 1,
+        "folderId": None,
+        **rest,
+        "id": conversation.id,
+        "name": conversation.title,
+        "messages": messages,
+        "prompt": conversation.system,
+    }
+
+
+def _with_text(said: Sequence[Said]) -> list[Said]:
+    """What these formats can hold: the messages but those of calls or results alone."""
+    return [each for each in said if text_of([each]) or not each.blocks]
+
+
+# Rows of the database.
+
+
+def looks_chatbot_ui_rows(peek: Peek) -> bool:
+    """Are there messages with sequence numbers, as rows of a table or of a dump of tables?"""
+    rows = peek.items or peek.fields.get("messages")
+    return isinstance(rows, list) and any(
+        isinstance(row, dict) and "sequence_number" in row and "role" in row for row in rows
+    )
+
+
+def read_chatbot_ui_rows(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
+    """The conversations in *raw*, a file's bytes: one for each chat, in the order of the rows.
+
+    *raw* is an array of messages, or an object with the tables ``messages`` and ``chats``.
+    Raises TranscriptError: no messages in it; and, if *strict*, a row that cannot be read.
+    """
+    reading = Reading(strict=strict)
+    document = read_document(raw, reading.notes, strict=strict)
+    file = Record.of(document)
+    items = split_blocks(document) if document.startswith(b"[") else file.items("messages")
+    chats = {id_of(chat, "id"): chat for chat in file.records("chats")}
+    by_chat: dict[str, list[tuple[float, float, Said]]] = {id: [] for id in chats if id}
+    for number, item in enumerate(items, 1):
+        row = Record.of(item, number)
+        place, role = row.number_of("sequence_number"), _ROLES.get(row.text("role") or "")
+        if place is None or role is None or row.text("content") is None:
+            reading.refuse(number, "a row without a role, text and sequence number", item)
+            continue
+        said = _row_said(row, role, reading)
+        rows = by_chat.setdefault(id_of(row, *_CHAT_IDS) or ROWS_FORMAT, [])
+        rows.append((place, said.created_at, said))
+    if not by_chat or not any(by_chat.values()):
+        raise TranscriptError("not Chatbot UI's rows: no message with a sequence number in it")
+    found: list[Conversation] = []
+    for chat_id, placed in by_chat.items():
+        chat = chats.get(chat_id, Record.of(None))
+        found.append(_chat(chat_id, chat, placed, reading))
+        reading = Reading(strict=strict)
+    return tuple(found)
+
+
+def _row_said(row: Record, role: Literal["user", "assistant", "system"], reading: Reading) -> Said:
+    if row.items("image_paths"):
+        reading.note(row.number, "images", "paths of images, kept in extra", visible=True)
+    said = Said(
+        role=role,
+        blocks=text_blocks(row.text("content") or ""),
+        id=id_of(row, "id"),
+        number=row.number,
+        created_at=row.at("created_at"),
+        completed_at=row.at("updated_at"),
+        model=row.text("model") if role == "assistant" else None,
+        raw=encode_json(row.fields),
+    )
+    said.extra = beside(row, _row(said), without=("id", "sequence_number", *_CHAT_IDS))
+    return said
+
+
+def _chat(
+    chat_id: str, chat: Record, placed: list[tuple[float, float, Said]], reading: Reading
+) -> Conversation:
+    said = [each for _, _, each in sorted(placed, key=lambda row: row[:2])]
+    return assemble(
+        said,
+        reading,
+        session=chat_id,
+        format=ROWS_FORMAT,
+        title=chat.text("name") or "",
+        system=chat.text("prompt") or "",
+        extra={ROWS_FORMAT: msgspec.Raw(encode_json(chat.rest({"id", "name", "prompt"})))},
+    )
+
+
+def write_chatbot_ui_rows(conversations: Sequence[Conversation]) -> Files:
+    """One file with two tables: the chats, and the messages of all of them."""
+    chats, rows = [], []
+    for conversation in conversations:
+        named = {"id": conversation.id, "name": conversation.title, "prompt": conversation.system}
+        chats.append({**kept_fields(conversation, ROWS_FORMAT), **named})
+        rows += list(_chat_rows(conversation))
+    return {"rows.json": encode_json({"chats": chats, "messages": rows}) + b"\n"}
+
+
+def _chat_rows(conversation: Conversation) -> Iterator[dict[str, Any]]:
+    for number, said in enumerate(_with_text(outgoing(conversation, ROWS_FORMAT))):
+        links = {"id": said.id, "chat_id": conversation.id, "sequence_number": number}
+        yield {**_row(said), **said.extra, **links}
+
+
+def _row(said: Said) -> dict[str, Any]:
+    row: dict[str, Any] = {"role": said.role, "content": text_of([said]), "image_paths": []}
+    row |= {"created_at": iso_time(said.created_at)} if said.created_at else {}
+    if said.completed_at and said.completed_at != said.created_at:
+        row["updated_at"] = iso_time(said.completed_at)
+    return row | ({"model": said.model} if said.model else {})

@@ -1,0 +1,395 @@
+"""Jan's threads: a folder with ``thread.json`` and ``messages.jsonl``, or several of them.
+
+Messages are read in all their generations: content as parts or with ``<think>`` in its text,
+calls as parts or in ``metadata.tool_calls``, times in seconds or milliseconds. Torn, glued and
+broken lines cost no more than themselves; of two lines with one id the later counts. Branches
+stand in the messages' metadata; replies that a branch switch left without a parent are put back
+behind the question before them. A message with ``metadata.error`` is no message. The first
+assistant's instructions are the system prompt. Not held by this format: a summary, and
+signatures of thinking; a result of several blocks becomes one text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import ImageBlock, TextBlock, ThinkingBlock, ToolUseBlock, encode_json
+
+from ..common.chat_message import (
+    Reading,
+    Said,
+    beside,
+    call_block,
+    expand,
+    id_of,
+    kept_fields,
+    result_block,
+    result_text,
+    text_blocks,
+    thinking_block,
+)
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Files, Peek
+from ..common.jsonl import read_lines
+from ..common.record import Record
+from ..common.recorded_message import image_block, image_url
+from ..common.times import milliseconds
+from ..common.trees import Branching, families, paths, read_paths, without_unplaced, written_path
+from ..common.writing import safe_name
+
+__all__ = ["FORMAT", "looks_jan", "read_jan", "write_jan"]
+
+FORMAT = "jan"
+
+_THREAD = "thread.json"
+_MESSAGES = "messages.jsonl"
+_THINK = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
+_OPEN_STATES = ("pending", "stopped")
+
+
+def looks_jan(peek: Peek) -> bool:
+    """Are they a thread's files, by name, or one of them, by its fields?"""
+    names = {path.rpartition("/")[2] for path in peek.files}
+    if len(peek.files) > 1:
+        return _MESSAGES in names and names <= {_THREAD, _MESSAGES}
+    objects = [_text(line.get("object")) for line in peek.lines] or [peek.fields.get("object")]
+    known = objects[0] == "thread.message" if objects else False
+    return known or (peek.fields.get("object") == "thread" and "assistants" in peek.fields)
+
+
+def _text(raw: msgspec.Raw | None) -> Any:
+    return None if raw is None else msgspec.json.decode(raw)
+
+
+def read_jan(files: Files, *, strict: bool = False) -> tuple[Conversation, ...]:
+    """The conversations in *files*: of each thread's folder the active path, then its other
+    branches. A folder whose ``thread.json`` cannot be read does not hide its messages.
+
+    Raises TranscriptError: no thread in *files*; and, if *strict*, the first file or line that
+    cannot be read, a torn last line excepted.
+    """
+    folders: dict[str, dict[str, bytes]] = {}
+    for path, raw in sorted(files.items()):
+        folder, _, name = path.rpartition("/")
+        if name not in (_THREAD, _MESSAGES):
+            name = _guessed_name(raw) if len(files) == 1 else ""
+        if name:
+            folders.setdefault(folder, {})[name] = raw
+    found: list[Conversation] = []
+    for folder, both in folders.items():
+        found += _Thread(folder, both, strict=strict).read()
+    if not found:
+        raise TranscriptError(f"no thread of Jan: neither {_THREAD} nor {_MESSAGES}")
+    return tuple(found)
+
+
+def _guessed_name(raw: bytes) -> str:
+    lines, _ = read_lines(raw)
+    objects = {Record.of(line.raw).text("object") for line in lines}
+    if "thread.message" in objects:
+        return _MESSAGES
+    return _THREAD if raw.lstrip().startswith(b"{") and b'"thread"' in raw else ""
+
+
+class _Thread:
+    """One folder on its way to its conversations."""
+
+    def __init__(self, folder: str, files: Mapping[str, bytes], *, strict: bool) -> None:
+        self.reading = Reading(strict=strict, where=f"{folder}/" if folder else "")
+        self.thread = Record.of(None)
+        if _THREAD in files:
+            self.thread = self._read_thread(files[_THREAD])
+        rows, notes = read_lines(files.get(_MESSAGES, b""), strict=strict)
+        self.reading.notes += notes
+        self.rows: dict[str, Record] = {}
+        for row in rows:
+            record = Record.of(row.raw, row.line)
+            id = id_of(record, "id") or f"line-{row.line}"
+            if record.text("role") not in ("user", "assistant", "system"):
+                self.reading.refuse(row.line, "a message without a role that is known", row.raw)
+                continue
+            if id in self.rows:
+                detail = f"message {id} is there again; the later one counts"
+                self.reading.note(self.rows[id].number, "duplicate", detail)
+            self.rows[id] = record
+        threads = (id_of(record, "thread_id") for record in self.rows.values())
+        named = id_of(self.thread, "id") or next(filter(None, threads), "")
+        self.id = named or folder.rpartition("/")[2] or FORMAT
+
+    def _read_thread(self, raw: bytes) -> Record:
+        try:
+            document = read_document(raw, self.reading.notes, strict=self.reading.strict)
+        except TranscriptError as error:
+            if self.reading.strict:
+                raise TranscriptError(f"{self.reading.where}{_THREAD}: {error}") from error
+            self.reading.note(1, "bad_thread", f"{_THREAD}: {error}", visible=True)
+            return Record.of(None)
+        return Record.of(document)
+
+    def read(self) -> tuple[Conversation, ...]:
+        said = {id: self._said(id, record) for id, record in self.rows.items()}
+        parents = self._parents()
+        without_unplaced(said, parents, self.reading)
+        head = self._active_leaf(parents)
+        ways = paths(parents, head, self.reading) or [[]]
+        assistants = self.thread.records("assistants") or [Record.of(None)]
+        kept = self.thread.rest({"id", "title"})
+        return read_paths(
+            [[each for id in way for each in said[id]] for way in ways],
+            self.reading,
+            session=self.id,
+            format=FORMAT,
+            title=self.thread.text("title") or "",
+            system=assistants[0].text("instructions") or "",
+            kept=kept,
+        )
+
+    def _parents(self) -> dict[str, str | None]:
+        """Each message's parent. Without any link the messages stand in the file's order."""
+        linked = {
+            id: record.record("metadata")
+            for id, record in self.rows.items()
+            if "parentId" in record.record("metadata").fields
+        }
+        parents: dict[str, str | None] = {}
+        before: str | None = None
+        for id in self.rows:
+            parents[id] = id_of(linked[id], "parentId") or None if id in linked else before
+            before = id
+        return self._reattached(parents) if linked else parents
+
+    def _reattached(self, parents: dict[str, str | None]) -> dict[str, str | None]:
+        question: str | None = None
+        moved: dict[str, str] = {}
+        for id, record in self.rows.items():
+            role, parent = record.text("role"), parents[id]
+            if role == "assistant" and parent not in self.rows and question is not None:
+                parents[id] = question
+                moved[question] = id
+                detail = f"{id} stands behind {question} again"
+                self.reading.note(record.number, "detached", detail)
+            elif role == "user":
+                # What hung off that question came after the reply that had lost its place.
+                if parent in moved and parent == question:
+                    parents[id] = moved[parent]
+                question = id
+        return parents
+
+    def _active_leaf(self, parents: Mapping[str, str | None]) -> str | None:
+        """From the root on the active child, else the newest."""
+        children: dict[str | None, list[str]] = {}
+        for id, parent in parents.items():
+            children.setdefault(parent if parent in parents else None, []).append(id)
+        order = {
+            id: (record.at("created_at", "created"), at)
+            for at, (id, record) in enumerate(self.rows.items())
+        }
+        at: str | None = None
+        seen: set[str] = set()
+        while below := [child for child in children.get(at, []) if child not in seen]:
+            above = self.thread if at is None else self.rows[at]
+            active = id_of(above.record("metadata"), "activeChildId")
+            at = active if active in below else max(below, key=lambda id: order[id])
+            seen.add(at)
+        return at
+
+    def _said(self, id: str, record: Record) -> list[Said]:
+        role = record.text("role")
+        metadata = record.record("metadata")
+        is_reply = role == "assistant"
+        failed = metadata.raw("error") not in (None, b'""', b"false")
+        said = Said(
+            role="assistant" if is_reply else "system" if role == "system" else "user",
+            blocks=list(self._blocks(id, record, metadata, is_reply=is_reply)),
+            id=id,
+            number=record.number,
+            created_at=record.at("created_at", "created"),
+            completed_at=record.at("completed_at", "updated"),
+            raw=encode_json(record.fields),
+            cut=is_reply and record.text("status") in _OPEN_STATES,
+        )
+        if failed:
+            return [msgspec.structs.replace(said, role="assistant", blocks=[], error="error")]
+        if metadata.items("inline_file_contents"):
+            detail = "contents of files, kept in extra"
+            self.reading.note(record.number, "inline_files", detail, visible=True)
+        parts = expand(said) if is_reply else [said]
+        links = ("id", "thread_id")
+        parts[0].extra = beside(_without_links(record), _record(parts), without=links)
+        return parts
+
+    def _blocks(
+        self, id: str, record: Record, metadata: Record, *, is_reply: bool
+    ) -> Iterator[bytes]:
+        whole = record.text("content")
+        if whole is not None:
+            yield from _texts(whole, is_reply)
+        results: list[bytes] = []
+        for at, part in enumerate(record.records("content")):
+            found = list(_part(part, f"call_{id}_{at}", is_reply))
+            if not found and part.text("type") != "text":
+                kind = part.text("type") or "a part without a type"
+                self.reading.note(record.number, "part", kind, visible=True)
+            calls = [block for block in found if part.text("type") == "tool_call"]
+            if not calls:
+                yield from results
+                results = []
+                yield from found
+                continue
+            yield calls[0]
+            results += calls[1:]
+        yield from results
+        yield from _older_calls(metadata, id)
+
+
+def _without_links(record: Record) -> Record:
+    """*record* without its place in the tree, which is written anew."""
+    metadata = record.record("metadata").rest({"parentId", "activeChildId"})
+    if metadata == record.record("metadata").fields:
+        return record
+    fields = record.rest({"metadata"}) | ({"metadata": metadata} if metadata else {})
+    return Record.of(encode_json(fields), record.number)
+
+
+def _part(part: Record, otherwise: str, is_reply: bool) -> Iterator[bytes]:
+    text = part.record("text").text("value")
+    text = part.text("text") or "" if text is None else text
+    match part.text("type"):
+        case "text":
+            yield from _texts(text, is_reply)
+        case "reasoning" if text:
+            yield thinking_block(text)
+        case "image_url" if url := part.record("image_url").text("url"):
+            yield image_block(url)
+        case "tool_call":
+            call_id = part.text("tool_call_id") or otherwise
+            yield call_block(call_id, part.text("tool_name") or "tool", part.value("input"))
+            output = part.value("output")
+            if output is not None:
+                yield result_block(call_id, _as_text(output))
+
+
+def _texts(text: str, is_reply: bool) -> Iterator[bytes]:
+    """A text, with the thinking that older replies hold in it as a block of its own."""
+    at = 0
+    for found in _THINK.finditer(text) if is_reply else ():
+        yield from text_blocks(text[at : found.start()])
+        if found[1]:
+            yield thinking_block(found[1])
+        at = found.end()
+    yield from text_blocks(text[at:])
+
+
+def _as_text(output: Any) -> str:
+    return output if isinstance(output, str) else encode_json(output).decode()
+
+
+def _older_calls(metadata: Record, id: str) -> Iterator[bytes]:
+    """Calls, then their results, as ``metadata.tool_calls`` holds them."""
+    results: list[bytes] = []
+    for at, call in enumerate(metadata.records("tool_calls")):
+        tool = call.record("tool")
+        function = tool.record("function")
+        call_id = tool.text("id") or f"call_{id}_{at}"
+        yield call_block(call_id, function.text("name") or "tool", function.value("arguments"))
+        response = call.record("response")
+        if response.fields and call.text("state") != "pending":
+            parts = [part.text("text") or "" for part in response.records("content")]
+            shown = "\n".join(filter(None, parts)) if parts else response.text("content") or ""
+            is_error = bool(response.text("error"))
+            results.append(result_block(call_id, shown, is_error=is_error))
+    yield from results
+
+
+# Writing.
+
+
+def write_jan(conversations: Sequence[Conversation]) -> Files:
+    """A folder for each conversation, ``threads/<id>``, with its branches in the messages."""
+    files: dict[str, bytes] = {}
+    for at, family in enumerate(families(conversations)):
+        folder = f"threads/{safe_name(family.main.id)}"
+        if f"{folder}/{_THREAD}" in files:
+            folder = f"{folder}-{at}"
+        files[f"{folder}/{_THREAD}"] = encode_json(_thread(family)) + b"\n"
+        files[f"{folder}/{_MESSAGES}"] = b"".join(encode_json(row) + b"\n" for row in _rows(family))
+    return files
+
+
+def _thread(family: Branching) -> dict[str, Any]:
+    main = family.main
+    assistant = {"assistant_id": FORMAT, "assistant_name": "Jan"}
+    model = next((message.model for message in main.messages if message.model), None)
+    told = {**assistant, **({"model": {"id": model}} if model else {})}
+    told |= {"instructions": main.system} if main.system else {}
+    times = [message.created_at for message in main.messages if message.created_at]
+    created = {"created": int(min(times)), "updated": int(max(times))} if times else {}
+    defaults = {"object": "thread", "assistants": [told], **created, "metadata": {}}
+    thread = {**defaults, **kept_fields(main, FORMAT), "id": main.id, "title": main.title}
+    if len(family.all) > 1 and main.messages:
+        # Not Jan's own, which has no word for the active one of several first messages.
+        metadata = Record.of(encode_json(thread["metadata"])).fields
+        thread["metadata"] = {**metadata, "activeChildId": main.messages[0].id}
+    return thread
+
+
+def _rows(family: Branching) -> Iterator[dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    parents: dict[str, str | None] = {}
+    for group, above, _ in written_path(family, FORMAT, folded=True):
+        first = group[0]
+        links = {"id": first.id, "object": "thread.message", "thread_id": family.main.id}
+        rows[first.id] = {**_record(group), **first.extra, **links}
+        parents[first.id] = above
+    if len(family.all) > 1:
+        active = dict(pairwise(_main_path(family, parents)))
+        for id, row in rows.items():
+            metadata: dict[str, Any] = Record.of(encode_json(row.get("metadata"))).rest(())
+            metadata |= {"parentId": parents[id], "activeChildId": active.get(id)}
+            row["metadata"] = metadata
+    yield from rows.values()
+
+
+def _main_path(family: Branching, written: Mapping[str, str | None]) -> list[str]:
+    return [message.id for message in family.main.messages if message.id in written]
+
+
+def _record(group: Sequence[Said]) -> dict[str, Any]:
+    first, last = group[0], group[-1]
+    record: dict[str, Any] = {
+        "object": "thread.message",
+        "role": first.role,
+        "status": "stopped" if any(said.cut for said in group) else "ready",
+        "type": "text",
+        "content": list(_parts(group)),
+    }
+    if first.created_at:
+        record["created_at"] = milliseconds(first.created_at)
+    if last.completed_at:
+        record["completed_at"] = milliseconds(last.completed_at)
+    return record
+
+
+def _parts(group: Sequence[Said]) -> Iterator[dict[str, Any]]:
+    results = {result.tool_use_id: result for said in group for result in said.results}
+    for block in (block for said in group for block in said.content):
+        match block:
+            case TextBlock():
+                yield {"type": "text", "text": {"value": block.text, "annotations": []}}
+            case ThinkingBlock():
+                yield {"type": "reasoning", "text": {"value": block.thinking, "annotations": []}}
+            case ImageBlock() if url := image_url(block.source):
+                yield {"type": "image_url", "image_url": {"url": url, "detail": "auto"}}
+            case ToolUseBlock():
+                call: dict[str, Any] = {"tool_call_id": block.id, "tool_name": block.name}
+                call["input"] = block.input
+                if block.id in results:
+                    call["output"] = result_text(results[block.id])
+                yield {"type": "tool_call", **call}

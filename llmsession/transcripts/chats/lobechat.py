@@ -1,0 +1,422 @@
+"""LobeChat's rows: an array of messages, or an export with tables (``messages``, ``topics``,
+``messagePlugins``, ``threads``), whose columns are in camel case or in snake case.
+
+The rows of one topic are a tree. A tool's answer is a row; the reply to parallel answers hangs
+off the first of them, so all answers of a reply are read with it, in the order of its calls. At
+a fork the active branch counts, else the first with descendants, else the first. Several roots
+stand one behind the other. A compressed group becomes the ``summary``, and its pinned messages
+stay. Not held by this format: a system prompt; a result of several blocks becomes one text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import ThinkingBlock, encode_json, split_blocks
+from llmsession.turns.usage import Usage
+
+from ..common.chat_message import (
+    Reading,
+    Said,
+    arguments_of,
+    beside,
+    call_block,
+    id_of,
+    kept_fields,
+    read_usage,
+    result_block,
+    result_text,
+    text_blocks,
+    text_of,
+    thinking_block,
+    thinking_of,
+)
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Files, Peek
+from ..common.record import Record
+from ..common.times import milliseconds
+from ..common.trees import Branching, families, paths, read_paths, written_path
+
+__all__ = ["FORMAT", "looks_lobechat", "read_lobechat", "write_lobechat"]
+
+FORMAT = "lobechat"
+
+_ROLES = ("user", "assistant", "system", "tool")
+_GROUP = "compressedGroup"
+_LINKS = ("id", "parentId", "parent_id", "topicId", "topic_id")
+_TELLING = {"parentId", "parent_id", "topicId", "topic_id"}
+_TABLES = ("data", "state")
+_BETWEEN = "____"
+"""Between a plugin's identifier and the name of its function, in what the model is offered."""
+
+
+def looks_lobechat(peek: Peek) -> bool:
+    """Are there rows with ids, roles, and a link to a topic or a parent?"""
+    found = _table(peek.fields, "messages") if peek.fields else peek.items
+    return any(_is_row(row) for row in found)
+
+
+def _table(fields: dict[str, Any], name: str) -> list[Any]:
+    inner = [fields, *(fields.get(each) for each in _TABLES)]
+    tables = (each.get(name) for each in inner if isinstance(each, dict))
+    return next((table for table in tables if isinstance(table, list)), [])
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, dict) or "id" not in row:
+        return False
+    return row.get("role") in (*_ROLES, _GROUP) and bool(row.keys() & _TELLING)
+
+
+def read_lobechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
+    """The conversations in *raw*, a file's bytes: of each topic the active path, then its other
+    branches and its threads.
+
+    Raises TranscriptError: no rows in it; and, if *strict*, a row that cannot be read.
+    """
+    reading = Reading(strict=strict)
+    document = read_document(raw, reading.notes, strict=strict)
+    whole = Record.of(document)
+    inner = [whole, *(whole.record(name) for name in _TABLES)]
+    home = next((each for each in inner if (each.raw("messages") or b"")[:1] == b"["), None)
+    items = split_blocks(document) if document.startswith(b"[") else []
+    if home is not None:
+        items = home.items("messages")
+    tables = _Tables(home or whole)
+    topics: dict[str, list[_Row]] = {}
+    for number, item in enumerate(items, 1):
+        row = _Row(Record.of(item, number), tables)
+        if row.id and row.role in (*_ROLES, _GROUP):
+            topics.setdefault(row.topic, []).append(row)
+        else:
+            reading.refuse(number, "no row with an id and a role that is known", item)
+    if not topics:
+        raise TranscriptError("not LobeChat's rows: no message in it")
+    found: list[Conversation] = []
+    for topic, rows in topics.items():
+        found += _Topic(topic, rows, tables, reading).read()
+        reading = Reading(strict=strict)
+    return tuple(found)
+
+
+class _Tables:
+    """What stands beside the messages: topics, threads, and plugins by their message's id."""
+
+    def __init__(self, home: Record) -> None:
+        self.topics = {id_of(row, "id"): row for row in home.records("topics")}
+        plugins = home.records("messagePlugins") or home.records("message_plugins")
+        self.plugins = {id_of(row, "id"): row for row in plugins}
+        self.threads = {id_of(row, "id"): row for row in home.records("threads")}
+
+
+class _Row:
+    """One row, with what its columns are called in either case."""
+
+    def __init__(self, record: Record, tables: _Tables) -> None:
+        self.record = record
+        self.plugin = tables.plugins.get(id_of(record, "id")) or record.record("plugin")
+        self.id = id_of(record, "id")
+        self.role = record.text("role") or ""
+        self.parent = id_of(record, "parentId", "parent_id")
+        self.thread = id_of(record, "threadId", "thread_id")
+        session = id_of(record, "sessionId", "session_id", "agentId", "agent_id")
+        self.topic = id_of(record, "topicId", "topic_id") or session or FORMAT
+        self.at = record.at("createdAt", "created_at")
+
+    @property
+    def answers(self) -> str:
+        """The call that this row answers."""
+        return id_of(self.record, "tool_call_id", "toolCallId") or id_of(
+            self.plugin, "tool_call_id", "toolCallId"
+        )
+
+    @property
+    def calls(self) -> list[str]:
+        return [id_of(tool, "id") for tool in self.record.records("tools")]
+
+
+class _Topic:
+    """The rows of one topic on their way to its conversations."""
+
+    def __init__(self, topic: str, rows: list[_Row], tables: _Tables, reading: Reading) -> None:
+        self.topic = topic
+        self.tables = tables
+        self.reading = reading
+        self.rows = {row.id: row for row in sorted(rows, key=lambda row: row.at)}
+        self.alias = {
+            last: row.id
+            for row in self.rows.values()
+            if row.role == _GROUP and (last := id_of(row.record, "lastMessageId"))
+        }
+        """A compressed group stands where its last message stood."""
+        self.callers = {call: row.id for row in reversed(self.rows.values()) for call in row.calls}
+        self.answers: dict[str, list[_Row]] = {}
+        self.owner = {
+            row.id: owner for row in self.rows.values() if (owner := self._owner(row)) is not None
+        }
+        for id, owner in self.owner.items():
+            self.answers.setdefault(owner, []).append(self.rows[id])
+
+    def _owner(self, row: _Row) -> str | None:
+        """The assistant's row that a tool's row belongs to, by its parent or by its call."""
+        if row.role != "tool":
+            return None
+        parent = self.rows.get(row.parent)
+        if parent is not None and row.answers in parent.calls:
+            return parent.id
+        if row.answers in self.callers:
+            return self.callers[row.answers]
+        return parent.id if parent is not None and parent.role == "assistant" else None
+
+    def read(self) -> tuple[Conversation, ...]:
+        parents = {id: self._parent(row) for id, row in self.rows.items() if id not in self.owner}
+        main = [id for id in parents if not self.rows[id].thread]
+        children: dict[str | None, list[str]] = {}
+        for id in main:
+            known = parents[id] if parents[id] in parents else None
+            children.setdefault(known, []).append(id)
+        head: str | None = None
+        for root in children.get(None, []):
+            # Several roots are one conversation: rows from before there were links, or rows
+            # whose parent was deleted.
+            if parents[root] is None:
+                parents[root] = head
+            elif parents[root] not in parents:
+                detail = f"{parents[root]}: stands behind the row before"
+                self.reading.note(self.rows[root].record.number, "missing_parent", detail)
+                parents[root] = head
+            head = self._active_leaf(root, children)
+        ways = paths(parents, head, self.reading) or [[]]
+        said = {id: self._said(self.rows[id]) for id in parents}
+        topic = self.tables.topics.get(self.topic, Record.of(None))
+        summary = topic.text("historySummary") or topic.text("history_summary") or ""
+        kept = topic.rest({"id", "title", "historySummary", "history_summary"})
+        return read_paths(
+            [[each for id in way for each in said[id]] for way in ways],
+            self.reading,
+            session=self.topic,
+            format=FORMAT,
+            title=topic.text("title") or "",
+            summary=self._group_summary(ways[0]) or summary,
+            kept=kept,
+        )
+
+    def _group_summary(self, way: Sequence[str]) -> str:
+        groups = (self.rows[id].record for id in reversed(way) if self.rows[id].role == _GROUP)
+        return next(filter(None, (group.text("content") for group in groups)), "")
+
+    def _parent(self, row: _Row) -> str | None:
+        parent = row.parent
+        if not parent and row.thread in self.tables.threads:
+            thread = self.tables.threads[row.thread]
+            parent = id_of(thread, "sourceMessageId", "source_message_id")
+        parent = self.owner.get(parent, parent)
+        if parent not in self.rows:
+            parent = self.alias.get(parent, parent)
+        return parent or None
+
+    def _active_leaf(self, root: str, children: dict[str | None, list[str]]) -> str:
+        at, seen = root, {root}
+        while below := [child for child in children.get(at, []) if child not in seen]:
+            wanted = self.rows[at].record.record("metadata").number_of("activeBranchIndex")
+            grown = [child for child in below if child in children]
+            if wanted is not None and 0 <= wanted < len(below) and wanted == int(wanted):
+                at = below[int(wanted)]
+            else:
+                at = (grown or below)[0]
+            seen.add(at)
+        return at
+
+    def _said(self, row: _Row) -> list[Said]:
+        if row.role == _GROUP:
+            raw = encode_json(row.record.fields)
+            self.reading.leave_out(row.record.number, "compressed_group", raw, "is the summary")
+            pinned = row.record.records("pinnedMessages")
+            unknown = [each for each in pinned if id_of(each, "id") not in self.rows]
+            return [self._one(_Row(each, self.tables)) for each in unknown]
+        answers = self.answers.get(row.id, [])
+        return [self._one(row), *(self._one(each) for each in answers)]
+
+    def _one(self, row: _Row) -> Said:
+        record = row.record
+        is_reply = row.role == "assistant"
+        error = record.value("error") or record.value("pluginError")
+        said = Said(
+            role="assistant" if is_reply else "system" if row.role == "system" else "user",
+            blocks=_blocks(row),
+            id=row.id,
+            number=record.number,
+            created_at=row.at,
+            model=record.text("model") if is_reply else None,
+            provider=record.text("provider") if is_reply else None,
+            usage=_usage(record) if is_reply else None,
+            error=encode_json(error).decode() if error and is_reply else None,
+            raw=encode_json(record.fields),
+        )
+        said.extra = beside(_without_branch(record), next(iter(_rows(said))), without=_LINKS)
+        if row.plugin.fields:
+            said.extra["plugin"] = msgspec.Raw(encode_json(row.plugin.fields))
+        return said
+
+
+def _without_branch(record: Record) -> Record:
+    """*record* without the index of its active branch: that is a link, and written anew."""
+    metadata: dict[str, Any] = record.record("metadata").rest({"activeBranchIndex"})
+    if "metadata" not in record.fields or metadata == record.record("metadata").fields:
+        return record
+    fields: dict[str, Any] = record.rest({"metadata"}) | (
+        {"metadata": metadata} if metadata else {}
+    )
+    return Record.of(encode_json(fields), record.number)
+
+
+def _usage(record: Record) -> Usage | None:
+    metadata = record.record("metadata")
+    return read_usage(metadata.record("usage")) or read_usage(metadata)
+
+
+def _blocks(row: _Row) -> list[bytes]:
+    record = row.record
+    text = record.text("content") or ""
+    if row.role == "tool":
+        failed = record.value("pluginError") or row.plugin.value("error")
+        return [result_block(row.answers, text, is_error=bool(failed))]
+    blocks = text_blocks(text)
+    if row.role != "assistant":
+        return blocks
+    reasoning = record.record("reasoning")
+    thought = reasoning.text("content")
+    if thought:
+        blocks.insert(0, thinking_block(thought, reasoning.text("signature") or ""))
+    return blocks + [_call(tool, row.id, at) for at, tool in enumerate(record.records("tools"))]
+
+
+def _call(tool: Record, row_id: str, at: int) -> bytes:
+    plugin = tool.text("identifier")
+    name = tool.text("apiName") or tool.text("api_name") or "tool"
+    name = f"{plugin}{_BETWEEN}{name}" if plugin else name
+    return call_block(id_of(tool, "id") or f"call_{row_id}_{at}", name, tool.value("arguments"))
+
+
+# Writing.
+
+
+def write_lobechat(conversations: Sequence[Conversation]) -> Files:
+    """One file with two tables: all messages, and a topic for each conversation."""
+    messages: list[dict[str, Any]] = []
+    topics: list[dict[str, Any]] = []
+    for family in families(conversations):
+        main = family.main
+        summary = {"historySummary": main.summary} if main.summary else {}
+        topics.append({**kept_fields(main, FORMAT), "id": main.id, "title": main.title, **summary})
+        messages += _topic_rows(family)
+    return {"messages.json": encode_json({"messages": messages, "topics": topics}) + b"\n"}
+
+
+def _topic_rows(family: Branching) -> list[dict[str, Any]]:
+    """The rows of a conversation and its branches. A path that shares no message with the first
+    is a topic of its own, for several roots of one topic stand one behind the other."""
+    links = _Links(family.main.id)
+    rows: list[dict[str, Any]] = []
+    times: dict[str, float] = {}
+    for (said,), above, _ in written_path(family, FORMAT, folded=False):
+        topic = links.topic_of(said.id, above)
+        for at, row in enumerate(_rows(said)):
+            id = f"{said.id}+{at}" if at else said.id
+            parent = links.add(said.id, id, above, is_answer=row["role"] == "tool")
+            extra = {} if at else said.extra
+            times[id] = said.created_at
+            rows.append({**row, **extra, "id": id, "parentId": parent, "topicId": topic})
+    active = {said.id for said in family.main.messages}
+    for row in rows:
+        # In the order that they are read in.
+        forks = sorted(links.below.get(row["id"], []), key=lambda id: times[id])
+        chosen = [at for at, id in enumerate(forks) if id in active]
+        if len(forks) > 1 and chosen:
+            metadata = Record.of(encode_json(row.get("metadata"))).fields
+            row["metadata"] = {**metadata, "activeBranchIndex": chosen[0]}
+    return rows
+
+
+class _Links:
+    """What each row hangs off: an answer off its assistant's row, the next row off the first
+    answer."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.below: dict[str, list[str]] = {}
+        self._topics: dict[str, str] = {}
+        self._next: dict[str, str] = {}
+        """By message: the row that the next message hangs off."""
+        self._owner: dict[str, str] = {}
+        """By message or row of answers: the row of their assistant."""
+
+    def topic_of(self, said: str, above: str | None) -> str:
+        first = f"{self.topic}#{said}" if self._topics else self.topic
+        return self._topics.setdefault(said, first if above is None else self._topics[above])
+
+    def add(self, said: str, row: str, above: str | None, *, is_answer: bool) -> str | None:
+        """The parent of *row*, one of those of the message *said*."""
+        parent = self._next.get(said) or (None if above is None else self._next[above])
+        if is_answer and above is not None:
+            owner = self._owner.get(above, self._next[above])
+            self._owner[said] = self._owner[row] = owner
+            if said not in self._next:
+                self._next[said] = self._next[above] if above in self._owner else row
+            return owner
+        self._next[said] = row
+        self._owner.pop(said, None)
+        if parent is not None:
+            self.below.setdefault(self._owner.get(parent, parent), []).append(row)
+        return parent
+
+
+def _rows(said: Said) -> Iterator[dict[str, Any]]:
+    """The rows that *said* is written as: one for each result, and one for the rest."""
+    times = {"createdAt": milliseconds(said.created_at)} if said.created_at else {}
+    for result in said.results:
+        answer = {
+            "role": "tool",
+            "tool_call_id": result.tool_use_id,
+            "content": result_text(result),
+        }
+        yield answer | times | ({"pluginError": {"type": "error"}} if result.is_error else {})
+    if said.results and not text_of([said]):
+        return
+    row: dict[str, Any] = {"role": said.role, "content": text_of([said]), **times}
+    if said.role == "assistant":
+        row |= _reply_columns(said)
+    yield row
+
+
+def _reply_columns(said: Said) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    thought = thinking_of([said])
+    if thought:
+        blocks = (block for block in said.content if isinstance(block, ThinkingBlock))
+        signature = next(filter(None, (block.signature for block in blocks)), None)
+        row["reasoning"] = {"content": thought} | ({"signature": signature} if signature else {})
+    if said.calls:
+        row["tools"] = [
+            {
+                "id": call.id,
+                "identifier": call.name.rpartition(_BETWEEN)[0],
+                "apiName": call.name.rpartition(_BETWEEN)[2],
+                "arguments": arguments_of(call),
+                "type": "default",
+            }
+            for call in said.calls
+        ]
+    row |= {name: value for name in ("model", "provider") if (value := getattr(said, name))}
+    if said.usage is not None:
+        row["metadata"] = {
+            "totalInputTokens": said.usage.input_tokens + said.usage.cache_read_tokens,
+            "inputCachedTokens": said.usage.cache_read_tokens,
+            "totalOutputTokens": said.usage.output_tokens,
+        }
+    return row

@@ -1,0 +1,190 @@
+"""MiniSearch's browser database, as tables or as Dexie writes a dump of it.
+
+A conversation is the chat history of one search run, by time; where there is none it is the
+search's own chat, else its query and the model's answer. Rows of the other tables are kept with
+the conversation that they belong to. Not held by this format: a system prompt, calls and their
+results, thinking, usage, a summary, and that a branch is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import encode_json
+
+from ..common.assembly import assemble
+from ..common.chat_message import (
+    Reading,
+    Said,
+    beside,
+    id_of,
+    kept_fields,
+    outgoing,
+    text_blocks,
+    text_of,
+)
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Files, Peek
+from ..common.record import Record
+from ..common.times import milliseconds
+
+__all__ = ["FORMAT", "looks_minisearch", "read_minisearch", "write_minisearch"]
+
+FORMAT = "minisearch"
+
+_TABLES = ("searches", "llmResponses", "chatHistory")
+
+
+def looks_minisearch(peek: Peek) -> bool:
+    """Are two of its tables there, at the top or in a dump?"""
+    fields = peek.fields
+    inner = fields.get("data")
+    dumped = inner.get("data") if isinstance(inner, dict) else None
+    names = set(fields)
+    if isinstance(dumped, list):
+        names = {str(table.get("tableName")) for table in dumped if isinstance(table, dict)}
+    return len(names & set(_TABLES)) > 1 or "chatHistory" in names
+
+
+def read_minisearch(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
+    """The conversations in *raw*, a file's bytes, in the order of their first row.
+
+    Raises TranscriptError: none of the tables in it; and, if *strict*, a row that cannot be
+    read.
+    """
+    reading = Reading(strict=strict)
+    file = Record.of(read_document(raw, reading.notes, strict=strict))
+    tables = _tables(file)
+    if not tables.keys() & set(_TABLES):
+        raise TranscriptError("not MiniSearch's database: none of its tables")
+    runs: dict[str, _Run] = {}
+    for name in _TABLES:
+        for number, item in enumerate(tables.get(name, []), 1):
+            row = Record.of(item, number)
+            run_id = id_of(row, "conversationId" if name == "chatHistory" else "searchRunId")
+            if run_id:
+                runs.setdefault(run_id, _Run(run_id)).add(name, row)
+            else:
+                reading.refuse(number, f"a row of {name} without a run", item)
+    found: list[Conversation] = []
+    for run in runs.values():
+        found.append(run.conversation(reading))
+        reading = Reading(strict=strict)
+    if not found:
+        raise TranscriptError("MiniSearch's database is empty")
+    return tuple(found)
+
+
+def _tables(file: Record) -> dict[str, list[msgspec.Raw]]:
+    dumped = file.record("data").records("data")
+    if dumped:
+        return {table.text("tableName") or "": table.items("rows") for table in dumped}
+    return {name: file.items(name) for name in _TABLES if name in file.fields}
+
+
+class _Run:
+    """The rows of one search run."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.rows: dict[str, list[Record]] = {name: [] for name in _TABLES}
+
+    def add(self, table: str, row: Record) -> None:
+        self.rows[table].append(row)
+
+    def conversation(self, reading: Reading) -> Conversation:
+        searches = self.rows["searches"]
+        kept = {name: [row.fields for row in self.rows[name]] for name in _TABLES[:2]}
+        return assemble(
+            self._said(reading),
+            reading,
+            session=self.id,
+            format=FORMAT,
+            title=(searches[0].text("query") or "") if searches else "",
+            extra={FORMAT: msgspec.Raw(encode_json(kept))},
+        )
+
+    def _said(self, reading: Reading) -> list[Said]:
+        rows = sorted(self.rows["chatHistory"], key=lambda row: row.at("timestamp"))
+        chats = [rows, *(search.records("chatMessages") for search in self.rows["searches"])]
+        for chat in chats:
+            said = [one for row in chat for one in _row_said(row, reading)]
+            if any(one.role == "user" for one in said):
+                return said
+        return self._asked_and_answered()
+
+    def _asked_and_answered(self) -> list[Said]:
+        search = next(iter(self.rows["searches"]), Record.of(None))
+        answer = next(iter(self.rows["llmResponses"]), Record.of(None))
+        query = search.text("query") or answer.text("prompt") or ""
+        reply = answer.text("response") or search.text("llmResponse") or ""
+        asked_at = search.at("timestamp") or answer.at("timestamp")
+        asked = Said(role="user", blocks=text_blocks(query), created_at=asked_at)
+        model = answer.text("model")
+        replied_at = answer.at("timestamp") or asked_at
+        replied = Said(
+            role="assistant", blocks=text_blocks(reply), created_at=replied_at, model=model
+        )
+        return [each for each in (asked, replied) if each.blocks]
+
+
+def _row_said(row: Record, reading: Reading) -> Iterator[Said]:
+    role, text = row.text("role"), row.text("content")
+    if role not in ("user", "assistant") or text is None:
+        reading.refuse(row.number, "no role and text", encode_json(row.fields))
+        return
+    said = Said(
+        role="user" if role == "user" else "assistant",
+        blocks=text_blocks(text),
+        id=id_of(row, "id"),
+        number=row.number,
+        created_at=row.at("timestamp"),
+        raw=encode_json(row.fields),
+    )
+    said.extra = beside(row, _row(said), without=("id", "conversationId"))
+    yield said
+
+
+# Writing.
+
+
+def write_minisearch(conversations: Sequence[Conversation]) -> Files:
+    """One file, a dump of the database with all conversations."""
+    rows: dict[str, list[Any]] = {name: [] for name in _TABLES}
+    for number, conversation in enumerate(conversations, 1):
+        kept = Record(0, kept_fields(conversation, FORMAT))
+        searches = kept.items("searches")
+        made = [_search(number, conversation)] if conversation.messages else []
+        rows["searches"] += searches or made
+        rows["llmResponses"] += kept.items("llmResponses")
+        for said in outgoing(conversation, FORMAT):
+            if text_of([said]) or not said.blocks:
+                links = {"id": _key(said.id), "conversationId": conversation.id}
+                rows["chatHistory"].append({**_row(said), **said.extra, **links})
+    tables = [{"name": name, "rowCount": len(rows[name])} for name in _TABLES]
+    dumped = [{"tableName": name, "inbound": True, "rows": rows[name]} for name in _TABLES]
+    database = {"databaseName": "History", "databaseVersion": 1, "tables": tables, "data": dumped}
+    whole = {"formatName": "dexie", "formatVersion": 1, "data": database}
+    return {"History.json": encode_json(whole) + b"\n"}
+
+
+def _key(id: str) -> int | str:
+    is_number = id.isascii() and id.isdigit() and str(int(id[:15])) == id
+    return int(id) if is_number else id
+
+
+def _search(number: int, conversation: Conversation) -> dict[str, Any]:
+    first = next(iter(conversation.messages), None)
+    row = {"id": number, "searchRunId": conversation.id, "pinned": False, "source": "user"}
+    row["query"] = conversation.title or (first.text if first is not None else "")
+    return row | ({"timestamp": milliseconds(first.created_at)} if first is not None else {})
+
+
+def _row(said: Said) -> dict[str, Any]:
+    row: dict[str, Any] = {"role": said.role, "content": text_of([said])}
+    return row | ({"timestamp": milliseconds(said.created_at)} if said.created_at else {})

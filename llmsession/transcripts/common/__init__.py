@@ -1,0 +1,1 @@
+"""What the formats share: JSON records, turn assembly, branches, times."""

@@ -1,0 +1,133 @@
+"""A file that is one JSON document: read whole, or as much of it as is there."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NoReturn
+
+import msgspec
+
+from llmsession.errors import InvalidMessage, TranscriptError
+from llmsession.turns.blocks import encode_json, too_deep
+
+from .conversation import Note
+from .record import compact
+
+__all__ = ["read_document"]
+
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_all_floats = msgspec.json.Decoder(float_hook=str)
+
+
+def read_document(raw: bytes, notes: list[Note], *, strict: bool = False) -> bytes:
+    """The JSON document in *raw*, valid and without white space between its parts.
+
+    Bytes that are not UTF-8 and lone surrogates become U+FFFD, with a note. Of a document that
+    was cut off, all whole items of its outermost open array are read, with a ``torn_file`` note.
+
+    Raises TranscriptError, with the line: no JSON; and, if *strict*, one that was cut off or is
+    not UTF-8.
+    """
+    text = _as_utf8(raw.removeprefix(b"\xef\xbb\xbf"), notes, strict)
+    if not text.strip():
+        raise TranscriptError("the file is empty")
+    error = _wrong_with(text)
+    if error is None:
+        return compact(text)
+    whole = _without_surrogates(text)
+    if whole is not None:
+        notes.append(Note(1, "surrogates", "replaced by U+FFFD"))
+        return compact(whole)
+    line = _line_of(error, text)
+    torn = None if strict else _whole_part(text)
+    if torn is None or _wrong_with(torn) is not None:
+        raise TranscriptError(f"not a JSON document: {_told(error)}", line) from error
+    detail = "the file was cut off; what stands before the cut is read"
+    notes.append(Note(line, "torn_file", detail, visible=True))
+    return compact(torn)
+
+
+def _as_utf8(raw: bytes, notes: list[Note], strict: bool) -> bytes:
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        if strict:
+            raise TranscriptError("not valid UTF-8", line) from error
+        notes.append(Note(line, "bad_utf8", "replaced by U+FFFD"))
+        return raw.decode("utf-8", "replace").encode()
+    return raw
+
+
+def _wrong_with(text: bytes) -> Exception | None:
+    try:
+        _all_floats.decode(text)
+        if too_deep(text):
+            return TranscriptError("nested too deep")
+    except (msgspec.DecodeError, RecursionError) as error:
+        return error
+    return None
+
+
+def _told(error: Exception) -> str:
+    return "nested too deep" if isinstance(error, RecursionError) else str(error)
+
+
+def _line_of(error: Exception, text: bytes) -> int:
+    found = _BYTE.search(str(error))
+    end = int(found[1]) if found else len(text.rstrip())
+    return text.count(b"\n", 0, end) + 1
+
+
+def _without_surrogates(text: bytes) -> bytes | None:
+    # The standard library's reader accepts lone surrogates.
+    if b"\\u" not in text:
+        return None
+    try:
+        return encode_json(json.loads(text, parse_constant=_refuse))
+    except (ValueError, RecursionError, InvalidMessage):
+        return None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+class _Open:
+    """An array or object that is open: its closing bracket, and where its last whole item ends."""
+
+    def __init__(self, closer: str, at: int) -> None:
+        self.closer = closer
+        self.end = at
+
+
+def _whole_part(text: bytes) -> bytes | None:
+    """A document that was cut off, closed behind the last whole item of its outermost open
+    array; None if it has none."""
+    source = text.decode()
+    stack: list[_Open] = []
+    for found in _SIGNS.finditer(source):
+        sign = found[0]
+        if sign[0] == '"':
+            continue
+        if sign in "[{":
+            stack.append(_Open("]" if sign == "[" else "}", found.end()))
+        elif not stack:
+            return None
+        elif sign == ",":
+            stack[-1].end = found.start()
+        else:
+            if stack.pop().closer != sign:
+                return None
+            if stack:
+                stack[-1].end = found.end()
+    for depth, each in enumerate(stack):
+        if each.closer == "]":
+            closers = "".join(outer.closer for outer in reversed(stack[: depth + 1]))
+            return (source[: each.end] + closers).encode()
+    return None
+
+
+# A cut may fall into an escape, too.
+_SIGNS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)

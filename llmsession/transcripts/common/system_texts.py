@@ -1,0 +1,80 @@
+"""System texts: what a source keeps among its messages and we keep beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.turns.blocks import block_type, encode_json
+
+from .content_parts import openai_blocks
+from .conversation import Conversation, Note
+from .record import Record
+
+__all__ = ["SystemTexts", "with_system"]
+
+_EXTRA = "system_messages"
+
+
+class SystemTexts:
+    """The system messages of a list. The texts of those before the first message become the
+    conversation's ``system``. Unless that tells all, all of them become
+    ``extra["system_messages"]``: ``[{"before": 0, "message": {...}}]``, with the number of
+    messages before each.
+    """
+
+    def __init__(self) -> None:
+        self._found: list[tuple[int, bytes]] = []
+
+    def add(self, before: int, message: bytes | msgspec.Raw) -> None:
+        """Add one, *message* as it stands in the source, behind *before* messages."""
+        self._found.append((before, bytes(message)))
+
+    @property
+    def text(self) -> str:
+        """The system prompt."""
+        return "\n\n".join(filter(None, (_text(raw) for before, raw in self._found if not before)))
+
+    def extra(self) -> dict[str, Any]:
+        """What the conversation keeps of them beside its ``system``."""
+        if not self._found or (len(self._found) == 1 and _is_plain(*self._found[0])):
+            return {}
+        kept = [{"before": before, "message": msgspec.Raw(raw)} for before, raw in self._found]
+        return {_EXTRA: msgspec.Raw(encode_json(kept))}
+
+
+def _is_plain(before: int, raw: bytes) -> bool:
+    message = Record.of(raw)
+    fields = {"role": "system", "content": message.text("content")}
+    return (
+        not before
+        and bool(fields["content"])
+        and encode_json(fields)
+        == encode_json({name: message.fields.get(name) for name in ("role", "content")})
+        and len(message.fields) == len(fields)
+    )
+
+
+def _text(raw: bytes) -> str:
+    notes: list[Note] = []
+    blocks = openai_blocks(Record.of(raw).raw("content"), 0, notes)
+    texts = (Record.of(block).text("text") for block in blocks if block_type(block) == "text")
+    return "\n\n".join(text for text in texts if text)
+
+
+def with_system(
+    conversation: Conversation, groups: Sequence[Sequence[Any]], system: Any, *, own: bool
+) -> list[Any]:
+    """*groups*, what each message is written as, in one list, with the system messages among
+    them, if they are in the *own* words of the format that is written. Else *system* stands
+    first, what the conversation's system prompt is written as."""
+    found = Record.of(encode_json(conversation.extra)).records(_EXTRA) if own else []
+    waiting = [(each.count("before"), each.raw("message")) for each in found]
+    rows: list[Any] = [] if waiting or not conversation.system or system is None else [system]
+    for at, group in enumerate([*groups, []]):
+        while waiting and (waiting[0][0] <= at or at == len(groups)):
+            rows.append(msgspec.Raw(waiting.pop(0)[1] or b"{}"))
+        rows.extend(group)
+    return rows

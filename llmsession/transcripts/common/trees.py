@@ -1,0 +1,280 @@
+"""Conversations that are trees: their paths, and the branches that are further conversations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.turns.blocks import encode_json
+from llmsession.turns.messages import Message
+
+from .assembly import Before, assemble, is_asking, leave_out_reply
+from .chat_message import Reading, Said, fold, outgoing
+from .conversation import Conversation
+
+__all__ = [
+    "Branching",
+    "families",
+    "newest_leaf",
+    "paths",
+    "read_paths",
+    "without_unplaced",
+    "written_path",
+]
+
+
+def paths(parents: Mapping[str, str | None], head: str | None, reading: Reading) -> list[list[str]]:
+    """The paths of a tree from a root to a leaf: first the one that ends at *head*, then those
+    to the other leaves. *parents* gives each node's parent, in the order of the nodes.
+
+    A parent that is not there, and one that would close a circle, is noted, and its node is a
+    root.
+    """
+    above = _without_circles(parents, reading)
+    inner = {parent for parent in above.values() if parent is not None}
+    leaves = [node for node in above if node not in inner]
+    heads = ([head] if head is not None else []) + [leaf for leaf in leaves if leaf != head]
+    return [_path(above, node) for node in heads]
+
+
+def without_unplaced(
+    said: dict[str, list[Said]], parents: dict[str, str | None], reading: Reading
+) -> dict[str, str | None]:
+    """Take out of a tree what has no place in any turn: empty replies, such as errors, and
+    replies before anybody asked. What hangs off one hangs off its parent then.
+
+    *said* and *parents* are changed, what was said is kept by *reading*. Returns where each node
+    that is gone hung.
+    """
+    asked = _below_users(said, parents)
+    gone: dict[str, str | None] = {}
+    for id, messages in list(said.items()):
+        is_reply = bool(messages) and messages[0].role == "assistant"
+        is_empty = all(each.role == "assistant" and not each.blocks for each in messages)
+        if is_empty or (is_reply and id not in asked):
+            gone[id] = parents.pop(id)
+            for each in said.pop(id):
+                leave_out_reply(each, reading)
+    for id, parent in parents.items():
+        parents[id] = _standing(parent, gone)
+    return {id: _standing(id, gone) for id in gone}
+
+
+def _below_users(said: Mapping[str, list[Said]], parents: Mapping[str, str | None]) -> set[str]:
+    """The nodes that a user's message stands above, or that are one."""
+    below: set[str] = set()
+    for id in parents:
+        path: list[str] = []
+        at: str | None = id
+        while at is not None and at in said and at not in below and at not in path:
+            path.append(at)
+            at = parents[at]
+        user_spoke = at in below
+        for node in reversed(path):
+            user_spoke = user_spoke or any(map(is_asking, said[node]))
+            if user_spoke:
+                below.add(node)
+    return below
+
+
+def _standing(node: str | None, gone: Mapping[str, str | None]) -> str | None:
+    seen: set[str] = set()
+    while node is not None and node in gone and node not in seen:
+        seen.add(node)
+        node = gone[node]
+    return None if node in gone else node
+
+
+def newest_leaf(parents: Mapping[str, str | None], times: Mapping[str, float]) -> str | None:
+    """The node without children that is the newest, of equals the last; None if there is none."""
+    inner = set(parents.values())
+    leaves = [node for node in parents if node not in inner]
+    return max(reversed(leaves), key=lambda leaf: times.get(leaf, 0.0), default=None)
+
+
+def _without_circles(parents: Mapping[str, str | None], reading: Reading) -> dict[str, str | None]:
+    above: dict[str, str | None] = {}
+    for number, (node, parent) in enumerate(parents.items(), 1):
+        if parent is not None and parent not in parents:
+            reading.note(number, "missing_parent", f"{parent}: a path begins here", visible=True)
+            parent = None
+        above[node] = parent
+    reached: set[str] = set()
+    for number, node in enumerate(parents, 1):
+        walked: set[str] = set()
+        at: str | None = node
+        while at is not None and at not in reached:
+            walked.add(at)
+            parent = above[at]
+            if parent is not None and parent in walked:
+                reading.note(number, "circle", f"{parent} stands below itself: a path begins here")
+                above[parent] = None
+                parent = None
+            at = parent
+        reached |= walked
+    return above
+
+
+def _path(above: Mapping[str, str | None], node: str) -> list[str]:
+    found: list[str] = []
+    at: str | None = node
+    while at is not None:
+        found.append(at)
+        at = above[at]
+    return found[::-1]
+
+
+def read_paths(
+    ways: Sequence[Sequence[Said]],
+    reading: Reading,
+    *,
+    session: str,
+    format: str,
+    fields: Callable[[Sequence[Said]], dict[str, Any]] | None = None,
+    kept: Mapping[str, Any],
+    **shared: Any,
+) -> tuple[Conversation, ...]:
+    """A conversation for each of *ways*, of which the first is the active one. What a branch
+    begins with is the same message objects as in the path that it leaves.
+
+    *shared* are fields of all of them, *fields* gives those of one way; *kept*, a JSON object, is
+    what the first keeps of the file beside them, under the name of the format. A branch is named
+    by its last message; one that adds nothing is left out, and what it left out itself goes to
+    the first.
+    """
+    found: list[Conversation] = []
+    known: dict[str, tuple[Message, Conversation]] = {}
+    homes: dict[int, Conversation] = {}
+    """The conversation that each of the *ways* came in first, by the object's identity."""
+    for way in ways:
+        last = next((said.id for said in reversed(way) if said.id), "")
+        name = f"{session}#{last}" if found else session
+        own = fields(way) if fields is not None else {}
+        # Notes on records that are on no path, or on several, stand with the first.
+        notes = Reading(strict=reading.strict, where=reading.where) if found else reading
+        before, start = _whole_turns(way, homes)
+        if start:
+            own["system"] = found[0].system
+        fields_of_all = {**shared, **own}
+        read = assemble(
+            way[start:], notes, session=name, format=format, before=before, **fields_of_all
+        )
+        whole = _on_top_of(read, known, found[0]) if found else read
+        if whole is None:
+            found[0] = _with_what_was_left_out(found[0], read)
+            continue
+        beside = {} if found else kept
+        whole = msgspec.structs.replace(whole, extra={format: msgspec.Raw(encode_json(beside))})
+        for message in whole.messages:
+            known.setdefault(message.id, (message, whole))
+        for said in way:
+            homes.setdefault(id(said), whole)
+        found.append(whole)
+    return tuple(found)
+
+
+def _whole_turns(way: Sequence[Said], homes: Mapping[int, Conversation]) -> tuple[Before, int]:
+    """The whole turns that *way* begins with and that were put together before, and how many of
+    its messages they are."""
+    shared = next((at for at, said in enumerate(way) if id(said) not in homes), len(way))
+    if not shared:
+        return Before(), 0
+    home = homes[id(way[shared - 1])]
+    if any(note.what == "moved" for note in home.notes):
+        return Before(), 0  # a result of theirs may have come from behind the fork
+    openings: dict[str, int] = {}
+    for at, message in enumerate(home.messages):
+        if not at or message.turn != home.messages[at - 1].turn:
+            openings[message.id] = at
+    for at in range(shared - 1, 0, -1):
+        if way[at].role == "user" and way[at].id in openings:
+            kept = home.messages[: openings[way[at].id]]
+            last = kept[-1].turn if kept else 0
+            return Before(kept, tuple(turn for turn in home.interrupted if turn <= last)), at
+    return Before(), 0
+
+
+def _on_top_of(
+    branch: Conversation,
+    known: Mapping[str, tuple[Message, Conversation]],
+    main: Conversation,
+) -> Conversation | None:
+    """*branch* with the messages that are known already as the same objects; None if all are."""
+    shared: list[Message] = []
+    parent = main
+    for message in branch.messages:
+        same, home = known.get(message.id, (None, main))
+        if same is None or not _is_same(message, same):
+            break
+        shared.append(same)
+        parent = home
+    if len(shared) == len(branch.messages):
+        return None
+    theirs = Counter(message.turn for message in parent.messages)
+    ours = Counter(message.turn for message in branch.messages)
+    common = Counter(message.turn for message in shared)
+    turns = sum(common[turn] == ours[turn] == theirs[turn] for turn in common)
+    return msgspec.structs.replace(
+        branch,
+        messages=(*shared, *branch.messages[len(shared) :]),
+        parent=parent.id,
+        shared_turns=turns,
+    )
+
+
+def _is_same(message: Message, known: Message) -> bool:
+    return message is known or msgspec.structs.replace(message, session=known.session) == known
+
+
+def _with_what_was_left_out(main: Conversation, branch: Conversation) -> Conversation:
+    left = tuple(record for record in branch.records if record not in main.records)
+    notes = tuple(note for note in branch.notes if note not in main.notes)
+    return msgspec.structs.replace(main, records=main.records + left, notes=main.notes + notes)
+
+
+# Writing.
+
+
+class Branching(msgspec.Struct):
+    """A conversation with its branches, to be written as one tree."""
+
+    main: Conversation
+    all: list[Conversation]
+
+
+def families(conversations: Sequence[Conversation]) -> list[Branching]:
+    """*conversations*, each branch with the conversation that it leaves, in order."""
+    by_id = {each.id: each for each in reversed(conversations)}
+    groups: dict[int, Branching] = {}
+    for each in conversations:
+        root, seen = each, {each.id}
+        while root.parent in by_id and root.parent not in seen:
+            root = by_id[root.parent]
+            seen.add(root.id)
+        groups.setdefault(id(root), Branching(root, [])).all.append(each)
+    return list(groups.values())
+
+
+def written_path(
+    family: Branching, format: str, *, folded: bool
+) -> Iterator[tuple[list[Said], str | None, bool]]:
+    """The messages of all paths, each once: a message (with what belongs to it, if *folded*),
+    the id of the one above it, and whether it is the last of the active path."""
+    seen: dict[str, str | None] = {}
+    for conversation in [family.main, *(each for each in family.all if each is not family.main)]:
+        out = outgoing(conversation, format)
+        groups = fold(out) if folded else [[said] for said in out]
+        above: str | None = None
+        for at, group in enumerate(groups):
+            name = group[0].id
+            if name in seen and seen[name] != above:
+                name = f"{conversation.id}/{name}"
+                group[0].id = name
+            if name not in seen:
+                seen[name] = above
+                is_head = conversation is family.main and at == len(groups) - 1
+                yield group, above, is_head
+            above = name

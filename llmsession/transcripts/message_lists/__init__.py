@@ -1,0 +1,1 @@
+"""Plain lists of API messages, and recorded requests."""

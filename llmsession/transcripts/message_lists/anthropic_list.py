@@ -1,0 +1,191 @@
+"""Lists of Anthropic messages: an array of them, or an object with ``messages``.
+
+Blocks stay byte for byte. Thinking that nobody signed cannot be sent and is kept in ``extra``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from llmsession.errors import TranscriptError
+from llmsession.turns.blocks import encode_json, split_blocks
+from llmsession.turns.messages import Message
+from llmsession.turns.usage import Usage
+
+from ..common.content_parts import blocks_of, split_thinking
+from ..common.conversation import Conversation, Note
+from ..common.document import read_document
+from ..common.format import Files, Peek
+from ..common.listed import Listed
+from ..common.record import Record
+from ..common.recorded_message import Said
+from ..common.system_texts import SystemTexts, with_system
+from ..common.writing import BESIDE, given_ids, path_of
+
+__all__ = [
+    "FORMAT",
+    "anthropic_usage",
+    "looks_anthropic_list",
+    "read_anthropic_list",
+    "read_anthropic_message",
+    "read_anthropic_messages",
+    "system_text",
+    "write_anthropic_list",
+]
+
+FORMAT = "anthropic-messages"
+
+_KNOWN = {"role", "content", "id", "model", "usage", "stop_reason"}
+_TELLING = {
+    "tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document",
+    "server_tool_use", "compaction",
+}  # fmt: skip
+
+
+def looks_anthropic_list(peek: Peek) -> bool:
+    """Is the file a list of messages of both sides, with a block that only Anthropic has?"""
+    held = peek.fields.get("messages") if isinstance(peek.document, dict) else peek.document
+    if not isinstance(held, list) or not held:
+        return False
+    plain = all(
+        isinstance(message, dict) and message.get("role") in ("user", "assistant", "system")
+        for message in held
+    )
+    return plain and any(_tells(message.get("content")) for message in held)
+
+
+def _tells(content: Any) -> bool:
+    blocks = content if isinstance(content, list) else []
+    return any(isinstance(block, dict) and block.get("type") in _TELLING for block in blocks)
+
+
+def read_anthropic_list(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
+    """The one conversation in *raw*, a file's bytes.
+
+    Raises TranscriptError: no list of messages; and, if *strict*, a message that cannot be read.
+    """
+    notes: list[Note] = []
+    document = read_document(raw, notes, strict=strict)
+    whole = Record.of(document if document.startswith(b"{") else None, 1)
+    items = whole.items("messages") if whole.fields else []
+    if document.startswith(b"["):
+        items = split_blocks(document)
+    listed = read_anthropic_messages(items, notes, strict)
+    if not listed.said:
+        raise TranscriptError("no list of Anthropic messages in it")
+    if whole.raw("system"):
+        listed.system.add(0, encode_json({"role": "system", "content": whole.fields["system"]}))
+    extra = whole.rest({"messages", "id", "title", "system"})
+    id, title = whole.text("id") or FORMAT, whole.text("title") or ""
+    return (listed.conversation(id, FORMAT, title, extra),)
+
+
+def read_anthropic_messages(
+    items: Sequence[bytes | msgspec.Raw], notes: list[Note], strict: bool = False
+) -> Listed:
+    """Messages in their order. *notes* are those on the file that they stand in."""
+    listed = Listed([], SystemTexts(), notes)
+    for number, item in enumerate(items, 1):
+        record = Record.of(item, number)
+        role = record.text("role")
+        if role in ("system", "developer"):
+            listed.system.add(len(listed.said), item)
+            notes.append(Note(number, "system", "kept beside the messages"))
+        elif role in ("user", "assistant"):
+            listed.said.append(read_anthropic_message(record, notes))
+        elif strict:
+            raise TranscriptError(f"message {number}: no role of a message")
+        else:
+            notes.append(Note(number, "bad_message", "no role of a message", visible=True))
+    return listed
+
+
+def read_anthropic_message(record: Record, notes: list[Note]) -> Said:
+    """One message, of a list or as the provider replied."""
+    blocks = blocks_of(record.raw("content"), record.number, notes)
+    blocks, unsigned = split_thinking(blocks)
+    extra = record.rest(_KNOWN)
+    if unsigned:
+        extra["unsigned_thinking"] = [msgspec.Raw(raw) for raw in unsigned]
+        notes.append(Note(record.number, "unsigned_thinking", "kept in extra, never sent"))
+    is_reply = record.text("role") == "assistant"
+    return Said(
+        place=record.number,
+        role="assistant" if is_reply else "user",
+        blocks=blocks,
+        id=record.text("id") or "",
+        model=record.text("model") if is_reply else None,
+        provider="anthropic" if is_reply else None,
+        usage=anthropic_usage(record.record("usage")) if is_reply else None,
+        stop_reason=record.text("stop_reason") if is_reply else None,
+        extra=extra,
+    )
+
+
+def anthropic_usage(usage: Record) -> Usage | None:
+    """Usage as Anthropic reports it; None if it says nothing."""
+    if "input_tokens" not in usage.fields and "output_tokens" not in usage.fields:
+        return None
+    return Usage(
+        input_tokens=usage.count("input_tokens"),
+        output_tokens=usage.count("output_tokens"),
+        cache_read_tokens=usage.count("cache_read_input_tokens"),
+        cache_write_tokens=usage.count("cache_creation_input_tokens"),
+    )
+
+
+def system_text(content: bytes | None) -> str:
+    """A request's system prompt, a text or blocks, as one text."""
+    texts = SystemTexts()
+    texts.add(0, encode_json({"role": "system", "content": msgspec.Raw(content or b"null")}))
+    return texts.text
+
+
+# Writing.
+
+
+def write_anthropic_list(conversations: Sequence[Conversation]) -> Files:
+    """A file for each conversation: an object with its id, system prompt and messages. A message
+    has an id in it only if the place does not give it away."""
+    return {
+        path_of(at, conversation, ".json"): _write_one(conversation)
+        for at, conversation in enumerate(conversations)
+    }
+
+
+def _write_one(conversation: Conversation) -> bytes:
+    if not conversation.messages:
+        return _document(conversation, ids=False)
+    plain = _document(conversation, ids=False)
+    if [message.id for message in read_anthropic_list(plain)[0].messages] == [
+        message.id for message in conversation.messages
+    ]:
+        return plain
+    return _document(conversation, ids=True)
+
+
+def _document(conversation: Conversation, *, ids: bool) -> bytes:
+    own = conversation.format in (FORMAT, "own")
+    groups = [[_written(message, own)] for message in conversation.messages]
+    if ids:
+        given_ids(conversation.messages, groups)
+    fields: dict[str, Any] = {"id": conversation.id}
+    if conversation.title:
+        fields["title"] = conversation.title
+    if conversation.system and not (own and "system_messages" in conversation.extra):
+        fields["system"] = conversation.system
+    fields["messages"] = with_system(conversation, groups, None, own=own)
+    extra = conversation.extra if own else {}
+    kept = {name: raw for name, raw in extra.items() if name not in BESIDE}
+    return encode_json({**kept, **fields}) + b"\n"
+
+
+def _written(message: Message, own: bool) -> dict[str, Any]:
+    extra: dict[str, Any] = dict(Record.of(message.extra).fields) if own else {}
+    unsigned = [bytes(raw) for raw in Record.of(encode_json(extra)).items("unsigned_thinking")]
+    extra.pop("unsigned_thinking", None)
+    content = [msgspec.Raw(raw) for raw in [*unsigned, *map(bytes, split_blocks(message.body))]]
+    return {**extra, "role": message.role, "content": content}

@@ -1,0 +1,1 @@
+"""Remote sessions, over a link that outlives its connections."""

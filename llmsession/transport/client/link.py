@@ -1,0 +1,415 @@
+"""A client's link to a service: it outlives its connections.
+
+What was asked and not answered is asked again, in the same order and with the same ids, when the
+connection was lost; command ids make that harmless. Subscriptions go on after what they got. What
+a busy service refused is asked again, too, for a while: see ``asking``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from llmsession.errors import (
+    Overloaded,
+    ProtocolError,
+    SessionClosed,
+    SessionError,
+    Unauthenticated,
+    Unreachable,
+    error_text,
+)
+
+from ..wire import messages as w
+from ..wire.errors import from_wire
+from .channel import Channel, Dial
+from .pending_requests import Asked, Asking, again_after_s
+
+__all__ = ["EventSink", "Link"]
+
+FIRST_DELAY_S = 0.05
+MAX_DELAY_S = 2.0
+"""Between two tries to connect: doubled each time, and shortened by up to a half at random, so
+that the clients of a service that went down do not all come back at once."""
+HELLO_S = 10.0
+
+
+class EventSink(Protocol):
+    """A subscription's side of the link. Nothing in it waits."""
+
+    def subscribe_again(self, id: int) -> w.Subscribe:
+        """The command that goes on where the events stopped."""
+        ...
+
+    def begun(self, cursor: int) -> None:
+        """It was subscribed to what comes after *cursor*."""
+        ...
+
+    def event(self, event: w.Event) -> None:
+        """The next event."""
+        ...
+
+    def lag(self) -> None:
+        """The service has dropped it: it read too slowly."""
+        ...
+
+    def end(self) -> None:
+        """No more events come."""
+        ...
+
+    def fail(self, error: SessionError) -> None:
+        """No more events come, because of *error*."""
+        ...
+
+
+class Link:
+    """Keeps one connection, made by *dial*, to a service; ``begin`` makes the first.
+
+    *patience_s* is how long the service may be away before what waits for it fails with
+    Unreachable; the next call then tries anew. *overloaded_s* is how long what the service refuses
+    as Overloaded, with a hint, is asked again.
+    """
+
+    def __init__(
+        self,
+        dial: Dial,
+        *,
+        token: str | None,
+        patience_s: float,
+        client: str,
+        overloaded_s: float = 0.0,
+    ) -> None:
+        self._dial = dial
+        self._hello = w.encode(w.Hello(versions=(w.VERSION,), token=token, client=client))
+        self._patience_s = patience_s
+        self._channel: Channel | None = None
+        self._unserved: Channel | None = None
+        """The first one, until its task has begun."""
+        self._ids = 0
+        self._asking = Asking(self._send, overloaded_s)
+        # Weakly: who leaves a loop over a turn's events without closing it wants no more of them.
+        self._sinks: weakref.WeakValueDictionary[int, EventSink] = weakref.WeakValueDictionary()
+        self._subscribed: set[int] = set()
+        """What the service was asked to send events of, and has not ended."""
+        self._begun: set[int] = set()
+        self._refused: dict[int, tuple[int, float]] = {}
+        """By subscription that the service refused: how often, and until when it is asked for."""
+        self._later: dict[int, asyncio.TimerHandle] = {}
+        """By subscription that waits to be asked for again."""
+        self._overloaded_s = overloaded_s
+        self._runner: asyncio.Task[None] | None = None
+        self._closed = False
+        self._heard = False
+        self.default_model: str | None = None
+        """What the service said of it, in its newest welcome."""
+        self.reconnects = 0
+        """How often the connection was made again."""
+
+    async def begin(self) -> None:
+        """Make the first connection. Raises Unreachable, Unauthenticated, ProtocolError, and
+        Overloaded where the service takes no more clients."""
+        channel, keepalive_s = await self._connected()
+        self._unserved = channel
+        self._runner = asyncio.get_running_loop().create_task(self._run(channel, keepalive_s))
+
+    async def aclose(self) -> None:
+        """Say goodbye, and fail what waits with SessionClosed."""
+        self._closed = True
+        if self._runner is not None:
+            if self._channel is not None:
+                self._channel.send(w.encode(w.Goodbye()))
+            self._runner.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._runner
+            if self._unserved is not None:  # it was cancelled before its first step
+                await self._unserved.aclose()
+        self._fail_all(SessionClosed("the connection was closed"))
+
+    # Asking.
+
+    def new_id(self) -> int:
+        """An id that this link has not used."""
+        self._ids += 1
+        return self._ids
+
+    def ask(self, command: w.Command) -> Asked:
+        """Send *command*, now or when there is a connection again. Its answer is a future: of the
+        reply's body, or failed with the error."""
+        if self._closed:
+            closed = Asked(command, asyncio.get_running_loop().create_future())
+            closed.answer.set_exception(SessionClosed("the connection was closed"))
+            return closed
+        asked = self._asking.ask(command)
+        self._keep_running()
+        return asked
+
+    def subscribe(self, id: int, sink: EventSink) -> None:
+        """Give *sink* its events, from now on until it ends or is taken off."""
+        if self._closed:
+            sink.fail(SessionClosed("the connection was closed"))
+            return
+        self._sinks[id] = sink
+        self._subscribed.add(id)
+        self._send(sink.subscribe_again(id))
+        self._keep_running()
+
+    def unsubscribe(self, id: int) -> None:
+        """Give its sink nothing more."""
+        self._sinks.pop(id, None)
+        if id in self._subscribed:
+            self._forget(id)
+            self._send(w.Unsubscribe(id=self.new_id(), subscription=id))
+
+    def _forget(self, id: int) -> None:
+        self._subscribed.discard(id)
+        self._begun.discard(id)
+        self._refused.pop(id, None)
+        if id in self._later:
+            self._later.pop(id).cancel()
+
+    def _drop_timers(self) -> None:
+        """Whoever comes back asks for all subscriptions: one that is open cannot be asked for."""
+        for timer in self._later.values():
+            timer.cancel()
+        self._later.clear()
+
+    def drop_connection(self) -> None:
+        """Lose the connection that there is, as a network does. It is made again."""
+        if self._channel is not None:
+            self._lost.set()
+
+    @property
+    def is_connected(self) -> bool:
+        """Is there a connection now, as far as is known?"""
+        return self._channel is not None
+
+    def _send(self, command: w.Command) -> bool:
+        """Send *command* where there is a connection. False: it is sent over the next one."""
+        if self._channel is None:
+            return False
+        self._channel.send(w.encode(command))
+        return True
+
+    def _keep_running(self) -> None:
+        """A link that had lost its patience tries anew."""
+        if self._runner is not None and self._runner.done():
+            self._runner = asyncio.get_running_loop().create_task(self._come_back())
+
+    # The connection.
+
+    async def _connected(self) -> tuple[Channel, float]:
+        """A channel that was welcomed, and its keep-alive in seconds."""
+        try:
+            async with asyncio.timeout(HELLO_S):
+                channel = await self._dial()
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(f"the service cannot be reached: {error_text(error)}") from error
+        try:
+            async with asyncio.timeout(HELLO_S):
+                channel.send(self._hello)
+                return channel, await self._welcomed(channel)
+        except TimeoutError as error:
+            await channel.aclose()
+            told = f"the service has not answered in {HELLO_S:g} s; is it behind TLS?"
+            raise Unreachable(told) from error
+        except OSError as error:
+            await channel.aclose()
+            raise Unreachable(f"the service does not answer: {error_text(error)}") from error
+        except BaseException:
+            await channel.aclose()
+            raise
+
+    async def _welcomed(self, channel: Channel) -> float:
+        while frames := await channel.receive():
+            for at, frame in enumerate(frames):
+                match w.decode_from_server(frame):
+                    case w.Welcome() as welcome:
+                        self._early = frames[at + 1 :]
+                        self.default_model = welcome.default_model
+                        return welcome.keepalive_s
+                    case w.Error() as error:
+                        raise from_wire(error)
+                    case w.Goodbye() as goodbye:
+                        raise Unreachable(f"the service said goodbye: {goodbye.reason}")
+                    case w.Ping():
+                        channel.send(w.encode(w.Pong()))
+        raise Unreachable("the service closed the connection")
+
+    async def _run(self, channel: Channel, keepalive_s: float) -> None:
+        """Serve one connection after the other, until patience ends. Raises nothing."""
+        while True:
+            hint_s = await self._serve(channel, keepalive_s)
+            again = await self._connected_again(hint_s)
+            if again is None:
+                return
+            channel, keepalive_s = again
+            self.reconnects += 1
+            for asked in self._asking.waiting:
+                asked.repeated = asked.sent
+
+    async def _come_back(self) -> None:
+        again = await self._connected_again(0.0)
+        if again is not None:
+            await self._run(*again)
+
+    async def _connected_again(self, hint_s: float) -> tuple[Channel, float] | None:
+        loop = asyncio.get_running_loop()
+        until, delay_s = loop.time() + self._patience_s, FIRST_DELAY_S
+        await asyncio.sleep(hint_s * random.uniform(0.5, 1.0))
+        while True:
+            try:
+                return await self._connected()
+            except (Unauthenticated, ProtocolError) as error:
+                self._fail_all(error)  # it will not be otherwise the next time
+                return None
+            except (Unreachable, Overloaded) as error:
+                if loop.time() + delay_s > until:
+                    self._fail_all(error)
+                    return None
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+            delay_s = min(2 * delay_s, MAX_DELAY_S)
+
+    async def _serve(self, channel: Channel, keepalive_s: float) -> float:
+        """Use *channel* until it is lost; returns in how many seconds to come back."""
+        self._channel, self._lost, self._unserved = channel, asyncio.Event(), None
+        loop = asyncio.get_running_loop()
+        # Subscriptions first, so that they see what comes of the commands.
+        for id, sink in tuple(self._sinks.items()):
+            channel.send(w.encode(sink.subscribe_again(id)))
+        for asked in self._asking.waiting:
+            channel.send(w.encode(asked.command))
+            asked.sent = True
+        reading = loop.create_task(self._read(channel))
+        tasks = (
+            reading,
+            loop.create_task(self._keep_alive(channel, keepalive_s)),
+            loop.create_task(self._lost.wait()),
+        )
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done() and not reading.cancelled():
+                error = reading.exception()
+                return reading.result() if error is None else 0.0
+            return 0.0
+        finally:
+            self._channel = None
+            self._asking.lost()
+            self._drop_timers()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await channel.aclose()
+
+    async def _read(self, channel: Channel) -> float:
+        frames, self._early = self._early, []
+        while True:
+            for frame in frames:
+                goodbye = self._receive(channel, frame)
+                if goodbye is not None:
+                    return goodbye.retry_after_s or 0.0
+            frames = await channel.receive()
+            if not frames:
+                return 0.0
+            self._heard = True
+
+    async def _keep_alive(self, channel: Channel, keepalive_s: float) -> None:
+        while True:
+            self._heard = False
+            await asyncio.sleep(keepalive_s)
+            if self._heard:
+                continue
+            channel.send(w.encode(w.Ping()))
+            await asyncio.sleep(keepalive_s)
+            if not self._heard:
+                return
+
+    def _receive(self, channel: Channel, frame: bytes) -> w.Goodbye | None:
+        match message := w.decode_from_server(frame):
+            case w.Event():
+                sink = self._sinks.get(message.subscription)
+                if sink is not None:
+                    sink.event(message)
+                else:
+                    self.unsubscribe(message.subscription)
+            case w.Reply():
+                self._answer(message)
+            case w.Error():
+                self._failed(message)
+            case w.Lagged():
+                self._over(message.subscription, lambda sink: sink.lag())
+            case w.Ended():
+                self._over(message.subscription, lambda sink: sink.end())
+            case w.Ping():
+                channel.send(w.encode(w.Pong()))
+            case w.Goodbye():
+                return message
+        return None
+
+    def _answer(self, reply: w.Reply) -> None:
+        asked = self._asking.performed(reply.id)
+        if asked is not None:
+            if not asked.answer.done():
+                asked.answer.set_result(reply.body)
+            return
+        sink = self._sinks.get(reply.id)
+        if sink is not None:
+            self._begun.add(reply.id)
+            self._refused.pop(reply.id, None)
+            sink.begun(msgspec.json.decode(reply.body, type=w.Subscribed).cursor)
+
+    def _failed(self, message: w.Error) -> None:
+        if message.id is None:
+            return  # what follows is the end of the connection
+        error = from_wire(message)
+        if isinstance(error, Overloaded) and self._asking.refused(message.id, error):
+            return
+        asked = self._asking.performed(message.id)
+        if asked is None:
+            self._not_subscribed(message.id, message, error)
+        elif not asked.answer.done():
+            asked.answer.set_exception(error)
+
+    def _not_subscribed(self, id: int, message: w.Error, error: SessionError) -> None:
+        loop = asyncio.get_running_loop()
+        refusals, until = self._refused.get(id, (0, loop.time() + self._overloaded_s))
+        hint_s = message.retry_after_s
+        delay_s = again_after_s(MAX_DELAY_S if hint_s is None else hint_s, refusals)
+        is_hinted = isinstance(error, Overloaded) and hint_s is not None
+        if (message.retryable and id in self._begun) or (
+            is_hinted and loop.time() + delay_s <= until
+        ):
+            # One that went on before the connection was lost will again; for a new one it is tried
+            # as long as for a command.
+            self._refused[id] = (refusals + 1, until)
+            self._later[id] = loop.call_later(delay_s, self._resubscribe, id)
+        else:
+            self._over(id, lambda sink: sink.fail(error))
+
+    def _resubscribe(self, id: int) -> None:
+        self._later.pop(id, None)
+        sink = self._sinks.get(id)
+        if sink is not None:
+            self._send(sink.subscribe_again(id))
+
+    def _over(self, id: int, tell: Callable[[EventSink], Any]) -> None:
+        self._forget(id)
+        sink = self._sinks.pop(id, None)
+        if sink is not None:
+            tell(sink)
+
+    def _fail_all(self, error: SessionError) -> None:
+        sinks = tuple(self._sinks.values())
+        self._sinks.clear()
+        self._subscribed.clear()
+        self._begun.clear()
+        self._refused.clear()
+        self._drop_timers()
+        self._asking.fail_all(error)
+        for sink in sinks:
+            sink.fail(error)

@@ -1,0 +1,445 @@
+"""Sessions of a service, as its clients hold them: the async interface of embedded ones."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from llmsession.compaction.summaries.digest import DIGEST_CHARS
+from llmsession.errors import InvalidConfig, InvalidMessage, SessionClosed, SessionNotFound
+from llmsession.session import (
+    Closed,
+    CompactionOutcome,
+    InterruptOutcome,
+    Recovery,
+    SessionConfig,
+    SessionStatus,
+    SessionUsage,
+    Tool,
+    ToolResult,
+    TurnOutcome,
+    WhenBusy,
+)
+from llmsession.session.handles.turn import text_or_raise
+from llmsession.session.values.commands import IfBusy
+from llmsession.session.values.config import store_config
+from llmsession.session.values.validation import (
+    checked_if_busy,
+    checked_labels,
+    checked_search,
+    checked_seed,
+    checked_session_id,
+    checked_summary,
+    checked_user_body,
+    turn_or_moment,
+    turn_or_none_before,
+)
+from llmsession.store import Search, SessionRow
+from llmsession.store.protocol import EVERYTHING
+from llmsession.transcripts import Conversation
+from llmsession.turns import (
+    Content,
+    InterruptPolicy,
+    Message,
+    Request,
+    Seed,
+    ToolUse,
+    TurnId,
+)
+from llmsession.turns.blocks import clean_text, encode_blocks, encode_json
+from llmsession.turns.ids import turn_number
+
+from ..server.service import ServiceFigures
+from ..wire import messages as w
+from .link import Link
+from .pending_requests import Asked
+from .subscription import RemoteSubscription
+
+__all__ = ["RemoteManager", "RemoteSession", "RemoteTurn"]
+
+T = TypeVar("T")
+
+
+async def _body(asked: Asked, kind: type[T]) -> T:
+    return msgspec.json.decode(await _answer(asked), type=kind)
+
+
+async def _done(asked: Asked) -> None:
+    await _answer(asked)
+
+
+async def _answer(asked: Asked) -> msgspec.Raw:
+    try:
+        # Shielded: who does not wait any more has not taken back what was asked.
+        return await asyncio.shield(asked.answer)
+    except asyncio.CancelledError:
+        asked.answer.add_done_callback(_seen)
+        raise
+
+
+def _seen(answer: asyncio.Future[msgspec.Raw]) -> None:
+    """Nobody waits for it: asyncio need not say that nobody looked at an error."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+class RemoteManager:
+    """The sessions of a service; get it from ``connect``. As ``SessionManager``, as far as both
+    have it: see ``ManagerInterface``."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    @property
+    def default_model(self) -> str | None:
+        """A model that answers there, as the service says, for who names none."""
+        return self._link.default_model
+
+    async def create(
+        self,
+        config: SessionConfig,
+        *,
+        session_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        seed: Seed | str | None = None,
+        command_id: str | None = None,
+    ) -> RemoteSession:
+        """As ``SessionManager.create``. Callables cannot be sent: InvalidConfig."""
+        if not isinstance(config, SessionConfig):
+            raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
+        config = config.checked()
+        _check_no_callables(config.tools)
+        command = w.Create(
+            id=self._link.new_id(),
+            config=store_config(config),
+            session=_new_id() if session_id is None else checked_session_id(session_id),
+            labels=checked_labels(labels or {}),
+            seed=checked_seed(seed),
+            command_id=command_id or _new_id(),
+        )
+        return RemoteSession(self._link, await _body(self._link.ask(command), w.Opened))
+
+    async def open(
+        self, session_id: str, *, takeover: bool = False, recovery: Recovery | None = None
+    ) -> RemoteSession:
+        """As ``SessionManager.open``; callables are bound by the service."""
+        command = w.Open(
+            id=self._link.new_id(),
+            session=checked_session_id(session_id),
+            takeover=takeover,
+            recovery=recovery,
+        )
+        return RemoteSession(self._link, await _body(self._link.ask(command), w.Opened))
+
+    async def list(
+        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+    ) -> Sequence[SessionRow]:
+        """As ``SessionManager.list``; at most 1,000 at once."""
+        command = w.ListSessions(
+            id=self._link.new_id(), after=after, limit=limit, search=checked_search(search)
+        )
+        return await _body(self._link.ask(command), tuple[SessionRow, ...])
+
+    async def row(self, session_id: str) -> SessionRow:
+        """As ``SessionManager.row``."""
+        command = w.Row(id=self._link.new_id(), session=checked_session_id(session_id))
+        return await _body(self._link.ask(command), SessionRow)
+
+    async def export_conversation(self, session_id: str) -> Conversation:
+        """As ``SessionManager.export_conversation``; the service opens the session for it."""
+        command = w.Export(id=self._link.new_id(), session=checked_session_id(session_id))
+        beside = await _body(self._link.ask(command), Conversation)
+        messages = await (await self.open(beside.id)).read_conversation()
+        return msgspec.structs.replace(beside, messages=messages)
+
+    async def statistics(self, *, limit: int = 100) -> ServiceFigures:
+        """What the service does now: see ``Service.figures``."""
+        command = w.Statistics(id=self._link.new_id(), limit=limit)
+        return await _body(self._link.ask(command), ServiceFigures)
+
+    async def delete(self, session_id: str) -> None:
+        """As ``SessionManager.delete``."""
+        command = w.Delete(id=self._link.new_id(), session=checked_session_id(session_id))
+        asked = self._link.ask(command)
+        try:
+            await _done(asked)
+        except SessionNotFound:
+            if not asked.repeated:  # else it was the first one that deleted it
+                raise
+
+
+class RemoteSession:
+    """One conversation at a service. As ``LLMSession``, as far as both have it: see
+    ``SessionInterface``. Its commands survive a lost connection: they are asked again, under the
+    same command ids. All raise TransportError where the service cannot be reached for too long.
+    """
+
+    def __init__(self, link: Link, opened: w.Opened) -> None:
+        self.id = opened.session
+        self._link = link
+        self._known = opened.seq
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<RemoteSession {self.id}{' closed' if self._closed else ''}>"
+
+    def _ask(self, kind: type[w.SessionCommand], **fields: Any) -> Asked:
+        if self._closed:
+            raise SessionClosed(f"session {self.id!r} was closed")
+        return self._link.ask(kind(id=self._link.new_id(), session=self.id, **fields))
+
+    async def _change(
+        self, kind: type[w.SessionCommand], command_id: str | None, **fields: Any
+    ) -> None:
+        await _done(self._ask(kind, command_id=command_id or _new_id(), **fields))
+
+    # Commands.
+
+    async def send(
+        self,
+        content: Content,
+        *,
+        when_busy: WhenBusy = "queue",
+        command_id: str | None = None,
+        expected_head: TurnId | str | int | None = None,
+    ) -> RemoteTurn:
+        """As ``LLMSession.send``."""
+        asked = self._ask(
+            w.Send,
+            content=checked_user_body(content),
+            when_busy=when_busy,
+            command_id=command_id or _new_id(),
+            expected_head=None if expected_head is None else turn_number(expected_head),
+        )
+        return RemoteTurn(self, (await _body(asked, w.Taken)).turn)
+
+    async def submit_tool_results(
+        self, results: Sequence[ToolResult], *, command_id: str | None = None
+    ) -> None:
+        """As ``LLMSession.submit_tool_results``."""
+        sent = tuple(_result(result) for result in results)
+        await self._change(w.Submit, command_id, results=sent)
+
+    async def interrupt(
+        self,
+        turn: TurnId | str | int | None = None,
+        *,
+        policy: InterruptPolicy | None = None,
+        command_id: str | None = None,
+    ) -> InterruptOutcome:
+        """As ``LLMSession.interrupt``."""
+        asked = self._ask(
+            w.Interrupt,
+            turn=None if turn is None else turn_number(turn),
+            policy=policy,
+            command_id=command_id or _new_id(),
+        )
+        return await _body(asked, InterruptOutcome)
+
+    async def compact(self) -> CompactionOutcome:
+        """As ``LLMSession.compact``."""
+        return await _body(self._ask(w.Compact), CompactionOutcome)
+
+    async def clear(
+        self, *, purge: bool = False, when_busy: IfBusy = "reject", command_id: str | None = None
+    ) -> None:
+        """As ``LLMSession.clear``."""
+        busy = checked_if_busy(when_busy)
+        await self._change(w.Clear, command_id, purge=bool(purge), when_busy=busy)
+
+    async def rewind(
+        self,
+        to: TurnId | str | int,
+        *,
+        when_busy: IfBusy = "reject",
+        command_id: str | None = None,
+    ) -> None:
+        """As ``LLMSession.rewind``."""
+        turn, busy = turn_or_none_before(to), checked_if_busy(when_busy)
+        await self._change(w.Rewind, command_id, to=turn, when_busy=busy)
+
+    async def forget(
+        self,
+        before: TurnId | str | int | float | datetime,
+        *,
+        when_busy: IfBusy = "reject",
+        command_id: str | None = None,
+    ) -> None:
+        """As ``LLMSession.forget``."""
+        place, busy = turn_or_moment(before), checked_if_busy(when_busy)
+        where = {"moment": place} if isinstance(place, float) else {"turn": place}
+        await self._change(w.Forget, command_id, when_busy=busy, **where)
+
+    async def fork(
+        self,
+        at: TurnId | str | int | None = None,
+        *,
+        session_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        when_busy: IfBusy = "reject",
+        command_id: str | None = None,
+    ) -> RemoteSession:
+        """As ``LLMSession.fork``. With a *command_id* and no *session_id* the service names it."""
+        given = None if session_id is None else checked_session_id(session_id)
+        asked = self._ask(
+            w.Fork,
+            at=None if at is None else turn_number(at),
+            fork=given,
+            labels=None if labels is None else checked_labels(labels),
+            when_busy=checked_if_busy(when_busy),
+            command_id=command_id or _new_id(),
+        )
+        return RemoteSession(self._link, await _body(asked, w.Opened))
+
+    async def label(self, labels: Mapping[str, str], *, command_id: str | None = None) -> None:
+        """As ``LLMSession.label``."""
+        await self._change(w.Label, command_id, labels=checked_labels(labels))
+
+    async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
+        """As ``LLMSession.configure``. Callables cannot be sent: InvalidConfig."""
+        _check_no_callables(changes.get("tools", ()))
+        try:
+            encoded = encode_json(changes)
+        except InvalidMessage as error:
+            raise InvalidConfig(f"the configuration is {error}") from error
+        await self._change(w.Configure, command_id, changes=msgspec.Raw(encoded))
+
+    async def store_compact_summaries(
+        self, summaries: dict[str, str], *, command_id: str | None = None
+    ) -> None:
+        """As ``LLMSession.store_compact_summaries``."""
+        cleaned = {clean_text(call_id): clean_text(text) for call_id, text in summaries.items()}
+        await self._change(w.StoreSummaries, command_id, summaries=cleaned)
+
+    async def set_summary(
+        self, text: str, *, upto: TurnId | str | int, command_id: str | None = None
+    ) -> None:
+        """As ``LLMSession.set_summary``."""
+        told, turn = checked_summary(text), turn_number(upto)
+        await self._change(w.SetSummary, command_id, text=told, upto=turn)
+
+    async def close(self) -> Closed:
+        """As ``LLMSession.close``: it ends for every client of the service."""
+        closed = await _body(self._ask(w.Close), Closed)
+        self._closed = True
+        return closed
+
+    # Reads.
+
+    async def read_conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
+        """As ``LLMSession.conversation``, fetched in pages: of one generation, as it was when the
+        last page was read."""
+        messages: list[Message] = []
+        generation: int | None = None
+        after: int | None = 0
+        while after is not None:
+            asked = self._ask(w.Conversation, after=after, include_open=include_open)
+            page = await _body(asked, w.Page)
+            if generation is not None and page.generation != generation:
+                messages, generation, after = [], None, 0  # another history began meanwhile
+                continue
+            messages.extend(page.messages)
+            generation, after = page.generation, page.next
+        return tuple(messages)
+
+    async def read_context(self) -> Request:
+        """As ``LLMSession.context``."""
+        return await _body(self._ask(w.Context), Request)
+
+    async def read_status(self) -> SessionStatus:
+        """As ``LLMSession.status``."""
+        return await _body(self._ask(w.Status), SessionStatus)
+
+    async def read_usage(self) -> SessionUsage:
+        """As ``LLMSession.usage``."""
+        return await _body(self._ask(w.UsageOf), SessionUsage)
+
+    async def read_open_calls(self) -> tuple[ToolUse, ...]:
+        """As ``LLMSession.open_calls``."""
+        return await _body(self._ask(w.OpenCalls), tuple[ToolUse, ...])
+
+    async def read_summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
+        """As ``LLMSession.summary``."""
+        return await _body(self._ask(w.Summary, max_chars=max_chars), str)
+
+    # Events and turns.
+
+    def subscribe(self, *, after: int | None = None) -> RemoteSubscription:
+        """As ``LLMSession.subscribe``. A cursor that the log has not reached is found out by the
+        service: reading the events raises InvalidInput."""
+        return RemoteSubscription(self._link, self.id, after=after, turn=None, known=self._known)
+
+    def events_of(self, number: int) -> RemoteSubscription:
+        """The events of turn *number*, from its acceptance to its terminal one."""
+        return RemoteSubscription(self._link, self.id, after=None, turn=number, known=0)
+
+    def turn(self, turn: TurnId | str | int) -> RemoteTurn:
+        """As ``LLMSession.turn``. Whether the turn ever was is found out when it is used."""
+        return RemoteTurn(self, turn_number(turn))
+
+    def ask_outcome(self, number: int) -> Asked:
+        """Wait for the end of turn *number*, also of a session that was closed."""
+        command = w.Outcome(id=self._link.new_id(), session=self.id, turn=number)
+        return self._link.ask(command)
+
+
+class RemoteTurn:
+    """An accepted turn at a service. As ``Turn``."""
+
+    def __init__(self, session: RemoteSession, number: int) -> None:
+        self._session = session
+        self._asked: Asked | None = None
+        self.id = TurnId("u", number)
+
+    def __repr__(self) -> str:
+        return f"<RemoteTurn {self.id} of {self._session.id}>"
+
+    def __aiter__(self) -> RemoteSubscription:
+        return self._session.events_of(self.id.number)
+
+    async def outcome(self) -> TurnOutcome:
+        """As ``Turn.outcome``. Waits through a restart of the service, which may end the turn."""
+        asked = self._asked
+        if asked is None or (asked.answer.done() and asked.answer.exception() is not None):
+            asked = self._asked = self._session.ask_outcome(self.id.number)
+        return await _body(asked, TurnOutcome)
+
+    async def text(self) -> str:
+        """As ``Turn.text``."""
+        named = f"turn {self.id.number} of session {self._session.id!r}"
+        return text_or_raise(await self.outcome(), named)
+
+
+def _check_no_callables(tools: Any) -> None:
+    for tool in tools if isinstance(tools, list | tuple) else ():
+        run = tool.run if isinstance(tool, Tool) else None
+        if isinstance(tool, Mapping):
+            run = tool.get("run")
+        if run is not None:
+            name = tool.name if isinstance(tool, Tool) else tool.get("name")
+            raise InvalidConfig(
+                f"tool {name!r} has a callable, which cannot be sent; answer its calls with"
+                " submit_tool_results, or give the callable to the service"
+            )
+
+
+def _result(result: ToolResult) -> w.Result:
+    if not isinstance(result, ToolResult):
+        raise InvalidMessage(f"a result is a ToolResult, not {type(result).__name__}")
+    content = result.content
+    encoded = encode_json(content) if isinstance(content, str) else bytes(encode_blocks(content))
+    return w.Result(
+        clean_text(result.call_id),
+        msgspec.Raw(encoded),
+        result.is_error,
+        None if result.compact_summary is None else clean_text(result.compact_summary),
+    )

@@ -1,0 +1,54 @@
+"""JSON lines over Unix domain and TCP sockets: the client's side."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from ..wire.addresses import Address
+from ..wire.framing import LineReader, line_of
+
+__all__ = ["SocketChannel", "dial_socket"]
+
+READ_BYTES = 256 * 1024
+MAX_FRAME_BYTES = 1024 * 1024 * 1024
+"""A reply may be a whole context; the service bounds what it sends."""
+CLOSE_S = 1.0
+
+
+class SocketChannel:
+    """Frames as lines over one socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._lines = LineReader()
+
+    def send(self, frame: bytes) -> None:
+        """Send one line."""
+        self._writer.write(line_of(frame))
+
+    async def receive(self) -> list[bytes]:
+        """The lines that came, at least one; none at the end."""
+        while received := await self._reader.read(READ_BYTES):
+            if frames := self._lines.feed(received, MAX_FRAME_BYTES):
+                return frames
+        return []
+
+    async def aclose(self) -> None:
+        """Close the socket; after a moment also if the peer does not read."""
+        self._writer.close()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._writer.wait_closed()
+        except (OSError, TimeoutError):
+            self._writer.transport.abort()
+
+
+async def dial_socket(address: Address, tls: ssl.SSLContext | None = None) -> SocketChannel:
+    """A connection to *address*. Raises OSError."""
+    if address.scheme == "unix":
+        reader, writer = await asyncio.open_unix_connection(address.path)
+    else:
+        reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
+    return SocketChannel(reader, writer)

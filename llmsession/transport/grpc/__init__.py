@@ -1,0 +1,1 @@
+"""The wire over gRPC. It needs the extra ``llmsession[grpc]``."""

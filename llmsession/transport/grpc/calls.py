@@ -1,0 +1,315 @@
+"""The calls of ``SessionService``: frames of a connection, single commands, and events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import msgspec
+
+from llmsession.errors import (
+    InvalidInput,
+    Overloaded,
+    ProtocolError,
+    SessionError,
+    Unauthenticated,
+)
+
+from ..server.connection import Connection
+from ..server.service import RETRY_AFTER_S, Service
+from ..v1.session_pb2 import Command, Envelope, Frames
+from ..v1.session_pb2_grpc import SessionServiceServicer
+from ..wire import messages as w
+from ..wire.errors import ERRORS, to_wire
+from .envelopes import answer_envelope, command_in, event_envelope
+from .errors import refusal
+from .peer import GrpcPeer
+
+__all__ = ["Calls"]
+
+IDLE_S = 60.0
+"""How long a client of single calls is known after its last one."""
+READS = {
+    "Conversation", "Context", "Status", "Usage", "OpenCalls", "Summary", "Row", "Export", "List",
+    "Statistics",
+}  # fmt: skip
+"""What is asked again without harm, so it waits where the client does not take its answers."""
+GOING_DOWN = "the service goes down"
+
+
+T = TypeVar("T")
+
+
+def _nothing() -> None:
+    """Nobody waits for an outbox that stays empty."""
+
+
+class _Caller:
+    """A client that makes single calls: one for each of its gRPC connections and tokens."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.ids = 0
+        self.open_calls = 0
+        self._outgoing_bytes = 0
+        """Of answers that its gRPC connection has not taken."""
+        self._room = asyncio.Event()
+        self._idle: asyncio.TimerHandle | None = None
+
+    def begins(self) -> None:
+        """One more call."""
+        self.open_calls += 1
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def ends(self, let_go: Callable[[], None]) -> None:
+        """A call is over. *let_go* is called if none comes for a while."""
+        self.open_calls -= 1
+        if not self.open_calls:
+            self._idle = asyncio.get_running_loop().call_later(IDLE_S, let_go)
+
+    def close(self) -> None:
+        """It is not known any more. What it asked is done."""
+        if self._idle is not None:
+            self._idle.cancel()
+        self.connection.close()
+
+    def owes(self, size_bytes: int, call: Any) -> None:
+        """An answer of *size_bytes* is about to be sent."""
+        self._outgoing_bytes += size_bytes
+        call.add_done_callback(lambda _: self._took(size_bytes))
+
+    def _took(self, size_bytes: int) -> None:
+        self._outgoing_bytes -= size_bytes
+        self._room.set()
+
+    async def wait_for_room(self, limit_bytes: int) -> None:
+        """Until less than *limit_bytes* wait to be sent. Cancellable."""
+        while self._outgoing_bytes >= limit_bytes:
+            self._room.clear()
+            await self._room.wait()
+
+
+class Calls(SessionServiceServicer):
+    """The servicer. ``close`` says goodbye to all of its clients."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._callers: dict[tuple[str, str | None], _Caller] = {}
+        self._running: set[asyncio.Task[Any]] = set()
+        self._peers: set[Connection] = set()
+        self._closing = False
+
+    async def close(self, timeout_s: float) -> None:
+        """End every call, and wait for that at most *timeout_s*. What was asked is done."""
+        self.refuse()
+        for connection in (*self._peers, *(each.connection for each in self._callers.values())):
+            connection.leave(GOING_DOWN, RETRY_AFTER_S)
+        if self._running:
+            await asyncio.wait(self._running, timeout=timeout_s)
+        for key in tuple(self._callers):
+            self._let_go(*key)
+
+    def refuse(self) -> None:
+        """Take no new calls. Those that there are go on."""
+        self._closing = True
+
+    # Each call's frame: who calls, and what becomes of errors.
+
+    async def _serve(self, call: Any, work: Callable[[str, str | None], Awaitable[Any]]) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        peer = call.peer()
+        try:
+            if self._closing:
+                raise Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S)
+            return await work(peer, _token_of(call))
+        except grpc.aio.AbortError:
+            raise
+        except (grpc.aio.BaseError, asyncio.InvalidStateError):
+            return None  # the call is over: nobody is there to be answered
+        except Exception as error:
+            told = self._service.told(error)
+            if isinstance(told, Unauthenticated):
+                self._service.log_refusal(peer, told)
+            await _abort(call, to_wire(told))
+        finally:
+            self._running.discard(task)
+
+    # Frames.
+
+    async def Connect(self, _requests: object, call: Any) -> None:
+        async def work(peer: str, token: str | None) -> None:
+            if token is not None or self._service.is_guarded:
+                # Before anything is read: who is not let in costs no memory.
+                self._service.authenticate(peer, token)
+            try:
+                carried = self._room_for(lambda: GrpcPeer(self._service, call, peer, token))
+            except Overloaded as error:
+                await call.write(Frames(frames=[w.encode(to_wire(error))]))
+                return
+            self._peers.add(carried.connection)
+            try:
+                await call.send_initial_metadata(())
+                await carried.run()
+            finally:
+                self._peers.discard(carried.connection)
+                carried.connection.close()
+
+        await self._serve(call, work)
+
+    # Single commands.
+
+    async def _perform(self, name: str, request: Command, call: Any) -> Envelope:
+        async def work(peer: str, token: str | None) -> Envelope:
+            caller = self._caller(peer, token)
+            caller.begins()
+            try:
+                if name in READS:
+                    await caller.wait_for_room(self._service.limits.outgoing_bytes)
+                caller.ids += 1
+                command = command_in(name, caller.ids, request)
+                frame = await _answer(caller.connection, command, request.ByteSize())
+                caller.owes(len(frame), call)
+                return answer_envelope(name, command, await _reply(call, frame))
+            finally:
+                caller.ends(lambda: self._let_go(peer, token))
+
+        answer: Envelope = await self._serve(call, work)
+        return answer
+
+    def _caller(self, peer: str, token: str | None) -> _Caller:
+        caller = self._callers.get((peer, token))
+        if caller is not None and caller.connection.is_ending:  # its token counts no more
+            self._let_go(peer, token)
+            caller = None
+        if caller is None:
+            connection = self._room_for(lambda: self._service.connect(peer, _nothing, token))
+            try:
+                connection.welcome()
+            except BaseException:
+                connection.close()
+                raise
+            caller = self._callers[peer, token] = _Caller(connection)
+        return caller
+
+    def _room_for(self, connect: Callable[[], T]) -> T:
+        """What *connect* makes; clients of single calls that have gone quiet make room for it."""
+        try:
+            return connect()
+        except Overloaded:
+            if not self._let_idle_go():
+                raise
+        return connect()
+
+    def _let_idle_go(self) -> bool:
+        idle = [key for key, caller in self._callers.items() if not caller.open_calls]
+        for key in idle:
+            self._let_go(*key)
+        return bool(idle)
+
+    def _let_go(self, peer: str, token: str | None) -> None:
+        caller = self._callers.pop((peer, token), None)
+        if caller is not None:
+            caller.close()
+
+    # Events.
+
+    async def Subscribe(self, request: Command, call: Any) -> None:
+        async def work(peer: str, token: str | None) -> None:
+            woken = asyncio.Event()
+            connection = self._room_for(lambda: self._service.connect(peer, woken.set, token))
+            self._peers.add(connection)
+            try:
+                connection.welcome()
+                command = command_in("Subscribe", 1, request)
+                frame = await _answer(connection, command, request.ByteSize())
+                reply = await _reply(call, frame)
+                cursor = msgspec.json.decode(reply.body, type=w.Subscribed).cursor
+                first = Envelope(session=request.session, kind="subscribed", seq=cursor)
+                await call.write(first)
+                await self._forward(connection, woken, call)
+            finally:
+                self._peers.discard(connection)
+                connection.close()
+
+        await self._serve(call, work)
+
+    async def _forward(self, connection: Connection, woken: asyncio.Event, call: Any) -> None:
+        while True:
+            woken.clear()
+            while (frame := connection.take()) is not None:
+                match w.decode_from_server(frame):
+                    case w.Event() as event:
+                        await call.write(event_envelope(event))
+                    case w.Lagged() as lagged:
+                        await call.write(Envelope(kind="lagged", seq=lagged.cursor))
+                        return
+                    case w.Ended():
+                        return
+                    case w.Error() as error:
+                        await _abort(call, error)
+                    case w.Goodbye():
+                        raise Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S)
+            await woken.wait()
+
+
+def _single(name: str) -> Callable[[Calls, Command, Any], Awaitable[Envelope]]:
+    # Async, or gRPC would run it in a thread.
+    async def perform(self: Calls, request: Command, call: Any) -> Envelope:
+        return await self._perform(name, request, call)
+
+    return perform
+
+
+SINGLE = (
+    "Create", "Open", "Send", "Submit", "Interrupt", "Outcome", "Conversation", "Context",
+    "Status", "Usage", "OpenCalls", "Summary", "Row", "Export", "Compact", "Clear", "Rewind",
+    "Forget", "Fork", "Label", "Configure", "StoreSummaries", "SetSummary", "Close", "List",
+    "Delete", "Statistics",
+)  # fmt: skip
+for _name in SINGLE:
+    setattr(Calls, _name, _single(_name))
+
+
+async def _answer(connection: Connection, command: w.Command, size_bytes: int) -> bytes:
+    """The frame of the answer. Its caller may be cancelled, which takes nothing back."""
+    answer = connection.call(command, size_bytes)
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if answer.cancelled() and task is not None and not task.cancelling():
+            going_down = Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S)
+            raise connection.ended_by or going_down from None
+        raise
+
+
+async def _reply(call: Any, frame: bytes) -> w.Reply:
+    match w.decode_from_server(frame):
+        case w.Reply() as reply:
+            return reply
+        case w.Error() as error:
+            await _abort(call, error)
+        case _:
+            raise ProtocolError("the service failed")
+
+
+async def _abort(call: Any, error: w.Error) -> NoReturn:
+    await call.abort_with_status(refusal(error, ERRORS.get(error.code, SessionError)))
+    raise AssertionError("abort raises")
+
+
+def _token_of(call: Any) -> str | None:
+    for name, value in call.invocation_metadata() or ():
+        if name == "authorization":
+            text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+            scheme, _, token = text.partition(" ")
+            if scheme.lower() != "bearer":
+                raise InvalidInput("authorization is 'Bearer' and a token")
+            return token.strip()
+    return None

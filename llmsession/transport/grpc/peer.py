@@ -1,0 +1,98 @@
+"""The wire's frames over gRPC: the server's side of one ``Connect`` call."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from ..server.connection import Connection
+from ..server.keepalive import LINGER_S, watch
+from ..server.service import RETRY_AFTER_S, Service
+from ..v1.session_pb2 import Frames
+
+__all__ = ["GrpcPeer"]
+
+BATCH_BYTES = 64 * 1024
+"""How much is joined into one message. Beside it gRPC holds what it is told to send: the next
+message is made when it has taken the one before."""
+
+
+class GrpcPeer:
+    """Reads frames into a Connection, writes what it gives. ``context`` is the call's."""
+
+    def __init__(self, service: Service, context: Any, peer: str, token: str | None) -> None:
+        """Raises Overloaded past the limit of connections."""
+        self._service = service
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
+        self._over = asyncio.Event()
+        self._heard_at = self._loop.time()
+        self.connection: Connection = service.connect(peer, self._woken.set, token)
+
+    async def run(self) -> None:
+        """Serve until either side ends. Cancelled when the client is gone."""
+        start = self._loop.create_task
+        reading = start(self._read())
+        writing = start(self._write())
+        watching = start(
+            watch(
+                self.connection,
+                self._service.limits,
+                heard_at=lambda: self._heard_at,
+                over=self._over.set,
+                abort=self._over.set,
+            )
+        )
+        over = start(self._over.wait())
+        tasks = (reading, writing, watching, over)
+        try:
+            await asyncio.wait((writing, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.connection.close()
+
+    def leave(self) -> None:
+        """Say goodbye, and end once that is sent."""
+        self.connection.leave("the service goes down", RETRY_AFTER_S)
+
+    async def _read(self) -> None:
+        connection = self.connection
+        try:
+            while not connection.is_over:
+                message = await self._context.read()
+                if message is grpc.aio.EOF:
+                    break
+                self._heard_at = self._loop.time()
+                for frame in message.frames:
+                    connection.receive(frame)
+                    if not connection.has_room:
+                        await connection.wait_for_room()
+        except (grpc.aio.BaseError, asyncio.InvalidStateError):
+            self._over.set()
+            return
+        # A client that has said all it has to say may still read what is left for it.
+        connection.leave("end of input")
+        await asyncio.sleep(LINGER_S)
+        self._over.set()
+
+    async def _write(self) -> None:
+        try:
+            while not self.connection.is_over:
+                await self._woken.wait()
+                self._woken.clear()
+                while frames := self._batch():
+                    await self._context.write(Frames(frames=frames))
+        except (grpc.aio.BaseError, asyncio.InvalidStateError):
+            return  # nobody is there to read it
+
+    def _batch(self) -> list[bytes]:
+        frames, size = list[bytes](), 0
+        while size <= BATCH_BYTES and (frame := self.connection.take()) is not None:
+            frames.append(frame)
+            size += len(frame)
+        return frames

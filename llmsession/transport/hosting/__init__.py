@@ -1,0 +1,1 @@
+"""A whole service: configuration, start and stop, health, metrics, traces."""

@@ -1,0 +1,324 @@
+"""How a service is set up: a TOML file, then the environment, then what was asked by hand.
+
+Each source only says what it changes; the later one counts. Nothing secret stands in here: keys
+are named by their environment variable, tokens by their file.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from llmsession.errors import InvalidConfig, InvalidInput
+from llmsession.turns.spending.spending import SpendingBudget
+
+from ..server.limits import Limits
+from ..wire.addresses import Address, parse_address
+
+__all__ = [
+    "VARIABLES",
+    "LimitsTable",
+    "ProviderTable",
+    "ServerConfig",
+    "TenantTable",
+    "TlsTable",
+    "load_server_config",
+    "print_config",
+]
+
+PREFIX = "LLMSESSION_SERVE_"
+CONFIG_VARIABLE = PREFIX + "CONFIG"
+STORE_VARIABLE = "LLMSESSION_STORE"
+"""What the other commands read; ``LLMSESSION_SERVE_STORE`` goes before it."""
+NONE = "none"
+"""How a limit is taken away: TOML and environments have no word for it."""
+MAX_BYTES = 1 << 20
+"""A configuration is a page, not a book."""
+
+ProviderKind = Literal["anthropic", "openai", "replay"]
+T = TypeVar("T")
+
+
+class ProviderTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[providers.NAME]``: where replies come from.
+
+    ``models`` are the beginnings of the models that it answers; without any it answers those that
+    no other is for. ``key_env`` names the variable that holds its key (``ANTHROPIC_API_KEY`` or
+    ``OPENAI_API_KEY``); a server at ``base_url`` may need none. A replay plays the recorded
+    conversation in ``file`` to every session, turn by turn, and needs no model.
+    """
+
+    kind: ProviderKind
+    models: tuple[str, ...] = ()
+    key_env: str | None = None
+    base_url: str | None = None
+    file: str | None = None
+    delta_chars: int = 48
+    delay_s: float = 0.0
+    exhausted: Literal["wait", "fail", "repeat"] = "repeat"
+
+
+class TlsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[tls]``: files in PEM, for TCP and gRPC; with ``client_ca`` clients need a certificate."""
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+
+
+class LimitsTable(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[limits]``: see ``Limits``; "none" is no limit, where there may be none."""
+
+
+class TenantTable(SpendingBudget, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[tenants.NAME]``: what all sessions of a tenant may spend: see ``SpendingBudget``."""
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that ``llmsession serve`` can be told; docs/operations.md has a line for each.
+
+    Times are in seconds. ``grace_s`` is how long open turns may go on after SIGTERM.
+    ``recover_at_once`` is how many sessions with turns that were left open are opened at a time
+    when the service starts; 0: each when it is first asked for.
+    """
+
+    store: str = "sqlite:sessions.db"
+    store_key_file: str | None = None
+    listen: tuple[str, ...] = ()
+    grpc: str | None = None
+    health: str | None = None
+    tokens: str | None = None
+    insecure: bool = False
+    grace_s: float = 30.0
+    idle_s: float = 60.0
+    recover_at_once: int = 4
+    log: Literal["json", "text"] = "json"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    tracing: bool = False
+    prices: str | None = None
+    summariser: str | None = None
+    default_model: str | None = None
+    tls: TlsTable | None = None
+    limits: LimitsTable = LimitsTable()
+    providers: dict[str, ProviderTable] = {}
+    tenants: dict[str, TenantTable] = {}
+
+    def listens_at(self) -> tuple[str, ...]:
+        """The addresses of sockets; where none and no gRPC was asked for, a file beside the
+        store's."""
+        return self.listen if self.listen or self.grpc else ("unix:llmsession.sock",)
+
+    def checked(self) -> ServerConfig:
+        """This configuration. Raises InvalidConfig, naming what cannot work."""
+        for address in self.listen:
+            if _address(address).scheme == "grpc":
+                raise InvalidConfig(f"listen: {address} is for grpc")
+        for name, place in (("grpc", self.grpc), ("health", self.health)):
+            if place is not None:
+                host_and_port(name, place)
+        if not (self.grace_s >= 0 and self.idle_s >= 0):
+            raise InvalidConfig("grace_s and idle_s are seconds, 0 or more")
+        if self.recover_at_once < 0:
+            raise InvalidConfig("recover_at_once is how many sessions, 0 or more")
+        for name, limit in msgspec.structs.asdict(self.limits).items():
+            if limit is not None and not limit > 0:
+                raise InvalidConfig(f"limits.{name} is {limit!r}; it must be greater than 0")
+        for name, provider in self.providers.items():
+            _check_provider(name, provider)
+        if self.summariser is not None and self.summariser not in self.providers:
+            known = ", ".join(sorted(self.providers)) or "none"
+            raise InvalidConfig(
+                f"summariser: there is no provider {self.summariser!r}; there is {known}"
+            )
+        for name, budget in self.tenants.items():
+            try:
+                budget.checked()
+            except InvalidConfig as error:
+                raise InvalidConfig(f"tenants.{name}: {error}") from error
+        return self
+
+
+def host_and_port(name: str, place: str) -> Address:
+    """``HOST:PORT`` as an address. Raises InvalidConfig, naming the setting."""
+    try:
+        return parse_address(f"grpc://{place.removeprefix('grpc://')}")
+    except InvalidInput:
+        raise InvalidConfig(f"{name}: {place!r} is no HOST:PORT") from None
+
+
+def _address(text: str) -> Address:
+    try:
+        return parse_address(text)
+    except InvalidInput as error:
+        raise InvalidConfig(f"listen: {error}") from error
+
+
+def _check_provider(name: str, table: ProviderTable) -> None:
+    where = f"providers.{name}"
+    if (table.kind == "replay") != (table.file is not None):
+        raise InvalidConfig(f"{where}: a replay has a file, and nothing else has")
+    if table.kind == "replay" and (table.key_env or table.base_url):
+        raise InvalidConfig(f"{where}: a replay has no key_env and no base_url")
+    if table.delta_chars < 1 or not table.delay_s >= 0:
+        raise InvalidConfig(f"{where}: delta_chars is 1 or more, and delay_s 0 or more")
+
+
+# Where it comes from.
+
+
+def _variables() -> dict[str, tuple[str, ...]]:
+    plain = ServerConfig.__struct_fields__
+    tables = {"tls": TlsTable, "limits": LimitsTable}
+    names: dict[str, tuple[str, ...]] = {}
+    for name in plain:
+        if name in tables:
+            for field in tables[name].__struct_fields__:
+                names[f"{PREFIX}{name}_{field}".upper()] = (name, field)
+        elif name not in ("providers", "tenants"):
+            names[f"{PREFIX}{name}".upper()] = (name,)
+    return names
+
+
+VARIABLES: dict[str, tuple[str, ...]] = _variables()
+"""Variable -> the setting that it is for; ``LLMSESSION_SERVE_LISTEN`` is a list with commas."""
+
+
+def load_server_config(
+    file: str | Path | None,
+    environ: Mapping[str, str],
+    asked: Mapping[str, Any] | None = None,
+) -> ServerConfig:
+    """The configuration in *file*, changed by *environ*, changed by *asked* (fields of
+    ServerConfig, as a file would have them).
+
+    Without *file*, the variable ``LLMSESSION_SERVE_CONFIG`` may name one. It reads files: call it
+    outside of event loops. Raises InvalidConfig, one line that says what is wrong and where.
+    """
+    file = file if file is not None else environ.get(CONFIG_VARIABLE) or None
+    told: dict[str, Any] = {} if file is None else _read_file(Path(file))
+    if file is not None:  # by itself first: what is wrong is the file's
+        _convert(told, str(file))
+    for variable, text in sorted(environ.items()):
+        if variable == STORE_VARIABLE and text and PREFIX + "STORE" not in environ:
+            told["store"] = text
+        elif variable.startswith(PREFIX) and variable != CONFIG_VARIABLE:
+            _put(told, variable, text)
+    told.update(asked or {})
+    return _convert(told, "the command line").checked()
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as opened:
+            raw = opened.read(MAX_BYTES + 1)
+    except OSError as error:
+        why = error.strerror or "it cannot be opened"
+        raise InvalidConfig(f"configuration {path}: it cannot be read: {why}") from error
+    if len(raw) > MAX_BYTES:
+        raise InvalidConfig(f"configuration {path}: more than {MAX_BYTES >> 20} MiB")
+    try:
+        return tomllib.loads(raw.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidConfig(f"configuration {path}: it is no TOML: {error}") from error
+
+
+def _put(told: dict[str, Any], variable: str, text: str) -> None:
+    """Set what *variable* is for, read as what it has to be."""
+    place = VARIABLES.get(variable)
+    if place is None:
+        raise InvalidConfig(f"{variable}: there is no such setting")
+    tables = {"tls": TlsTable, "limits": LimitsTable}
+    holder: Any = ServerConfig if len(place) == 1 else tables[place[0]]
+    wanted = {field.name: field.type for field in msgspec.structs.fields(holder)}[place[-1]]
+    value: Any = text
+    if place == ("listen",):
+        value = [each.strip() for each in text.split(",") if each.strip()]
+    elif not (text == NONE and type(None) in get_args(wanted)):
+        try:
+            value = msgspec.convert(text, wanted, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidConfig(f"{variable}: {str(error).lower()}") from error
+    into = told if len(place) == 1 else told.setdefault(place[0], {})
+    into[place[-1]] = value
+
+
+def _convert(told: Mapping[str, Any], source: str) -> ServerConfig:
+    limits = told.get("limits")
+    if isinstance(limits, dict):
+        limits = {name: None if value == NONE else value for name, value in limits.items()}
+        told = {**told, "limits": limits}
+    try:
+        return msgspec.convert(told, ServerConfig)
+    except msgspec.ValidationError as error:
+        raise InvalidConfig(f"{source}: {_in_words(str(error))}") from error
+
+
+def _in_words(error: str) -> str:
+    """What msgspec says, as one who writes a configuration reads it."""
+    said, _, where = error.partition(" - at `$")
+    said = said.replace("Object contains unknown field", "there is no setting")
+    said = said.replace("Object missing required field", "there has to be")
+    where = where.rstrip("`").lstrip(".")
+    return f"{where}: {said}" if where else said
+
+
+# Showing it.
+
+
+def print_config(config: ServerConfig) -> str:
+    """*config* as TOML that loads to the same, but for passwords in addresses, which are left
+    out."""
+    config = msgspec.structs.replace(
+        config,
+        store=_without_password(config.store),
+        providers={
+            name: msgspec.structs.replace(table, base_url=_without_password(table.base_url))
+            if table.base_url
+            else table
+            for name, table in config.providers.items()
+        },
+    )
+    held = msgspec.to_builtins(config)
+    lines = [*_lines(held)]
+    for name in ("tls", "limits"):
+        if held[name] is not None:
+            lines += ["", f"[{name}]", *_lines(held[name], none=name == "limits")]
+    for name in ("providers", "tenants"):
+        for key, table in held[name].items():
+            lines += ["", f"[{name}.{_text(key)}]", *_lines(table)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(table: Mapping[str, Any], *, none: bool = False) -> list[str]:
+    lines = []
+    for name, value in table.items():
+        if value is None and none:
+            lines.append(f"{name} = {_text(NONE)}")
+        elif value is not None and not isinstance(value, dict):
+            lines.append(f"{name} = {_text(value)}")
+    return lines
+
+
+def _text(value: Any) -> str:
+    # TOML's strings, numbers and lists are JSON's, but for this one character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _without_password(address: str) -> str:
+    """*address* without what may be secret in it: the password, and the query."""
+    if "://" not in address:
+        return address
+    try:
+        parts = urlsplit(address)
+        host = parts.netloc.rpartition("@")[2]
+        user = (parts.username or "") + ("@" if parts.username else "")
+        query = "..." if parts.query else ""
+        return urlunsplit((parts.scheme, user + host, parts.path, query, ""))
+    except ValueError:
+        return address.partition("://")[0] + "://..."

@@ -1,0 +1,244 @@
+"""What a service does, as Prometheus reads it. It needs the extra: ``llmsession[metrics]``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from llmsession.turns import records as r
+from llmsession.turns.request import Request
+from llmsession.turns.spending.prices import NANO
+
+from ..server.service import ServiceStatistics
+from .health import Answer
+
+__all__ = ["Metrics"]
+
+LATENCY_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80)
+TURN_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+SHARES = (0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+MESSAGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+MOST_NAMES = 100
+"""Models and policies are named by clients: beyond so many they count as "other"."""
+MOST_OPEN = 100_000
+"""Turns whose beginning is remembered."""
+FORCED = ("window", "overflow")
+"""Why a compaction had to be made at once, with all means."""
+
+
+class Metrics:
+    """An observer of a manager's sessions and of a service's commands.
+
+    ``page`` is what ``/metrics`` answers. Sessions are no labels: there may be any number.
+    """
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry(auto_describe=True)
+        self._asked_at: dict[tuple[str, int], float] = {}
+        self._accepted_at: dict[tuple[str, int], float] = {}
+        self._names: dict[str, set[str]] = {}
+        self._commands = Counter(
+            "llmsession_commands", "Commands that were answered.", ["command", "error"],
+            registry=registry,
+        )  # fmt: skip
+        self._turns = Counter(
+            "llmsession_turns", "Turns that ended.", ["status", "reason"], registry=registry
+        )
+        self._interrupts = Counter(
+            "llmsession_interrupts", "Turns that an interrupt ended.", ["result"], registry=registry
+        )
+        self._compactions = Counter(
+            "llmsession_compactions", "Compactions applied.", ["policy", "trigger"],
+            registry=registry,
+        )  # fmt: skip
+        self._truncations = Counter(
+            "llmsession_truncations",
+            "Compactions that were forced by a window that was full, or left messages out.",
+            registry=registry,
+        )
+        self._freed = Counter(
+            "llmsession_compacted_tokens", "Tokens that compactions freed.", registry=registry
+        )
+        self._tokens = Counter(
+            "llmsession_tokens", "Tokens that were charged for.", ["model", "kind"],
+            registry=registry,
+        )  # fmt: skip
+        self._cost = Counter(
+            "llmsession_cost_usd", "What was charged, in dollars.", ["model"], registry=registry
+        )
+        self._unpriced = Counter(
+            "llmsession_unpriced_requests", "Requests to models without a price.", ["model"],
+            registry=registry,
+        )  # fmt: skip
+        self._first_delta = Histogram(
+            "llmsession_time_to_first_delta_seconds", "From a request to its reply's first delta.",
+            buckets=LATENCY_S, registry=registry,
+        )  # fmt: skip
+        self._turn_s = Histogram(
+            "llmsession_turn_seconds", "From a turn's acceptance to its end.", buckets=TURN_S,
+            registry=registry,
+        )  # fmt: skip
+        self._utilisation = Histogram(
+            "llmsession_context_utilisation_ratio", "The share of its budget a request fills.",
+            buckets=SHARES, registry=registry,
+        )  # fmt: skip
+        self._messages = Histogram(
+            "llmsession_context_messages", "Messages included in a request.", buckets=MESSAGES,
+            registry=registry,
+        )  # fmt: skip
+
+    def watch(
+        self, statistics: Callable[[], ServiceStatistics], sessions: Callable[[], int]
+    ) -> None:
+        """Tell what *statistics* and *sessions*, how many are live, say when it is asked."""
+        self._registry.register(_Now(statistics, sessions))
+
+    def page(self) -> Answer:
+        """All of it, as text."""
+        return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+
+    def _known(self, kind: str, name: str) -> str:
+        names = self._names.setdefault(kind, set())
+        if name not in names and len(names) >= MOST_NAMES:
+            return "other"
+        names.add(name)
+        return name
+
+    # Of the service.
+
+    def answered(self, kind: str, error: str | None) -> None:
+        """See ``Observer``."""
+        self._commands.labels(kind, error or "").inc()
+
+    # Of the sessions.
+
+    def recorded(self, session: str, record: r.Record) -> None:
+        """See ``SessionObserver``."""
+        match record:
+            case r.TurnAccepted():
+                if len(self._accepted_at) >= MOST_OPEN:  # of sessions that another owner took
+                    del self._accepted_at[next(iter(self._accepted_at))]
+                self._accepted_at[session, record.turn] = record.at
+            case r.TurnCommitted():
+                if record.stop_reason == "cancelled":
+                    self._interrupts.labels("kept").inc()
+                self._ended(session, record, "committed", record.stop_reason)
+            case r.TurnAborted():
+                if record.reason in ("interrupt", "replaced"):
+                    self._interrupts.labels("aborted").inc()
+                self._ended(session, record, "aborted", record.reason)
+            case r.TurnFailed():
+                self._ended(session, record, "failed", record.cause)
+            case r.CompactionApplied():
+                self._compactions.labels(self._known("policy", record.policy), record.trigger).inc()
+                self._freed.inc(max(0, record.tokens_before - record.tokens_after))
+                if record.omitted or record.trigger in FORCED:
+                    self._truncations.inc()
+
+    def _ended(self, session: str, record: r.Terminal, status: str, reason: str) -> None:
+        self._turns.labels(status, self._known("reason", reason)).inc()
+        self._asked_at.pop((session, record.turn), None)
+        accepted_at = self._accepted_at.pop((session, record.turn), None)
+        if accepted_at is not None:
+            self._turn_s.observe(max(0.0, record.at - accepted_at))
+
+    def requested(
+        self, session: str, turn: int, request: Request, *, tokens: int, budget_tokens: int
+    ) -> None:
+        """See ``SessionObserver``."""
+        self._asked_at[session, turn] = time.monotonic()
+        self._utilisation.observe(tokens / max(1, budget_tokens))
+        self._messages.observe(len(request.messages))
+
+    def began(self, session: str, turn: int) -> None:
+        """See ``SessionObserver``."""
+        asked_at = self._asked_at.pop((session, turn), None)
+        if asked_at is not None:
+            self._first_delta.observe(time.monotonic() - asked_at)
+
+    def ended(
+        self,
+        session: str,
+        turn: int,
+        spent: r.ModelRequest,
+        *,
+        provider: str,
+        stop_reason: str | None,
+    ) -> None:
+        """See ``SessionObserver``."""
+        self._asked_at.pop((session, turn), None)
+
+    def charged(self, session: str, spent: r.ModelRequest, cost_nano_usd: int | None) -> None:
+        """See ``SessionObserver``."""
+        model, usage = self._known("model", spent.model or ""), spent.usage
+        for kind, tokens in (
+            ("input", usage.input_tokens),
+            ("output", usage.output_tokens),
+            ("cache_read", usage.cache_read_tokens),
+            ("cache_write", usage.cache_write_tokens),
+        ):
+            self._tokens.labels(model, kind).inc(tokens)
+        if cost_nano_usd is None:
+            self._unpriced.labels(model).inc()
+        else:
+            self._cost.labels(model).inc(cost_nano_usd / NANO)
+
+
+def _tasks() -> set[asyncio.Task[Any]]:
+    """Those of the loop that this is asked in; none outside of one."""
+    try:
+        return asyncio.all_tasks()
+    except RuntimeError:
+        return set()
+
+
+_GAUGES = {
+    "connections": "Clients that are connected.",
+    "subscriptions": "Open subscriptions.",
+    "open_requests": "Commands that wait for their answers.",
+    "open_turns": "Turns that were accepted and have not ended.",
+    "outgoing_bytes": "What waits to be sent to clients.",
+}
+_COUNTERS = {
+    "connected": ("connections_taken", "Connections that were taken."),
+    "refused_connections": ("connections_refused", "Connections beyond the limit."),
+    "protocol_errors": ("protocol_errors", "Connections that ended in an error."),
+    "overloaded": ("overloaded", "Commands that were refused because of a limit."),
+    "lagged": ("lagged", "Subscriptions that fell behind."),
+    "previews_lost": ("previews_lost", "Previews that a slow client did not get."),
+}
+
+
+class _Now(Collector):
+    """What the service knows of itself when it is asked."""
+
+    def __init__(
+        self, statistics: Callable[[], ServiceStatistics], sessions: Callable[[], int]
+    ) -> None:
+        self._statistics = statistics
+        self._sessions = sessions
+
+    def describe(self) -> Iterator[Any]:
+        """Nothing: asking would walk over the sessions once more."""
+        return iter(())
+
+    def collect(self) -> Iterator[Any]:
+        """The families of metrics."""
+        now = self._statistics()
+        for field, told in _GAUGES.items():
+            yield GaugeMetricFamily(f"llmsession_{field}", told, value=getattr(now, field))
+        lag = "How late the event loop runs what is due."
+        yield GaugeMetricFamily("llmsession_loop_lag_seconds", lag, value=now.loop_lag_s)
+        tasks = "Tasks of the event loop."
+        yield GaugeMetricFamily("llmsession_tasks", tasks, value=len(_tasks()))
+        live = "Sessions in memory."
+        yield GaugeMetricFamily("llmsession_sessions", live, value=self._sessions())
+        for field, (name, told) in _COUNTERS.items():
+            yield CounterMetricFamily(f"llmsession_{name}", told, value=getattr(now, field))

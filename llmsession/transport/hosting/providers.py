@@ -1,0 +1,115 @@
+"""The providers of a service, made from its configuration and the keys in the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from llmsession.errors import InvalidConfig, SessionError
+from llmsession.providers import (
+    AnthropicProvider,
+    OpenAIProvider,
+    Provider,
+    ReplayProvider,
+    RoutedProvider,
+)
+from llmsession.transcripts import read
+
+from .config import ProviderTable, ServerConfig
+
+__all__ = ["DEFAULT_MODELS", "default_model", "make_providers"]
+
+DEFAULT_MODELS = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4o"}
+"""What is asked for where nobody names a model; at another server's address it may be unknown."""
+RECORDED = "recorded"
+"""The name of a model that a replay plays to all."""
+KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
+NO_PROVIDER = (
+    "no provider: set ANTHROPIC_API_KEY or OPENAI_API_KEY, or write a table [providers.NAME] into"
+    " the configuration"
+)
+
+
+def make_providers(
+    config: ServerConfig, environ: Mapping[str, str]
+) -> tuple[Provider, Provider | None]:
+    """Who answers, and who is asked for summaries where that is another one. Without a table of
+    providers, those that *environ* has a key for. It reads files.
+
+    Raises InvalidConfig for a key that is not there, two providers for the same models, and what
+    a provider or a recording is refused for.
+    """
+    tables = config.providers or _from_keys(environ)
+    if not tables:
+        raise InvalidConfig(NO_PROVIDER)
+    made = {name: _make(name, table, environ) for name, table in tables.items()}
+    routes: dict[str, Provider] = {}
+    for name, table in tables.items():
+        for beginning in table.models or ("",):
+            if beginning in routes:
+                models = f"models that begin with {beginning!r}" if beginning else "all models"
+                raise InvalidConfig(f"providers.{name}: another one is for {models} already")
+            routes[beginning] = made[name]
+    summariser = made[config.summariser] if config.summariser is not None else None
+    if list(routes) == [""] and len(made) == 1:
+        return routes[""], summariser
+    return RoutedProvider(routes), summariser
+
+
+def default_model(config: ServerConfig, environ: Mapping[str, str]) -> str | None:
+    """The model for who names none: as *config* says, or of the first provider that has one."""
+    if config.default_model is not None:
+        return config.default_model
+    for table in (config.providers or _from_keys(environ)).values():
+        if table.kind == "replay":
+            return table.models[0] if table.models else RECORDED
+        model = DEFAULT_MODELS[table.kind]
+        if table.base_url is None and model.startswith(table.models or ("",)):
+            return model
+    return None
+
+
+def _from_keys(environ: Mapping[str, str]) -> dict[str, ProviderTable]:
+    has = {kind: bool(environ.get(variable)) for kind, variable in KEYS.items()}
+    if has["anthropic"] and has["openai"]:
+        return {
+            "anthropic": ProviderTable(kind="anthropic", models=("claude",)),
+            "openai": ProviderTable(kind="openai"),
+        }
+    if has["anthropic"]:
+        return {"anthropic": ProviderTable(kind="anthropic")}
+    return {"openai": ProviderTable(kind="openai")} if has["openai"] else {}
+
+
+def _make(name: str, table: ProviderTable, environ: Mapping[str, str]) -> Provider:
+    where = f"providers.{name}"
+    try:
+        if table.file is not None:
+            return _replay(table, Path(table.file))
+        variable = table.key_env or KEYS[table.kind]
+        key = environ.get(variable) or None
+        # A server of one's own may need none; the vendors' need one.
+        if key is None and (table.base_url is None or table.key_env is not None):
+            raise InvalidConfig(f"no key: set {variable}")
+        if table.kind == "anthropic":
+            return AnthropicProvider(api_key=key, base_url=table.base_url)
+        return OpenAIProvider(api_key=key, base_url=table.base_url)
+    except SessionError as error:
+        raise InvalidConfig(f"{where}: {error}") from error
+
+
+def _replay(table: ProviderTable, file: Path) -> Provider:
+    try:
+        written = file.read_bytes()
+    except OSError as error:
+        raise InvalidConfig(f"{file} cannot be read: {error.strerror}") from error
+    conversations = read(written)
+    if len(conversations) != 1:
+        raise InvalidConfig(f"{file} has {len(conversations)} conversations; a replay plays one")
+    return ReplayProvider(
+        conversations[0].messages,
+        delta_chars=table.delta_chars,
+        delay_s=table.delay_s,
+        exhausted=table.exhausted,
+        shared=True,
+    )

@@ -1,0 +1,272 @@
+"""A whole service: what ``llmsession serve`` runs, from its configuration to its orderly end.
+
+On SIGTERM or SIGINT no new turn is taken; those that are open have ``grace_s`` to end. Then every
+client is told goodbye, and what is still open stays in the log: whoever starts next recovers it.
+A second signal ends the program at once, which loses nothing that was durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from llmsession.errors import InvalidConfig, SessionError
+from llmsession.providers.clients import need_package
+from llmsession.session import SessionManager, SessionObserver, load_prices
+from llmsession.session.core.session_log import default_logger
+from llmsession.session.operations.unfinished import recover_unfinished
+from llmsession.store import open_store
+
+from ..server.access import TokenFile
+from ..server.service import Service
+from ..server.socket_server import SocketServer
+from ..wire.tls import ServerTls
+from .config import ServerConfig, host_and_port
+from .health import Answer, HealthServer
+from .providers import default_model, make_providers
+from .systemd import notify
+
+if TYPE_CHECKING:
+    from ..grpc.server import GrpcServer
+    from .metrics import Metrics
+
+__all__ = ["Serving", "run_service"]
+
+NO_METRICS = b"no metrics: pip install 'llmsession[metrics]'\n"
+
+
+class Serving:
+    """The service that *config* describes. Make it outside of event loops: it reads files.
+
+    *environ* has the providers' keys; *store_key* is that of an encrypted store. Raises
+    InvalidConfig for what cannot work, before anything is opened.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        environ: Mapping[str, str],
+        *,
+        store_key: bytes | str | None = None,
+        logger: Any | None = None,
+    ) -> None:
+        self._config = config
+        self._environ = environ
+        self._log = logger if logger is not None else default_logger()
+        tls = config.tls
+        self._tls: ServerTls | None = None
+        if tls is not None:
+            self._tls = ServerTls(tls.certificate, tls.key, client_ca=tls.client_ca)
+        self._tokens = TokenFile(config.tokens) if config.tokens is not None else None
+        self._metrics = _metrics() if config.health is not None else None
+        observers: list[SessionObserver] = [self._metrics] if self._metrics else []
+        if config.tracing:
+            need_package("opentelemetry", "tracing", "llmsession[tracing]")
+            from .tracing import Tracing
+
+            observers.append(Tracing())
+        provider, summariser = make_providers(config, environ)
+        self._manager = SessionManager(
+            provider=provider,
+            summariser=summariser,
+            store=open_store(config.store, key=store_key),
+            idle_s=config.idle_s,
+            logger=logger,
+            prices=load_prices(config.prices) if config.prices is not None else None,
+            tenant_budgets=config.tenants,
+            environ=environ,
+            observers=observers,
+        )
+        self._service = Service(
+            self._manager,
+            authenticator=self._tokens,
+            limits=config.limits,
+            observer=self._metrics,
+            logger=logger,
+            default_model=default_model(config, environ),
+        )
+        self._grpc: GrpcServer | None = None
+        self._state = "starting"
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[Sequence[str]], None]) -> None:
+        """Serve until *stop* is set, then drain. *ready* is told the addresses, with the ports
+        that were got. Raises InvalidInput, InvalidConfig and StoreError where it cannot start."""
+        async with self._manager:
+            # Before anybody is told of it: what is wrong with the place is said here.
+            await self._manager.list(limit=1)
+            try:
+                async with self._service, self._listening() as addresses:
+                    self._state = "ready"
+                    self._log.info("service.started", addresses=list(addresses))
+                    ready(addresses)
+                    recovering = asyncio.create_task(self._recover())
+                    try:
+                        await stop.wait()
+                    finally:
+                        recovering.cancel()
+                        await asyncio.gather(recovering, return_exceptions=True)
+                    await self._drain()
+                # Here every client has been told goodbye: who subscribes comes back later, and
+                # is not told that its sessions are closed.
+            finally:
+                released = await self._manager.release()
+                self._log.info("service.stopped", sessions=len(released))
+
+    @asynccontextmanager
+    async def _listening(self) -> AsyncIterator[tuple[str, ...]]:
+        config, insecure = self._config, self._config.insecure
+        async with AsyncExitStack() as stack:
+            addresses: list[str] = []
+            for asked in config.listens_at():
+                tls = None if asked.startswith("unix:") else self._tls
+                socket = SocketServer(self._service, asked, tls=tls, insecure=insecure)
+                addresses.append((await stack.enter_async_context(socket)).address)
+            if config.grpc is not None:
+                from ..grpc.server import GrpcServer
+
+                where = str(host_and_port("grpc", config.grpc))
+                grpc = GrpcServer(self._service, where, tls=self._tls, insecure=insecure)
+                self._grpc = await stack.enter_async_context(grpc)
+                addresses.append(self._grpc.address)
+            if config.health is not None:
+                health = self._health(config.health)
+                addresses.append((await stack.enter_async_context(health)).address)
+            yield tuple(addresses)
+
+    def _health(self, place: str) -> HealthServer:
+        address = host_and_port("health", place)
+        if not self._config.insecure and not address.is_local:
+            raise InvalidConfig(
+                f"health: {place} can be reached from other machines, and asks nobody who they"
+                " are; set insecure if something else protects it"
+            )
+        if self._metrics is not None:
+            self._metrics.watch(self._service.statistics, lambda: len(self._manager.live))
+        return HealthServer(
+            address, {"/livez": self._live, "/readyz": self._ready, "/metrics": self._measured}
+        )
+
+    def _live(self) -> Answer:
+        return 200, "text/plain", b"alive\n"
+
+    def _ready(self) -> Answer:
+        state, late_s = self._state, self._service.statistics().loop_lag_s
+        if state == "ready" and late_s > self._config.limits.max_lag_s:
+            state = "late"
+        return 200 if state == "ready" else 503, "text/plain", f"{state}\n".encode()
+
+    def _measured(self) -> Answer:
+        return (404, "text/plain", NO_METRICS) if self._metrics is None else self._metrics.page()
+
+    async def _recover(self) -> None:
+        """Recover what an earlier service left open, for those who wait for its end."""
+        if not self._config.recover_at_once:
+            return
+        try:
+            report = await recover_unfinished(self._manager, at_once=self._config.recover_at_once)
+        except SessionError as error:
+            self._log.error("sessions.not_recovered", error=type(error).__name__, why=str(error))
+            return
+        for session, failed in report.failed.items():
+            told = {"error": type(failed).__name__, "why": str(failed)}
+            self._log.error("session.not_recovered", session=session, **told)
+        if report.recovered:
+            self._log.info("sessions.recovered", sessions=len(report.recovered))
+
+    async def _drain(self) -> None:
+        self._state = "draining"
+        grace_s = self._config.grace_s
+        self._log.info("service.draining", open_turns=self._manager.open_turns, grace_s=grace_s)
+        if self._grpc is not None:
+            await self._grpc.tell_draining()
+        left = await self._service.drain(grace_s)
+        if left:
+            self._log.warning("service.left_open", sessions=len(left))
+
+    async def reload(self) -> None:
+        """Read the tokens and the certificates again; files that cannot be used change nothing.
+        Who came with a token that there is no more is sent away."""
+        if self._tokens is not None:
+            try:
+                count = await asyncio.to_thread(self._tokens.reload)
+            except SessionError as error:
+                self._log.error("tokens.not_reloaded", error=str(error))
+            else:
+                turned_out = self._service.turn_out()
+                self._log.info("tokens.reloaded", tokens=count, turned_out=turned_out)
+        if self._tls is not None:
+            try:
+                await asyncio.to_thread(self._tls.reload)
+            except SessionError as error:
+                self._log.error("tls.not_reloaded", error=str(error))
+            else:
+                self._log.info("tls.reloaded")
+
+
+def _metrics() -> Metrics | None:
+    try:
+        from .metrics import Metrics
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "prometheus_client":
+            raise
+        return None
+    return Metrics()
+
+
+def run_service(
+    serving: Serving, environ: Mapping[str, str], ready: Callable[[Sequence[str]], None]
+) -> None:
+    """Run *serving* in an event loop of its own, in the main thread, until a signal ends it: on
+    uvloop where that is installed. Raises as ``Serving.run``."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_until_told(serving, environ, ready))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _until_told(
+    serving: Serving, environ: Mapping[str, str], ready: Callable[[Sequence[str]], None]
+) -> None:
+    loop = asyncio.get_running_loop()
+    stop, stale = asyncio.Event(), asyncio.Event()
+    endings = (signal.SIGTERM, signal.SIGINT)
+
+    def end() -> None:
+        notify(environ, "STOPPING=1")
+        for each in endings:  # the second one ends the program as it is
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        stop.set()
+
+    async def reload() -> None:
+        # One after the other: an older reading that ends last would bring back what was taken
+        # away. What is told meanwhile is one more.
+        while True:
+            await stale.wait()
+            stale.clear()
+            notify(environ, "RELOADING=1")
+            await asyncio.wait({loop.create_task(serving.reload())})
+            notify(environ, "READY=1")
+
+    for each in endings:
+        loop.add_signal_handler(each, end)
+    loop.add_signal_handler(signal.SIGHUP, stale.set)
+
+    def started(addresses: Sequence[str]) -> None:
+        notify(environ, "READY=1")
+        ready(addresses)
+
+    reloading = loop.create_task(reload())
+    try:
+        await serving.run(stop, started)
+    finally:
+        reloading.cancel()

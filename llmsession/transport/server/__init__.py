@@ -1,0 +1,1 @@
+"""One manager for many clients: admission, connections, subscriptions, sockets."""

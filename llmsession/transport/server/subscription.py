@@ -1,0 +1,224 @@
+"""One subscription of a connection: from a session's hub, or its log, into the outbox.
+
+It is told by the hub itself, without a task between: what is published stands in the outbox at
+once. Only where it begins behind the head does a task read the log, and no faster than the
+connection is read; meanwhile what is published is only noted, for the log has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from llmsession.errors import RecordDamaged, SessionError
+from llmsession.session.core.subscriptions import Listener
+from llmsession.session.handles.subscription import Listening
+from llmsession.session.log.open_calls import tool_uses
+from llmsession.session.log.reader import read_record
+from llmsession.turns import Preview, Record, ToolUse
+from llmsession.turns.records import (
+    ToolsRequested,
+    TurnImported,
+    TurnResumed,
+    encode_record,
+    is_terminal,
+    turn_of,
+)
+
+from ..wire import messages as w
+from ..wire.errors import to_wire
+from .outbox import Outbox
+
+__all__ = ["Feed"]
+
+FIRST_PAGE = 4
+PAGE = 32
+PAGE_BYTES = 256 * 1024
+"""Records read at a time: few at first, then more until they have so many bytes. A page is in
+memory whole, beside what waits in the outbox; only some subscriptions of a connection have one."""
+
+_newest: tuple[Record | None, bytes] = (None, b"")
+
+
+def _bytes_of(record: Record) -> bytes:
+    """The record as it is in the log. Those who listen to one session get it one after the
+    other, so it is encoded once for all."""
+    global _newest  # noqa: PLW0603  # one slot, of a pure function's newest answer
+    known = _newest
+    if known[0] is not record:
+        known = _newest = (record, encode_record(record))
+    return known[1]
+
+
+class Feed(Listener):
+    """``ended`` is called when nothing more will come, ``shown`` makes of an error what the client
+    is told of it."""
+
+    def __init__(
+        self,
+        id: int,
+        outbox: Outbox,
+        ended: Callable[[Feed], None],
+        turn: int | None,
+        shown: Callable[[SessionError], SessionError],
+    ) -> None:
+        self.id = id
+        self._shown = shown
+        self._outbox = outbox
+        self._told_end = ended
+        self._turn = turn
+        self._listening: Listening
+        self._is_live = False
+        self._last = False
+        """Nothing more is published; what is in the log still comes."""
+        self._over = False
+        self._newest: Preview | None = None
+        self._offset = 0
+        self.lagged = False
+
+    def begin(self, listening: Listening) -> bool:
+        """Begin at *listening*'s place. True if the log has to be read first: ``catch_up``."""
+        self._listening = listening
+        self._begun_after = self._cursor = listening.after
+        self._head = listening.head
+        self._outbox.begin(self.id, listening.after)
+        if self._cursor < self._head:
+            return True
+        self._go_live()
+        return False
+
+    async def catch_up(self) -> None:
+        """Read the log up to where the live events begin. Raises nothing: the client is told."""
+        many = FIRST_PAGE
+        try:
+            while not self._over and self._cursor < self._head:
+                async with self._outbox.reading:
+                    many = await self._read_page(many)
+        except SessionError as error:
+            self._fail(error)
+        if not self._over:
+            self._go_live()
+
+    async def _read_page(self, many: int) -> int:
+        """Tell the next *many* records; how many to read then. Raises as the store."""
+        await self._outbox.wait_for_room()
+        if self._over:
+            return many
+        # Not past the head: what is in the log and not published yet is told by the hub.
+        page = await self._listening.read(self._cursor, min(many, self._head - self._cursor))
+        if not page and self._cursor < self._head:
+            raise RecordDamaged(self._listening.session, self._cursor + 1, "it is missing")
+        for stored in page:
+            await self._outbox.wait_for_room(2 * len(stored.body))
+            if self._over:
+                return many
+            self._cursor = stored.seq
+            self._take(read_record(self._listening.session, stored), stored.body)
+        is_large = sum(len(stored.body) for stored in page) > PAGE_BYTES
+        return max(1, many // 2) if is_large else min(2 * many, PAGE)
+
+    def _go_live(self) -> None:
+        self._is_live = True
+        for preview in self._listening.so_far():
+            self.offer_preview(preview)
+        if self._last:
+            self._end()
+
+    # What the hub tells.
+
+    def offer_record(self, record: Record) -> None:
+        """A durable record that comes next."""
+        self._head = record.seq
+        if self._is_live and not self._over:
+            self._cursor = record.seq
+            if self._turn is None or turn_of(record) == self._turn:
+                self._take(record, _bytes_of(record))
+
+    def offer_preview(self, preview: Preview) -> None:
+        """A piece of a reply. Its offset counts pieces that were lost, too."""
+        if not self._is_live or self._over:
+            return
+        if self._turn is not None and preview.turn != self._turn:
+            return
+        last, self._newest = self._newest, preview
+        if (
+            last is None
+            or last.index != preview.index
+            or last.step != preview.step
+            or last.attempt != preview.attempt
+            or last.turn != preview.turn
+            or type(last) is not type(preview)
+        ):
+            self._offset = 0
+        self._outbox.offer_preview(self.id, self._listening.session, preview, self._offset)
+        self._offset += len(preview.text)
+
+    def lag(self) -> None:
+        """The hub, or the outbox, cannot go on: say where it was."""
+        if not self._over:
+            self._stop()
+            self.lagged = True
+            cursor = self._outbox.end(self.id)
+            self._outbox.put(w.encode(w.Lagged(subscription=self.id, cursor=cursor)))
+            self._told_end(self)
+
+    def end(self) -> None:
+        """Nothing more is published; what is in the log still comes."""
+        self._last = True
+        if self._is_live:
+            self._end()
+
+    # From here on, into the outbox.
+
+    def _take(self, record: Record, body: bytes) -> None:
+        if self._turn is not None and turn_of(record) != self._turn:
+            return
+        event = w.Event(
+            subscription=self.id,
+            session=self._listening.session,
+            kind=record.__struct_config__.tag,  # type: ignore[arg-type]  # every record has one
+            body=msgspec.Raw(body),
+            seq=record.seq,
+            turn=turn_of(record),
+            calls=tuple(msgspec.Raw(msgspec.json.encode(use)) for use in self._calls(record)),
+        )
+        if not self._outbox.offer(self.id, record.seq, w.encode(event)):
+            self.lag()
+        elif self._turn is not None and (is_terminal(record) or isinstance(record, TurnImported)):
+            self._end()
+
+    def _calls(self, record: Record) -> list[ToolUse]:
+        if isinstance(record, ToolsRequested):
+            return tool_uses(record)
+        if not isinstance(record, TurnResumed):
+            return []
+        # Those of a record that is not sent here: each call is told once.
+        before, self._begun_after = self._begun_after, 0
+        return [
+            use
+            for use in self._listening.open_calls()
+            if use.turn == record.turn and use.seq <= before
+        ]
+
+    def _end(self) -> None:
+        if not self._over:
+            self._stop()
+            self._outbox.put(w.encode(w.Ended(subscription=self.id)))
+            self._told_end(self)
+
+    def _fail(self, error: SessionError) -> None:
+        if not self._over:
+            self._stop()
+            self._outbox.put(w.encode(to_wire(self._shown(error), id=self.id)))
+            self._told_end(self)
+
+    def close(self) -> None:
+        """Whoever subscribed wants no more of it."""
+        if not self._over:
+            self._stop()
+            self._outbox.end(self.id)
+
+    def _stop(self) -> None:
+        self._over = True
+        self._listening.stop(self)

@@ -1,0 +1,1 @@
+"""Messages, errors, framing, addresses and TLS files: no sessions, no sockets of its own."""

@@ -1,0 +1,78 @@
+"""Errors over the wire: every SessionError by its name, there and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from llmsession import errors
+from llmsession.errors import SessionError
+from llmsession.session import TurnOutcome
+
+from . import messages as w
+
+__all__ = ["ERRORS", "from_wire", "to_wire"]
+
+ERRORS: dict[str, type[SessionError]] = {
+    name: kind
+    for name in errors.__all__
+    if isinstance(kind := getattr(errors, name), type) and issubclass(kind, SessionError)
+}
+"""Every error that can cross the wire, by its code."""
+_RETRYABLE = (errors.Overloaded, errors.SessionBusy, errors.SessionInUse)
+
+
+def to_wire(error: SessionError, *, id: int | None = None) -> w.Error:
+    """*error* as a message. One of a class of somebody else's is the nearest of ours."""
+    code = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS)
+    details = {
+        name: msgspec.Raw(msgspec.json.encode(value, enc_hook=str))
+        for name, value in vars(error).items()
+        if not name.startswith("_")
+    }
+    return w.Error(
+        id=id,
+        code=code,
+        message=str(error),
+        retryable=_is_retryable(error),
+        retry_after_s=_retry_after_s(error),
+        details=details,
+    )
+
+
+def _is_retryable(error: SessionError) -> bool:
+    if isinstance(error, errors.ProviderError):
+        return error.kind == "retryable"
+    if isinstance(error, errors.StoreDamaged | errors.RecordDamaged):
+        return False
+    if isinstance(error, errors.StoreError):
+        return error.committed is False
+    return isinstance(error, _RETRYABLE)
+
+
+def _retry_after_s(error: SessionError) -> float | None:
+    if isinstance(error, errors.ProviderError) and error.kind == "retryable":
+        return error.delay_s
+    return error.retry_after_s if isinstance(error, errors.Overloaded) else None
+
+
+def from_wire(message: w.Error) -> SessionError:
+    """The error that *message* tells of: the same class, text and attributes as at its origin.
+    A code that is not known here is a plain SessionError that names it."""
+    kind = ERRORS.get(message.code)
+    if kind is None:
+        return SessionError(f"{message.code}: {message.message}")
+    # Not by its constructor: that makes the text, and the text is there.
+    error = kind.__new__(kind, message.message)
+    for name, told in message.details.items():
+        vars(error)[name] = _attribute(name, told)
+    return error
+
+
+def _attribute(name: str, told: msgspec.Raw) -> Any:
+    if name == "outcome":
+        return msgspec.json.decode(told, type=TurnOutcome | None)
+    value = msgspec.json.decode(told)
+    # JSON has no tuples, and an error's attributes no lists.
+    return tuple(value) if isinstance(value, list) else value

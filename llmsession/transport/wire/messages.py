@@ -1,0 +1,562 @@
+"""The messages of the wire: JSON objects whose ``type`` says which. See docs/protocol.md.
+
+A frame is one message. How frames are told apart is the transport's: a line on a socket, an
+envelope in gRPC. The bytes of a message are the same on both. Commands are read strictly, so that
+a misspelt option is not ignored; a client ignores the fields that it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TypeAlias
+
+import msgspec
+
+from llmsession.errors import InvalidInput, InvalidMessage, ProtocolError
+from llmsession.session import Recovery, WhenBusy
+from llmsession.session.values.commands import IfBusy
+from llmsession.store import Search
+from llmsession.turns import InterruptPolicy, Message, Preview, Seed
+from llmsession.turns.blocks import encode_json
+
+__all__ = [
+    "VERSION",
+    "Clear",
+    "Close",
+    "Command",
+    "Compact",
+    "Configure",
+    "Context",
+    "Conversation",
+    "Create",
+    "Delete",
+    "Ended",
+    "Error",
+    "Event",
+    "Export",
+    "Forget",
+    "Fork",
+    "FromClient",
+    "FromServer",
+    "Goodbye",
+    "Hello",
+    "Interrupt",
+    "Label",
+    "Lagged",
+    "ListSessions",
+    "Open",
+    "OpenCalls",
+    "Opened",
+    "Outcome",
+    "Page",
+    "Ping",
+    "Pong",
+    "Reply",
+    "Result",
+    "Rewind",
+    "Row",
+    "Send",
+    "SessionCommand",
+    "SetSummary",
+    "Statistics",
+    "Status",
+    "StoreSummaries",
+    "Submit",
+    "Subscribe",
+    "Subscribed",
+    "Summary",
+    "Taken",
+    "Unsubscribe",
+    "UsageOf",
+    "Welcome",
+    "decode_from_client",
+    "decode_from_server",
+    "encode",
+    "encode_preview",
+    "encode_reply",
+]
+
+VERSION = 1
+"""The version of the protocol that is spoken here."""
+MAX_ID = 2**53 - 1
+"""The largest integer that every JSON reader keeps exact."""
+
+
+class _FromClient(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type",
+    forbid_unknown_fields=True,
+):  # fmt: skip
+    pass
+
+
+class _FromServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    pass
+
+
+# The connection itself.
+
+
+class Hello(_FromClient, frozen=True, kw_only=True, tag="hello"):
+    """The first frame of a client: the versions that it speaks, and its token if it has one.
+    ``client`` is a name for the log."""
+
+    versions: tuple[int, ...]
+    token: str | None = None
+    client: str = ""
+
+
+class Welcome(_FromServer, frozen=True, kw_only=True, tag="welcome"):
+    """The answer to ``hello``: the version that is spoken from now on. A frame to the server may
+    have ``max_frame_bytes``; who has not heard for ``keepalive_s`` sends a ping. ``default_model``
+    is one that answers here, for a client whose user names none."""
+
+    version: int
+    server: str
+    max_frame_bytes: int
+    keepalive_s: float
+    default_model: str | None = None
+
+
+class Ping(_FromClient, _FromServer, frozen=True, kw_only=True, tag="ping"):
+    """Are you there? From either side at any time, also before the welcome."""
+
+
+class Pong(_FromClient, _FromServer, frozen=True, kw_only=True, tag="pong"):
+    """The answer to a ping."""
+
+
+class Goodbye(_FromClient, _FromServer, frozen=True, kw_only=True, tag="goodbye"):
+    """The last frame of either side: it closes the connection. A server that goes says when it
+    is worth coming back."""
+
+    reason: str = ""
+    retry_after_s: float | None = None
+
+
+# Commands. ``id`` is the client's choice; answers carry it.
+
+
+class _Command(_FromClient, frozen=True, kw_only=True):
+    id: int
+
+
+class _SessionCommand(_Command, frozen=True, kw_only=True):
+    session: str
+
+
+class _Remembered(_SessionCommand, frozen=True, kw_only=True):
+    """A command that changes something. Its ``command_id`` makes a repeat harmless."""
+
+    command_id: str | None = None
+
+
+class Create(_Command, frozen=True, kw_only=True, tag="create"):
+    """A new session. Answered with ``Opened``. ``config`` is a SessionConfig."""
+
+    config: msgspec.Raw
+    session: str | None = None
+    labels: dict[str, str] = {}
+    seed: Seed | None = None
+    command_id: str | None = None
+
+
+class Open(_SessionCommand, frozen=True, kw_only=True, tag="open"):
+    """A session that exists. Answered with ``Opened``. Every other command opens its session,
+    too, if the connection has not done so; this one says how."""
+
+    takeover: bool = False
+    recovery: Recovery | None = None
+
+
+class Send(_Remembered, frozen=True, kw_only=True, tag="send"):
+    """Say something: text, or a list of blocks. Answered with ``Taken``."""
+
+    content: msgspec.Raw
+    when_busy: WhenBusy = "queue"
+    expected_head: int | None = None
+
+
+class Result(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One call's result: text, or a list of blocks."""
+
+    call_id: str
+    content: msgspec.Raw
+    is_error: bool = False
+    compact_summary: str | None = None
+
+
+class Submit(_Remembered, frozen=True, kw_only=True, tag="submit"):
+    """Results of calls. Answered with null."""
+
+    results: tuple[Result, ...]
+
+
+class Interrupt(_Remembered, frozen=True, kw_only=True, tag="interrupt"):
+    """Stop a turn, or everything that was sent before this. Answered with an InterruptOutcome."""
+
+    turn: int | None = None
+    policy: InterruptPolicy | None = None
+
+
+class Outcome(_SessionCommand, frozen=True, kw_only=True, tag="outcome"):
+    """Wait for the end of a turn. Answered with its TurnOutcome."""
+
+    turn: int
+
+
+class Subscribe(_SessionCommand, frozen=True, kw_only=True, tag="subscribe"):
+    """Events of a session after a cursor, from now on without one; with ``turn`` those of one
+    turn, from its acceptance. Answered with ``Subscribed``; the events carry this ``id``."""
+
+    after: int | None = None
+    turn: int | None = None
+
+
+class Unsubscribe(_Command, frozen=True, kw_only=True, tag="unsubscribe"):
+    """No more events of that subscription. Answered with null, also if there is none."""
+
+    subscription: int
+
+
+class Conversation(_SessionCommand, frozen=True, kw_only=True, tag="conversation"):
+    """A page of the history. Answered with ``Page``."""
+
+    after: int = 0
+    limit: int = 256
+    include_open: bool = False
+
+
+class Context(_SessionCommand, frozen=True, kw_only=True, tag="context"):
+    """What the model would be sent now. Answered with a Request."""
+
+
+class Status(_SessionCommand, frozen=True, kw_only=True, tag="status"):
+    """Answered with a SessionStatus."""
+
+
+class UsageOf(_SessionCommand, frozen=True, kw_only=True, tag="usage"):
+    """Answered with a SessionUsage."""
+
+
+class OpenCalls(_SessionCommand, frozen=True, kw_only=True, tag="open_calls"):
+    """Answered with a list of tool uses."""
+
+
+class Summary(_SessionCommand, frozen=True, kw_only=True, tag="summary"):
+    """What the conversation was about, without a model. Answered with a text."""
+
+    max_chars: int | None = None
+
+
+class Row(_SessionCommand, frozen=True, kw_only=True, tag="row"):
+    """What the store says of the session, which is not opened by it. Answered with a SessionRow."""
+
+
+class Export(_SessionCommand, frozen=True, kw_only=True, tag="export"):
+    """What the session's log knows beside its messages; it is not opened by it. Answered with a
+    Conversation without messages, whose pages are asked for."""
+
+
+class Compact(_SessionCommand, frozen=True, kw_only=True, tag="compact"):
+    """Compact now. Answered with a CompactionOutcome."""
+
+
+class Clear(_Remembered, frozen=True, kw_only=True, tag="clear"):
+    """The next generation, with an empty history. Answered with null."""
+
+    purge: bool = False
+    when_busy: IfBusy = "reject"
+
+
+class Rewind(_Remembered, frozen=True, kw_only=True, tag="rewind"):
+    """The history ends with turn ``to`` again, 0 for none. Answered with null."""
+
+    to: int
+    when_busy: IfBusy = "reject"
+
+
+class Forget(_Remembered, frozen=True, kw_only=True, tag="forget"):
+    """Take out what was said before a turn, or before a moment in seconds since the epoch: one
+    of them is given. Answered with null."""
+
+    turn: int | None = None
+    moment: float | None = None
+    when_busy: IfBusy = "reject"
+
+
+class Fork(_Remembered, frozen=True, kw_only=True, tag="fork"):
+    """A new session that goes on from here, or from the commit of turn ``at``; ``fork`` is its
+    id. Answered with ``Opened``."""
+
+    at: int | None = None
+    fork: str | None = None
+    labels: dict[str, str] | None = None
+    when_busy: IfBusy = "reject"
+
+
+class Label(_Remembered, frozen=True, kw_only=True, tag="label"):
+    """Labels in place of those that it has. Answered with null."""
+
+    labels: dict[str, str]
+
+
+class Configure(_Remembered, frozen=True, kw_only=True, tag="configure"):
+    """Change fields of the SessionConfig, from the next turn on. Answered with null."""
+
+    changes: msgspec.Raw
+
+
+class StoreSummaries(_Remembered, frozen=True, kw_only=True, tag="store_summaries"):
+    """Compact summaries by call id. Answered with null."""
+
+    summaries: dict[str, str]
+
+
+class SetSummary(_Remembered, frozen=True, kw_only=True, tag="set_summary"):
+    """``text`` in place of all messages up to the end of turn ``upto``. Answered with null."""
+
+    text: str
+    upto: int
+
+
+class Close(_SessionCommand, frozen=True, kw_only=True, tag="close"):
+    """End the session here. Answered with a Closed."""
+
+
+class ListSessions(_Command, frozen=True, kw_only=True, tag="list"):
+    """Sessions by id, those greater than ``after``. Answered with a list of SessionRows."""
+
+    after: str = ""
+    limit: int = 1000
+    search: Search = Search()
+
+
+class Delete(_SessionCommand, frozen=True, kw_only=True, tag="delete"):
+    """Delete the session for good. Answered with null."""
+
+
+class Statistics(_Command, frozen=True, kw_only=True, tag="statistics"):
+    """What the service does now, with at most ``limit`` of its live sessions, those that run a
+    turn first. Answered with ServiceFigures."""
+
+    limit: int = 100
+
+
+SessionCommand: TypeAlias = (
+    Open
+    | Send
+    | Submit
+    | Interrupt
+    | Outcome
+    | Subscribe
+    | Conversation
+    | Context
+    | Status
+    | UsageOf
+    | OpenCalls
+    | Summary
+    | Row
+    | Export
+    | Compact
+    | Clear
+    | Rewind
+    | Forget
+    | Fork
+    | Label
+    | Configure
+    | StoreSummaries
+    | SetSummary
+    | Close
+    | Delete
+)
+Command: TypeAlias = SessionCommand | Create | ListSessions | Statistics | Unsubscribe
+FromClient: TypeAlias = Hello | Ping | Pong | Goodbye | Command
+
+
+# Answers and events.
+
+
+class Reply(_FromServer, frozen=True, kw_only=True, tag="reply"):
+    """The answer to the command ``id``; each command says what its ``body`` is."""
+
+    id: int
+    body: msgspec.Raw
+
+
+class Error(_FromServer, frozen=True, kw_only=True, tag="error"):
+    """The command ``id`` failed, or the subscription of that id; without one the connection did,
+    and closes. ``code`` is the name of a SessionError, ``details`` are its attributes. What is
+    ``retryable`` may succeed later as it is, after ``retry_after_s`` if that is known."""
+
+    id: int | None = None
+    code: str
+    message: str
+    retryable: bool = False
+    retry_after_s: float | None = None
+    details: dict[str, msgspec.Raw] = {}
+
+
+class Event(_FromServer, frozen=True, kw_only=True, tag="event", gc=False):
+    """One event. ``body`` is the record as it is in the log, or the preview, byte for byte;
+    ``kind`` and ``turn`` stand in it, too. ``seq`` is a durable event's place, 0 for a preview.
+
+    ``offset``, of a preview, is how many characters of its block came before it. ``calls``, of
+    an event that offers calls to run, are these calls.
+    """
+
+    subscription: int
+    session: str
+    kind: str
+    body: msgspec.Raw
+    seq: int = 0
+    turn: int | None = None
+    offset: int = 0
+    calls: tuple[msgspec.Raw, ...] = ()
+
+
+class Lagged(_FromServer, frozen=True, kw_only=True, tag="lagged"):
+    """The client read too slowly: this subscription is over. It got everything up to ``cursor``;
+    subscribe again after it."""
+
+    subscription: int
+    cursor: int
+
+
+class Ended(_FromServer, frozen=True, kw_only=True, tag="ended"):
+    """No more events come: the turn has ended, or the session was closed or moved."""
+
+    subscription: int
+
+
+FromServer: TypeAlias = Welcome | Ping | Pong | Goodbye | Reply | Error | Event | Lagged | Ended
+
+
+# Bodies of replies that are no structs of the session.
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A session, and the seq of its newest durable record."""
+
+    session: str
+    seq: int
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A send was accepted, durably, as or into turn ``turn``."""
+
+    turn: int
+
+
+class Subscribed(msgspec.Struct, frozen=True):
+    """Events with a seq greater than ``cursor`` follow."""
+
+    cursor: int
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Messages of a history, oldest first. ``next`` is what to ask ``after`` for the next page,
+    None for the last one, which has the open turn's messages if those were asked for. Pages of
+    one ``generation`` belong together: if it changes, begin again."""
+
+    messages: Sequence[Message]
+    generation: int
+    next: int | None = None
+
+
+# To bytes and back.
+
+_from_client: msgspec.json.Decoder[FromClient] = msgspec.json.Decoder(FromClient)
+_from_server: msgspec.json.Decoder[FromServer] = msgspec.json.Decoder(FromServer)
+_encoder = msgspec.json.Encoder()
+
+
+class _Numbered(msgspec.Struct):
+    id: int
+
+
+_numbered = msgspec.json.Decoder(_Numbered)
+
+
+def encode(message: FromClient | FromServer) -> bytes:
+    """The frame of *message*."""
+    return _encoder.encode(message)
+
+
+def encode_reply(id: int, body: bytes) -> bytes:
+    """The frame of a ``Reply`` whose body is encoded already."""
+    return b'{"type":"reply","id":%d,"body":%b}' % (id, body)
+
+
+@lru_cache(maxsize=4096)
+def _preview_head(subscription: int, session: str, kind: type[Preview]) -> bytes:
+    whole = encode(
+        Event(
+            subscription=subscription,
+            session=session,
+            kind=kind.__struct_config__.tag,  # type: ignore[arg-type]  # every preview has one
+            body=msgspec.Raw(b"0"),
+        )
+    )
+    return whole[: -len(b"0}")]
+
+
+def encode_preview(subscription: int, session: str, preview: Preview, offset: int) -> bytes:
+    """The frame of a preview's ``Event``. There is one for each delta and client, so what is the
+    same in all of a reply is encoded once."""
+    body = _encoder.encode(preview)
+    place = b',"turn":%d,"offset":%d}' if offset else b',"turn":%d}'
+    numbers = (preview.turn, offset) if offset else (preview.turn,)
+    return _preview_head(subscription, session, type(preview)) + body + place % numbers
+
+
+def decode_from_client(frame: bytes) -> FromClient | Error:
+    """The message in *frame*; where a command has an id and is wrong, the answer to it.
+
+    Raises ProtocolError for what is no message at all.
+    """
+    try:
+        frame.decode()
+        message = _read(frame)
+    except msgspec.ValidationError as error:
+        wrong = InvalidInput(f"the command is wrong: {error}")
+        return Error(id=_id_of(frame, wrong), code=type(wrong).__name__, message=str(wrong))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"the frame is no JSON text: {error}") from error
+    if isinstance(message, _Command) and not 0 <= message.id <= MAX_ID:
+        raise ProtocolError(f"the command's id is {message.id}, not 0 to {MAX_ID}")
+    return message
+
+
+def _read(frame: bytes) -> FromClient:
+    try:
+        return _from_client.decode(frame)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        if b"\\ud" not in frame and b"\\uD" not in frame:
+            raise
+    # A lone surrogate, which some JSON writers let through: it is replaced, as in every text.
+    try:
+        return _from_client.decode(encode_json(json.loads(frame)))
+    except (ValueError, InvalidMessage) as error:
+        raise msgspec.DecodeError(str(error)) from error
+
+
+def _id_of(frame: bytes, wrong: InvalidInput) -> int:
+    try:
+        number = _numbered.decode(frame).id
+    except (msgspec.MsgspecError, RecursionError):
+        raise ProtocolError(f"the frame is no message: {wrong}") from wrong
+    if not 0 <= number <= MAX_ID:
+        raise ProtocolError(f"the command's id is {number}, not 0 to {MAX_ID}")
+    return number
+
+
+def decode_from_server(frame: bytes) -> FromServer:
+    """The message in *frame*. Raises ProtocolError."""
+    try:
+        return _from_server.decode(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"the server sent what is no message: {error}") from error

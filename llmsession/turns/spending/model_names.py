@@ -1,0 +1,53 @@
+"""Model names: what a vendor calls a model, whatever a router or a platform adds to it."""
+
+from __future__ import annotations
+
+import re
+
+from ..request import TokenFamily
+
+__all__ = ["begins", "canonical_name", "family_of", "is_dated"]
+
+_REGION = re.compile(r"^(?:[a-z]{2,6}\.)?anthropic\.")
+_VERSION = re.compile(r"(?:-v\d+)?(?::\d+)?$")
+_DOTTED = re.compile(r"(?<=\d)\.(?=\d)")
+_NEXT_VERSION = re.compile(r"[.-]\d{1,2}(?!\d)")
+_DATE = re.compile(r"(?:-(?:\d{8}|\d{4}-\d{2}-\d{2}|\d{4}|\d{3}|latest))?")
+
+# The o200k vocabulary came with gpt-4o; gpt-4 and gpt-3.5 have a smaller one.
+_O200K = re.compile(r"(?:chatgpt-|codex-|gpt-4o|gpt-4\.[1-9]|gpt-(?:[5-9]|[1-9]\d)|o[1-9](?!\d))")
+
+
+def canonical_name(model: str) -> str:
+    """*model* as its vendor names it: without the router's, region's or platform's additions.
+
+    ``us.anthropic.claude-opus-4-5-v1:0``, ``anthropic/claude-opus-4.5`` and
+    ``claude-opus-4-5@20251101`` are one model.
+    """
+    name = model.strip().lower().rpartition("/")[2].partition("@")[0]
+    name = _REGION.sub("", name)
+    if name.startswith("claude"):
+        name = _DOTTED.sub("-", _VERSION.sub("", name))
+    return name
+
+
+def begins(name: str, prefix: str) -> bool:
+    """Does *prefix* end where a part of *name* ends? A newer version is another model: 5.7 may
+    need what 5 does not."""
+    if not name.startswith(prefix):
+        return False
+    rest = name[len(prefix) :]
+    return not rest or (not rest[0].isalnum() and _NEXT_VERSION.match(rest) is None)
+
+
+def is_dated(name: str, model: str) -> bool:
+    """Is *name* that *model*, or a dated version of it? ``gpt-5-mini`` is not ``gpt-5``."""
+    return name.startswith(model) and _DATE.fullmatch(name, len(model)) is not None
+
+
+def family_of(model: str) -> TokenFamily:
+    """Whose tokenizer *model* has, by its canonical name: "other" if nobody knows."""
+    name = canonical_name(model)
+    if name.startswith("claude"):
+        return "claude"
+    return "o200k" if _O200K.match(name) else "other"

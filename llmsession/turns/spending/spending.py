@@ -1,0 +1,191 @@
+"""What requests to models used up, and how far that may go: the usage ledger's arithmetic.
+
+Tokens are charged marginally: a request costs its output, and of its prompt what came since the
+request before it. So a long conversation is not charged its whole history at every step; and a
+compaction, after which the prompt is shorter, gives nothing back and charges nothing again.
+Money is charged as it is billed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from llmsession.errors import BudgetExhausted, InvalidConfig
+
+from ..records import ModelRequest, Overrun, Unspoken
+from ..usage import Usage
+from .prices import PriceTable, dollars, nano_usd
+
+__all__ = [
+    "Charged",
+    "Spending",
+    "SpendingBudget",
+    "cost_of",
+    "exhausted",
+    "find_overrun",
+    "marginal_tokens",
+    "with_unspoken",
+]
+
+
+class SpendingBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a session, or all sessions of a tenant, may spend; None is no limit.
+
+    ``max_tokens`` counts marginally: the output, and of each prompt what came since the request
+    before it. ``max_cost_usd`` counts as billed, in dollars; every model has to have a price.
+    It is looked at before each request to the model, so that the last one may go over it.
+    """
+
+    max_tokens: int | None = None
+    max_cost_usd: float | None = None
+
+    def checked(self) -> SpendingBudget:
+        """This budget. Raises InvalidConfig, naming the field."""
+        tokens: Any = self.max_tokens
+        cost: Any = self.max_cost_usd
+        if tokens is not None and not (_is_number(tokens, int) and tokens > 0):
+            raise InvalidConfig(f"budget: max_tokens is {tokens!r}; it must be greater than 0")
+        # Written so that nan is refused, too.
+        if cost is not None and not (_is_number(cost, int | float) and 1e-9 <= cost <= 1e9):
+            told = "it must be a nano-dollar at least, and a billion dollars at most"
+            raise InvalidConfig(f"budget: max_cost_usd is {cost!r}; {told}")
+        return self
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def marginal_tokens(previous_prompt_tokens: int, usage: Usage) -> int:
+    """What a request is charged after one with such a prompt: never less than its output."""
+    return usage.output_tokens + max(0, usage.prompt_tokens - previous_prompt_tokens)
+
+
+class Charged(msgspec.Struct, frozen=True):
+    """Tokens charged for requests in their order, and the last prompt's length."""
+
+    tokens: int = 0
+    prompt_tokens: int = 0
+
+    def after(self, requests: Iterable[ModelRequest]) -> Charged:
+        """This, and *requests*. One that reported no prompt says nothing of the next one's."""
+        tokens, prompt = self.tokens, self.prompt_tokens
+        for request in requests:
+            tokens += marginal_tokens(prompt, request.usage)
+            prompt = request.usage.prompt_tokens or prompt
+        return Charged(tokens, prompt)
+
+    def beside(self, requests: Iterable[ModelRequest]) -> Charged:
+        """This, and *requests* beside the conversation, whose prompts share nothing with its."""
+        tokens = sum(marginal_tokens(0, request.usage) for request in requests)
+        return Charged(self.tokens + tokens, self.prompt_tokens)
+
+
+def cost_of(requests: Iterable[ModelRequest], prices: PriceTable) -> int | None:
+    """What *requests* cost, in nano-dollars; None if the price of one is not known."""
+    total = 0
+    for request in requests:
+        cost = prices.cost(request.model, request.usage)
+        if cost is None:
+            return None
+        total += cost
+    return total
+
+
+class Spending(msgspec.Struct, frozen=True):
+    """What was spent: tokens as budgets charge them, and nano-dollars of what has a price.
+    ``unpriced`` are the models of the rest, "" for one that is not known."""
+
+    tokens: int = 0
+    cost_nano_usd: int = 0
+    unpriced: frozenset[str] = frozenset()
+
+    def and_cost(self, requests: Iterable[ModelRequest], prices: PriceTable) -> Spending:
+        """This, and what *requests* cost; their tokens are charged elsewhere."""
+        total, unpriced = self.cost_nano_usd, set[str]()
+        for request in requests:
+            cost = prices.cost(request.model, request.usage)
+            if cost is None:
+                unpriced.add(request.model or "")
+            else:
+                total += cost
+        return Spending(self.tokens, total, self.unpriced | unpriced)
+
+    def __add__(self, other: Spending) -> Spending:
+        return Spending(
+            self.tokens + other.tokens,
+            self.cost_nano_usd + other.cost_nano_usd,
+            self.unpriced | other.unpriced,
+        )
+
+
+def find_overrun(
+    budget: SpendingBudget, spent: Spending, whose: Literal["session", "tenant"], name: str
+) -> Overrun | None:
+    """What of *budget* is used up; None if there is some left of everything.
+
+    Costs that nobody knows cannot be held to a budget, so they exhaust it.
+    """
+    if budget.max_tokens is not None and spent.tokens >= budget.max_tokens:
+        return Overrun(
+            whose=whose, name=name, unit="tokens", limit=budget.max_tokens, spent=spent.tokens
+        )
+    if budget.max_cost_usd is None:
+        return None
+    limit = nano_usd(budget.max_cost_usd)
+    if spent.cost_nano_usd < limit and not spent.unpriced:
+        return None
+    return Overrun(
+        whose=whose,
+        name=name,
+        unit="nano_usd",
+        limit=limit,
+        spent=spent.cost_nano_usd,
+        unpriced=tuple(sorted(spent.unpriced)) if spent.cost_nano_usd < limit else (),
+    )
+
+
+def exhausted(overrun: Overrun) -> BudgetExhausted:
+    """The error that says so."""
+    return BudgetExhausted(
+        _told(overrun),
+        whose=overrun.whose,
+        name=overrun.name,
+        unit=overrun.unit,
+        limit=overrun.limit,
+        spent=overrun.spent,
+        unpriced=overrun.unpriced,
+    )
+
+
+def _told(overrun: Overrun) -> str:
+    who = f"the budget of {overrun.whose} {overrun.name!r}"
+    if overrun.unpriced:
+        models = ", ".join(name or "(not known)" for name in overrun.unpriced)
+        return f"{who} is in dollars, and some was spent on models without a price: {models}"
+    if overrun.unit == "tokens":
+        return f"{who} is used up: {overrun.spent:,} of {overrun.limit:,} tokens"
+    return f"{who} is used up: {dollars(overrun.spent)} of {dollars(overrun.limit)}"
+
+
+_NOTHING = Usage()
+
+
+def with_unspoken(
+    spoken: Sequence[ModelRequest], unspoken: Sequence[Unspoken], total: Usage
+) -> tuple[ModelRequest, ...]:
+    """All requests of a turn in their order. *spoken* are those whose replies are in the log;
+    *total* is the usage in its last record, of which older logs do not say whose all of it is."""
+    if not unspoken and (spoken[0].usage if len(spoken) == 1 else _NOTHING) == total:
+        return tuple(spoken)
+    requests = list(spoken)
+    for each in unspoken:  # in ascending order, each at its place
+        requests.insert(each.at, ModelRequest(each.model, each.usage))
+    known = sum((request.usage for request in requests), Usage())
+    rest = [getattr(total, name) - getattr(known, name) for name in Usage.__struct_fields__]
+    if any(tokens > 0 for tokens in rest):
+        requests.append(ModelRequest(None, Usage(*(max(0, tokens) for tokens in rest))))
+    return tuple(requests)

@@ -1,0 +1,344 @@
+"""``llmsession list``, ``show`` and ``delete``: what is told, and that nothing else is changed."""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from llmsession.store import PostgresStore, SessionRow, this_process
+from tests.cli.stores import DEAD, Ran, ask, held_by, make_store, run
+from tests.store.conftest import postgres_server
+from tests.store.postgres.server import PostgresServer
+
+__all__ = ["postgres_server"]
+KEY = secrets.token_bytes(32)
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "s.db"
+    make_store(path)
+    return path
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+
+
+def rows_of(path: Path, key: bytes | None = None) -> list[SessionRow]:
+    async def rows(store: Any) -> list[SessionRow]:
+        return list(await store.rows())
+
+    return ask(path, rows, key=key)
+
+
+def ids(path: Path) -> list[str]:
+    return [row.session for row in rows_of(path)]
+
+
+def is_refused(ran: Ran, *words: str) -> None:
+    """One line on stderr, nothing on stdout, exit code 2."""
+    assert (ran.code, ran.out) == (2, "")
+    (line,) = ran.err.splitlines()
+    assert line.startswith("llmsession: ")
+    assert all(word in line for word in words), line
+
+
+# list
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_list_says_of_each_session_what_it_is_and_who_has_it(path: Path, capsys: Capture) -> None:
+    us = this_process("us")
+    held_by(path, "alpha", us)
+    held_by(path, "beta", DEAD)
+    before = rows_of(path)
+    ran = run(capsys, "list", "--store", f"sqlite:{path}")
+    assert (ran.code, ran.err) == (0, "")
+    title, _, alpha, fork, beta = [line for line in ran.out.splitlines() if line.strip()]
+    assert " ".join(title.split()) == "session records last record labels held by fork of"
+    when = "2027-01-15 08:00:00"
+    assert alpha.split() == [
+        "alpha",
+        "8",
+        *when.split(),
+        "team=red",
+        "user=[ann]",
+        "pid",
+        f"{us.pid}",
+    ]
+    assert fork.split() == ["alpha-fork", "9", *when.split(), "team=red", "alpha"]
+    # Whoever held it is dead; what was never finished is no session.
+    assert beta.split() == ["beta", "1", "2001-09-09", "01:46:40", "team=blue"]
+    assert rows_of(path) == before
+
+
+def test_a_list_as_json_is_one_row_a_line(path: Path, capsys: Capture) -> None:
+    ran = run(capsys, "list", "--json", "--store", f"sqlite:{path}")
+    lines = [json.loads(line) for line in ran.out.splitlines()]
+    assert [line["session"] for line in lines] == ["alpha", "alpha-fork", "beta"]
+    assert lines[0]["labels"] == {"team": "red", "user": "[ann]"}
+    assert (lines[1]["parent"], lines[1]["owner"]) == ("alpha", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--label", "team=red"], ["alpha", "alpha-fork"]),
+        (["--label", "team=red", "--label", "user=[ann]"], ["alpha"]),
+        (["--label", "team=green"], []),
+        (["--idle", "1000w"], ["beta"]),
+        (["--idle", "1000w", "--label", "team=red"], []),
+        (["--idle", "0"], ["alpha", "alpha-fork", "beta"]),
+    ],
+)
+def test_a_list_is_narrowed_by_labels_and_idleness(
+    path: Path, capsys: Capture, options: list[str], found: list[str]
+) -> None:
+    ran = run(capsys, "list", "--json", "--store", f"sqlite:{path}", *options)
+    assert ran.code == 0
+    assert [json.loads(line)["session"] for line in ran.out.splitlines()] == found
+    told = run(capsys, "list", "--store", f"sqlite:{path}", *options)
+    assert ("no sessions" in told.out) is not bool(found)
+
+
+def test_more_sessions_than_a_page_are_all_listed(path: Path, capsys: Capture) -> None:
+    from llmsession.cli.commands import sessions
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sessions, "PAGE", 1)
+        ran = run(capsys, "list", "--json", "--store", f"sqlite:{path}")
+    assert len(ran.out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--label", "red"], ["'red'", "name=value"]),
+        (["--idle", "soon"], ["'soon'", "90d"]),
+        (["--idle", "-5d"], ["-5d"]),
+    ],
+)
+def test_an_option_that_says_nothing_is_refused(
+    path: Path, capsys: Capture, arguments: list[str], words: list[str]
+) -> None:
+    is_refused(run(capsys, "list", "--store", f"sqlite:{path}", *arguments), *words)
+
+
+# Where the store is
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "s"], ["delete", "s", "--yes"], ["vacuum"]])
+def test_a_store_that_is_not_there_is_not_made(
+    tmp_path: Path, capsys: Capture, command: list[str]
+) -> None:
+    nowhere = tmp_path / "nowhere.db"
+    is_refused(run(capsys, *command, "--store", f"sqlite:{nowhere}"), str(nowhere))
+    assert not nowhere.exists()
+
+
+@pytest.mark.parametrize("address", ["s.db", "sqlite:", "sqlite://s.db", "mysql://x", ""])
+def test_an_address_of_no_store_is_refused(capsys: Capture, address: str) -> None:
+    is_refused(run(capsys, "list", "--store", address), "sqlite:PATH")
+
+
+def test_a_file_of_something_else_is_refused_and_left(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "letter.txt"
+    path.write_text("dear all,\n" * 500, "utf-8")
+    is_refused(run(capsys, "list", "--store", f"sqlite:{path}"), str(path))
+    assert path.read_text("utf-8") == "dear all,\n" * 500
+
+
+def test_the_store_may_be_named_by_the_environment(
+    path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMSESSION_STORE", f"sqlite:{path}")
+    assert run(capsys, "list", "--json").out.count("\n") == 3
+    monkeypatch.delenv("LLMSESSION_STORE")
+    is_refused(run(capsys, "list"), "--store", "LLMSESSION_STORE")
+
+
+def test_a_server_that_cannot_be_reached_is_one_line_without_the_password(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llmsession.store.postgres import connections as postgres_connections
+
+    class Impatient(postgres_connections.Patience):
+        def __init__(self, retry_s: float) -> None:
+            super().__init__(0.0)
+
+    monkeypatch.setattr(postgres_connections, "Patience", Impatient)
+    ran = run(capsys, "list", "--store", "postgresql://ann:open-sesame@127.0.0.1:1/x")
+    is_refused(ran, "127.0.0.1")
+    assert "open-sesame" not in ran.err
+
+
+def test_the_commands_work_on_a_server_too(
+    postgres_server: PostgresServer, capsys: Capture
+) -> None:
+    dsn = postgres_server.dsn
+
+    async def make() -> None:
+        store = PostgresStore(dsn)
+        await store.create("s", this_process("us"))
+        await store.aclose()
+
+    anyio.run(make)
+    assert "no sessions" in run(capsys, "list", "--store", dsn).out  # it is not finished
+    assert run(capsys, "integrity", "--store", dsn).out.startswith("0 sessions")
+    # Its store was closed, but the process lives, and may have it by another one.
+    is_refused(run(capsys, "delete", "s", "--yes", "--store", dsn), "held")
+    assert run(capsys, "delete", "s", "--yes", "--force", "--store", dsn).out == "deleted s\n"
+    assert "bytes given back" in run(capsys, "vacuum", "--store", dsn).out
+
+
+# Keys
+
+
+def test_an_encrypted_store_needs_its_key_from_a_file_or_the_environment(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, key_file = tmp_path / "s.db", tmp_path / "key"
+    make_store(path, key=KEY)
+    key_file.write_bytes(KEY)
+    address = f"sqlite:{path}"
+    ran = run(capsys, "show", "alpha", "--store", address, "--key-file", key_file)
+    assert "answer 2" in ran.out
+    is_refused(run(capsys, "show", "alpha", "--store", address), "key")
+    key_file.write_bytes(secrets.token_bytes(32))
+    is_refused(run(capsys, "show", "alpha", "--store", address, "--key-file", key_file), "key")
+    is_refused(run(capsys, "list", "--store", address, "--key-file", tmp_path / "no"), "no")
+    monkeypatch.setenv("LLMSESSION_STORE_KEY", "a passphrase that is another one")
+    ran = run(capsys, "show", "alpha", "--store", address)
+    is_refused(ran, "key")
+    assert "passphrase that" not in ran.err
+
+
+# show
+
+
+def test_a_session_is_shown_with_what_was_said_and_done_in_it(path: Path, capsys: Capture) -> None:
+    before = rows_of(path)
+    ran = run(capsys, "show", "alpha", "--store", f"sqlite:{path}")
+    assert (ran.code, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert lines[:5] == [
+        "session alpha",
+        "  8 records, the last 2027-01-15 08:00:00 UTC, epoch 1",
+        "  labels team=red user=[ann]",
+        "  2 turns, 6 messages; 30 tokens in, 15 out",
+        "  cost not known for m",
+    ]
+    assert "u1 user · 2027-01-15 08:00:00" in lines
+    assert "a2 assistant · m · 2027-01-15 08:00:00" in lines
+    assert '  → read {"path":"notes.txt"}' in lines
+    assert "  answer 1 in [bold]words[/bold]" in lines
+    assert lines.count("  a line of notes") < 20
+    assert "(800 characters; --full shows them)" in ran.out
+    assert rows_of(path) == before
+
+
+def test_a_session_is_shown_with_its_cost_by_the_prices_in_a_file(
+    path: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[m]\ninput = 2\noutput = 10.5\n", encoding="utf-8")
+    ran = run(capsys, "show", "alpha", "--prices", prices, "--store", f"sqlite:{path}")
+    assert ran.out.splitlines()[4] == "  cost $0.000218"  # 30 tokens in, 15 out
+    prices.write_text("[m]\ninput = 2\n", encoding="utf-8")
+    ran = run(capsys, "show", "alpha", "--prices", prices, "--store", f"sqlite:{path}")
+    is_refused(ran, str(prices), "m: output is missing")
+
+
+def test_results_are_shown_whole_if_that_is_asked_for(path: Path, capsys: Capture) -> None:
+    ran = run(capsys, "show", "alpha", "--full", "--store", f"sqlite:{path}")
+    assert ran.out.count("a line of notes") == 50
+    assert "--full" not in ran.out
+
+
+def test_a_session_as_json_is_one_message_a_line(path: Path, capsys: Capture) -> None:
+    ran = run(capsys, "show", "alpha", "--json", "--store", f"sqlite:{path}")
+    messages = [json.loads(line) for line in ran.out.splitlines()]
+    assert [each["id"] for each in messages] == [
+        "alpha/u1.0", "alpha/a1.0", "alpha/u1.1", "alpha/a1.1", "alpha/u2.0", "alpha/a2.0",
+    ]  # fmt: skip
+    assert messages[0]["content"] == [{"type": "text", "text": "what is in the notes?"}]
+
+
+def test_who_holds_a_session_and_whose_fork_it_is_is_said(path: Path, capsys: Capture) -> None:
+    us = this_process("us")
+    held_by(path, "alpha-fork", us)
+    before = rows_of(path)
+    lines = run(capsys, "show", "alpha-fork", "--store", f"sqlite:{path}").out.splitlines()
+    assert lines[0] == "session alpha-fork, fork of alpha"
+    assert f"  held by pid {us.pid}" in lines
+    assert rows_of(path) == before
+    held_by(path, "alpha-fork", DEAD)
+    assert "held by" not in run(capsys, "show", "alpha-fork", "--store", f"sqlite:{path}").out
+
+
+@pytest.mark.parametrize("session", ["nowhere", "half-made"])
+def test_a_session_that_is_not_there_is_named(path: Path, capsys: Capture, session: str) -> None:
+    is_refused(run(capsys, "show", session, "--store", f"sqlite:{path}"), session)
+
+
+# delete
+
+
+def test_sessions_are_deleted_and_a_fork_keeps_what_it_shares(path: Path, capsys: Capture) -> None:
+    address = f"sqlite:{path}"
+    ran = run(capsys, "delete", "alpha", "beta", "--yes", "--store", address)
+    assert ran == (0, "deleted alpha\ndeleted beta\n", "")
+    assert ids(path) == ["alpha-fork", "half-made"]
+    assert "answer 1" in run(capsys, "show", "alpha-fork", "--store", address).out
+
+
+def test_one_that_is_not_there_keeps_all_from_being_deleted(path: Path, capsys: Capture) -> None:
+    ran = run(capsys, "delete", "alpha", "nowhere", "--yes", "--store", f"sqlite:{path}")
+    is_refused(ran, "nowhere")
+    assert "alpha" in ids(path)
+
+
+def test_one_that_is_held_keeps_all_from_being_deleted_unless_it_is_forced(
+    path: Path, capsys: Capture
+) -> None:
+    held_by(path, "beta")
+    command = ["delete", "alpha", "beta", "--yes", "--store", f"sqlite:{path}"]
+    is_refused(run(capsys, *command), "beta", "--force")
+    assert {"alpha", "beta"} < set(ids(path))
+    assert run(capsys, *command, "--force").code == 0
+    assert ids(path) == ["alpha-fork", "half-made"]
+
+
+def test_what_a_dead_process_held_is_deleted_without_force(path: Path, capsys: Capture) -> None:
+    held_by(path, "beta", DEAD)
+    assert run(capsys, "delete", "beta", "--yes", "--store", f"sqlite:{path}").code == 0
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", ""], ids=["no", "nothing", "nobody"])
+def test_nothing_is_deleted_unless_somebody_says_yes(
+    path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    ran = run(capsys, "delete", "alpha", "beta", "--store", f"sqlite:{path}")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("delete alpha, beta for good? [y/N] ")
+    assert ran.err.endswith("llmsession: nothing was deleted; --yes does not ask\n")
+    assert ("\n" in answer) or ran.err.count("\n") == 2
+    assert {"alpha", "beta"} < set(ids(path))
+
+
+def test_what_is_confirmed_is_deleted(
+    path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert run(capsys, "delete", "beta", "--store", f"sqlite:{path}").out == "deleted beta\n"
+    assert "beta" not in ids(path)

@@ -1,0 +1,171 @@
+"""``llmsession stress``: figures, the exit code of a breach, and what shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmsession.cli import main
+from llmsession.cli.commands import stress
+from llmsession.testing.checker import checker
+from llmsession.testing.checker.checker import check
+from llmsession.testing.recording.entries import Begun, Invoked, Recording, decode_lines
+from llmsession.testing.recording.violation import Breach
+from llmsession.testing.stress.run import StressPlan, StressReport
+from llmsession.turns.request import Profile
+from tests.cli.commands.test_check import check_again
+
+SMALL = ("--sessions", "2", "--turns", "4", "--interrupts", "2", "--seed", "3")
+
+
+def run(*arguments: str) -> int:
+    try:
+        main(["stress", *arguments])
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    return 0
+
+
+def test_json_is_one_object_with_the_promised_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*SMALL, "--json") == 0
+    told, err = capsys.readouterr()
+    (line,) = told.splitlines()
+    figures = msgspec.json.decode(line)
+    assert set(figures) >= {
+        "sessions", "turns", "interrupts", "breaches", "interrupt_p50_ms", "interrupt_p99_ms",
+        "turns_per_second",
+    }  # fmt: skip
+    assert (figures["sessions"], figures["seed"], figures["breaches"]) == (2, 3, 0)
+    assert figures["turns"] > 0
+    assert err == ""
+
+
+def test_the_record_can_be_kept_and_checked_again(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    assert run(*SMALL, "--record", str(path)) == 0
+    with path.open("rb") as lines:
+        assert check(decode_lines(lines)) == ()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_breach_is_exit_code_1_with_the_seed_and_the_shortest_record(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    calls = tuple(Invoked(session="s0", call=at, command="send", at=0.0) for at in range(3))
+    begun = Begun(seed=7, plan={}, profile=Profile(name="stress"), grace_s=0.1)
+
+    async def broken(plan: StressPlan) -> StressReport:
+        return StressReport(
+            plan=plan,
+            counts={"turns": 1},
+            breaches=(Breach(13, "s0", "long", calls), Breach(4, "s0", "short", calls[:1])),
+            seconds=1.0,
+            interrupt_p50_ms=1.0,
+            interrupt_p99_ms=2.0,
+            recording=Recording([begun, *calls]),
+        )
+
+    monkeypatch.setattr(stress, "run_stress", broken)
+    assert run("--seed", "7", *(["--json"] if as_json else [])) == 1
+    told, err = capsys.readouterr()
+    assert "2 breaches with seed 7" in err
+    assert "the shortest record that shows one (invariant 4 in session s0: short)" in err
+    assert err.count("\n") == 5
+    if as_json:
+        assert msgspec.json.decode(told)["breaches"] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--sessions", "0"],
+        ["--turns", "-1"],
+        ["--interrupts", "-1"],
+        ["--seconds", "nan"],
+        ["--seed", "x"],
+        ["--record", "/"],
+        ["--no-such-option"],
+    ],
+    ids=" ".join,
+)
+def test_bad_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert run(*arguments) == 2
+    told, err = capsys.readouterr()
+    assert told == ""
+    assert err
+    assert "Traceback" not in err
+
+
+# Simulation
+
+STORIES = ("--simulate", "--seeds", "2", "--seed", "5")
+
+
+def test_a_simulation_tells_what_it_reached_and_what_it_did_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(*STORIES, "--json") == 0
+    told, err = capsys.readouterr()
+    figures = msgspec.json.decode(told)
+    assert (figures["seed"], figures["seeds"], figures["breaches"]) == (5, 2, 0)
+    assert figures["turns"] > 0
+    assert "machine: Started in ACCEPTED" in figures["reached"]
+    # Two stories cannot come everywhere.
+    assert figures["unreached"]
+    assert not set(figures["unreached"]) & set(figures["reached"])
+    assert err == ""
+
+
+def test_a_simulation_tells_the_same_each_time(capsys: pytest.CaptureFixture[str]) -> None:
+    def told() -> dict[str, object]:
+        assert run(*STORIES, "--json") == 0
+        figures = msgspec.json.decode(capsys.readouterr().out)
+        return {name: value for name, value in figures.items() if name != "seconds"}
+
+    assert told() == told()
+
+
+def test_a_story_that_fails_is_told_as_short_as_it_can_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # Interrupts that cover nothing: the sends before them go on.
+    monkeypatch.setattr(checker, "check_interrupts", _no_interrupt_is_right)
+    path = tmp_path / "record.jsonl"
+    assert run("--simulate", "--seeds", "40", "--record", str(path)) == 1
+    told, err = capsys.readouterr()
+    assert "acts 1 are enough" in err
+    assert ": interrupt " in err
+    assert "breaches" in told
+    # What was written is the short story's record, and another look says the same.
+    assert check_again(str(path)) == 1
+    assert "an interrupt was made" in capsys.readouterr().err
+
+
+def _no_interrupt_is_right(session: Any, records: Any, findings: Any, within_s: float) -> None:
+    for call in session.invoked.values():
+        if call.command == "interrupt":
+            findings.add(8, "an interrupt was made", call)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--simulate", "--turns", "3"], "--turns"),
+        (["--simulate", "--seeds", "0"], "seeds is 0"),
+        (["--simulate", "--sessions", "0"], "sessions is 0"),
+        (["--simulate", "--connect", "unix:/nowhere"], "--connect"),
+        (["--seeds", "3"], "--simulate"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_a_simulation_that_cannot_be_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    assert run(*arguments) == 2
+    told, err = capsys.readouterr()
+    assert told == ""
+    assert named in err
+    assert err.count("\n") == 1

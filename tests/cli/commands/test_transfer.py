@@ -1,0 +1,185 @@
+"""``llmsession import`` and ``export``: files into a store and out of it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from llmsession.cli import main
+from llmsession.transcripts import FORMATS, read, write, write_own
+from llmsession.turns.messages import Message
+from tests.testing.conversations import recording, text, tool_loop
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def figures(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("LLMSESSION_STORE", f"sqlite:{tmp_path / 'kept.db'}")
+
+    def ran(*arguments: object) -> Ran:
+        with pytest.raises(SystemExit) as stopped:
+            main([str(each) for each in arguments])
+        captured = capfd.readouterr()
+        return Ran(int(stopped.value.code or 0), captured.out, captured.err)
+
+    return ran
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "loop.jsonl"
+    path.write_bytes(write_own(tool_loop()))
+    return path
+
+
+def said(messages: tuple[Message, ...]) -> list[tuple[str, str, str]]:
+    return [(message.id, message.role, message.text) for message in messages]
+
+
+def test_our_own_format_comes_out_as_it_went_in(run: Run) -> None:
+    file = Path(__file__).parents[3] / "examples" / "recordings" / "counts.jsonl"
+    assert run("import", file).code == 0
+    ran = run("export")
+    assert ran.code == 0
+    (before,), (after,) = read(file.read_bytes()), read(ran.out.encode())
+    assert after.messages == before.messages
+    assert (after.id, after.labels, after.title) == (before.id, before.labels, before.title)
+
+
+@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if each.write is not None])
+def test_every_format_that_is_written_is_recognised_and_imported_again(
+    run: Run, tmp_path: Path, name: str
+) -> None:
+    wanted = recording([[text("hello")], [text("good day")]], [[text("more?")], [text("no")]])
+    source = tmp_path / "source.jsonl"
+    source.write_bytes(write_own(wanted))
+    assert run("import", source).code == 0
+    exported = run("export", "--to", name, "--output", tmp_path / "out")
+    assert exported.code == 0, exported.err
+    ran = run("import", tmp_path / "out", "--store", f"sqlite:{tmp_path / 'again.db'}", "--json")
+    assert ran.code == 0, ran.err
+    (figures,) = ran.figures
+    # Two lists of plain texts look alike, whoever they are for.
+    taken_for = "openai-chat" if name == "anthropic-messages" else name
+    assert (figures["format"], figures["turns"], figures["messages"]) == (taken_for, 2, 4)
+    shown = run("show", figures["session"], "--store", f"sqlite:{tmp_path / 'again.db'}", "--json")
+    texts = [msgspec.json.decode(line, type=Message).text for line in shown.out.splitlines()]
+    assert texts == ["hello", "good day", "more?", "no"]
+
+
+def test_a_broken_file_is_refused_with_its_line_and_nothing_is_kept(run: Run, file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b'{"id":', b'{"id":oops', 1) + b"{}\n")
+    ran = run("import", file)
+    assert ran.code == 2
+    assert ran.err.startswith(f"llmsession: {file}: line 2: ")
+    assert len(ran.err.splitlines()) == 1
+    assert "no store" in run("list").err or "no sessions" in run("list").out
+
+
+def test_what_can_be_read_of_a_broken_file_is_taken_when_asked(run: Run, file: Path) -> None:
+    file.write_bytes(file.read_bytes() + b"{oops}\n{}\n")
+    ran = run("import", file, "--partial")
+    assert ran.code == 0, ran.err
+    assert "bad_line 1" in ran.out
+
+
+def test_a_history_is_not_imported_twice(run: Run, file: Path) -> None:
+    assert run("import", file).code == 0
+    again = run("import", file)
+    assert again.code == 2
+    assert "exists already" in again.err
+
+
+def test_files_without_an_id_of_their_own_do_not_stand_in_each_others_way(
+    run: Run, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        said = [{"role": "user", "content": name}, {"role": "assistant", "content": "yes"}]
+        (tmp_path / f"{name}.json").write_bytes(msgspec.json.encode(said))
+    one, two = (tmp_path / "one.json", tmp_path / "two.json")
+    ran = run("import", one, two, "--json")
+    assert ran.code == 0, ran.err
+    first, second = (figures["session"] for figures in ran.figures)
+    assert first != second
+    again = run("import", two)
+    assert again.code == 2
+    assert f"{second!r} exists already" in again.err
+
+
+def test_a_folder_of_files_is_imported_and_what_is_no_history_is_named(
+    run: Run, file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    file.rename(folder / "a.jsonl")
+    (folder / "notes.txt").write_text("no history")
+    ran = run("import", folder, "--json")
+    assert (ran.code, len(ran.figures)) == (0, 1)
+    assert "notes.txt: no known transcript format" in ran.err
+
+
+def test_a_file_that_is_there_is_not_overwritten(run: Run, file: Path, tmp_path: Path) -> None:
+    assert run("import", file).code == 0
+    assert run("export", "-o", tmp_path / "out").code == 0
+    (written,) = (tmp_path / "out").iterdir()
+    before = written.read_bytes()
+    written.write_bytes(b"mine")
+    ran = run("export", "-o", tmp_path / "out")
+    assert (ran.code, written.read_bytes()) == (2, b"mine")
+    assert "is there already" in ran.err
+    assert before != b"mine"
+
+
+def test_mistakes_are_one_line_each(run: Run, file: Path, tmp_path: Path) -> None:
+    assert run("import", file).code == 0
+    for arguments, told in (
+        (("import", tmp_path / "nowhere"), "nowhere"),
+        (("import", file, "--from", "nothing"), "unknown format 'nothing'"),
+        (("export", "unknown"), "unknown"),
+        (("export", "--to", "nothing"), "nothing is written as 'nothing'"),
+        (("export", "--store", "sqlite:/nowhere/at.all"), "there is no store at"),
+        (("export", "--store", "elsewhere"), "no store is at 'elsewhere'"),
+    ):
+        ran = run(*arguments)
+        assert ran.code == 2, arguments
+        assert len(ran.err.splitlines()) == 1, ran.err
+        assert told in ran.err
+
+
+def test_a_tree_becomes_sessions_that_share_what_they_have_in_common(
+    run: Run, tmp_path: Path
+) -> None:
+    trunk = recording([[text("one")], [text("1")]], [[text("two")], [text("2")]])
+    branch = msgspec.structs.replace(
+        recording([[text("one")], [text("1")]], [[text("other")], [text("3")]]),
+        id="branch", parent=trunk.id, shared_turns=1,
+    )  # fmt: skip
+    branch = msgspec.structs.replace(branch, messages=trunk.messages[:2] + branch.messages[2:])
+    for name, raw in write((trunk, branch)).items():
+        (tmp_path / "tree").mkdir(exist_ok=True)
+        (tmp_path / "tree" / name).write_bytes(raw)
+    ran = run("import", tmp_path / "tree", "--json")
+    assert [each["fork_of"] for each in ran.figures] == ["", trunk.id]
+    rows = [msgspec.json.decode(line) for line in run("list", "--json").out.splitlines()]
+    (parent,) = [row["parent"] for row in rows if row["session"] == "branch"]
+    assert parent == trunk.id
+    exported = run("export", "branch")
+    (again,) = read(exported.out.encode())
+    assert [text for _, _, text in said(again.messages)] == ["one", "1", "other", "3"]

@@ -1,0 +1,335 @@
+"""Commands at a service: what they show of it, and what they refuse."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pexpect
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from llmsession.testing.local_service import serving
+from llmsession.transcripts import read, write_own
+from tests.cli.served import served
+from tests.cli.stores import make_store, run
+from tests.testing.conversations import call, recording, result, text
+
+ROOT = Path(__file__).resolve().parents[3]
+Capture = pytest.CaptureFixture[str]
+PLAYED = recording(
+    [[text("a question")], [text("the first answer")]],
+    [[text("another")], [text("the second answer")]],
+)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with served(PLAYED, "--replay-delay", "0.001") as program:
+        yield program.address("unix")
+
+
+def talked(address: str, session: str, *lines: str) -> str:
+    """What ``chat`` printed, in a process of its own, as those who pipe into it see it."""
+    command = [sys.executable, "-m", "llmsession", "chat", "--connect", address]
+    done = subprocess.run(
+        [*command, "--session", session],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_a_chat_lives_in_the_service_and_goes_on_there(address: str, capsys: Capture) -> None:
+    assert "the first answer" in talked(address, "talk", "hello there", "/usage")
+    again = talked(address, "talk", "and then?")
+    assert "> hello there" in again  # what was said before
+    assert "the second answer" in again
+
+    shown = run(capsys, "show", "talk", "--connect", address)
+    assert (shown.code, shown.err) == (0, "")
+    assert "2 turns, 4 messages" in shown.out
+    assert "the first answer" in shown.out
+    as_json = run(capsys, "show", "talk", "--connect", address, "--json")
+    assert len(as_json.out.splitlines()) == 4
+
+    listed = run(capsys, "list", "--connect", address, "--json")
+    rows = [msgspec.json.decode(line) for line in listed.out.splitlines()]
+    assert "talk" in [row["session"] for row in rows]
+
+    exported = run(capsys, "export", "talk", "--connect", address)
+    (conversation,) = read(exported.out.encode())
+    said = ["hello there", "the first answer", "and then?", "the second answer"]
+    assert [message.text for message in conversation.messages] == said
+
+
+def test_what_a_service_shows_and_exports_of_a_session_is_what_its_store_does(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    told = recording([[text("imported")], [text("an old answer")]])
+    told = msgspec.structs.replace(
+        told, title="a title", labels={"team": "red"}, source="elsewhere"
+    )
+    file = tmp_path / "old.jsonl"
+    file.write_bytes(write_own(told))
+    with served(PLAYED) as program:
+        store = f"sqlite:{Path(program.address('unix').removeprefix('unix:')).parent}/s.db"
+        assert run(capsys, "import", str(file), "--store", store, "--model", "m").code == 0
+        address = program.address("unix")
+        there = run(capsys, "show", told.id, "--connect", address).out
+        here = run(capsys, "show", told.id, "--store", store).out
+        exported = run(capsys, "export", told.id, "--connect", address).out
+        assert exported == run(capsys, "export", told.id, "--store", store).out
+        whole = run(capsys, "export", "--connect", address).out
+        assert whole == exported
+    assert there == here
+    assert "  labels team=red\n" in there
+    assert "  held by pid " in there
+    (conversation,) = read(exported.encode())
+    assert (conversation.title, conversation.source) == ("a title", "elsewhere")
+
+
+def test_what_the_operations_page_says_for_a_trial_works() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    (serve, chat) = re.findall(r"^llmsession ((?:serve --replay|chat --connect) .*)$", page, re.M)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, start_blocking_portal() as portal:
+        arguments = serve.replace("examples/", f"{ROOT}/examples/").split()[1:]
+        with portal.wrap_async_context_manager(serving(*arguments, folder=folder)):
+            done = subprocess.run(
+                [sys.executable, "-m", "llmsession", *chat.split()],
+                cwd=folder, input="Hello?\nAnd?\n", capture_output=True, text=True, check=False,
+                timeout=50,
+            )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nobody thinks here" in done.stdout
+    assert "2 turns" in done.stdout
+
+
+def test_a_chat_asks_the_model_that_the_service_has_for_who_names_none(address: str) -> None:
+    assert "model recorded" in talked(address, "unnamed", "hello")
+
+
+def test_a_chat_with_a_service_that_has_no_model_asks_for_one(capsys: Capture) -> None:
+    told = "[providers.own]\nkind = 'openai'\nbase_url = 'http://127.0.0.1:9/v1'\n"
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, start_blocking_portal() as portal:
+        Path(folder, "serve.toml").write_text(told)
+        asked = ("--config", "serve.toml", "--store", "memory:", "--listen", "unix:s.sock")
+        with portal.wrap_async_context_manager(serving(*asked, folder=folder)):
+            address = f"unix:{folder}/s.sock"
+            said = run(capsys, "chat", "--connect", address)
+    assert said.code == 2
+    assert said.err == (
+        "llmsession: which model? the service has none by default; name one with --model\n"
+    )
+
+
+def test_a_session_is_deleted_at_the_service_after_asking(address: str, capsys: Capture) -> None:
+    talked(address, "short", "hello")
+    asked = subprocess.run(
+        [sys.executable, "-m", "llmsession", "delete", "short", "--connect", address],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    assert asked.returncode == 2
+    assert "nothing was deleted" in asked.stderr
+    gone = run(capsys, "delete", "short", "--yes", "--connect", address)
+    assert (gone.code, gone.out) == (0, "deleted short\n")
+    missing = run(capsys, "show", "short", "--connect", address)
+    assert missing == (2, "", "llmsession: no session 'short' in this store\n")
+
+
+def test_top_shows_a_line_for_each_session_and_totals(
+    address: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    talked(address, "watched", "hello")
+    looked = run(capsys, "top", "--connect", address, "--once", "--interval", "0.05")
+    assert (looked.code, looked.err) == (0, "")
+    (line,) = (line for line in looked.out.splitlines() if "watched" in line)
+    assert "idle" in line
+    assert "░" in line
+    assert " of " in looked.out
+    assert "1 connections" in looked.out
+    told = run(capsys, "top", "--connect", address, "--once", "--json", "--interval", "0.05")
+    look = msgspec.json.decode(told.out)
+    figures = {each["figures"]["session"]: each for each in look["sessions"]}
+    assert figures["watched"]["figures"]["turns"] == 1
+    assert figures["watched"]["tokens_per_s"] == 0.0
+    assert look["totals"]["live"] == len(figures)
+    assert look["service"]["connections"] == 1
+
+
+def test_top_is_a_live_view_until_ctrl_c(address: str) -> None:
+    talked(address, "viewed", "hello")
+    environ = os.environ | {"TERM": "xterm", "NO_COLOR": "1"}
+    arguments = ["-m", "llmsession", "top", "--connect", address, "--interval", "0.1"]
+    child = pexpect.spawn(
+        sys.executable, arguments, encoding="utf-8", timeout=150, dimensions=(24, 120), env=environ
+    )
+    child.expect_exact("viewed")
+    child.expect_exact("viewed")  # it looks again
+    # Once in some fifty runs a first one was not heard; nobody knows yet by whom.
+    for _ in range(3):
+        child.sendintr()
+        if child.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=40) == 0:
+            break
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_stress_at_a_service_checks_what_its_clients_saw_and_leaves_nothing(
+    address: str, capsys: Capture
+) -> None:
+    asked = ("stress", "--connect", address, "--sessions", "3", "--turns", "6", "--interrupts", "3")
+    ran = run(capsys, *asked, "--seconds", "50", "--yes", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    figures = msgspec.json.decode(ran.out)
+    assert figures["breaches"] == 0
+    assert figures["turns"] >= 6
+    assert figures["counts"]["subscriber closed"] == 3
+    assert figures["counts"]["subscriber vanished"] >= 3
+    listed = run(capsys, "list", "--connect", address, "--json")
+    assert "stress" not in listed.out
+
+
+def test_stress_asks_before_somebodys_models_answer(
+    address: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115  # closed with the test
+    ran = run(capsys, "stress", "--connect", address)
+    sys.stdin.close()
+    assert (ran.code, ran.out) == (2, "")
+    assert "may charge for it" in ran.err
+    assert ran.err.endswith("llmsession: nothing was asked; --yes does not ask\n")
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["list"], ["show", "alpha"], ["delete", "alpha", "--yes"], ["export", "alpha"], ["chat"]],
+    ids=lambda command: command[0],
+)
+def test_a_store_and_a_service_together_are_refused(
+    tmp_path: Path, capsys: Capture, command: list[str]
+) -> None:
+    make_store(tmp_path / "s.db")
+    ran = run(capsys, *command, "--store", f"sqlite:{tmp_path}/s.db", "--connect", "unix:/nowhere")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "llmsession: --store and --connect unix:/nowhere are two places: a service has a store of"
+        " its own\n"
+    )
+
+
+def test_a_store_in_the_environment_does_not_stand_in_the_way_of_a_service(
+    address: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMSESSION_STORE", "sqlite:/nowhere/s.db")
+    assert run(capsys, "list", "--connect", address).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["list"], "name a store with --store or $LLMSESSION_STORE, or a service with --connect"),
+        (["top"], "which service? name it with --connect"),
+        (["show", "a", "--connect", "unix:/nowhere/s.sock"], "cannot be reached"),
+        (["show", "a", "--connect", "nonsense"], "'nonsense' is no address"),
+        (["list", "--store", "memory:", "--token-file", "x"], "--token-file is for a service"),
+        (["list", "--store", "memory:", "--ca", "x"], "--ca is for a service"),
+        (["chat", "--connect", "unix:x", "--provider", "openai"], "its own providers"),
+        (["show", "a", "--connect", "unix:x", "--prices", "x"], "a service has its own prices"),
+        (["stress", "--yes"], "--yes are for --connect"),
+        (["list", "--connect", "tcp://192.0.2.1:1", "--token-file", "TOKEN"], "in the clear"),
+        (["list", "--connect", "unix:x", "--token-file", "EMPTY"], "it is empty"),
+        (["list", "--connect", "unix:x", "--token-file", "/nowhere/t"], "/nowhere/t: No such"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    told: str,
+) -> None:
+    monkeypatch.delenv("LLMSESSION_STORE", raising=False)
+    (tmp_path / "TOKEN").write_text("secret-token\n")
+    (tmp_path / "EMPTY").write_text("\n")
+    files = {name: str(tmp_path / name) for name in ("TOKEN", "EMPTY")}
+    ran = run(capsys, *(files.get(each, each) for each in arguments))
+    assert (ran.code, ran.out) == (2, "")
+    (line,) = ran.err.splitlines()
+    assert told in line
+    assert "secret-token" not in line
+
+
+def test_a_token_in_a_file_lets_its_tenant_in_to_its_own_sessions(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = {
+        "anna": "anna-has-this-token-of-32-characters",
+        "bob": "bob-has-that-token-of-32-characters",
+    }
+    known = tmp_path / "tokens.toml"
+    known.write_text(
+        "".join(
+            f'[[tokens]]\ntoken = "{token}"\ntenant = "{who}"\n' for who, token in tokens.items()
+        )
+    )
+    for who, token in tokens.items():
+        (tmp_path / who).write_text(f"{token}\n")
+    with served(PLAYED, "--tokens", str(known)) as program:
+        address = program.address("unix")
+        nobody = run(capsys, "list", "--connect", address)
+        assert (nobody.code, nobody.out) == (2, "")
+        assert "token" in nobody.err
+        monkeypatch.setenv("LLMSESSION_TOKEN", tokens["anna"])
+        talked(address, "hers", "hello")
+        monkeypatch.delenv("LLMSESSION_TOKEN")
+        hers = run(capsys, "top", "--connect", address, "--token-file", tmp_path / "anna", "--once",
+                   "--json", "--interval", "0.05")  # fmt: skip
+        look = msgspec.json.decode(hers.out)
+        assert [each["figures"]["session"] for each in look["sessions"]] == ["anna/hers"]
+        assert look["service"] is None
+        his = run(capsys, "top", "--connect", address, "--token-file", tmp_path / "bob", "--once",
+                  "--json", "--interval", "0.05")  # fmt: skip
+        assert msgspec.json.decode(his.out)["totals"]["live"] == 0
+        shown = run(capsys, "show", "hers", "--connect", address, "--token-file", tmp_path / "bob")
+        assert shown.code == 2
+
+
+def test_a_replay_at_a_service_checks_the_history_against_the_recording_it_plays(
+    address: str, tmp_path: Path, capsys: Capture
+) -> None:
+    played, other = tmp_path / "played.jsonl", tmp_path / "other.jsonl"
+    played.write_bytes(write_own(PLAYED))
+    tools = recording([[text("look")], [call("c1")], [result("c1")], [text("done")]])
+    other.write_bytes(write_own(tools))
+    ran = run(capsys, "replay", played, "--connect", address, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    figures = msgspec.json.decode(ran.out)
+    assert (figures["turns"], figures["messages"], figures["differences"]) == (2, 4, 0)
+    another = run(capsys, "replay", other, "--connect", address)
+    assert another.code == 1  # what it plays is not what was recorded
+    for refused, told in (
+        ((played, "--interrupt-every", 2), "at a service nothing is interrupted"),
+        ((played, other), "give one FILE"),
+    ):
+        ran = run(capsys, "replay", *refused, "--connect", address)
+        assert ran.code == 2
+        assert told in ran.err

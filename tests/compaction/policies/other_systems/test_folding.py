@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from llmsession.compaction.policies import BasicFold, BudgetProjection
+from llmsession.compaction.policies.other_systems.folding import (
+    fold_notice,
+    fold_target,
+    fold_trigger,
+    middle_cut,
+)
+from llmsession.compaction.view.view import View
+from llmsession.turns.messages import Message
+from tests.compaction.conversations import Talk, result_block, text
+from tests.compaction.policies.requested import PLAIN, a_budget, asked, shown, texts
+
+NOTICE = "<SYSTEM_NOTICE>\nEarlier context was compacted. Summary of your actions after the"
+ROOMY = replace(PLAIN, max_output_tokens=1_000)
+"""A model that answers with less than it takes, so that the target may be a half."""
+
+
+# The golden vectors.
+
+
+@pytest.mark.parametrize(
+    ("max_input", "trigger", "half", "less"),
+    [(200_000, 180_000, 100_000, 126_000), (128_000, 115_200, 64_000, 80_640)],
+)
+def test_the_vectors_of_trigger_and_target(
+    max_input: int, trigger: int, half: int, less: int
+) -> None:
+    assert fold_trigger(max_input) == trigger
+    assert fold_target(max_input, 5, 8_192) == half
+    assert fold_target(max_input, 4, 8_192) == less
+    assert fold_target(max_input, 5, max_input) == less
+
+
+def test_the_target_is_below_the_trigger_in_any_window() -> None:
+    for window in range(2, 60):
+        assert fold_target(window, 5, 1) <= max(0, fold_trigger(window) - 1)
+
+
+@pytest.mark.parametrize("policy", [BasicFold(), BudgetProjection()])
+@pytest.mark.parametrize(("used", "due"), [(8_999, False), (9_000, True)])
+def test_it_is_due_from_90_percent_on(policy: Any, used: int, due: bool) -> None:
+    assert policy.due(used, 10_000) is due
+    assert not policy.due(used, 0)
+
+
+# The notice.
+
+
+def call(name: str, **given: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": "c", "name": name, "input": given}
+
+
+def test_a_notice_lists_files_commands_and_the_latest_texts() -> None:
+    built = Talk()
+    built.ask()
+    for number in range(4):
+        built.add("assistant", [text(f"text {number}")])
+    built.add(
+        "assistant",
+        [
+            call("read_file", path="src/a.py"),
+            call("read_file", path="./src/a.py"),
+            call("Read", file_path="b.py", offset=10, limit=20),
+            call("edit", path="b.py", old="x" * 400, new="y"),
+            call("bash", command="make  test\n" + "x" * 200),
+            call("look", at="c.py"),
+        ],
+    )
+    assert fold_notice(built.messages[1:]) == (
+        f"{NOTICE} request above:\nFiles read:\nsrc/a.py\nb.py:10-29\n\nFiles edited:\nb.py\n\n"
+        f"Commands ran:\n{('make test ' + 'x' * 200)[:100]}\n\n"
+        "Your recent responses:\ntext 1\ntext 2\ntext 3</SYSTEM_NOTICE>"
+    )
+
+
+def test_answers_that_are_all_there_was_are_not_repeated() -> None:
+    built = Talk()
+    built.ask()
+    built.reply("a long answer")
+    assert fold_notice(built.messages[1:]) == f"{NOTICE} request above:\n</SYSTEM_NOTICE>"
+
+
+# basic_fold.
+
+
+def working(turns: int, steps: int = 3, size: int = 1_000) -> list[Message]:
+    built = Talk()
+    for number in range(turns):
+        built.ask(f"request {number}")
+        for _ in range(steps):
+            built.calls += 1
+            named = f"c{built.calls}"
+            read = {
+                "type": "tool_use",
+                "id": named,
+                "name": "read",
+                "input": {"path": f"{named}.py"},
+            }
+            built.add("assistant", [read])
+            built.add("user", [result_block(named, "x" * size)])
+        built.reply(f"answer {number}")
+    return built.messages
+
+
+def test_what_a_person_said_stays_and_what_was_done_becomes_a_notice_behind_it() -> None:
+    messages = working(3)
+    limit = a_budget(messages, 1).used_tokens
+    plan = asked(BasicFold(), messages, limit, profile=ROOMY)
+    assert plan is not None
+    assert plan.wanted is None
+    view = View().applied(plan, len(messages))
+    # Requests at 0, 8, 16 and answers at 7, 15, 23; the newest turn as far as it fits.
+    kept = shown(plan, messages)
+    assert {0, 7, 8, 15, 16} <= set(kept)
+    assert not {1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14} & set(kept)
+    assert plan.injected is not None
+    assert [each.at for each in plan.injected] == [end for _, end in plan.omitted]
+    said = texts(messages, view)
+    assert said[0][0] == "request 0"
+    assert (
+        said[0][1] == f"{NOTICE} request above:\nFiles read:\nc1.py\nc2.py\nc3.py</SYSTEM_NOTICE>"
+    )
+    assert a_budget(messages, limit, view).used_tokens <= fold_target(limit, 3, 1_000)
+
+
+def test_what_fits_of_the_newest_turn_begins_with_an_assistant() -> None:
+    messages = working(1, steps=20)
+    limit = a_budget(messages, 1).used_tokens
+    plan = asked(BasicFold(), messages, limit, profile=ROOMY)
+    assert plan is not None
+    ((first, end),) = plan.omitted
+    assert first == 1
+    assert messages[end].is_assistant
+    assert end < 20
+
+
+def test_the_step_that_is_not_answered_stays_however_large_it_is() -> None:
+    messages = working(1, steps=3)[:-1]
+    plan = asked(BasicFold(), messages, 1_000, profile=ROOMY)
+    assert plan is not None
+    assert shown(plan, messages) == [0, 5, 6]
+
+
+def test_a_word_that_came_with_results_stays_with_their_calls() -> None:
+    built = Talk()
+    built.ask("first")
+    built.step("x" * 1_000)
+    built.step("x" * 1_000)
+    steered = built.messages[-1]
+    words = [result_block("c2", "x" * 1_000), text("wait")]
+    built.messages.pop()
+    built.add("user", words)
+    assert built.messages[-1].id == steered.id
+    for _ in range(6):
+        built.step("x" * 1_000)
+    plan = asked(BasicFold(), built.messages, 4_500, profile=ROOMY)
+    assert plan is not None
+    assert {0, 3, 4} <= set(shown(plan, built.messages))
+    assert 1 not in shown(plan, built.messages)
+
+
+def test_at_the_target_nothing_is_folded_and_a_second_fold_changes_nothing() -> None:
+    messages = working(6)
+    limit = a_budget(messages, 1).used_tokens
+    assert asked(BasicFold(), messages, limit * 3, profile=ROOMY) is None
+    plan = asked(BasicFold(), messages, limit, profile=ROOMY)
+    assert plan is not None
+    view = View().applied(plan, len(messages))
+    assert asked(BasicFold(), messages, limit, view, profile=ROOMY) is None
+
+
+def test_a_later_fold_leaves_the_notices_that_stand_and_has_one_for_each_gap() -> None:
+    messages = working(6)
+    limit = a_budget(messages, 1).used_tokens
+    plan = asked(BasicFold(), messages, limit, profile=ROOMY)
+    assert plan is not None
+    view = View().applied(plan, len(messages))
+    more = working(12)
+    again = asked(BasicFold(), more, limit, view, profile=ROOMY)
+    assert again is not None
+    after = view.applied(again, len(more))
+    assert [each.at for each in after.injected] == [end for _, end in after.omitted]
+    same = set(view.omitted) & set(after.omitted)
+    assert same
+    for _, end in same:
+        before = [each for each in view.injected if each.at == end]
+        assert [each for each in after.injected if each.at == end] == before
+
+
+# budget_projection.
+
+
+def test_a_cut_keeps_both_ends_and_counts_the_middle() -> None:
+    assert middle_cut("a" * 60 + "b" * 60, 100) == (
+        "a" * 50 + "\n\n...[truncated 20 chars]...\n\n" + "b" * 50
+    )
+    assert middle_cut("a" * 100, 100) == "a" * 100
+
+
+def thoughtful(size: int) -> Talk:
+    built = Talk()
+    for _ in range(3):
+        built.ask("q" * 50)
+        built.step("x" * 50, thinking="t" * size)
+        built.reply("a" * 50)
+    return built
+
+
+def test_thinking_goes_first_and_nothing_else_if_that_is_enough() -> None:
+    messages = thoughtful(1_000).messages
+    limit = a_budget(messages, 1).used_tokens
+    plan = asked(BudgetProjection(), messages, limit, profile=ROOMY)
+    assert plan is not None
+    assert plan.drops_thinking
+    assert plan.figures.keys() == {"thinking_tokens"}
+    assert plan.texts == plan.frozen == {}
+    assert plan.omitted == ()
+
+
+def test_texts_are_cut_next_the_newest_first_and_then_whole_closures_go_the_oldest_first() -> None:
+    built = Talk()
+    built.ask("first")
+    for _ in range(10):
+        built.step("x" * 2_000)
+    messages = built.messages
+    plan = asked(BudgetProjection(), messages, 22_000, profile=ROOMY)
+    assert plan is not None
+    assert plan.omitted == ()
+    assert "c9" in plan.frozen
+    assert "c1" not in plan.frozen
+    assert "c10" not in plan.frozen  # not answered yet
+    assert "...[truncated " in plan.frozen["c9"]
+    plan = asked(BudgetProjection(), messages, 4_500, profile=ROOMY)
+    assert plan is not None
+    ((first, end),) = plan.omitted
+    assert first == 1
+    assert messages[end].is_assistant
+    assert not plan.figures.get("unachievable")
+
+
+def test_the_first_and_the_newest_request_and_the_open_step_stay_as_they_are() -> None:
+    built = Talk()
+    for _ in range(3):
+        built.ask("q" * 3_000)
+        built.step("x" * 3_000)
+        built.reply("a" * 3_000)
+    built.ask("q" * 3_000)
+    built.step("x" * 3_000)
+    messages = built.messages
+    plan = asked(BudgetProjection(), messages, 1_000, profile=ROOMY)
+    assert plan is not None
+    assert shown(plan, messages) == [0, 12, 13, 14]
+    assert plan.frozen.keys().isdisjoint({"c4"})
+    assert plan.figures["unachievable"] == 1
+    assert "cannot be reached" in plan.reason
+    view = View().applied(plan, len(messages))
+    assert asked(BudgetProjection(), messages, 1_000, view, profile=ROOMY) is None
+
+
+def test_where_thinking_opens_a_tool_loop_it_is_not_taken_away() -> None:
+    messages = thoughtful(1_000).messages
+    limit = a_budget(messages, 1).used_tokens
+    opens = replace(ROOMY, thinking_opens_tool_loop=True)
+    plan = asked(BudgetProjection(), messages, limit, profile=opens)
+    assert plan is None or not plan.drops_thinking

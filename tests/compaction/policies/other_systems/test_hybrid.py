@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
+from llmsession.compaction.policies import Hybrid7060, Hybrid608090, make_policy
+from llmsession.compaction.policies.other_systems.hybrid import hybrid_action, hybrid_budget
+from llmsession.compaction.view.plan import Plan
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidConfig
+from llmsession.turns.messages import Message
+from tests.compaction.conversations import Talk
+from tests.compaction.policies.requested import PLAIN, a_budget, asked, shown
+
+WIDE = replace(PLAIN, window_tokens=1_000_000)
+"""A window whose own budget is above every limit of these tests, which then counts."""
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("hybrid_60_80_90", {"truncate_at": 0.85}),
+        ("hybrid_60_80_90", {"keep_turns": 0}),
+        ("hybrid_60_80_90", {"keep_share": 1.0}),
+        ("hybrid_70_60", {"condense_at": 0}),
+        ("hybrid_70_60", {"fold_share": 1.0}),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match=next(iter(wrong))):
+        make_policy(name, wrong)
+
+
+# The golden vectors.
+
+
+@pytest.mark.parametrize(
+    ("window", "budget"),
+    [(200_000, 141_500), (128_000, 83_900), (32_000, 7_100), (16_000, None)],
+)
+def test_the_vectors_of_the_budget(window: int, budget: int | None) -> None:
+    assert hybrid_budget(window, 2_000, 500) == budget
+
+
+@pytest.mark.parametrize(
+    ("used", "action", "warns"),
+    [
+        (599, "none", False),
+        (600, "truncate", False),
+        (799, "truncate", False),
+        (800, "condense", False),
+        (899, "condense", False),
+        (900, "condense", True),
+        (2_000, "condense", True),
+    ],
+)
+def test_the_action_grows_with_the_share(used: int, action: str, warns: bool) -> None:
+    assert hybrid_action(used, 1_000) == (action, warns)
+
+
+# Plans.
+
+
+def turns(count: int, size: int = 1_000) -> list[Message]:
+    """So many turns of a request and an answer, of *size* tokens together."""
+    built = Talk()
+    for _ in range(count):
+        built.ask("x" * (size // 2 - 4))
+        built.reply("y" * (size // 2 - 4))
+    return built.messages
+
+
+def at_share(policy: Any, messages: list[Message], percent: int, **fields: Any) -> Plan | None:
+    whole = a_budget(messages, 1).used_tokens
+    return asked(policy, messages, whole * 100 // percent, profile=WIDE, **fields)
+
+
+def folded(plan: Plan, messages: list[Message], view: View | None = None) -> View:
+    view = view or View()
+    assert plan.wanted is not None
+    segment = extracted_segment(plan.wanted, messages, WIDE)
+    filled = with_segment(plan, segment, view, messages, a_budget(messages, 1, view))
+    assert filled is not None
+    assert filled.segment is not None
+    return view.applied(filled, len(messages))
+
+
+def test_below_60_percent_nothing_changes() -> None:
+    assert at_share(Hybrid608090(), turns(10), 59) is None
+
+
+def test_from_60_percent_on_the_newest_70_percent_stay_back_to_a_request() -> None:
+    messages = turns(10)
+    plan = at_share(Hybrid608090(), messages, 65)
+    assert plan is not None
+    assert plan.wanted is None
+    assert "truncate" in plan.reason
+    assert shown(plan, messages) == list(range(6, 20))
+    plan = at_share(Hybrid608090(), turns(11), 65)  # 22 messages: 6.6 is in the fourth turn
+    assert plan is not None
+    assert plan.omitted == ((0, 6),)
+
+
+def test_from_80_percent_on_all_but_five_turns_become_a_summary() -> None:
+    messages = turns(10)
+    plan = at_share(Hybrid608090(), messages, 85)
+    assert plan is not None
+    assert plan.wanted is not None
+    assert (plan.wanted.first, plan.wanted.upto) == (0, 10)
+    assert plan.omitted == ()
+    assert plan.figures == {}
+
+
+def test_from_90_percent_on_a_new_session_is_suggested_too() -> None:
+    plan = at_share(Hybrid608090(), turns(10), 91)
+    assert plan is not None
+    assert plan.wanted is not None
+    assert plan.figures == {"suggest_new_session": 1}
+    assert "new session" in plan.reason
+
+
+def test_what_is_over_the_budget_after_a_summary_is_left_out_the_oldest_first() -> None:
+    messages = turns(10)
+    plan = at_share(Hybrid608090(), messages, 300)
+    assert plan is not None
+    assert plan.wanted is not None
+    assert plan.wanted.upto == 10
+    view = folded(plan, messages)
+    visible = [at for at in range(20) if view.shows(at)]
+    assert visible == list(range(visible[0], 20))
+    assert visible[0] > 10
+    limit = a_budget(messages, 1).used_tokens * 100 // 300
+    assert a_budget(messages, limit, view).used_tokens <= limit
+
+
+def test_where_no_summary_can_be_made_the_oldest_go() -> None:
+    messages = turns(4)
+    plan = at_share(Hybrid608090(), messages, 120)
+    assert plan is not None
+    assert plan.wanted is None
+    assert shown(plan, messages)[-1] == 7
+    assert 0 not in shown(plan, messages)
+
+
+def test_a_window_without_room_for_a_history_gives_no_plan() -> None:
+    messages = turns(10)
+    small = replace(PLAIN, window_tokens=16_000)
+    assert asked(Hybrid608090(), messages, 11_000, profile=small) is None
+
+
+def test_its_own_budget_counts_where_it_is_below_the_limit() -> None:
+    messages = turns(10)  # 10,000 tokens; a window of 32,000 leaves 32,000 * 8 / 10 - 16,000
+    window = replace(PLAIN, window_tokens=32_000)
+    plan = asked(Hybrid608090(), messages, 25_000, profile=window)
+    assert plan is not None
+    assert "10,000 of 9,600" in plan.reason
+
+
+def test_the_rival_folds_the_oldest_60_percent_from_70_percent_on() -> None:
+    messages = turns(10)
+    assert at_share(Hybrid7060(), messages, 69) is None
+    plan = at_share(Hybrid7060(), messages, 71)
+    assert plan is not None
+    assert plan.wanted is not None
+    assert (plan.wanted.first, plan.wanted.upto) == (0, 12)
+    view = folded(plan, messages)
+    assert [at for at in range(20) if view.shows(at)] == list(range(12, 20))
+
+
+def test_the_next_fold_takes_the_summary_in() -> None:
+    messages = turns(10)
+    plan = at_share(Hybrid7060(), messages, 71)
+    assert plan is not None
+    view = folded(plan, messages)
+    more = turns(20)
+    again = asked(Hybrid7060(), more, 10_000, view, profile=WIDE)
+    assert again is not None
+    assert again.wanted is not None
+    assert (again.wanted.first, again.wanted.upto) == (12, 24)
+    assert view.segment is not None
+    assert again.wanted.earlier == view.segment.text

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmsession.compaction.policies import MaskConsumed, PositionClear, PressureFading, make_policy
+from llmsession.compaction.policies.other_systems.masking import (
+    CLEARED,
+    fading_chars,
+    fading_tokens,
+    head_and_tail,
+    masked_chars,
+)
+from llmsession.compaction.summaries.extractive import compact_text
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidConfig
+from tests.compaction.conversations import Talk, image, text
+from tests.compaction.policies.requested import asked
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("mask_consumed", {"threshold": 1.0}),
+        ("mask_consumed", {"reserve": 0}),
+        ("mask_consumed", {"least_chars": 0}),
+        ("pressure_fading", {"reserve": 1}),
+        ("position_clear", {"trim_age": 0.6}),
+        ("position_clear", {"keep_turns": 0}),
+        ("position_clear", {"threshold": True}),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match=next(iter(wrong))):
+        make_policy(name, wrong)
+
+
+@pytest.mark.parametrize("policy", [MaskConsumed(), PressureFading(), PositionClear()])
+@pytest.mark.parametrize(
+    ("used", "limit", "due"),
+    [(7_999, 10_000, False), (8_000, 10_000, True), (8_000, 10_001, False), (8_000, 0, False)],
+)
+def test_it_is_due_from_80_percent_on(policy: Any, used: int, limit: int, due: bool) -> None:
+    assert policy.due(used, limit) is due
+
+
+# The golden vectors.
+
+
+@pytest.mark.parametrize(
+    ("budget", "permille", "chars"),
+    [
+        (100_000, 800, [24_000, 72_000, 120_000]),
+        (100_000, 900, [4_800, 14_400, 24_000]),
+        (8_000, 990, [245, 737, 1_228]),
+    ],
+)
+def test_the_vectors_of_pressure_fading(budget: int, permille: int, chars: list[int]) -> None:
+    tokens = fading_tokens(budget, permille, 1_000)
+    assert [fading_chars(number, 3, tokens) for number in range(3)] == chars
+
+
+@pytest.mark.parametrize(
+    ("permille", "tokens"),
+    [(799, 40_000), (800, 40_000), (850, 20_000), (899, 20_000), (900, 8_000), (990, 2_000)],
+)
+def test_a_band_begins_with_its_pressure(permille: int, tokens: int) -> None:
+    assert fading_tokens(40_000, permille, 1_000) == tokens
+
+
+def test_fading_has_a_least_budget_a_least_length_and_a_most_length() -> None:
+    assert fading_tokens(8_000, 990, 1_000) == 1_024
+    assert fading_chars(0, 100, 500) == 200
+    assert fading_chars(9, 10, 10_000_000) == 400_000
+    assert fading_chars(0, 1, 100_000) == 120_000
+
+
+def test_masked_results_share_the_budget_by_age() -> None:
+    shares = [masked_chars(number, 5, 3_000) for number in range(5)]
+    assert shares == [800, 1_600, 2_400, 3_200, 4_000]
+    assert sum(shares) == 3_000 * 4
+    assert masked_chars(0, 1, 3_000) == 12_000
+    assert masked_chars(0, 5, 100) == masked_chars(0, 5, -100) == 300
+
+
+# Head and tail.
+
+
+def test_head_and_tail_say_how_long_it_was() -> None:
+    shown = head_and_tail("a" * 500 + "b" * 500, 70, 30, 100)
+    marker = "\n\n… [truncated: 1000 chars exceeded 100 limit] …\n\n"
+    assert shown == "a" * 70 + marker + "b" * 30
+
+
+def test_a_cut_moves_to_the_end_of_a_line_that_is_near() -> None:
+    lines = "".join(f"line {number}\n" for number in range(200))
+    shown = head_and_tail(lines, 100, 100, 200)
+    head, _, tail = shown.partition("\n\n… [truncated")
+    assert all(line in lines.splitlines() for line in head.splitlines())
+    assert all(line in lines.splitlines() for line in tail.split("\n\n", 1)[1].splitlines())
+
+
+# mask_consumed.
+
+
+def read_and_unread() -> Talk:
+    """A result that words follow, and one that nothing follows."""
+    built = Talk()
+    built.ask()
+    built.step("a" * 20_000)
+    built.add("assistant", [text("I see")])
+    built.ask()
+    built.step("b" * 20_000)
+    return built
+
+
+def test_only_what_was_read_is_masked() -> None:
+    plan = asked(MaskConsumed(), read_and_unread().messages, 2_000)
+    assert plan is not None
+    assert set(plan.frozen) == {"c1"}
+    assert "… [truncated: 20000 chars exceeded 7600 limit] …" in plan.frozen["c1"]
+    assert len(plan.frozen["c1"]) <= 7_600
+
+
+def test_words_and_not_calls_say_that_a_result_was_read() -> None:
+    built = Talk()
+    built.ask()
+    for _ in range(3):
+        built.step("a" * 20_000)
+    assert asked(MaskConsumed(), built.messages, 2_000) is None
+
+
+def test_a_summary_stands_instead_where_there_is_one() -> None:
+    plan = asked(
+        MaskConsumed(), read_and_unread().messages, 2_000, summaries={"c1": "twenty thousand a"}
+    )
+    assert plan is not None
+    expected = compact_text("twenty thousand a", call_id="c1", chars=20_000)
+    assert plan.frozen == {"c1": expected}
+
+
+def test_an_image_is_not_masked() -> None:
+    built = Talk()
+    built.ask()
+    built.step([text("a" * 20_000), image()])
+    built.reply()
+    assert asked(MaskConsumed(), built.messages, 2_000) is None
+
+
+def test_what_is_masked_once_stays_as_it_is() -> None:
+    built = read_and_unread()
+    plan = asked(MaskConsumed(), built.messages, 2_000)
+    assert plan is not None
+    view = View().applied(plan, len(built.messages))
+    built.reply()
+    more = asked(MaskConsumed(), built.messages, 2_000, view)
+    assert more is not None
+    assert set(more.frozen) == {"c2"}
+    assert view.applied(more, len(built.messages)).frozen["c1"] == plan.frozen["c1"]
+
+
+@given(st.lists(st.integers(0, 30_000), min_size=1, max_size=8), st.integers(300, 30_000))
+def test_masking_only_shrinks(sizes: list[int], limit: int) -> None:
+    built = Talk()
+    built.ask()
+    for size in sizes:
+        built.step("x" * size)
+    built.reply()
+    plan = asked(MaskConsumed(), built.messages, limit)
+    for call, shown in (plan.frozen if plan else {}).items():
+        assert len(shown) < sizes[int(call[1:]) - 1]
+
+
+# pressure_fading.
+
+
+def test_every_result_fades_the_oldest_most_and_inputs_too() -> None:
+    built = Talk()
+    built.ask()
+    for _ in range(3):
+        built.step("x" * 20_000)
+    written = {"type": "tool_use", "id": "w", "name": "write", "input": {"content": "y" * 20_000}}
+    built.add("assistant", [written])
+    plan = asked(PressureFading(), built.messages, 90_000, used=89_500)
+    assert plan is not None
+    sizes = [len(plan.frozen[call]) for call in ("c1", "c2", "c3")]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] < 6_000
+    assert len(bytes(plan.inputs["w"])) < 20_000
+
+
+def test_a_faded_result_does_not_fade_again_under_more_pressure() -> None:
+    built = Talk()
+    built.ask()
+    for _ in range(3):
+        built.step("x" * 20_000)
+    plan = asked(PressureFading(), built.messages, 70_000)
+    assert plan is not None
+    view = View().applied(plan, len(built.messages))
+    more = asked(PressureFading(), built.messages, 70_000, view, used=69_990)
+    assert more is not None
+    assert "c1" in plan.frozen
+    assert set(more.frozen) == {"c1", "c2", "c3"} - set(plan.frozen)
+    assert view.applied(more, len(built.messages)).frozen["c1"] == plan.frozen["c1"]
+
+
+# position_clear.
+
+
+def with_long_results(turns: int, chars: int = 50_000) -> Talk:
+    built = Talk()
+    for _ in range(turns):
+        built.ask()
+        built.step("x" * chars)
+        built.reply()
+    return built
+
+
+def test_the_older_half_is_cleared_what_is_younger_trimmed_and_three_turns_stay() -> None:
+    built = with_long_results(10)
+    plan = asked(PositionClear(), built.messages, 100_000)
+    assert plan is not None
+    # Forty messages; results at 2, 6, ...: the older half is up to 20, and 30 % up to 28.
+    cleared = [call for call, shown in plan.frozen.items() if shown == CLEARED]
+    assert cleared == ["c1", "c2", "c3", "c4", "c5"]
+    assert set(plan.frozen) - set(cleared) == {"c6", "c7"}
+    marker = "\n\n… [truncated: 50000 chars exceeded 3000 limit] …\n\n"
+    assert plan.frozen["c6"] == "x" * 1_500 + marker + "x" * 1_500
+    assert plan.figures == {"cleared": 5, "trimmed": 2}
+
+
+def test_a_result_under_50_000_characters_stays() -> None:
+    assert asked(PositionClear(), with_long_results(10, 49_999).messages, 100_000) is None
+
+
+def test_the_newest_turns_stay_however_old_their_messages_are() -> None:
+    assert asked(PositionClear(), with_long_results(3).messages, 100_000) is None

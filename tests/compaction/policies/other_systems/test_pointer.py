@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import pytest
+
+from llmsession.compaction.policies import PointerSummary
+from llmsession.compaction.policies.other_systems.pointer import (
+    available_tokens,
+    chunked_summarise,
+    threshold_of,
+)
+from llmsession.compaction.summaries.rendering import passage_tokens, render
+from llmsession.compaction.view.summary_wording import introduced
+from llmsession.compaction.view.view import View
+from llmsession.turns.records import Segment
+from tests.compaction.conversations import Talk, talk
+from tests.compaction.policies.summaries import (
+    PROFILE,
+    applied,
+    budget_for,
+    chat,
+    left_without_summary,
+    loop,
+    planned,
+    said,
+)
+
+
+@pytest.mark.parametrize(
+    ("window", "reserve", "available", "threshold"),
+    [
+        (128_000, 44_800, 83_200, 66_560),
+        (200_000, 64_000, 136_000, 108_800),
+        (1_048_576, 64_000, 984_576, 787_660),
+        (8_192, 2_868, 5_324, 4_259),
+    ],
+)
+def test_the_threshold_is_80_percent_of_what_a_reply_leaves(
+    window: int, reserve: int, available: int, threshold: int
+) -> None:
+    assert available_tokens(window) == available == window - reserve
+    assert available_tokens(window, 1_000) == window - 1_000
+    assert threshold_of(available) == threshold
+    policy = PointerSummary()
+    assert [policy.due(used, available) for used in (threshold - 1, threshold)] == [False, True]
+
+
+def test_a_threshold_may_be_given_and_an_unknown_window_has_one_too() -> None:
+    assert threshold_of(83_200, 30_000) == 30_000
+    assert threshold_of(0) == 50_000
+    assert PointerSummary(threshold_tokens=30_000).due(30_000, 83_200)
+    assert PointerSummary().due(50_000, 0)
+
+
+def test_thirty_percent_stay_and_the_summary_has_twenty() -> None:
+    # The threshold is 8,000: 2,400 stay, which are two of 1,000, and the summary gets 1,600.
+    built = chat(*[1_000] * 9)
+    after = applied(PointerSummary(), built.messages, 10_000)
+    assert (after.wanted.upto, after.wanted.most_tokens) == (7, 1_600)
+    assert after.plan.figures["iterations"] == 1
+
+
+def test_the_users_newest_message_stays_behind_the_pointer() -> None:
+    after = applied(PointerSummary(), chat(1_000, 1_000, 5_000).messages, 8_000)
+    assert after.wanted.upto == 2
+    built = loop(9)
+    assert planned(PointerSummary(), built.messages, 10_000) is None
+
+
+def test_no_call_is_split_from_its_results() -> None:
+    built = talk(6, said(1_500))
+    for limit in range(4_000, 12_000, 200):
+        plan = planned(PointerSummary(), built.messages, limit)
+        if plan is not None and plan.wanted is not None:
+            assert not built.messages[plan.wanted.upto].tool_results
+
+
+def test_less_is_kept_each_time_until_the_context_is_safe() -> None:
+    built = chat(*[500] * 17)
+    # Of 8,000, 4,000 go to system text and tools: 5,600 less those and the summary leave nothing.
+    frame = budget_for(built.messages, 0).used_tokens + 4_000
+    after = applied(PointerSummary(), built.messages, 10_000, used=frame, frame_tokens=4_000)
+    assert after.plan.figures["iterations"] > 1
+    assert after.wanted.upto == 16
+    calm = applied(PointerSummary(), built.messages, 10_000)
+    assert (calm.plan.figures["iterations"], calm.wanted.upto) == (1, 13)
+    few = applied(
+        PointerSummary(most_iterations=2), built.messages, 10_000, used=frame, frame_tokens=4_000
+    )
+    assert (few.plan.figures["iterations"], few.wanted.upto) == (2, 15)
+
+
+def test_the_pointer_only_moves_on() -> None:
+    view, pointers = View(), list[int]()
+    for turns in range(9, 40, 2):
+        built = chat(*[1_000] * turns)
+        if planned(PointerSummary(), built.messages, 10_000, view) is not None:
+            after = applied(PointerSummary(), built.messages, 10_000, view)
+            assert after.wanted.first == view.start
+            view = after.view
+        pointers.append(view.start)
+    assert pointers == sorted(pointers)
+    assert len(set(pointers)) > 5
+
+
+@pytest.mark.parametrize("is_result", [False, True])
+def test_a_message_over_80_percent_of_the_threshold_is_cut_and_not_dropped(
+    is_result: bool,
+) -> None:
+    built = chat(1_000, 1_000)
+    if is_result:
+        built.ask()
+        built.step("begin" + said(20_000) + "end")
+    else:
+        built.ask("begin" + said(20_000) + "end")
+    after = applied(PointerSummary(), built.messages, 10_000)
+    assert after.wanted.upto == 2
+    (shown,) = (after.plan.frozen or after.plan.texts).values()
+    assert shown.startswith("begin")
+    assert shown.endswith("end")
+    used = budget_for(built.messages[2:], 0, view=View()).used_tokens
+    kept = budget_for(built.messages, 0, view=after.view).used_tokens
+    assert used > 20_000
+    assert 5_000 < kept < 6_400 + 1_000
+    assert planned(PointerSummary(), built.messages, 10_000, after.view) is None
+
+
+def test_a_failed_summary_leaves_pointer_and_text() -> None:
+    built = chat(*[1_000] * 9)
+    assert left_without_summary(PointerSummary(), built.messages, 10_000) is None
+
+
+@pytest.mark.parametrize("trigger", ["window", "overflow"])
+def test_where_it_has_to_fit_an_emergency_note_stands_for_what_went(trigger: str) -> None:
+    built = chat(*[1_000] * 9)
+    left = left_without_summary(PointerSummary(), built.messages, 10_000, trigger=trigger)
+    assert left is not None
+    note = "[Emergency compression: 7 messages archived due to size]"
+    assert left.segment == Segment(7, introduced(note))
+
+
+def test_a_pointer_beyond_the_history_is_forgotten_and_all_is_shown() -> None:
+    view = applied(PointerSummary(), chat(*[1_000] * 9).messages, 10_000).view
+    assert view.clamped(6).start == 0
+
+
+# chunked_summarise.
+
+
+def test_what_a_summariser_takes_goes_in_one_chunk() -> None:
+    built = chat(*[100] * 9)
+    chunking = chunked_summarise(
+        built.messages, limit_tokens=2_000, threshold_tokens=10_000, profile=PROFILE
+    )
+    assert chunking.runs == (render(built.messages),)
+    assert (chunking.part_tokens, chunking.merged_tokens) == (2_000, 2_000)
+
+
+def test_a_longer_source_goes_in_chunks_of_half_the_limit_and_is_covered_in_order() -> None:
+    built = chat(*[100 + number for number in range(41)])
+    chunking = chunked_summarise(
+        built.messages, limit_tokens=2_000, threshold_tokens=66_560, profile=PROFILE
+    )
+    assert len(chunking.runs) > 4
+    assert tuple(each for run in chunking.runs for each in run) == render(built.messages)
+    for run in chunking.runs:
+        assert run
+        assert sum(passage_tokens(each, PROFILE) for each in run) <= 1_000
+    assert (chunking.part_tokens, chunking.merged_tokens) == (2_000, 13_312)
+
+
+def test_a_message_longer_than_a_chunk_is_cut_to_head_and_tail_and_not_dropped() -> None:
+    built = Talk()
+    built.ask("begin" + said(5_000) + "end")
+    built.reply("short")
+    chunking = chunked_summarise(
+        built.messages, limit_tokens=1_000, threshold_tokens=10_000, profile=PROFILE
+    )
+    (first, *_), *_ = chunking.runs
+    assert first.text.startswith("[u1, user]\nbegin")
+    assert first.text.endswith("end")
+    assert passage_tokens(first, PROFILE) <= 500
+    assert all(chunking.runs)
+
+
+def test_nothing_comes_in_no_chunk() -> None:
+    chunking = chunked_summarise((), limit_tokens=1_000, threshold_tokens=10_000, profile=PROFILE)
+    assert chunking.runs == ()

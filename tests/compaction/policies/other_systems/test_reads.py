@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmsession.compaction.policies import FileReadDedupe, StaleReadBatching, make_policy
+from llmsession.compaction.policies.drafts import Draft
+from llmsession.compaction.policies.other_systems.reads import (
+    BATCH_BYTES,
+    DUPLICATE_NOTICE,
+    OUTDATED_NOTICE,
+    Removal,
+    drop_duplicate_reads,
+    removals,
+    saved_enough,
+    undone,
+)
+from llmsession.compaction.view.projection import project
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidConfig
+from tests.compaction.conversations import FRAME, Talk, image, result_block, text
+from tests.compaction.policies.requested import PLAIN, a_budget, asked, texts
+
+DEDUPE = FileReadDedupe()
+CODE = "a = 1\n" * 200
+
+
+def uses(built: Talk, name: str, output: Any, *, is_error: bool = False, **given: Any) -> str:
+    """A step with one call of *name*; its id."""
+    built.calls += 1
+    call_id = f"c{built.calls}"
+    built.add("assistant", [{"type": "tool_use", "id": call_id, "name": name, "input": given}])
+    built.add("user", [result_block(call_id, output, is_error=is_error)])
+    return call_id
+
+
+def asking() -> Talk:
+    built = Talk()
+    built.ask()
+    return built
+
+
+def replaced(built: Talk, view: View | None = None) -> dict[str, str]:
+    plan = asked(DEDUPE, built.messages, 1_000, view)
+    return plan.frozen if plan else {}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("file_read_dedupe", {"min_saving": 0}),
+        ("file_read_dedupe", {"threshold": 2.0}),
+        ("stale_read_batching", {"batch_bytes": 0}),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match=next(iter(wrong))):
+        make_policy(name, wrong)
+
+
+# file_read_dedupe.
+
+
+def test_all_but_the_last_read_of_a_file_are_replaced_by_the_notice() -> None:
+    built = asking()
+    uses(built, "read_file", CODE, path="src/a.py")
+    uses(built, "read_file", CODE + "b", path="src/b.py")
+    uses(built, "Read", CODE + "x", file_path="./src/../src/a.py")
+    uses(built, "mcp__fs__read_file", CODE + "y", path="src//a.py")
+    assert replaced(built) == {"c1": DUPLICATE_NOTICE, "c3": DUPLICATE_NOTICE}
+
+
+def test_the_notice_is_the_original_one() -> None:
+    assert DUPLICATE_NOTICE == (
+        "[[NOTE] This file read has been removed to save space in the context window. Refer to"
+        " the latest file read for the most up to date version of this file.]"
+    )
+
+
+def test_a_part_of_a_file_is_no_copy_of_it() -> None:
+    built = asking()
+    uses(built, "read_file", CODE, path="a.py")
+    uses(built, "read_file", CODE, path="a.py", start_line=1, end_line=9)
+    assert replaced(built) == {}
+
+
+def test_a_read_that_failed_or_is_cut_is_no_copy() -> None:
+    built = asking()
+    uses(built, "read_file", CODE, path="a.py")
+    uses(built, "read_file", "no such file: " + CODE, path="a.py", is_error=True)
+    uses(built, "read_file", CODE, path="a.py")
+    assert replaced(built, View(capped={"c3": "a = 1 [cut]"})) == {}
+
+
+def test_a_result_with_an_image_is_not_replaced() -> None:
+    built = asking()
+    uses(built, "read_file", [text(CODE), image()], path="a.py")
+    uses(built, "read_file", CODE, path="a.py")
+    assert replaced(built) == {}
+
+
+def test_what_prose_calls_a_read_is_none() -> None:
+    built = asking()
+    uses(built, "bash", "read a.py\n" + CODE, command="cat a.py")
+    uses(built, "read_file", CODE, path="a.py")
+    assert replaced(built) == {}
+
+
+def test_a_file_that_was_written_whole_counts_and_one_that_was_edited_does_not() -> None:
+    built = asking()
+    uses(built, "read_file", CODE, path="a.py")
+    uses(built, "read_file", CODE, path="b.py")
+    uses(built, "write_to_file", "done", path="a.py", content="new")
+    uses(built, "edit", "done", path="b.py", old="a", new="b")
+    assert set(replaced(built)) == {"c1"}
+
+
+def test_the_file_that_a_write_says_is_replaced_and_what_stands_around_it_is_not() -> None:
+    built = asking()
+    said = f'saved.\n<final_file_content path="a.py">{CODE}</final_file_content>\nGo on.'
+    uses(built, "replace_in_file", said, path="a.py", diff="x")
+    uses(built, "read_file", CODE, path="a.py")
+    assert replaced(built) == {"c1": said.replace(CODE, DUPLICATE_NOTICE)}
+
+
+def test_a_file_in_a_users_message_is_replaced_and_his_words_stay() -> None:
+    built = Talk()
+    said = f'see <file_content path="a.py">{CODE}</file_content> and <file_content path="b.py">'
+    built.ask(f"{said}{CODE}</file_content> please")
+    uses(built, "read_file", CODE, path="a.py")
+    built.reply()
+    built.ask("and now?")
+    plan = asked(DEDUPE, built.messages, 1_000)
+    assert plan is not None
+    view = View().applied(plan, len(built.messages))
+    expected = f'see <file_content path="a.py">{DUPLICATE_NOTICE}</file_content> and'
+    assert texts(built.messages, view)[0][0].startswith(expected)
+    (left,) = plan.texts.values()
+    assert left.endswith(f'<file_content path="b.py">{CODE}</file_content> please')
+
+
+def test_the_users_newest_message_stays_as_it_is() -> None:
+    built = Talk()
+    built.ask(f'see <file_content path="a.py">{CODE}</file_content>')
+    uses(built, "read_file", CODE, path="a.py")
+    assert asked(DEDUPE, built.messages, 1_000) is None
+
+
+def test_marks_without_an_end_cost_no_time() -> None:
+    built = Talk()
+    built.ask('<file_content path="a.py">' * 20_000)
+    uses(built, "read_file", CODE, path="a.py")
+    built.ask()
+    assert asked(DEDUPE, built.messages, 1_000) is None
+
+
+def test_the_saving_decides_if_something_else_has_to_be_cut() -> None:
+    assert saved_enough(30, 100)
+    assert not saved_enough(29, 100)
+    assert not saved_enough(0, 0)
+    built = asking()
+    uses(built, "read_file", CODE, path="a.py")
+    uses(built, "read_file", CODE, path="a.py")
+    draft = Draft(View(), built.messages, a_budget(built.messages, 1_000))
+    assert drop_duplicate_reads(draft) == len(CODE) - len(DUPLICATE_NOTICE)
+
+
+def test_an_undo_shows_exactly_what_was_replaced_since_then() -> None:
+    built = asking()
+    for number in range(4):
+        uses(built, "read_file", CODE + str(number), path="a.py")
+    messages = [
+        msgspec.structs.replace(message, created_at=float(at))
+        for at, message in enumerate(built.messages)
+    ]
+    view = View()
+    log: list[Removal] = []
+    for end in (5, 9):  # after the second read, and after the fourth
+        plan = asked(DEDUPE, messages[:end], 1_000, view)
+        assert plan is not None
+        log += removals(plan, messages[:end])
+        view = view.applied(plan, end)
+    assert [(each.at, each.block, each.at_s) for each in log] == [
+        (2, 0, 4.0), (4, 0, 8.0), (6, 0, 8.0),
+    ]  # fmt: skip
+    assert all(each.old_chars == len(CODE) + 1 for each in log)
+    assert set(undone(view, log, 8.0).frozen) == {"c1"}
+    everything = project(messages, View(), PLAIN, FRAME).messages
+    assert project(messages, undone(view, log, 0.0), PLAIN, FRAME).messages == everything
+    assert undone(view, log, 9.0) is view
+
+
+# stale_read_batching.
+
+
+def stale(reads: int, chars: int, **given: Any) -> Talk:
+    built = asking()
+    for _ in range(reads):
+        uses(built, "read_files", "x", files=[])  # no read of one file
+        uses(built, "read_file", "x" * chars, path="a.py", **given)
+    return built
+
+
+def test_the_constants_are_the_original_ones() -> None:
+    assert BATCH_BYTES == 65_536
+    assert OUTDATED_NOTICE == "[outdated - see the latest file content]"
+
+
+def test_outdated_reads_wait_until_they_are_a_batch_and_go_together() -> None:
+    policy = StaleReadBatching()
+    room = len(OUTDATED_NOTICE)
+    assert asked(policy, stale(2, BATCH_BYTES + room - 1).messages, 1) is None
+    plan = asked(policy, stale(2, BATCH_BYTES + room).messages, 1)
+    assert plan is not None
+    assert plan.frozen == {"c2": OUTDATED_NOTICE}
+    plan = asked(policy, stale(4, 30_000).messages, 1)
+    assert plan is not None
+    assert plan.frozen == dict.fromkeys(("c2", "c4", "c6"), OUTDATED_NOTICE)
+    assert plan.figures == {"reclaimed_bytes": 3 * (30_000 - room)}
+
+
+def test_bytes_are_counted_and_not_characters() -> None:
+    built = asking()
+    for _ in range(2):
+        uses(built, "read_file", "é" * 33_000, path="a.py")
+    assert asked(StaleReadBatching(), built.messages, 1) is not None
+
+
+def test_the_same_lines_again_make_a_read_old_and_other_lines_do_not() -> None:
+    policy = StaleReadBatching(batch_bytes=1_000)
+    built = asking()
+    uses(built, "read_file", "x" * 5_000, path="a.py", offset=1, limit=50)
+    uses(built, "read_file", "y" * 5_000, path="a.py", offset=51, limit=50)
+    uses(built, "read_file", "z" * 5_000, path="a.py", offset=1, limit=50)
+    plan = asked(policy, built.messages, 1)
+    assert plan is not None
+    assert set(plan.frozen) == {"c1"}
+    uses(built, "read_file", "w" * 5_000, path="a.py")
+    plan = asked(policy, built.messages, 1)
+    assert plan is not None
+    assert set(plan.frozen) == {"c1", "c2", "c3"}
+
+
+def test_between_two_batches_the_prefix_stays_as_it_is() -> None:
+    policy = StaleReadBatching()
+    built = stale(4, 30_000)
+    plan = asked(policy, built.messages, 1)
+    assert plan is not None
+    view = View().applied(plan, len(built.messages))
+    before = project(built.messages, view, PLAIN, FRAME).messages
+    uses(built, "read_file", "x" * 30_000, path="a.py")
+    assert asked(policy, built.messages, 1, view) is None
+    assert project(built.messages, view, PLAIN, FRAME).messages[: len(before)] == before
+
+
+def test_it_is_due_where_a_batch_could_be_waiting() -> None:
+    assert not StaleReadBatching().due(4_095, 10)
+    assert StaleReadBatching().due(4_096, 10)

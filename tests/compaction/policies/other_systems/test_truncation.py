@@ -1,0 +1,421 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
+from llmsession.compaction.policies import (
+    AdaptiveWindowTruncate,
+    NondestructiveCondense,
+    NondestructiveTruncate,
+    make_policy,
+)
+from llmsession.compaction.policies.other_systems.reads import DUPLICATE_NOTICE
+from llmsession.compaction.policies.other_systems.truncation import (
+    NOTICE,
+    Keep,
+    adaptive_limit_tokens,
+    condense_limit_tokens,
+    deleted_end,
+    effective_percent,
+    hidden_count,
+)
+from llmsession.compaction.view.plan import Plan, Wanted
+from llmsession.compaction.view.projection import project
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidConfig
+from llmsession.turns.messages import Message
+from llmsession.turns.records import Injected
+from tests.compaction.conversations import FRAME, Talk, result_block
+from tests.compaction.policies.requested import PLAIN, a_budget, asked, shown, texts
+from tests.compaction.policies.transcripts import Talked, transcripts
+
+
+def said(count: int, size: int = 100) -> list[Message]:
+    """So many requests and answers in turn, of *size* tokens each."""
+    built = Talk()
+    for at in range(count):
+        built.ask("x" * (size - 4)) if at % 2 == 0 else built.reply("x" * (size - 4))
+    return built.messages
+
+
+def long_turn(steps: int, size: int = 100) -> list[Message]:
+    """A request and steps of about *size* tokens each."""
+    built = Talk()
+    built.ask("first")
+    for _ in range(steps):
+        built.step("x" * size)
+    return built.messages
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("adaptive_window_truncate", {"window_tokens": 0}),
+        ("adaptive_window_truncate", {"min_saving": 1.5}),
+        ("nondestructive_truncate", {"fraction": 1.0}),
+        ("nondestructive_truncate", {"max_tokens": 0}),
+        ("nondestructive_condense", {"fraction": 0}),
+        ("nondestructive_condense", {"percent": 0}),
+        ("nondestructive_condense", {"profile_percent": 4}),
+        ("nondestructive_condense", {"profile_percent": 101}),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match=next(iter(wrong))):
+        make_policy(name, wrong)
+
+
+# adaptive_window_truncate
+
+
+@pytest.mark.parametrize(
+    ("window", "allowed"),
+    [
+        (64_000, 37_000),
+        (128_000, 98_000),
+        (200_000, 160_000),
+        (100_000, 80_000),
+        (32_768, 26_214),
+        (400_000, 360_000),
+    ],
+)
+def test_so_much_of_a_window_is_allowed(window: int, allowed: int) -> None:
+    assert adaptive_limit_tokens(window) == allowed
+    policy = AdaptiveWindowTruncate(window_tokens=window)
+    assert policy.due(allowed, 10)
+    assert not policy.due(allowed - 1, 10)
+    assert AdaptiveWindowTruncate().due(allowed, window)
+    assert not policy.due(allowed, 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "start", "keep", "end"),
+    [
+        (20, 2, "half", 9),
+        (20, 2, "quarter", 13),
+        (20, 10, "half", 13),
+        (30, 10, "quarter", 23),
+        (4, 2, "half", 1),
+        (20, 2, "lastTwo", 17),
+        (20, 2, "none", 19),
+        (3, 2, "lastTwo", 1),
+    ],
+)
+def test_the_range_that_goes_is_the_catalogues(
+    count: int, start: int, keep: Keep, end: int
+) -> None:
+    assert deleted_end(count, start, keep) == end
+    assert deleted_end(count, start, keep, range(1, count, 2)) == end
+
+
+def test_the_range_ends_with_an_answer() -> None:
+    assert deleted_end(20, 2, "half", [1, 3, 5, 8]) == 8
+    assert deleted_end(4, 2, "half", [3]) == 1
+
+
+def after(plan: Plan | None, messages: list[Message], view: View | None = None) -> View:
+    assert plan is not None
+    return (view or View()).applied(plan, len(messages))
+
+
+# With a limit of 1,000 tokens 800 are allowed, and more than 1,600 are crowded.
+HALF: dict[str, Any] = {"used": 1_600}
+CROWDED: dict[str, Any] = {"used": 1_601}
+CALM: dict[str, Any] = {"used": 10}
+
+
+def test_half_goes_behind_the_first_pair_and_a_quarter_stays_where_it_is_crowded() -> None:
+    messages = said(20)
+    plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
+    assert plan is not None
+    assert plan.omitted == ((2, 10),)
+    assert plan.figures["kept_before_tokens"] == 200
+    plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **CROWDED)
+    assert plan is not None
+    assert plan.omitted == ((2, 14),)
+    refused = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF, trigger="overflow")
+    assert refused is not None
+    assert refused.omitted == ((2, 14),)
+
+
+def test_on_a_switch_to_a_smaller_model_three_quarters_go_and_to_a_larger_one_half() -> None:
+    messages = said(20)
+    small = asked(AdaptiveWindowTruncate(), messages, 64_000, used=150_000)
+    large = asked(AdaptiveWindowTruncate(), messages, 200_000, used=165_000)
+    assert small is not None
+    assert large is not None
+    assert (small.omitted, large.omitted) == (((2, 14),), ((2, 10),))
+
+
+def test_the_range_only_grows() -> None:
+    messages = said(30)
+    view = View(omitted=((2, 10),))
+    once = after(asked(AdaptiveWindowTruncate(), messages[:20], 1_000, view, **HALF), messages)
+    assert once.omitted == ((2, 14),)
+    crowded = asked(AdaptiveWindowTruncate(), messages, 1_000, view, **CROWDED)
+    assert after(crowded, messages, view).omitted == ((2, 24),)
+
+
+def test_too_little_is_left_alone() -> None:
+    assert asked(AdaptiveWindowTruncate(), said(4), 1_000, **HALF) is None
+    assert asked(AdaptiveWindowTruncate(), said(1), 1_000, **HALF) is None
+    assert asked(AdaptiveWindowTruncate(), [], 1_000, **HALF) is None
+
+
+def test_one_notice_stands_where_the_range_begins() -> None:
+    messages = said(20)
+    plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
+    view = after(plan, messages)
+    assert view.injected == (Injected(2, NOTICE),)
+    told = texts(messages, view)
+    assert told[:4] == [["x" * 96], ["x" * 96], [NOTICE, "x" * 96], ["x" * 96]]
+    again = asked(AdaptiveWindowTruncate(), messages, 1_000, view, **HALF)
+    assert after(again, messages, view).injected == view.injected
+    assert NOTICE.startswith("[NOTE] Some previous conversation history")
+
+
+def test_results_of_the_first_pair_stay_with_their_calls() -> None:
+    messages = long_turn(12)
+    plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
+    assert plan is not None
+    # 1 calls and 2 answers it. Of 22 behind them 10 would go, but 12 answers what 11 calls.
+    assert shown(plan, messages) == [0, 1, 2, *range(11, 25)]
+
+
+def test_where_thinking_opens_a_loop_no_loop_is_left_open_by_what_goes() -> None:
+    built = Talk()
+    built.ask("first")
+    built.step("x" * 500, thinking="hm")
+    for _ in range(8):
+        built.reply("x" * 100)
+        built.ask("next")
+    profile = replace(PLAIN, thinking_opens_tool_loop=True)
+    plan = asked(AdaptiveWindowTruncate(), built.messages, 100, profile=profile)
+    assert plan is not None
+    assert plan.omitted[0][0] == 1
+
+
+def test_the_newest_request_stays_where_the_range_would_reach_it() -> None:
+    built = Talk()
+    built.ask("first")
+    built.reply("x" * 500)
+    built.ask("second")
+    for _ in range(12):
+        built.step("x" * 100)
+    plan = asked(AdaptiveWindowTruncate(), built.messages, 1_000, **CROWDED)
+    assert plan is not None
+    assert {0, 1, 2} <= set(shown(plan, built.messages))
+    assert plan.omitted[0][0] == 3
+
+
+def reads(sizes: list[int]) -> list[Message]:
+    """A conversation that reads one file again and again, then talks."""
+    built = Talk()
+    built.ask("read it")
+    for number, size in enumerate(sizes):
+        call = {"type": "tool_use", "id": f"r{number}", "name": "read_file", "input": {"path": "a"}}
+        built.add("assistant", [call])
+        built.add("user", [result_block(f"r{number}", "x" * size)])
+    for _ in range(4):
+        built.reply("x" * 96)
+        built.ask("x" * 96)
+    return built.messages
+
+
+def test_where_files_read_again_are_enough_nothing_else_goes() -> None:
+    messages = reads([2_000, 2_000])
+    plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
+    assert plan is not None
+    assert plan.frozen == {"r0": DUPLICATE_NOTICE}
+    assert (plan.omitted, plan.injected) == ((), None)
+    assert plan.figures["saved_chars"] == 2_000 - len(DUPLICATE_NOTICE)
+
+
+def test_where_they_are_not_enough_both_go() -> None:
+    messages = reads([400, 2_000])
+    plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
+    assert plan is not None
+    assert plan.omitted
+    assert plan.frozen == {"r0": DUPLICATE_NOTICE}
+
+
+# nondestructive_truncate
+
+
+@pytest.mark.parametrize(
+    ("visible", "hidden"),
+    [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 2), (6, 2), (9, 4), (10, 4), (21, 10)],
+)
+def test_half_of_all_but_the_first_is_hidden_made_even(visible: int, hidden: int) -> None:
+    assert hidden_count(visible) == hidden
+
+
+def test_a_quarter_is_hidden_after_a_refusal_up_to_three_times() -> None:
+    messages = said(41)
+    policy = NondestructiveTruncate()
+    enough = asked(policy, messages, 3_500, trigger="overflow")
+    assert enough is not None
+    assert enough.omitted == ((1, 11),)
+    assert enough.figures == {"messages_left_out": 10, "kept_before_tokens": 100}
+    twice = asked(policy, messages, 2_500, trigger="overflow")
+    assert twice is not None
+    assert len(shown(twice, messages)) == 41 - 10 - 6
+    most = asked(policy, messages, 100, trigger="overflow")
+    assert most is not None
+    assert len(shown(most, messages)) == 41 - 10 - 6 - 6
+
+
+@pytest.mark.parametrize(
+    ("window", "max_tokens", "allowed"), [(200_000, None, 171_808), (128_000, 4_096, 111_104)]
+)
+def test_nine_tenths_less_the_reply_are_allowed(
+    window: int, max_tokens: int | None, allowed: int
+) -> None:
+    assert condense_limit_tokens(window, max_tokens) == allowed
+    policy = NondestructiveTruncate(max_tokens=max_tokens)
+    assert policy.due(allowed + 1, window)
+    assert not policy.due(allowed, window)
+    assert not policy.due(allowed + 1, 0)
+
+
+def test_the_first_stays_and_one_marker_says_how_many_are_hidden() -> None:
+    messages = said(21, size=200)
+    plan = asked(NondestructiveTruncate(), messages, 100)
+    view = after(plan, messages)
+    assert view.omitted == ((1, 11),)
+    marker = "[Sliding window truncation: 10 messages hidden to reduce context]"
+    assert view.injected == (Injected(1, marker),)
+    again = asked(NondestructiveTruncate(), messages, 100, view)
+    view = after(again, messages, view)
+    assert view.omitted == ((1, 15),)
+    marker = "[Sliding window truncation: 14 messages hidden to reduce context]"
+    assert view.injected == (Injected(1, marker),)
+    told = texts(messages, view)
+    assert told[0] == ["x" * 196, marker]
+    assert len(told) == 7
+
+
+def test_calls_are_hidden_with_their_results_only_and_the_newest_request_never() -> None:
+    messages = [*said(4), *long_turn(12)]
+    messages = [replace(each, id=f"m{at}") for at, each in enumerate(messages)]
+    view = View()
+    for _ in range(6):
+        plan = asked(NondestructiveTruncate(), messages, 100, view)
+        view = view if plan is None else after(plan, messages, view)
+    kept = [at for at in range(len(messages)) if view.shows(at)]
+    assert {0, 4, 27, 28} <= set(kept)
+    assert messages[kept[2]].tool_calls
+
+
+# nondestructive_condense
+
+
+def test_it_condenses_at_a_percentage_or_above_what_is_allowed() -> None:
+    policy = NondestructiveCondense(max_tokens=1)
+    assert not policy.due(89_999, 100_000)
+    assert policy.due(90_000, 100_000)
+    half = NondestructiveCondense(percent=50)
+    assert (half.due(50_000, 100_000), half.due(49_999, 100_000)) == (True, False)
+    profile = NondestructiveCondense(percent=50, profile_percent=20)
+    assert (profile.due(20_000, 100_000), profile.due(19_999, 100_000)) == (True, False)
+    assert not half.due(1, 0)
+
+
+def test_a_profiles_percentage_counts_from_5_to_100() -> None:
+    assert [effective_percent(70, own) for own in (-1, 4, 5, 100, 101)] == [70, 70, 5, 100, 70]
+
+
+def filled(plan: Plan | None, messages: list[Message], view: View | None = None) -> View:
+    """The view after *plan*, with the summary that it wants extracted by rules."""
+    assert plan is not None
+    assert plan.wanted is not None
+    view = view or View()
+    segment = extracted_segment(plan.wanted, messages, PLAIN)
+    whole = with_segment(plan, segment, view, messages, a_budget(messages, 100_000, view))
+    return after(whole, messages, view)
+
+
+def test_all_before_the_newest_request_becomes_a_summary() -> None:
+    messages = said(9, size=1_000)
+    plan = asked(NondestructiveCondense(), messages, 9_500)
+    assert plan is not None
+    assert plan.wanted == Wanted(first=0, upto=8, most_tokens=570)
+    assert (plan.omitted, plan.injected) == ((), None)
+    assert plan.tokens_after == 9_000 - 8_000 + 570
+    view = filled(plan, messages)
+    assert [at for at in range(9) if view.shows(at)] == [8]
+
+
+def test_nothing_to_fold_and_a_summary_that_is_fresh_are_left_alone() -> None:
+    assert asked(NondestructiveCondense(), said(1, 1_000), 100_000, **CALM) is None
+    messages = said(11, size=1_000)
+    view = filled(asked(NondestructiveCondense(), messages[:9], 100_000, **CALM), messages[:9])
+    assert asked(NondestructiveCondense(), messages[:9], 100_000, view, **CALM) is None
+    again = asked(NondestructiveCondense(), messages, 10_000, view, **CALM)
+    assert again is not None
+    assert again.wanted is not None
+    assert (again.wanted.first, again.wanted.upto) == (8, 10)
+    assert view.segment is not None
+    assert again.wanted.earlier == view.segment.text
+
+
+def test_where_a_summary_is_not_enough_half_of_the_open_turn_is_hidden_too() -> None:
+    messages = [*said(8, size=1_000), *long_turn(9, size=1_000)]
+    messages = [replace(each, id=f"m{at}") for at, each in enumerate(messages)]
+    plan = asked(NondestructiveCondense(max_tokens=1), messages, 5_000)
+    assert plan is not None
+    assert plan.wanted is not None
+    assert plan.wanted.upto == 8
+    assert plan.omitted == ((9, 15),)
+    assert plan.injected is not None
+    assert plan.injected[0].at == 9
+    # If there is no summary, the steps are hidden all the same, and nothing else is lost.
+    view = View()
+    left = with_segment(plan, None, view, messages, a_budget(messages, 5_000))
+    assert left is not None
+    kept = after(left, messages)
+    assert [at for at in range(27) if not kept.shows(at)] == list(range(9, 15))
+
+
+def test_of_several_summaries_the_newest_is_shown_and_a_rewind_goes_back_to_the_one_before() -> (
+    None
+):
+    messages = said(21, size=1_000)
+    first = filled(asked(NondestructiveCondense(), messages[:11], 100_000, **CALM), messages[:11])
+    both = filled(
+        asked(NondestructiveCondense(), messages, 100_000, first, **CALM), messages, first
+    )
+    assert [each.upto for each in both.segments] == [10, 20]
+    assert texts(messages, both)[0] == [both.segments[1].text, "x" * 996]
+    back = both.clamped(15)
+    assert [each.upto for each in back.segments] == [10]
+    assert texts(messages[:15], back) == texts(messages[:15], first)
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(transcripts(), st.integers(20, 90), st.data())
+def test_a_rewind_to_before_it_shows_everything_again(
+    talked: Talked, percent: int, data: st.DataObject
+) -> None:
+    messages = list(talked.messages)
+    profile = replace(talked.profile, binds_thinking=False, thinking_opens_tool_loop=False)
+    budget = a_budget(messages, 10**9, profile=profile)
+    budget = replace(budget, limit_tokens=max(1, budget.used_tokens * percent // 100))
+    plan = NondestructiveCondense().plan(View(), messages, budget)
+    if plan is None or plan.wanted is None:
+        return
+    segment = extracted_segment(plan.wanted, messages, profile)
+    whole = with_segment(plan, segment, View(), messages, budget)
+    if whole is None or whole.segment is None:
+        return
+    cut = data.draw(st.integers(0, whole.segment.upto - 1))
+    rewound = View().applied(whole, len(messages)).clamped(cut)
+    frame = replace(FRAME, tools=())
+    assert project(messages[:cut], rewound, profile, frame) == project(
+        messages[:cut], View(), profile, frame
+    )

@@ -1,0 +1,389 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from llmsession.compaction.policies import (
+    AgeCountToken,
+    CleanAndBudget30k,
+    KeepLastSequence,
+    LastNMessages,
+    ReverseBudget,
+    make_policy,
+)
+from llmsession.compaction.policies.other_systems.windows import clean_text, input_budget_tokens
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidConfig
+from llmsession.turns.messages import Message
+from tests.compaction.conversations import Talk, call_block, text, thinking_block
+from tests.compaction.policies.requested import PLAIN, a_budget, asked, shown, texts
+from tests.compaction.policies.transcripts import Talked, transcripts
+
+
+def said(*lengths: int) -> list[Message]:
+    """Requests and answers in turn, of so many tokens each."""
+    built = Talk()
+    for at, length in enumerate(lengths):
+        if at % 2 == 0:
+            built.ask("x" * (length - 4))
+        else:
+            built.reply("x" * (length - 4))
+    return built.messages
+
+
+def long_turn(steps: int, size: int = 100) -> list[Message]:
+    """A request, an answer, a request, and steps of about *size* tokens each."""
+    built = Talk()
+    built.ask("first")
+    built.reply()
+    built.ask("second")
+    for _ in range(steps):
+        built.step("x" * size)
+    return built.messages
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("reverse_budget", {"reply_primer_tokens": -1}),
+        ("reverse_budget", {"reserve_out_tokens": -1}),
+        ("last_n_messages", {"n": 1.5}),
+        ("age_count_token", {"max_age_h": "long"}),
+        ("keep_last_sequence", {"max_tokens": 0}),
+        ("clean_and_budget_30k", {"budget_tokens": 0}),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match=f"{name}|{next(iter(wrong))}"):
+        make_policy(name, wrong)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [ReverseBudget(), LastNMessages(n=1), AgeCountToken(max_messages=1), KeepLastSequence()],
+    ids=lambda each: each.name,
+)
+def test_a_tool_loop_that_thinking_opens_is_left_alone_until_it_ends(policy: Any) -> None:
+    built = Talk()
+    built.ask()
+    built.reply("x" * 5_000)
+    built.ask()
+    built.step("x", thinking="hm")
+    profile = replace(PLAIN, thinking_opens_tool_loop=True)
+    open_turn = asked(policy, built.messages, 3_000, profile=profile, committed=2)
+    assert open_turn is None
+    built.reply()
+    ended = asked(policy, built.messages, 3_000, profile=profile)
+    assert ended is not None
+    assert ended.voids_thinking
+
+
+# reverse_budget
+
+
+def test_reverse_budget_is_due_when_frame_primer_and_reserve_leave_too_little() -> None:
+    assert not ReverseBudget().due(97, 100)
+    assert ReverseBudget().due(98, 100)
+    assert ReverseBudget(reserve_out_tokens=20).due(78, 100)
+    assert not ReverseBudget(reserve_out_tokens=20).due(77, 100)
+    assert not ReverseBudget().due(98, 0)
+
+
+def test_reverse_budget_keeps_the_newest_that_fit_from_a_request_on() -> None:
+    messages = said(50, 40, 30, 20, 10)
+    assert asked(ReverseBudget(), messages, 153) is None
+    # [40, 30, 20, 10] would fit, but a context does not begin with an answer.
+    assert shown(asked(ReverseBudget(), messages, 152), messages) == [2, 3, 4]
+    assert shown(asked(ReverseBudget(), messages, 63), messages) == [2, 3, 4]
+    assert shown(asked(ReverseBudget(), messages, 62), messages) == [4]
+
+
+def test_reverse_budget_charges_the_frame_and_what_was_reported_beyond_the_estimate() -> None:
+    messages = said(50, 40, 30, 20, 10)
+    # 150 of messages, 15 of something else.
+    assert shown(asked(ReverseBudget(), messages, 78, used=165), messages) == [2, 3, 4]
+    assert shown(asked(ReverseBudget(), messages, 77, used=165), messages) == [4]
+
+
+def test_reverse_budget_keeps_the_newest_request_though_it_alone_is_too_large() -> None:
+    messages = said(10, 10, 500)
+    assert shown(asked(ReverseBudget(), messages, 100), messages) == [2]
+    assert asked(ReverseBudget(), said(500), 100) is None
+
+
+def test_reverse_budget_keeps_a_long_turns_request_and_its_newest_steps() -> None:
+    messages = long_turn(5)
+    plan = asked(ReverseBudget(), messages, 300)
+    assert plan is not None
+    assert plan.omitted == ((0, 2), (3, 9))
+    assert shown(plan, messages) == [2, 9, 10, 11, 12]
+    assert (plan.policy, plan.figures["messages_left_out"]) == ("reverse_budget", 8)
+    assert plan.tokens_after < plan.tokens_before
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(transcripts(), st.integers(10, 100))
+def test_reverse_budget_keeps_all_that_a_window_may_begin_with_and_fits(
+    talked: Talked, percent: int
+) -> None:
+    messages = talked.messages
+    whole = a_budget(messages, 10**9, profile=replace(talked.profile, binds_thinking=False))
+    budget = replace(whole, limit_tokens=whole.used_tokens * percent // 100)
+    plan = ReverseBudget().plan(View(), messages, budget)
+    if plan is None or len(plan.omitted) != 1:
+        return
+    start = plan.omitted[0][1]
+    older = [at for at in range(start) if messages[at].text and not messages[at].tool_results]
+    opening = max((at for at in older if messages[at].is_user), default=None)
+    if opening is not None:
+        wider = View(omitted=((0, opening),) if opening else ())
+        assert budget.size(messages, wider) > budget.limit_tokens - 3
+
+
+def test_what_stays_in_the_cache_is_told_for_the_scheduler() -> None:
+    messages = long_turn(5)
+    view = View(omitted=((0, 2),))
+    budget = a_budget(messages, 300, view, frame_tokens=7)
+    plan = ReverseBudget().plan(view, messages, budget)
+    assert plan is not None
+    # Before the first message that goes now, 3, stands the newest request.
+    assert plan.figures["kept_before_tokens"] == 7 + len("second") + 4
+
+
+# last_n_messages
+
+
+def test_the_last_n_messages_are_shown_from_their_request_on() -> None:
+    messages = said(*[10] * 9)
+    assert asked(LastNMessages(n=9), messages, 1_000) is None
+    assert shown(asked(LastNMessages(n=3), messages, 1_000), messages) == [6, 7, 8]
+    # It begins with an answer: back to its request.
+    assert shown(asked(LastNMessages(n=4), messages, 1_000), messages) == [4, 5, 6, 7, 8]
+    assert LastNMessages().n == 8
+    assert LastNMessages().due(1, 10**6)
+
+
+@pytest.mark.parametrize("n", [0, -5])
+def test_with_none_to_show_the_newest_request_is_shown(n: int) -> None:
+    messages = said(*[10] * 9)
+    assert shown(asked(LastNMessages(n=n), messages, 1_000), messages) == [8]
+    messages = long_turn(3)
+    assert shown(asked(LastNMessages(n=n), messages, 1_000), messages) == [2, 7, 8]
+
+
+def test_a_window_of_messages_never_orphans_a_result() -> None:
+    messages = long_turn(3)
+    assert shown(asked(LastNMessages(n=1), messages, 1_000), messages) == [2, 7, 8]
+    assert shown(asked(LastNMessages(n=3), messages, 1_000), messages) == [2, 5, 6, 7, 8]
+
+
+# age_count_token
+
+HOUR_S = 3_600.0
+
+
+def aged(*hours: float) -> list[Message]:
+    """Requests and answers, so many hours after the beginning of times; 0 has no time."""
+    return [
+        replace(message, created_at=hour * HOUR_S)
+        for message, hour in zip(said(*[10] * len(hours)), hours, strict=True)
+    ]
+
+
+def test_what_is_too_old_is_left_out_and_now_is_the_newest_message() -> None:
+    messages = aged(1, 2, 700, 721, 722)
+    policy = AgeCountToken()
+    assert (policy.max_age_h, policy.max_messages, policy.max_tokens) == (720, 50, 32_000)
+    plan = asked(policy, messages, 10**6)
+    assert shown(plan, messages) == [2, 3, 4]
+    assert plan is not None
+    assert plan.figures == {
+        "messages_left_out": 2, "dropped_by_age": 2, "dropped_by_count": 0, "dropped_by_tokens": 0,
+        "kept_before_tokens": 0,
+    }  # fmt: skip
+    # Exactly as old as is allowed is too old; a little younger is not.
+    assert policy.start_by_age(aged(2, 722)) == 1
+    assert policy.start_by_age(aged(2.01, 722)) == 0
+
+
+def test_a_message_without_a_time_is_not_old_and_one_with_a_text_is_an_error() -> None:
+    assert AgeCountToken().start_by_age(aged(0, 0, 5_000)) == 0
+    written: Any = replace(aged(1)[0], created_at="2026-03-01T10:22:31Z")
+    with pytest.raises(TypeError, match="is text"):
+        AgeCountToken().start_by_age([written])
+
+
+def test_at_most_so_many_messages_and_tokens_are_shown() -> None:
+    messages = said(*[404] * 9)  # 100 tokens each, of four characters
+    assert shown(asked(AgeCountToken(max_messages=4), messages, 10**6), messages) == [6, 7, 8]
+    policy = AgeCountToken(max_tokens=300)
+    assert shown(asked(policy, messages, 10**6), messages) == [6, 7, 8]
+    # The frame is charged first.
+    assert shown(asked(policy, messages, 10**6, frame_tokens=1), messages) == [8]
+
+
+def test_a_limit_of_0_or_less_does_not_apply() -> None:
+    messages = aged(*range(1, 4_000, 50))
+    assert len(messages) > 50
+    off = AgeCountToken(max_age_h=0, max_messages=-1, max_tokens=0)
+    assert asked(off, messages, 10**6) is None
+
+
+def test_the_newest_message_is_kept_whatever_the_limits() -> None:
+    messages = said(404, 404, 404)
+    strict = AgeCountToken(max_age_h=1, max_messages=1, max_tokens=1)
+    assert shown(asked(strict, messages, 10**6), messages) == [2]
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(
+    transcripts(),
+    st.lists(st.tuples(*[st.integers(1, 60)] * 3), min_size=2, max_size=2),
+)
+def test_a_tighter_limit_never_keeps_more(
+    talked: Talked, limits: list[tuple[int, int, int]]
+) -> None:
+    looser, tighter = (
+        AgeCountToken(max_age_h=24 * age, max_messages=number, max_tokens=500 * tokens)
+        for age, number, tokens in (map(max, *limits), map(min, *limits))
+    )
+    profile = replace(talked.profile, thinking_opens_tool_loop=False)
+    kept = [
+        set(shown(asked(policy, talked.messages, 10**6, profile=profile), talked.messages))
+        for policy in (tighter, looser)
+    ]
+    assert kept[0] <= kept[1]
+
+
+# keep_last_sequence
+
+
+@pytest.mark.parametrize(
+    ("window", "max_tokens", "room"),
+    [
+        (200_000, None, 198_000),
+        (200_000, 500, 198_500),
+        (8_192, 4_096, 8_192 - 163 - 1_000),
+        (None, None, 126_000),
+        (0, None, 126_000),
+    ],
+)
+def test_the_room_is_the_window_less_safety_and_a_reply(
+    window: int | None, max_tokens: int | None, room: int
+) -> None:
+    assert input_budget_tokens(window, max_tokens) == room
+    policy = KeepLastSequence(max_tokens=max_tokens)
+    assert policy.due(room + 1, window or 0)
+    assert not policy.due(room, window or 0)
+
+
+def test_the_oldest_go_and_no_more_than_have_to() -> None:
+    messages = said(500, 500, 500, 500, 500)
+    policy = KeepLastSequence(max_tokens=100)  # 2 % and 100 are not for messages
+    limit = 1_700  # 1,566 of them: three messages
+    plan = asked(policy, messages, limit)
+    assert shown(plan, messages) == [2, 3, 4]
+    assert plan is not None
+    assert plan.figures["used_percent"] == 1_500 * 100 // 1_566
+    assert asked(policy, messages, 2_700) is None
+
+
+def test_the_last_sequence_stays_though_it_does_not_fit() -> None:
+    messages = long_turn(3, size=5_000)
+    assert shown(asked(KeepLastSequence(), messages, 3_000), messages) == [2, 7, 8]
+
+
+# clean_and_budget_30k
+
+
+def test_thinking_in_tags_is_cut_out() -> None:
+    assert clean_text("a <thinking>b\nc</thinking>d<thinking></thinking>") == "a d"
+    assert clean_text("<thinking>never closed") == "<thinking>never closed"
+
+
+@pytest.mark.parametrize("language", ["", "json", "text", "typescript", "javascript"])
+def test_a_long_fenced_block_keeps_800_and_400_characters(language: str) -> None:
+    body = "h" * 800 + "m" * 800 + "t" * 400
+    cut = "h" * 800 + "\n... [truncated 800 chars] ...\n" + "t" * 400
+    assert clean_text(f"see\n```{language}\n{body}```") == f"see\n```{language}\n{cut}```"
+    short = f"```{language}\n{body[1:]}```"
+    assert clean_text(short) == short
+
+
+def test_a_fence_of_another_language_is_not_cut() -> None:
+    fenced = f"```rust\n{'x' * 3_000}```"
+    assert clean_text(fenced) == fenced
+
+
+def test_a_text_beyond_6000_characters_is_cut_and_trimmed() -> None:
+    assert clean_text(" " + "x" * 5_999) == "x" * 5_999
+    assert clean_text("x" * 6_001) == "x" * 6_000 + "\n... [truncated]"
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "<thinking>",
+                "</thinking>",
+                "<think",
+                "ing>",
+                "```",
+                "```json\n",
+                "\n",
+                " ",
+                "x" * 1_900,
+                "y" * 700,
+                "... [truncated]",
+                "``",
+                "`",
+            ]
+        ),
+        max_size=14,
+    )
+)
+def test_what_is_clean_stays_as_it_is(parts: list[str]) -> None:
+    once = clean_text("".join(parts))
+    assert clean_text(once) == once
+
+
+def test_texts_are_cleaned_and_the_message_that_loses_all_is_left_out() -> None:
+    built = Talk()
+    built.ask("look <thinking>hm</thinking>at this")
+    built.add("assistant", [thinking_block("t"), text("<thinking>only</thinking>")])
+    built.ask("and now?")
+    built.add("assistant", [text("<thinking>why</thinking>"), call_block("c1")])
+    messages = built.messages
+    plan = asked(CleanAndBudget30k(), messages, 10**6)
+    assert plan is not None
+    assert shown(plan, messages) == [0, 2, 3]
+    after = View().applied(plan, len(messages))
+    # What neighbours of one role say is joined.
+    assert texts(messages, after) == [["look at this", "and now?"], []]
+    assert asked(CleanAndBudget30k(), messages, 10**6, view=after) is None
+
+
+def test_a_request_of_which_nothing_would_be_left_stays_as_it_is() -> None:
+    built = Talk()
+    built.ask("<thinking>only this</thinking>")
+    assert asked(CleanAndBudget30k(), built.messages, 10**6) is None
+
+
+def test_the_newest_30000_tokens_of_clean_text_are_shown() -> None:
+    fenced = "```\n" + "x" * 5_900 + "```"  # 1,240 characters when it is clean
+    built = Talk()
+    for _ in range(60):
+        built.ask("y" * 4_000)
+        built.reply(fenced)
+    built.ask("last")
+    plan = asked(CleanAndBudget30k(), built.messages, 10**6)
+    assert plan is not None
+    kept = shown(plan, built.messages)
+    # 1,000 and about 310 tokens a turn.
+    assert len(kept) == 22 * 2 + 1
+    assert kept[-1] == 120

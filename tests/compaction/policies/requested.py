@@ -1,0 +1,54 @@
+"""Asking a policy for a plan, in the tests of policies: one token a character, four a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llmsession.compaction.view.plan import Budget, Plan, Policy
+from llmsession.compaction.view.projection import project
+from llmsession.compaction.view.view import View
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile
+from tests.compaction.conversations import FRAME, sent
+
+PLAIN = Profile(chars_per_token=1.0)
+
+
+def a_budget(
+    messages: Sequence[Message], limit: int, view: View | None = None, **fields: Any
+) -> Budget:
+    """A budget of *limit*, with what *messages* are used."""
+    profile = fields.pop("profile", PLAIN)
+    budget = Budget(
+        used_tokens=0, limit_tokens=limit, profile=profile,
+        committed=fields.pop("committed", len(messages)),
+    )  # fmt: skip
+    used = fields.pop("used", None)
+    if used is None:
+        used = budget.size(messages, view or View())
+    return Budget(
+        used_tokens=used, limit_tokens=limit, profile=profile, committed=budget.committed, **fields
+    )
+
+
+def asked(
+    policy: Policy, messages: Sequence[Message], limit: int, view: View | None = None, **fields: Any
+) -> Plan | None:
+    """The plan of *policy* for *messages*."""
+    budget = a_budget(messages, limit, view, **fields)
+    return policy.plan(view or View(), messages, budget)
+
+
+def shown(plan: Plan | None, messages: Sequence[Message], view: View | None = None) -> list[int]:
+    """The positions that are shown after *plan*."""
+    after = view or View()
+    if plan is not None:
+        after = after.applied(plan, len(messages))
+    return [at for at in range(len(messages)) if after.shows(at)]
+
+
+def texts(messages: Sequence[Message], view: View) -> list[list[str]]:
+    """The texts of each message that is sent."""
+    request = project(messages, view, PLAIN, FRAME)
+    return [[block["text"] for block in blocks if "text" in block] for blocks in sent(request)]

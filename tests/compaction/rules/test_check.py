@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmsession.compaction.rules.block_fields import read_parts
+from llmsession.compaction.rules.check import (
+    HISTORY_RULES,
+    PLACES,
+    RULES,
+    Checker,
+    check_against_history,
+    check_request,
+    require_valid,
+)
+from llmsession.compaction.view.projection import project
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidRequest
+from llmsession.turns.blocks import encode_blocks
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile, Request, RequestMessage
+from tests.compaction.conversations import (
+    FRAME,
+    Talk,
+    call_block,
+    image,
+    result_block,
+    talks,
+    text,
+)
+from tests.compaction.requests_said import (
+    BASH,
+    FOUND,
+    LOOP,
+    PROFILE,
+    SEARCH,
+    Said,
+    against,
+    assistant,
+    broken,
+    history,
+    raw_tool,
+    request,
+    thought,
+    user,
+)
+
+# --- the tables ---------------------------------------------------------------------------
+
+
+def test_every_rule_has_its_place() -> None:
+    assert list(PLACES) == [f"V{number}" for number in range(1, 19)]
+
+
+def test_a_rule_that_a_request_shows_is_in_the_table_and_so_is_one_that_history_shows() -> None:
+    here = {rule for rule, place in PLACES.items() if place == "request"}
+    assert set(RULES) == here | {"V7"}
+    assert set(HISTORY_RULES) == {rule for rule, place in PLACES.items() if place == "history"}
+
+
+# --- require_valid ------------------------------------------------------------------------
+
+
+def test_an_invalid_request_is_refused_with_its_violations() -> None:
+    require_valid(request(*LOOP), PROFILE)
+    with pytest.raises(InvalidRequest, match=r"V5 at messages\[0\]\.content\[0\]: text content"):
+        require_valid(request(user("")), PROFILE)
+
+
+def test_a_refusal_names_ten_violations_and_counts_the_rest() -> None:
+    with pytest.raises(InvalidRequest, match=r"breaks 12 validity.*; and 2 more") as raised:
+        Checker(PROFILE).require_valid(request(user(*[""] * 12)))
+    assert str(raised.value).count("V5 at") == 10
+
+
+# --- the memory ---------------------------------------------------------------------------
+
+
+def grown(steps: int) -> tuple[RequestMessage, ...]:
+    said = [user("go")]
+    for number in range(steps):
+        said.append(assistant(thought(f"t{number}"), call_block(f"c{number}")))
+        said.append(user(result_block(f"c{number}", "x")))
+    return request(*said).messages
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The bodies that were parsed."""
+    parsed: list[bytes] = []
+
+    def spy(body: msgspec.Raw) -> Any:
+        parsed.append(bytes(body))
+        return read_parts(body)
+
+    monkeypatch.setattr("llmsession.compaction.rules.message_facts.read_parts", spy)
+    return parsed
+
+
+def sending(messages: tuple[RequestMessage, ...]) -> Request:
+    return Request(model="m", max_tokens=9, tools=BASH, messages=messages)
+
+
+def test_only_new_messages_are_parsed(reads: list[bytes]) -> None:
+    checker, messages = Checker(PROFILE), grown(10)
+    checker.check(sending(messages[:-2]))
+    assert len(reads) == 19
+    assert checker.check(sending(messages)) == ()
+    assert len(reads) == 21
+    checker.check(sending(messages))
+    assert len(reads) == 21
+
+
+def test_a_message_swapped_in_the_middle_is_the_only_one_parsed(reads: list[bytes]) -> None:
+    checker, messages = Checker(PROFILE), grown(10)
+    checker.check(sending(messages))
+    short = RequestMessage("user", encode_blocks([result_block("c4", "short")]))
+    again = tuple(RequestMessage(each.role, each.body) for each in messages)
+    del reads[:]
+    assert checker.check(sending((*again[:10], short, *again[11:]))) == ()
+    assert reads == [bytes(short.body)]
+
+
+def test_a_message_that_was_left_out_once_is_forgotten(reads: list[bytes]) -> None:
+    checker, messages = Checker(PROFILE), grown(3)
+    checker.check(sending(messages))
+    checker.check(sending(messages[:1]))
+    del reads[:]
+    checker.check(sending(messages))
+    assert len(reads) == 6
+
+
+def test_a_history_that_shares_its_bodies_is_not_parsed_again(reads: list[bytes]) -> None:
+    checker, messages = Checker(PROFILE), grown(5)
+    made = [
+        Message(id=str(at), session="s", turn=1, role=each.role, body=each.body)
+        for at, each in enumerate(messages)
+    ]
+    checker.check(sending(messages))
+    del reads[:]
+    assert checker.check_against_history(sending(messages), made) == ()
+    assert reads == []
+    longer = grown(6)[len(messages) :]
+    behind = [
+        Message(id=f"n{at}", session="s", turn=1, role=each.role, body=each.body)
+        for at, each in enumerate(longer)
+    ]
+    checker.check(sending((*messages, *longer)))
+    del reads[:]
+    found = checker.check_against_history(sending((*messages, *longer)), [*made, *behind])
+    assert found == ()
+    assert reads == []
+
+
+def test_what_is_remembered_is_judged_again() -> None:
+    checker, messages = Checker(PROFILE), grown(3)
+    assert checker.check(sending(messages)) == ()
+    assert [each.rule for each in checker.check(sending(messages[:-1]))] == ["V2", "V3"]
+    other = RequestMessage("assistant", messages[0].body)
+    assert [each.rule for each in checker.check(sending((other, *messages[1:])))] == ["V1", "V1"]
+    assert checker.check(sending(messages)) == ()
+
+
+def test_a_checker_judges_a_growing_conversation_as_a_new_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("llmsession.compaction.rules.check.REMEMBERED_MESSAGES", 0)
+    said = [
+        user("go"),
+        assistant(thought("t"), call_block("c1"), call_block("c2")),
+        user(result_block("c1", "x")),
+        user(result_block("c2", "x")),
+        user("late", result_block("c2", "x")),
+        assistant("", call_block("c1")),
+        assistant(call_block("c3")),
+        user(result_block("c3", "x"), result_block("c1", "x")),
+        user("thanks"),
+        assistant("done "),
+    ]
+    messages = request(*said).messages
+    profile = Profile(merges_roles=False)
+    checker = Checker(profile)
+    found: set[str] = set()
+    for end in (*range(1, len(said) + 1), 4, 9, 2, 10, 10):
+        sent = sending(messages[:end])
+        assert checker.check(sent) == check_request(sent, profile)
+        found.update(violation.rule for violation in check_request(sent, profile))
+    assert {"V2", "V3", "V4", "V5"} <= found
+
+
+def test_changed_tools_are_read_again() -> None:
+    checker = Checker(PROFILE)
+    assert checker.check(request(user("a"))) == ()
+    found = checker.check(request(user("a"), tools=(raw_tool("a b"),)))
+    assert [violation.rule for violation in found] == ["V13"]
+
+
+# --- properties ---------------------------------------------------------------------------
+
+
+@st.composite
+def valid_transcripts(draw: st.DrawFn) -> list[Said]:
+    """Turns of tool loops, the last one open; texts, images, thinking and server tools."""
+    said: list[Said] = []
+    number = 0
+    for _ in range(draw(st.integers(1, 4))):
+        said.append(user(*draw(st.lists(st.sampled_from(["go", image()]), min_size=1, max_size=2))))
+        for _ in range(draw(st.integers(1, 3))):
+            count = draw(st.integers(1, 3))
+            ids = [f"c{number + each}" for each in range(count)]
+            number += count
+            extra = [SEARCH, FOUND] if draw(st.booleans()) else []
+            opening = [thought(f"t{number}")] if draw(st.booleans()) else []
+            said.append(assistant(*opening, *extra, "so", *map(call_block, ids)))
+            results = [result_block(each, draw(st.sampled_from(["", "x"]))) for each in ids]
+            said.append(user(*results, *draw(st.sampled_from([[], ["steer"]]))))
+        said.append(assistant("done"))
+    return said if draw(st.booleans()) and said.pop() else [*said, user("thanks")]
+
+
+@given(valid_transcripts())
+@settings(derandomize=True, max_examples=60, deadline=None)
+def test_a_valid_transcript_breaks_no_rule(said: list[Said]) -> None:
+    assert broken(request(*said)) == []
+    assert against(said, said) == []
+
+
+def last_result(said: list[Said]) -> tuple[int, int]:
+    return [
+        (at, block)
+        for at, (_, blocks) in enumerate(said)
+        for block, each in enumerate(blocks)
+        if each["type"] == "tool_result"
+    ][-1]
+
+
+def lose_a_result(said: list[Said], pick: random.Random) -> None:
+    at, block = last_result(said)
+    del said[at][1][block]  # type: ignore[attr-defined]  # content is a list
+
+
+def double_a_result(said: list[Said], pick: random.Random) -> None:
+    at, block = last_result(said)
+    said[at][1].insert(0, said[at][1][block])  # type: ignore[attr-defined]  # content is a list
+
+
+def rename_a_result(said: list[Said], pick: random.Random) -> None:
+    at, block = last_result(said)
+    said[at][1][block] = result_block("nobody", "x")  # type: ignore[index]  # content is a list
+
+
+def text_before_the_results(said: list[Said], pick: random.Random) -> None:
+    at, _ = last_result(said)
+    said[at][1].insert(0, text("hm"))  # type: ignore[attr-defined]  # content is a list
+
+
+def lose_a_message(said: list[Said], pick: random.Random) -> None:
+    del said[pick.randrange(len(said) - 1)]
+
+
+def double_a_message(said: list[Said], pick: random.Random) -> None:
+    at = pick.randrange(len(said))
+    said.insert(at, said[at])
+
+
+def empty_a_message(said: list[Said], pick: random.Random) -> None:
+    del said[pick.randrange(len(said))][1][:]  # type: ignore[attr-defined]  # content is a list
+
+
+def blank_text(said: list[Said], pick: random.Random) -> None:
+    pick.choice(said)[1].append(text(" "))  # type: ignore[attr-defined]  # content is a list
+
+
+def swap_roles(said: list[Said], pick: random.Random) -> None:
+    at = pick.randrange(len(said))
+    said[at] = ("user" if said[at][0] == "assistant" else "assistant", said[at][1])
+
+
+def stray_server_result(said: list[Said], pick: random.Random) -> None:
+    pick.choice(said)[1].insert(0, {**FOUND, "tool_use_id": "srv9"})  # type: ignore[attr-defined]  # content is a list
+
+
+CORRUPTIONS: list[Callable[[list[Said], random.Random], None]] = [
+    lose_a_result,
+    double_a_result,
+    rename_a_result,
+    text_before_the_results,
+    lose_a_message,
+    double_a_message,
+    empty_a_message,
+    blank_text,
+    swap_roles,
+    stray_server_result,
+]
+
+
+@pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda each: each.__name__)
+@given(said=valid_transcripts(), pick=st.randoms(use_true_random=False))
+@settings(derandomize=True, max_examples=25, deadline=None)
+def test_one_corruption_breaks_a_rule(
+    corrupt: Callable[[list[Said], random.Random], None], said: list[Said], pick: random.Random
+) -> None:
+    corrupt(said, pick)
+    assert broken(request(*said)) != []
+
+
+@pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda each: each.__name__)
+@given(
+    said=valid_transcripts(),
+    pick=st.randoms(use_true_random=False),
+    ends=st.lists(st.integers(1, 40), min_size=2, max_size=6),
+)
+@settings(derandomize=True, max_examples=25, deadline=None)
+def test_a_checker_that_saw_other_requests_finds_what_a_new_one_finds(
+    corrupt: Callable[[list[Said], random.Random], None],
+    said: list[Said],
+    pick: random.Random,
+    ends: list[int],
+) -> None:
+    corrupt(said, pick)
+    messages = request(*said).messages
+    made = history(*said)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmsession.compaction.rules.check.REMEMBERED_MESSAGES", 0)
+        checker = Checker(PROFILE)
+        for end in ends:
+            sent = sending(messages[:end])
+            assert checker.check(sent) == check_request(sent, PROFILE)
+            ours = checker.check_against_history(sent, made[: end + 1], end // 2, end // 3)
+            assert ours == check_against_history(sent, made[: end + 1], end // 2, end // 3)
+
+
+@given(talks(), st.integers(0, 30))
+@settings(derandomize=True, max_examples=40, deadline=None)
+def test_what_the_projection_makes_keeps_the_rules_on_pairs_and_thinking(
+    built: Talk, thinking_from: int
+) -> None:
+    view = View(thinking_from=min(thinking_from, len(built.messages)))
+    made = project(built.messages, view, PROFILE, FRAME)
+    found = check_against_history(made, built.messages, view.thinking_from, 0)
+    assert found == ()
+    assert not {"V3", "V4", "V6", "V7"} & set(broken(made))

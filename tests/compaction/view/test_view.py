@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmsession.compaction.view.plan import Plan
+from llmsession.compaction.view.view import View
+from llmsession.turns.records import Injected, Segment
+
+
+def plan(frontier: int, frozen: dict[str, str], *, voids_thinking: bool = True) -> Plan:
+    return Plan(
+        policy="p",
+        frontier=frontier,
+        frozen=frozen,
+        reason="because",
+        tokens_before=2,
+        tokens_after=1,
+        voids_thinking=voids_thinking,
+    )
+
+
+def test_a_plan_raises_version_and_frontier_and_adds_its_texts() -> None:
+    view = View(version=3, frontier=2, frozen={"a": "A"}).applied(plan(5, {"b": "B"}), 9)
+    assert view == View(version=4, frontier=5, frozen={"a": "A", "b": "B"}, thinking_from=9)
+
+
+def test_a_frozen_text_never_changes() -> None:
+    view = View(frozen={"a": "old"}).applied(plan(5, {"a": "new"}), 9)
+    assert view.frozen == {"a": "old"}
+
+
+def test_the_frontier_never_goes_back() -> None:
+    assert View(frontier=7).applied(plan(5, {}), 9).frontier == 7
+
+
+def test_an_edit_leaves_out_all_thinking_made_before_it() -> None:
+    assert View(thinking_from=4).applied(plan(5, {"a": "A"}), 9).thinking_from == 9
+
+
+def test_thinking_that_was_left_out_does_not_come_back() -> None:
+    assert View(thinking_from=12).applied(plan(5, {"a": "A"}), 9).thinking_from == 12
+
+
+def test_a_plan_that_edits_nothing_keeps_the_thinking() -> None:
+    view = View(thinking_from=4, frozen={"a": "A"})
+    assert view.applied(plan(5, {}), 9).thinking_from == 4
+    assert view.applied(plan(5, {"a": "again"}), 9).thinking_from == 4
+
+
+def test_an_edit_keeps_thinking_that_is_not_bound() -> None:
+    assert View().applied(plan(5, {"a": "A"}, voids_thinking=False), 9).thinking_from == 0
+
+
+def test_applying_changes_neither_the_view_nor_the_plan() -> None:
+    view = View(frozen={"a": "A"})
+    applied = plan(5, {"b": "B"})
+    view.applied(applied, 9)
+    assert view.frozen == {"a": "A"}
+    assert applied.frozen == {"b": "B"}
+
+
+def segment(upto: int, text: str, by: Any = "extractive") -> Plan:
+    return msgspec.structs.replace(plan(0, {}), segment=Segment(upto, text, by))
+
+
+def test_a_segment_is_only_followed_by_a_longer_one() -> None:
+    view = View().applied(segment(4, "one"), 8)
+    for other in (segment(3, "shorter"), segment(4, "as long"), segment(3, "told", "caller")):
+        assert view.applied(other, 8).segments == view.segments
+    assert [each.text for each in view.applied(segment(6, "two"), 8).segments] == ["one", "two"]
+
+
+def test_the_callers_segment_takes_the_place_of_one_of_the_same_length() -> None:
+    view = View().applied(segment(2, "zero"), 8).applied(segment(4, "one"), 8)
+    told = view.applied(segment(4, "told", "caller"), 8)
+    assert [each.text for each in told.segments] == ["zero", "told"]
+
+
+def test_a_cap_is_added_beside_the_others_and_leaves_the_version() -> None:
+    view = View(version=2, capped={"a": "A"})
+    assert view.with_cap("b", "B") == View(version=2, capped={"a": "A", "b": "B"})
+    assert view.capped == {"a": "A"}
+
+
+def test_the_first_cap_of_a_call_stays() -> None:
+    view = View(capped={"a": "A"})
+    assert view.with_cap("a", "other") is view
+
+
+def test_a_view_is_clamped_to_the_messages_that_are_left() -> None:
+    view = View(version=1, frontier=8, thinking_from=10, frozen={"a": "A"}).clamped(6)
+    assert view == View(version=2, frontier=6, thinking_from=6, frozen={"a": "A"})
+
+
+def test_clamping_to_a_longer_history_changes_nothing() -> None:
+    view = View(frontier=8, thinking_from=10)
+    assert view.clamped(10) is view
+
+
+def test_a_new_model_voids_all_thinking_so_far() -> None:
+    view = View(version=1, frontier=3, thinking_from=2).voided(9)
+    assert view == View(version=2, frontier=3, thinking_from=9)
+    assert view.voided(9) is view
+
+
+def test_a_frozen_text_shows_below_the_frontier_and_the_cap_shows_above_it() -> None:
+    view = View(frontier=4, frozen={"a": "frozen"}, capped={"a": "capped", "b": "only capped"})
+    assert view.text_for("a", 3) == "frozen"
+    assert view.text_for("a", 4) == "capped"
+    assert view.text_for("b", 3) == "only capped"
+    assert view.text_for("c", 3) is None
+
+
+_plans = st.lists(
+    st.builds(
+        plan,
+        st.integers(0, 20),
+        st.dictionaries(st.sampled_from("abcd"), st.text(max_size=2), max_size=3),
+    ),
+    max_size=6,
+)
+
+
+@settings(derandomize=True, max_examples=60)
+@given(_plans)
+def test_whatever_plans_come_a_view_only_grows(plans: list[Plan]) -> None:
+    view = View()
+    for at, coming in enumerate(plans):
+        after = view.applied(coming, 20 + at)
+        assert after.frontier >= view.frontier
+        assert after.thinking_from >= view.thinking_from
+        assert {call: after.frozen[call] for call in view.frozen} == view.frozen
+        assert set(after.frozen) == set(view.frozen) | set(coming.frozen)
+        view = after
+
+
+# Segments, ranges, inputs and texts
+
+
+def parts(frontier: int = 0, **changes: Any) -> Plan:
+    return msgspec.structs.replace(plan(frontier, {}), **changes)
+
+
+FIRST, SECOND = Segment(4, "the first four"), Segment(8, "the first eight")
+
+
+def test_a_rewind_into_a_segment_shows_the_one_before_it() -> None:
+    view = View(segments=(FIRST, SECOND), thinking_from=10)
+    cut = view.clamped(7)
+    assert cut.segment == FIRST
+    assert (cut.start, cut.thinking_from, cut.version) == (4, 7, 1)
+    assert cut.clamped(3).segment is None
+    assert view.clamped(8).segment == SECOND
+
+
+def test_forgetting_drops_every_segment_and_what_belonged_to_its_calls() -> None:
+    view = View(
+        version=3,
+        frontier=9,
+        frozen={"a": "A", "b": "B"},
+        capped={"a": "A"},
+        inputs={"a": msgspec.Raw(b"1"), "b": msgspec.Raw(b"2")},
+        texts={"s/u1.0#0": "t"},
+        segments=(FIRST, SECOND),
+        omitted=((1, 3), (3, 9)),
+    )
+    left = view.without_head(5, 7, {"a"})
+    assert left == View(
+        version=4,
+        frontier=4,
+        frozen={"b": "B"},
+        inputs={"b": msgspec.Raw(b"2")},
+        omitted=((0, 4),),
+        thinking_from=7,
+    )
+
+
+def test_ranges_are_joined_where_they_touch_or_overlap() -> None:
+    view = View(omitted=((2, 4), (10, 12)))
+    after = view.applied(parts(omitted=((4, 6), (11, 15), (20, 20))), 30)
+    assert after.omitted == ((2, 6), (10, 15))
+    assert [at for at in range(18) if not after.shows(at)] == [*range(2, 6), *range(10, 15)]
+    assert after.clamped(16).omitted == ((2, 6), (10, 15))
+    assert after.clamped(15).omitted == after.clamped(12).omitted == ((2, 6),)
+    assert after.clamped(10).omitted == ((2, 6),)
+
+
+def test_shortened_inputs_and_texts_never_change() -> None:
+    view = View(inputs={"a": msgspec.Raw(b"1")}, texts={"x#0": "old"})
+    coming = parts(inputs={"a": msgspec.Raw(b"2"), "b": msgspec.Raw(b"3")}, texts={"x#0": "new"})
+    after = view.applied(coming, 9)
+    assert after.inputs == {"a": msgspec.Raw(b"1"), "b": msgspec.Raw(b"3")}
+    assert after.texts == {"x#0": "old"}
+
+
+def test_every_kind_of_edit_leaves_out_the_thinking_that_was_bound_to_it() -> None:
+    edits: list[dict[str, Any]] = [
+        {"inputs": {"a": msgspec.Raw(b"1")}},
+        {"texts": {"x#0": "t"}},
+        {"segment": FIRST},
+        {"omitted": ((1, 2),)},
+        {"injected": (Injected(3, "note"),)},
+    ]
+    for edit in edits:
+        assert View().applied(parts(**edit), 9).thinking_from == 9
+        free = parts(**edit, voids_thinking=False)
+        assert View().applied(free, 9).thinking_from == 0
+    assert View().applied(parts(drops_thinking=True, voids_thinking=False), 9).thinking_from == 9
+
+
+def test_what_is_injected_is_replaced_as_a_whole() -> None:
+    view = View(injected=(Injected(3, "old"),))
+    assert view.applied(parts(), 9).injected == (Injected(3, "old"),)
+    assert view.applied(parts(injected=()), 9).injected == ()
+    assert view.clamped(2).injected == ()

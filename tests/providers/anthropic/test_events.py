@@ -1,0 +1,394 @@
+"""Events of an Anthropic stream into ours: every kind, and what is not known yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from anthropic._streaming import SSEDecoder
+
+from llmsession import ProviderError, Usage
+from llmsession.providers.anthropic.events import AnthropicEvents, StreamFault
+from llmsession.turns.edits import AppliedEdit
+from llmsession.turns.reply import Reply, ReplyBuilder
+from llmsession.turns.stream import (
+    BlockDelta,
+    BlockStarted,
+    BlockStopped,
+    ReplyEnded,
+    ReplyStarted,
+    StreamEvent,
+    UsageReported,
+)
+
+
+def read(*events: dict[str, Any] | str) -> list[StreamEvent]:
+    reader = AnthropicEvents()
+    found: list[StreamEvent] = []
+    for event in events:
+        found += reader.read(event if isinstance(event, str) else json.dumps(event))
+    return found
+
+
+def reply(events: Iterable[StreamEvent]) -> Reply:
+    builder = ReplyBuilder()
+    for event in events:
+        builder.feed(event)
+    return builder.reply()
+
+
+def start(**usage: Any) -> dict[str, Any]:
+    return {"type": "message_start", "message": {"model": "claude-x", "usage": usage}}
+
+
+def opened(block: dict[str, Any], index: int = 0) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def delta(index: int = 0, **fields: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": fields}
+
+
+def stop(index: int = 0) -> dict[str, Any]:
+    return {"type": "content_block_stop", "index": index}
+
+
+def ended(reason: str | None = "end_turn", **usage: Any) -> list[dict[str, Any]]:
+    told: dict[str, Any] = {"type": "message_delta", "delta": {"stop_reason": reason}}
+    if usage:
+        told["usage"] = usage
+    return [told, {"type": "message_stop"}]
+
+
+def test_text_arrives_delta_by_delta_between_a_start_and_an_end() -> None:
+    events = read(
+        start(input_tokens=5, output_tokens=1),
+        opened({"type": "text", "text": ""}),
+        {"type": "ping"},
+        delta(type="text_delta", text="hel"),
+        delta(type="text_delta", text="lo"),
+        stop(),
+        *ended(output_tokens=7),
+    )
+    assert [type(event) for event in events] == [
+        ReplyStarted,
+        BlockStarted,
+        BlockDelta,
+        BlockDelta,
+        BlockStopped,
+        UsageReported,
+        ReplyEnded,
+    ]
+    whole = reply(events)
+    assert json.loads(whole.blocks[0]) == {"type": "text", "text": "hello"}
+    assert (whole.model, whole.stop_reason) == ("claude-x", "end_turn")
+
+
+def test_thinking_keeps_its_signature_and_a_redacted_one_its_data() -> None:
+    redacted = {"type": "redacted_thinking", "data": "b64=="}
+    whole = reply(
+        read(
+            start(),
+            opened({"type": "thinking", "thinking": "", "signature": ""}),
+            delta(type="thinking_delta", thinking="let me "),
+            delta(type="thinking_delta", thinking="see"),
+            delta(type="signature_delta", signature="sig=="),
+            stop(),
+            opened(redacted, 1),
+            stop(1),
+            *ended(),
+        )
+    )
+    assert json.loads(whole.blocks[0]) == {
+        "type": "thinking",
+        "thinking": "let me see",
+        "signature": "sig==",
+    }
+    assert json.loads(whole.blocks[1]) == redacted
+
+
+def test_a_tool_s_input_arrives_in_pieces_and_its_new_fields_stay() -> None:
+    block = {
+        "type": "tool_use",
+        "id": "t1",
+        "name": "ls",
+        "input": {},
+        "caller": {"type": "direct"},
+    }
+    whole = reply(
+        read(
+            start(),
+            opened(block),
+            delta(type="input_json_delta", partial_json=""),
+            delta(type="input_json_delta", partial_json='{"path": '),
+            delta(type="input_json_delta", partial_json='"."}'),
+            stop(),
+            *ended("tool_use"),
+        )
+    )
+    assert json.loads(whole.blocks[0]) == {**block, "input": {"path": "."}}
+
+
+def test_server_tools_and_their_results_are_kept_byte_for_byte() -> None:
+    result = {
+        "type": "web_search_tool_result",
+        "tool_use_id": "s1",
+        "content": [{"type": "web_search_result", "encrypted_content": "abc", "n": 1.50}],
+    }
+    raw = json.dumps(opened(result, 1))
+    whole = reply(
+        read(
+            start(),
+            opened({"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}),
+            delta(type="input_json_delta", partial_json='{"query": "x"}'),
+            stop(),
+            raw,
+            stop(1),
+            *ended(),
+        )
+    )
+    assert json.loads(whole.blocks[0])["input"] == {"query": "x"}
+    assert whole.blocks[1].decode() in raw
+
+
+def test_citations_are_added_to_their_text() -> None:
+    one = {"type": "char_location", "cited_text": "a", "start_char_index": 0}
+    two = {"type": "char_location", "cited_text": "b", "start_char_index": 1}
+    whole = reply(
+        read(
+            start(),
+            opened({"type": "text", "text": "", "citations": []}),
+            delta(type="text_delta", text="as it says"),
+            delta(type="citations_delta", citation=one),
+            delta(type="citations_delta", citation=two),
+            delta(type="citations_delta", citation=None),
+            stop(),
+            *ended(),
+        )
+    )
+    assert json.loads(whole.blocks[0])["citations"] == [one, two]
+
+
+def test_a_block_that_is_not_known_grows_by_its_own_deltas() -> None:
+    whole = reply(
+        read(
+            start(),
+            opened({"type": "compaction", "content": None, "encrypted_content": "x"}),
+            delta(type="compaction_delta", content="a sum"),
+            delta(type="compaction_delta", content="mary", encrypted_content="y"),
+            delta(type="compaction_delta", extra={"n": 1}),
+            stop(),
+            *ended("compaction"),
+        )
+    )
+    assert json.loads(whole.blocks[0]) == {
+        "type": "compaction",
+        "content": "a summary",
+        "encrypted_content": "y",
+        "extra": {"n": 1},
+    }
+
+
+def test_usage_is_cumulative_and_what_is_not_repeated_stays() -> None:
+    events = read(
+        start(
+            input_tokens=5,
+            output_tokens=1,
+            cache_read_input_tokens=100,
+            cache_creation_input_tokens=20,
+        ),
+        {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 7}},
+        {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 9, "input_tokens": 6}},
+        *ended(output_tokens=11, cache_read_input_tokens=None),
+    )
+    reported = [event.usage for event in events if isinstance(event, UsageReported)]
+    assert reported == [Usage(5, 7, 100, 20), Usage(6, 9, 100, 20), Usage(6, 11, 100, 20)]
+    assert reply(events).usage == Usage(6, 11, 100, 20)
+
+
+ITERATIONS: list[dict[str, Any]] = [
+    {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500},
+    {"type": "message", "input_tokens": 20_000, "output_tokens": 700},
+    {
+        "type": "message",
+        "input_tokens": 3_000,
+        "output_tokens": 300,
+        "cache_read_input_tokens": 20_700,
+    },
+]
+
+
+def test_all_iterations_are_paid_for_and_the_context_is_that_of_the_last_sampling() -> None:
+    told: dict[str, Any] = {
+        "input_tokens": 23_000,
+        "output_tokens": 1_000,
+        "iterations": ITERATIONS,
+    }
+    whole = reply(read(start(input_tokens=23_000, output_tokens=1), *ended(**told)))
+    assert whole.usage == Usage(203_000, 4_500, 20_700)
+    assert whole.context == Usage(3_000, 300, 20_700)
+
+
+def test_a_summary_is_never_taken_for_the_size_of_the_context() -> None:
+    told: dict[str, Any] = {
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "iterations": ITERATIONS[:1],
+    }
+    whole = reply(read(start(input_tokens=0, output_tokens=0), *ended("compaction", **told)))
+    assert whole.usage == Usage(180_000, 3_500)
+    assert whole.context == Usage()
+    last = reply(read(start(), *ended(input_tokens=5, iterations=[ITERATIONS[1], ITERATIONS[0]])))
+    assert last.context == Usage(20_000, 700)
+
+
+def test_one_sampling_alone_needs_no_second_figure() -> None:
+    told: dict[str, Any] = {
+        "input_tokens": 20_000,
+        "output_tokens": 700,
+        "iterations": ITERATIONS[1:2],
+    }
+    whole = reply(read(start(input_tokens=20_000), *ended(**told)))
+    assert (whole.usage, whole.context) == (Usage(20_000, 700), None)
+
+
+def test_what_the_provider_cleared_is_told_with_the_end() -> None:
+    edit = {"type": "clear_tool_uses_20250919", "cleared_tool_uses": 8, "cleared_input_tokens": 50}
+    unknown = {"type": "clear_more_20300101", "cleared_input_tokens": 7, "cleared_more": 1}
+    told, stopped = ended(output_tokens=3)
+    told["context_management"] = {"applied_edits": [edit, unknown]}
+    whole = reply(read(start(input_tokens=5), told, stopped))
+    assert whole.edits == (
+        AppliedEdit("clear_tool_uses_20250919", 50, 8),
+        AppliedEdit("clear_more_20300101", 7),
+    )
+    told["context_management"] = None
+    assert reply(read(start(input_tokens=5), told, stopped)).edits == ()
+
+
+def test_what_is_written_to_the_cache_for_an_hour_is_told_apart() -> None:
+    creation = {"ephemeral_5m_input_tokens": 5, "ephemeral_1h_input_tokens": 15}
+    events = read(
+        start(input_tokens=5, cache_creation_input_tokens=20, cache_creation=creation),
+        *ended(output_tokens=11, cache_creation=None),
+    )
+    assert reply(events).usage == Usage(5, 11, 0, 20, 15)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "end_turn",
+        "stop_sequence",
+        "max_tokens",
+        "tool_use",
+        "pause_turn",
+        "refusal",
+        "compaction",
+        "model_context_window_exceeded",
+        "brand_new",
+        None,
+    ],
+)
+def test_every_stop_reason_is_passed_on_in_its_own_word(reason: str | None) -> None:
+    assert reply(read(start(), *ended(reason))).stop_reason == reason
+
+
+def test_events_that_are_not_known_mean_nothing() -> None:
+    assert read({"type": "brand_new", "index": 3}, {"type": "ping"}, {}) == []
+    assert read(delta(type="brand_new_delta", secret="x")) == []
+
+
+def test_half_a_surrogate_pair_is_replaced() -> None:
+    events = read(
+        start(),
+        opened({"type": "text", "text": ""}),
+        '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a\\ud83d"}}',
+    )
+    assert events[-1] == BlockDelta(0, "text", "a\ufffd")
+
+
+@pytest.mark.parametrize(
+    "data",
+    ["{", "[]", "nonsense", '{"type": 5}', '{"type":"message_start","message":5}', "[" * 5000],
+)
+def test_what_cannot_be_read_is_a_broken_stream_without_its_content(data: str) -> None:
+    with pytest.raises(ProviderError, match="cannot be read") as raised:
+        AnthropicEvents().read(data)
+    assert raised.value.kind == "retryable"
+    assert data not in str(raised.value)
+
+
+def test_an_error_event_is_raised_with_what_it_says() -> None:
+    body = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    with pytest.raises(StreamFault) as raised:
+        read(start(), body)
+    assert raised.value.body == body
+
+
+def test_a_stream_that_stops_before_its_end_is_broken() -> None:
+    reader = AnthropicEvents()
+    reader.read(json.dumps(start()))
+    with pytest.raises(ProviderError, match="before its end") as raised:
+        reader.finish()
+    assert raised.value.kind == "retryable"
+    for event in ended():
+        reader.read(json.dumps(event))
+    assert reader.ended
+    assert reader.finish() == ()
+
+
+@pytest.mark.parametrize("cuts", [200, pytest.param(None, marks=pytest.mark.long)])
+def test_a_recorded_stream_read_up_to_every_byte_is_whole_or_broken(
+    shared_data: Path, cuts: int | None
+) -> None:
+    """By the SDK's own decoder, which may stop in the middle of a character."""
+    bodies = _recorded_streams(shared_data)
+    assert bodies
+    whole = 0
+    for body in bodies:
+        every = 1 if cuts is None else 1 + len(body) // cuts
+        for size in (*range(0, len(body), every), len(body)):
+            reader, builder = AnthropicEvents(), ReplyBuilder()
+            try:
+                for sse in SSEDecoder().iter_bytes(iter([body[:size]])):
+                    for event in reader.read(sse.data) if sse.data else ():
+                        builder.feed(event)
+                reader.finish()
+            except (ProviderError, UnicodeDecodeError):
+                assert size < len(body)
+                assert not builder.ended
+            else:
+                assert builder.reply().blocks
+                assert builder.usage.output_tokens > 0
+                whole += 1
+    assert whole
+
+
+def _recorded_streams(shared_data: Path) -> list[bytes]:
+    yaml = pytest.importorskip("yaml")
+    folder = shared_data / "cassettes-pydantic-ai"
+    found = []
+    for path in sorted(folder.rglob("*.yaml")):
+        text = path.read_text("utf-8")
+        if "text/event-stream" not in text or "message_start" not in text:
+            continue
+        for each in yaml.safe_load(text)["interactions"]:
+            body = each["response"].get("body")
+            body = body.get("string") if isinstance(body, dict) else body
+            if isinstance(body, str) and "event: message_stop" in body:
+                found.append(body.encode())
+    return found
+
+
+def test_nothing_that_was_read_is_kept_as_a_view_on_what_came() -> None:
+    events = read(opened({"type": "text", "text": ""}))
+    block = events[0]
+    assert isinstance(block, BlockStarted)
+    assert bytes(block.block) == msgspec.json.encode({"type": "text", "text": ""}).replace(
+        b":", b": "
+    ).replace(b",", b", ")

@@ -1,0 +1,619 @@
+"""Interrupts: what they end, what they never touch, what they answer, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+
+from llmsession import (
+    InterruptOutcome,
+    InterruptResult,
+    InvalidInput,
+    MemoryStore,
+    ProviderError,
+    TextDelta,
+    Tool,
+    ToolResult,
+    ToolUse,
+    TurnAborted,
+)
+from llmsession.session.handles.session import Turn
+from llmsession.session.values import commands as c
+from llmsession.testing import FaultyStore
+from llmsession.testing.scripted import Scripted, call, never, say, think
+from llmsession.turns import records as r
+from llmsession.turns.blocks import TextBlock, encode_blocks
+from llmsession.turns.receipts import settled_text
+from llmsession.turns.records import InterruptPolicy
+from llmsession.turns.usage import Usage
+from tests.session.actors import (
+    FinishingWithinGrace,
+    Quick,
+    Stage,
+    SwallowingCancellation,
+    Waiting,
+    first,
+    settled,
+    stage,
+)
+from tests.virtual_time import loop_turns
+
+POLICIES: tuple[InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
+GRACE_S = 0.1
+
+
+async def asked_to_wait(on: Stage) -> None:
+    """Until the second turn's only tool is offered."""
+    await first(on.session.turn(2).__aiter__(), ToolUse)
+
+
+POINTS: dict[str, Scripted] = {
+    "before its first event": never(),
+    "in mid-stream": say("some text that streams").hanging(at=3),
+    "in its thinking": (think("hmm, let me see") + say("x")).hanging(at=3),
+    "in a call's input": call("mine", {"path": "x"}, id="c").hanging(at=3),
+    "while a tool waits": call("mine", {"path": "x"}, id="c"),
+    "while it waits to retry": say("x").raising(
+        ProviderError("busy", kind="retryable", delay_s=60), at=2
+    ),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_after_a_dropped_turn_the_history_is_the_same_object_as_before(point: str) -> None:
+    script = ["hi", POINTS[point], "again"]
+    async with stage(script, tools=[Tool(name="mine")]) as on:
+        await on.say("hello")
+        base = on.session.conversation()
+        turn = await on.session.send("the dropped one")
+        await anyio.sleep(1)
+        assert len(on.session.conversation(include_open=True)) > len(base)
+        outcome = await on.session.interrupt()
+        assert outcome.result is InterruptResult.ABORTED
+        assert on.session.conversation() is base
+        assert on.session.conversation(include_open=True) is base
+        with pytest.raises(TurnAborted):
+            await turn.text()
+        assert await on.say("the dropped one") == "again"
+        assert on.session.conversation()[:2] == base
+
+
+async def test_after_many_steps_of_a_dropped_turn_the_history_is_the_same_object() -> None:
+    def script(request: Any, tag: Any) -> Scripted:
+        return "hi" if tag.turn == 1 else (call("t", id="c") if tag.step < 30 else never())
+
+    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+        await on.say("hello")
+        base = on.session.conversation()
+        await on.session.send("work")
+        await anyio.sleep(1)
+        assert on.session.status().step == 30
+        await on.session.interrupt()
+        assert on.session.conversation() is base
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_an_interrupt_covers_every_send_enqueued_before_it_and_none_after(seed: int) -> None:
+    async with stage(lambda request, tag: never() if tag.turn == 1 else "done") as on:
+        await on.session.send("running")
+        order: list[str] = []
+        turns: dict[str, Turn] = {}
+        outcomes: list[InterruptOutcome] = []
+
+        async def send(name: str) -> None:
+            order.append(name)  # nothing waits between this and the ingress number
+            turns[name] = await on.session.send(name)
+
+        async def interrupt() -> None:
+            order.append("interrupt")
+            outcomes.append(await on.session.interrupt())
+
+        jobs: list[Callable[[], Any]] = [partial(send, f"send {n}") for n in range(8)]
+        jobs.append(interrupt)
+        Random(seed).shuffle(jobs)
+        async with anyio.create_task_group() as group:
+            for job in jobs:
+                group.start_soon(job)
+        mark = order.index("interrupt")
+        for name in order[:mark]:
+            ended = await turns[name].outcome()
+            assert (name, ended.status) == (name, "aborted")
+            assert bytes(ended.user_body).decode().count(name) == 1
+        for name in order[mark + 1 :]:
+            assert (name, await turns[name].text()) == (name, "done")
+        assert len(outcomes[0].turns) == mark + 1
+
+
+async def test_an_interrupt_never_cancels_a_send_enqueued_after_it_while_a_tool_is_stopped() -> (
+    None
+):
+    tool = SwallowingCancellation(0.05)
+    script = [call("t", id="c"), "the later one"]
+    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("first")
+        await tool.started.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(on.session.interrupt)
+            await settled()
+            later = await on.session.send("later")
+        assert await later.text() == "the later one"
+
+
+async def test_queued_sends_that_an_interrupt_covers_get_their_turns_and_come_back() -> None:
+    async with stage([never()]) as on:
+        for text in ("one", "two", "three"):
+            await on.session.send(text)
+        outcome = await on.session.interrupt()
+        came_back = {
+            str(ended.turn): block.text
+            for ended in outcome.dropped
+            for block in ended.user_content
+            if isinstance(block, TextBlock)
+        }
+        assert came_back == {"u1": "one", "u2": "two", "u3": "three"}
+        assert str(outcome.turn) == "u1"
+        assert on.session.conversation() == ()
+
+
+async def test_twenty_interrupts_get_twenty_answers_and_one_abort() -> None:
+    async with stage([never()]) as on:
+        await on.session.send("hello")
+        outcomes: list[InterruptOutcome] = []
+
+        async def interrupt() -> None:
+            outcomes.append(await on.session.interrupt())
+
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(interrupt)
+        assert [outcome.result for outcome in outcomes] == [InterruptResult.ABORTED] * 20
+        assert (await on.kinds()).count("turn.aborted") == 1
+
+
+async def test_an_interrupt_during_the_grace_gets_the_answer_of_the_first() -> None:
+    tool = SwallowingCancellation(50)
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("hello")
+        await tool.started.wait()
+        outcomes: list[InterruptOutcome] = []
+
+        async def interrupt(after_s: float) -> None:
+            await anyio.sleep(after_s)
+            outcomes.append(await on.session.interrupt())
+
+        async with anyio.create_task_group() as group:
+            for after_s in (0.0, 0.03, 0.06):
+                group.start_soon(interrupt, after_s)
+        assert {outcome.result for outcome in outcomes} == {InterruptResult.ABORTED}
+        assert len(outcomes) == 3
+
+
+async def test_a_drop_within_the_grace_of_a_keep_wins() -> None:
+    tool = SwallowingCancellation(50)
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("hello")
+        await tool.started.wait()
+        outcomes: list[InterruptOutcome] = []
+
+        async def interrupt(policy: InterruptPolicy) -> None:
+            outcomes.append(await on.session.interrupt(policy=policy))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(interrupt, "keep_steps")
+            await settled()
+            group.start_soon(interrupt, "drop_turn")
+        assert {outcome.result for outcome in outcomes} == {InterruptResult.ABORTED}
+        assert on.session.conversation() == ()
+
+
+async def test_an_interrupt_after_the_decision_is_too_late_and_the_turn_commits() -> None:
+    store = FaultyStore(MemoryStore())
+    async with stage(["hi"], store=store) as on:
+        turn = await on.session.send("hello")
+        store.delay()
+        await store.wait_delayed()
+        outcomes: list[InterruptOutcome] = []
+
+        async def interrupt() -> None:
+            outcomes.append(await on.session.interrupt())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(interrupt)
+            await settled()
+            # Decided, not yet durable: it does not wait for the commit.
+            assert [outcome.result for outcome in outcomes] == [InterruptResult.TOO_LATE]
+            assert on.session.conversation() == ()
+            store.deliver()
+        assert await turn.text() == "hi"
+        assert len(on.session.conversation()) == 2
+
+
+async def test_with_nothing_open_an_interrupt_answers_not_running() -> None:
+    async with stage(["hi"]) as on:
+        assert (await on.session.interrupt()).result is InterruptResult.NOT_RUNNING
+        turn = await on.session.send("hello")
+        await turn.outcome()
+        assert (await on.session.interrupt()).result is InterruptResult.NOT_RUNNING
+        assert (await on.session.interrupt(turn.id)).result is InterruptResult.NOT_RUNNING
+        assert len(on.session.conversation()) == 2
+
+
+async def test_a_turn_that_never_was_is_unknown() -> None:
+    async with stage([never()]) as on:
+        await on.session.send("hello")
+        assert (await on.session.interrupt("u7")).result is InterruptResult.UNKNOWN_TURN
+        assert on.session.status().phase == "running"
+
+
+@pytest.mark.parametrize("turn", ["x1", "u0", "u", 0, -1])
+async def test_a_turn_that_is_no_turn_id_is_refused(turn: Any) -> None:
+    async with stage() as on:
+        with pytest.raises(InvalidInput):
+            await on.session.interrupt(turn)
+
+
+async def test_an_unknown_policy_is_refused() -> None:
+    async with stage() as on:
+        with pytest.raises(InvalidInput, match="keep_all"):
+            await on.session.interrupt(policy="keep_all")  # type: ignore[arg-type]  # the point
+
+
+async def test_an_interrupt_is_answered_after_its_record_is_durable() -> None:
+    store = FaultyStore(MemoryStore())
+    async with stage([never()], store=store) as on:
+        await on.session.send("hello")
+        await settled()
+        store.delay()
+        outcomes: list[InterruptOutcome] = []
+
+        async def interrupt() -> None:
+            outcomes.append(await on.session.interrupt())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(interrupt)
+            await store.wait_delayed()
+            await settled()
+            assert outcomes == []
+            store.deliver()
+        assert (await on.kinds())[-1] == "turn.aborted"
+
+
+async def test_cancelling_the_caller_of_an_interrupt_does_not_take_it_back() -> None:
+    tool = SwallowingCancellation(50)
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+        turn = await on.session.send("hello")
+        await tool.started.wait()
+        with anyio.move_on_after(0.01):
+            await on.session.interrupt()
+        assert (await turn.outcome()).status == "aborted"
+
+
+async def test_the_tokens_of_a_dropped_turn_stay_counted() -> None:
+    spent = Usage(input_tokens=100, output_tokens=7)
+    script = [call("t", id="c").costing(spent), say("streaming").costing(spent).hanging(at=3)]
+    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+        turn = await on.session.send("hello")
+        await anyio.sleep(1)
+        await on.session.interrupt()
+        assert (await turn.outcome()).usage == spent + spent
+        assert on.session.usage().total == spent + spent
+        assert on.session.usage().turns == {1: spent + spent}
+
+
+# keep_steps and keep_text
+
+
+@pytest.mark.parametrize("policy", ["keep_steps", "keep_text"])
+async def test_keeping_settles_open_calls_with_neutral_errors_in_call_order(
+    policy: InterruptPolicy,
+) -> None:
+    waiting = Waiting()
+    calls = call("waits", id="a") + call("quick", id="b") + call("waits", id="c")
+    tools = [Tool(name="waits", run=waiting), Tool(name="quick", run=Quick("quick result"))]
+    async with stage([calls, "next reply"], tools=tools) as on:
+        turn = await on.session.send("hello")
+        await waiting.started.wait()
+        await settled()
+        outcome = await on.session.interrupt(policy=policy)
+        assert outcome.result is InterruptResult.KEPT
+        ended = await turn.outcome()
+        assert (ended.status, ended.stop_reason) == ("committed", "cancelled")
+        results = on.session.conversation()[-1].tool_results
+        assert [(result.tool_use_id, result.text, bool(result.is_error)) for result in results] == [
+            ("a", settled_text("cancelled"), True),
+            ("b", "quick result", False),
+            ("c", settled_text("cancelled"), True),
+        ]
+        assert on.session.conversation()[-1].synthetic == (0, 2)
+        # A kept turn leaves no receipt: what happened is in the history.
+        assert await on.say("go on") == "next reply"
+        assert "Note from the session" not in on.provider.requests[-1].encode().decode()
+
+
+async def test_keep_steps_drops_the_step_that_streams_and_keeps_the_complete_ones() -> None:
+    script = [call("t", id="a"), say("half a reply").hanging(at=3), "next reply"]
+    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+        await on.session.send("hello")
+        await anyio.sleep(1)
+        outcome = await on.session.interrupt(policy="keep_steps")
+        assert outcome.result is InterruptResult.KEPT
+        assert [m.role for m in on.session.conversation()] == ["user", "assistant", "user"]
+        assert await on.say("go on") == "next reply"
+
+
+async def test_keep_text_keeps_the_text_that_streams_marked_as_cancelled() -> None:
+    script = [(think("hmm") + say("some text that is cut")).hanging(at=7), "next reply"]
+    async with stage(script) as on:
+        await on.session.send("hello")
+        await first(on.session.subscribe(), TextDelta)
+        outcome = await on.session.interrupt(policy="keep_text")
+        assert outcome.result is InterruptResult.KEPT
+        kept = on.session.conversation()[-1]
+        assert kept.is_assistant
+        assert kept.text
+        assert "some text that is cut".startswith(kept.text)
+        assert kept.stop_reason == "cancelled"
+        # Thinking without its end and signature is not kept.
+        assert [type(block) for block in kept.content] == [TextBlock]
+        assert await on.say("go on") == "next reply"
+
+
+async def test_keep_text_leaves_a_half_streamed_call_out() -> None:
+    half = say("let me look") + call("mine", {"path": "a long path name"}, id="c")
+    async with stage([half.hanging(at=6), "next reply"], tools=[Tool(name="mine")]) as on:
+        await on.session.send("hello")
+        await anyio.sleep(1)
+        assert (await on.session.interrupt(policy="keep_text")).result is InterruptResult.KEPT
+        assert [m.text for m in on.session.conversation()] == ["hello", "let me look"]
+        assert on.session.conversation()[-1].tool_calls == ()
+        assert await on.say("go on") == "next reply"
+
+
+@pytest.mark.parametrize("policy", ["keep_steps", "keep_text"])
+async def test_with_nothing_to_keep_both_act_as_a_drop(policy: InterruptPolicy) -> None:
+    async with stage(["hi", never()]) as on:
+        await on.say("hello")
+        base = on.session.conversation()
+        await on.session.send("dropped")
+        await settled()
+        outcome = await on.session.interrupt(policy=policy)
+        assert outcome.result is InterruptResult.ABORTED
+        assert on.session.conversation() is base
+        assert len(outcome.dropped[0].user_content) == 1
+
+
+async def test_the_configured_policy_is_used_without_another() -> None:
+    waiting = Waiting()
+    script = [call("t", id="a")]
+    tools = [Tool(name="t", run=waiting)]
+    async with stage(script, tools=tools, interrupt_policy="keep_steps") as on:
+        await on.session.send("hello")
+        await waiting.started.wait()
+        assert (await on.session.interrupt()).result is InterruptResult.KEPT
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_a_queued_send_is_dropped_whatever_the_policy(policy: InterruptPolicy) -> None:
+    async with stage([call("mine", id="c")], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("running")
+        queued = await on.session.send("queued")
+        await first(turn, ToolUse)
+        await on.session.interrupt(policy=policy)
+        assert (await queued.outcome()).status == "aborted"
+
+
+# The grace
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_a_tool_that_swallows_cancellation_holds_the_interrupt_for_the_grace_only(
+    policy: InterruptPolicy,
+) -> None:
+    tool = SwallowingCancellation(50)
+    async with stage([call("t", id="c"), "next"], tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("hello")
+        await tool.started.wait()
+        before = anyio.current_time()
+        outcome = await on.session.interrupt(policy=policy)
+        assert anyio.current_time() - before == pytest.approx(GRACE_S, abs=0.02)
+        assert len(outcome.turns[0].still_running) == 1
+        assert "tool t c" in outcome.turns[0].still_running[0]
+        assert on.session.status().lingering == outcome.turns[0].still_running
+        assert await on.say("the next turn does not wait for it") == "next"
+        assert anyio.current_time() - before < 1
+        history = on.session.conversation()
+        await tool.ended.wait()
+        await settled()
+        assert on.session.conversation() is history
+        assert on.session.status().lingering == ()
+        assert on.session.status().late_reports == 1
+
+
+async def test_a_provider_that_swallows_cancellation_holds_the_interrupt_for_the_grace_only() -> (
+    None
+):
+    async with stage([say("text").ignoring_cancellation(50, at=3), "next"]) as on:
+        await on.session.send("hello")
+        await first(on.session.subscribe(), TextDelta)
+        before = anyio.current_time()
+        await on.session.interrupt()
+        assert anyio.current_time() - before == pytest.approx(GRACE_S, abs=0.02)
+        assert await on.say("again") == "next"
+        await anyio.sleep(60)
+        assert [m.text for m in on.session.conversation()] == ["again", "next"]
+
+
+async def test_an_interrupt_of_cooperative_work_does_not_wait_for_the_grace() -> None:
+    tool = Waiting()
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("hello")
+        await tool.started.wait()
+        before = anyio.current_time()
+        await on.session.interrupt()
+        assert anyio.current_time() == before
+        assert tool.cancelled
+
+
+async def test_an_interrupt_stops_a_reply_that_streams_at_once() -> None:
+    async with stage([say("a long reply").slow(5)]) as on:
+        await on.session.send("hello")
+        await anyio.sleep(1)
+        before = anyio.current_time()
+        await on.session.interrupt()
+        assert anyio.current_time() == before
+
+
+async def test_a_tool_that_is_let_go_after_its_grace_costs_no_turns_of_the_loop(
+    anyio_backend: tuple[str, dict[str, Any]],
+) -> None:
+    tool = SwallowingCancellation(1)
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("hello")
+        await tool.started.wait()
+        await on.session.interrupt()
+        await settled()
+        before = loop_turns(anyio_backend)
+        await anyio.sleep(0.5)
+        assert loop_turns(anyio_backend) - before < 20
+        assert not tool.ended.is_set()
+        await tool.ended.wait()
+
+
+async def test_the_grace_is_configurable() -> None:
+    tool = SwallowingCancellation(50)
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)], grace_s=0.3) as on:
+        await on.session.send("hello")
+        await tool.started.wait()
+        before = anyio.current_time()
+        await on.session.interrupt()
+        assert anyio.current_time() - before == pytest.approx(0.3, abs=0.02)
+
+
+async def test_a_tool_that_finishes_within_its_grace_keeps_its_result_under_keep_steps() -> None:
+    tool = FinishingWithinGrace(0.05)
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("hello")
+        await tool.started.wait()
+        before = anyio.current_time()
+        outcome = await on.session.interrupt(policy="keep_steps")
+        assert anyio.current_time() - before == pytest.approx(0.05, abs=0.02)
+        assert outcome.result is InterruptResult.KEPT
+        results = on.session.conversation()[-1].tool_results
+        assert [result.text for result in results] == ["just in time"]
+
+
+async def test_a_result_that_the_caller_submits_too_late_does_not_come_back() -> None:
+    async with stage([call("mine", id="c"), "next"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("hello")
+        await first(turn, ToolUse)
+        await on.session.interrupt()
+        with pytest.raises(Exception, match="turn 1 takes no results any more"):
+            await on.session.submit_tool_results([ToolResult("c", "late")])
+        assert await on.say("again") == "next"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_a_provider_that_never_answers_can_be_interrupted(policy: InterruptPolicy) -> None:
+    async with stage([never(), "hi"]) as on:
+        turn = await on.session.send("hello")
+        await anyio.sleep(10_000)
+        assert (await on.session.interrupt(policy=policy)).result is InterruptResult.ABORTED
+        assert (await turn.outcome()).status == "aborted"
+        assert await on.say("hello") == "hi"
+
+
+async def test_an_interrupt_between_a_reply_and_the_journaling_of_its_calls_runs_no_tool() -> None:
+    store = FaultyStore(MemoryStore())
+    tool = Quick()
+    script = [call("t", id="c"), "next"]
+    async with stage(script, tools=[Tool(name="t", run=tool)], store=store) as on:
+        await on.session.send("hello")
+        store.delay()
+        await store.wait_delayed()
+        assert on.session.status().turn_phase == "journaling"
+        outcomes: list[InterruptOutcome] = []
+
+        async def interrupt() -> None:
+            outcomes.append(await on.session.interrupt())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(interrupt)
+            await settled()
+            store.deliver()
+        assert outcomes[0].result is InterruptResult.ABORTED
+        assert outcomes[0].turns[0].calls == ()
+        assert tool.inputs == []
+        assert await on.say("again") == "next"
+        # Nothing had started, so there is nothing to tell the model.
+        assert on.session.conversation()[0].synthetic == ()
+
+
+async def test_dropping_the_turn_handle_or_its_iteration_is_no_interrupt() -> None:
+    async with stage([say("a long reply").slow(1)]) as on:
+        turn = await on.session.send("hello")
+        await first(turn, TextDelta)
+        del turn
+        await anyio.sleep(100)
+        assert [m.text for m in on.session.conversation()] == ["hello", "a long reply"]
+
+
+async def test_the_record_of_an_abort_names_its_reason_and_the_started_calls() -> None:
+    tool = Waiting()
+    script = [call("t", {"path": "a.txt"}, id="c")]
+    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("hello")
+        await tool.started.wait()
+        await on.session.interrupt()
+        record = (await on.log())[-1]
+        assert isinstance(record, r.TurnAborted)
+        assert record.reason == "interrupt"
+        assert record.calls == (r.CallReceipt("c", "t", "unknown", '{"path":"a.txt"}'),)
+
+
+# Interrupts that are read together
+
+
+async def test_an_interrupt_folded_into_an_unread_one_ends_the_sends_between_them() -> None:
+    async with stage([never()]) as on:
+        await on.session.send("running")
+        await settled()
+        actor = on.session._actor
+        # All three are unread when the actor comes to them.
+        one = actor.put_interrupt(None, None, None)
+        sent = c.Send(
+            actor.mailbox.number(), None,
+            body=encode_blocks("between"), when_busy="queue", expected_head=None,
+        )  # fmt: skip
+        actor.put(sent)
+        other = actor.put_interrupt(None, None, None)
+        with anyio.fail_after(10):
+            assert await sent.promise.wait() == 2
+            outcome = await other.wait()
+        assert sorted(str(ended.turn) for ended in outcome.turns) == ["u1", "u2"]
+        assert await one.wait() == outcome
+
+
+async def test_a_drop_folded_into_an_unread_keep_wins() -> None:
+    async with stage([call("mine", id="c")], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("hello")
+        await first(turn, ToolUse)
+        keep = on.session._actor.put_interrupt(None, "keep_steps", None)
+        drop = on.session._actor.put_interrupt(None, "drop_turn", None)
+        assert (await keep.wait()).result is InterruptResult.ABORTED
+        assert (await drop.wait()).result is InterruptResult.ABORTED
+        assert on.session.conversation() == ()
+
+
+async def test_an_interrupt_of_one_queued_turn_tells_its_outcome() -> None:
+    async with stage([never()]) as on:
+        await on.session.send("running")
+        queued = await on.session.send("queued")
+        outcome = await on.session.interrupt(queued.id)
+        assert outcome.result is InterruptResult.ABORTED
+        assert outcome.turns == (await queued.outcome(),)
+        assert b"queued" in bytes(outcome.turns[0].user_body)

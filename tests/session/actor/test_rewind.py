@@ -1,0 +1,278 @@
+"""Rewinding lets the history end earlier; the log keeps what was rewound."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from llmsession import (
+    CompactionConfig,
+    HeadMoved,
+    InvalidInput,
+    MemoryStore,
+    SessionBusy,
+    SessionClosed,
+    Tool,
+)
+from llmsession.session.handles.session import live_state
+from llmsession.testing.faulty_store import FaultyStore
+from llmsession.testing.scripted import call, never, say, think
+from llmsession.turns import records as r
+from tests.session.actors import Quick, SwallowingCancellation, settled, stage, texts_of
+
+
+async def test_the_history_ends_with_the_turn_again() -> None:
+    async with stage(["one", "two", "three", "three again"]) as on:
+        for text in ("first", "second", "third"):
+            await on.say(text)
+        old = on.session.conversation()
+        await on.session.rewind("u1")
+        now = on.session.conversation()
+        assert now == old[:2]
+        assert all(mine is theirs for mine, theirs in zip(now, old, strict=False))
+        status = on.session.status()
+        assert (status.generation, status.turns, str(status.head)) == (2, 1, "a1")
+        assert await on.say("otherwise") == "three again"
+        # Numbers are never used twice.
+        assert [m.turn for m in on.session.conversation()] == [1, 1, 4, 4]
+        assert len(on.provider.requests[-1].messages) == 3
+
+
+async def test_a_rewind_to_0_leaves_nothing() -> None:
+    async with stage(["one"]) as on:
+        await on.say("first")
+        await on.session.rewind(0)
+        assert on.session.conversation() == ()
+        assert on.session.status().head is None
+
+
+async def test_the_log_keeps_what_was_rewound() -> None:
+    async with stage(["one", "two"]) as on:
+        await on.say("first")
+        await on.say("second")
+        await on.session.rewind(1)
+        log = await on.log()
+        assert isinstance(log[-1], r.ConversationRewound)
+        assert (log[-1].to, log[-1].generation) == (1, 2)
+        assert await on.session.turn(2).text() == "two"
+
+
+@pytest.mark.parametrize("to", [2, 7])
+async def test_a_turn_that_is_not_in_the_history_is_refused(to: int) -> None:
+    async with stage(["one", never(), "three"]) as on:
+        await on.say("first")
+        await on.session.send("dropped")
+        await on.session.interrupt()
+        head = live_state(on.session).head
+        with pytest.raises(InvalidInput, match="not in the history"):
+            await on.session.rewind(to)
+        with pytest.raises(InvalidInput):
+            await on.session.rewind(-1)
+        assert live_state(on.session).head == head
+
+
+async def test_a_running_turn_refuses_a_rewind_or_is_interrupted_first() -> None:
+    async with stage(["one", "two", never()]) as on:
+        await on.say("first")
+        await on.say("second")
+        running = await on.session.send("third")
+        with pytest.raises(SessionBusy):
+            await on.session.rewind(1)
+        await on.session.rewind(1, when_busy="interrupt")
+        assert (await running.outcome()).stop_reason == "interrupt"
+        assert len(on.session.conversation()) == 2
+
+
+async def test_a_rewind_waits_for_a_turn_that_does_not_want_to_stop() -> None:
+    tool = SwallowingCancellation(5.0)
+    async with stage(["one", call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+        await on.say("first")
+        running = await on.session.send("second")
+        await tool.started.wait()
+        began = anyio.current_time()
+        await on.session.rewind(0, when_busy="interrupt")
+        assert anyio.current_time() - began < 1
+        assert (await running.outcome()).still_running
+        assert on.session.conversation() == ()
+
+
+async def test_a_turn_that_the_interrupt_keeps_can_be_what_is_rewound_to() -> None:
+    tool = Tool(name="t", run=Quick())
+    script = ["one", call("t", id="c"), never()]
+    async with stage(script, tools=[tool], interrupt_policy="keep_steps") as on:
+        await on.say("first")
+        await on.session.send("second")
+        await settled()
+        await on.session.rewind(2, when_busy="interrupt")
+        assert {m.turn for m in on.session.conversation()} == {1, 2}
+        assert on.session.status().generation == 2
+
+
+async def test_a_turn_that_the_interrupt_drops_cannot_be_rewound_to() -> None:
+    async with stage(["one", never(), "three"]) as on:
+        await on.say("first")
+        running = await on.session.send("second")
+        with pytest.raises(InvalidInput, match="not in the history"):
+            await on.session.rewind(2, when_busy="interrupt")
+        assert (await running.outcome()).status == "aborted"
+        assert await on.say("and on it goes") == "three"
+
+
+async def test_receipts_that_rewound_messages_carried_are_pending_again() -> None:
+    tool = Tool(name="t", run=Quick())
+    script = ["one", call("t", id="c"), never(), "noted", "noted again"]
+    async with stage(script, tools=[tool]) as on:
+        await on.say("first")
+        await on.session.send("dropped")
+        await settled()
+        await on.session.interrupt()
+        await on.say("carries it")
+        assert live_state(on.session).receipts == ()
+        await on.session.rewind(1)
+        assert [pending.turn for pending in live_state(on.session).receipts] == [2]
+        await on.say("carries it again")
+        assert "t (c): finished" in texts_of(on.provider.requests[-1])[-1]
+        assert live_state(on.session).receipts == ()
+
+
+async def test_compacted_results_and_thinking_of_what_is_left_stay_as_they_are_shown() -> None:
+    long = "a line of output\n" * 500
+    script = [each for n in range(4) for each in (call("t", id=f"c{n}"), f"done {n}")]
+    compaction = CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
+    async with stage(script, tools=[Tool(name="t", run=Quick(long))], compaction=compaction) as on:
+        for n in range(3):
+            await on.say(f"turn {n}")
+        assert (await on.session.compact()).applied
+        shown = texts_of(on.session.context())
+        frontier = on.session.status().frontier
+        await on.session.rewind(2)
+        assert texts_of(on.session.context()) == shown[:8]
+        assert on.session.status().frontier == min(frontier, 8)
+        await on.session.rewind(1)
+        assert on.session.status().frontier == min(frontier, 4)
+        assert await on.say("goes on") == "done 3"
+
+
+async def test_thinking_before_the_rewind_is_sent_on_and_later_thinking_is_gone() -> None:
+    script = [think("early", "s1") + say("one"), think("late", "s2") + say("two"), "three"]
+    async with stage(script) as on:
+        await on.say("first")
+        await on.say("second")
+        await on.session.rewind(1)
+        await on.say("third")
+        sent = on.provider.requests[-1].encode()
+        assert b"early" in sent
+        assert b"late" not in sent
+
+
+async def test_a_compaction_that_runs_is_discarded_by_a_rewind() -> None:
+    long = "a line of output\n" * 500
+    script = [each for n in range(2) for each in (call("t", id=f"c{n}"), f"done {n}")]
+    compaction = CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
+    store = FaultyStore(MemoryStore())
+    async with stage(
+        script, tools=[Tool(name="t", run=Quick(long))], compaction=compaction, store=store
+    ) as on:
+        await on.say("one")
+        await on.say("two")
+        answers: list[str] = []
+
+        async def compact() -> None:
+            answers.append((await on.session.compact()).reason)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(compact)
+            await anyio.lowlevel.checkpoint()
+            await on.session.rewind(1)
+        log = await on.log()
+        assert [type(record) for record in log[-2:]] != [
+            r.ConversationRewound,
+            r.CompactionApplied,
+        ]
+        assert len(answers) == 1
+
+
+async def test_what_comes_behind_a_rewind_meets_the_history_that_it_left() -> None:
+    store = FaultyStore(MemoryStore())
+    async with stage(["one", "two", "three"], store=store) as on:
+        await on.say("first")
+        await on.say("second")
+        store.delay()
+        async with anyio.create_task_group() as group:
+            group.start_soon(on.session.rewind, 1)
+            await store.wait_delayed()
+
+            async def expecting() -> None:
+                with pytest.raises(HeadMoved):
+                    await on.session.send("as it was", expected_head=2)
+                await (await on.session.send("as it is", expected_head=1)).text()
+
+            group.start_soon(expecting)
+            await settled()
+            store.deliver()
+        assert [m.turn for m in on.session.conversation()] == [1, 1, 3, 3]
+
+
+async def test_an_interrupt_is_answered_while_a_rewind_is_on_its_way() -> None:
+    store = FaultyStore(MemoryStore())
+    async with stage(["one", "two"], store=store) as on:
+        await on.say("first")
+        store.delay()
+        async with anyio.create_task_group() as group:
+            group.start_soon(on.session.rewind, 0)
+            await store.wait_delayed()
+            turns = []
+
+            async def send() -> None:
+                turns.append(await on.session.send("never heard"))
+
+            group.start_soon(send)
+            await settled()
+            group.start_soon(on.session.interrupt)
+            await settled()
+            store.deliver()
+        assert (await turns[0].outcome()).status == "aborted"
+        assert on.session.conversation() == ()
+        assert await on.say("hello") == "two"
+
+
+async def test_a_rewind_that_waits_for_a_turn_is_refused_when_the_session_is_closed() -> None:
+    tool = SwallowingCancellation(50.0)
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)], grace_s=10.0) as on:
+        await on.session.send("first")
+        await tool.started.wait()
+        refused: list[SessionClosed] = []
+
+        async def rewind() -> None:
+            try:
+                await on.session.rewind(0, when_busy="interrupt")
+            except SessionClosed as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(rewind)
+            await settled()
+            await on.session.close()
+        assert len(refused) == 1
+
+
+async def test_a_repeated_rewind_changes_nothing() -> None:
+    async with stage(["one", "two", "three"]) as on:
+        await on.say("first")
+        await on.say("second")
+        await on.session.rewind(1, command_id="k")
+        await on.say("third")
+        await on.session.rewind(1, command_id="k")
+        assert [m.turn for m in on.session.conversation()] == [1, 1, 3, 3]
+
+
+async def test_a_rewind_survives_a_restart() -> None:
+    store = MemoryStore()
+    async with stage(["one", "two"], store=store) as on:
+        await on.say("first")
+        await on.say("second")
+        await on.session.rewind(1)
+    async with stage(["three"], store=store, reopen=True) as on:
+        assert [m.text for m in on.session.conversation()] == ["first", "one"]
+        assert on.session.status().generation == 2
+        assert await on.say("third") == "three"

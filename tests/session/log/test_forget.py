@@ -1,0 +1,667 @@
+"""Forgetting takes what was said out of the history and out of the log, for good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from llmsession import (
+    InvalidInput,
+    LLMSession,
+    MemoryStore,
+    SessionBusy,
+    SessionConfig,
+    SessionManager,
+    SessionMoved,
+    StoreError,
+    Tool,
+    ToolResult,
+    TurnNotOpen,
+    UnknownToolCall,
+)
+from llmsession.errors import RecordDamaged
+from llmsession.session.handles.session import live_state
+from llmsession.session.log.state import fold
+from llmsession.store.protocol import Hold, Store
+from llmsession.testing.faulty_store import FaultyStore
+from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
+from llmsession.turns import records as r
+from tests.session.actors import PATIENCE_S, Quick, Stage, contents, settled, stage
+from tests.session.probes import log_of
+
+
+async def said_in(store: Store, word: str, session: str = "s") -> list[int]:
+    """The seqs of the records that say *word*, in whatever field."""
+    return [each.seq for each in await store.read(session) if word.encode() in each.body]
+
+
+async def same_as_its_log(on: Stage, session: LLMSession) -> None:
+    log = await log_of(on.store, session.id)
+    assert contents(fold(session.id, log)) == contents(live_state(session))
+
+
+class Doubtful(MemoryStore):
+    """A store whose rewrites fail as often as they are told to, before or after the change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[Exception] = []
+        self.rewrites: list[dict[int, bytes]] = []
+        self.after = False
+        self.hold_back: anyio.Event | None = None
+
+    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+        if self.hold_back is not None:
+            await self.hold_back.wait()
+        self.rewrites.append(dict(bodies))
+        if self.failures and not self.after:
+            raise self.failures.pop(0)
+        await super().rewrite(hold, bodies)
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+# clear(purge=True)
+
+
+async def test_a_purge_takes_everything_that_was_said_out_of_the_log() -> None:
+    tool = Tool(name="t", run=Quick("secret result"))
+    script = [think("secret thought") + call("t", {"path": "secret"}, id="c"), "secret answer", "x"]
+    async with stage(script, tools=[tool]) as on:
+        await on.say("a secret question")
+        assert await said_in(on.store, "secret") != []
+        await on.session.clear(purge=True)
+        assert await said_in(on.store, "secret") == []
+        assert on.session.conversation() == ()
+        assert on.session.status().generation == 2
+        kinds = await on.kinds()
+        assert kinds[-2:] == ["conversation.cleared", "records.redacted"]
+        await same_as_its_log(on, on.session)
+        assert await on.say("hello") == "x"
+        assert [m.turn for m in on.session.conversation()] == [2, 2]
+
+
+async def test_a_purge_keeps_numbers_costs_and_ends() -> None:
+    async with stage(["one", never(), "three"]) as on:
+        await on.say("first")
+        await on.session.send("dropped")
+        await settled()
+        await on.session.interrupt()
+        usage = on.session.usage()
+        await on.session.clear(purge=True)
+        assert on.session.usage() == usage
+        assert live_state(on.session).ended == {1: "committed", 2: "aborted"}
+        outcome = await on.session.turn(1).outcome()
+        assert (outcome.status, outcome.text) == ("committed", "")
+        assert (await on.session.send("third")).id.number == 3
+
+
+async def test_a_clear_without_purge_keeps_the_log_and_a_later_purge_takes_it_out() -> None:
+    async with stage(["one", "two"]) as on:
+        await on.say("the marker")
+        await on.session.clear()
+        assert await said_in(on.store, "marker") != []
+        await on.session.clear(purge=True)
+        assert await said_in(on.store, "marker") == []
+
+
+async def test_what_a_dropped_turn_said_and_did_is_purged_too() -> None:
+    tool = Tool(name="t", run=Quick("marker result"))
+    script = [call("t", {"x": "marker"}, id="c"), never(), never()]
+    async with stage(script, tools=[tool]) as on:
+        await on.session.send("marker one")
+        await settled()
+        await on.session.send("marker steer", when_busy="steer")
+        await on.session.interrupt(command_id="stop")  # its answer holds what was dropped
+        await on.session.clear(purge=True)
+        assert await said_in(on.store, "marker") == []
+        again = await on.session.interrupt(command_id="stop")
+        assert again.turns[0].user_content == ()
+        assert again.turns[0].calls == ()
+        await same_as_its_log(on, on.session)
+
+
+async def test_a_steer_that_answers_a_step_alone_leaves_its_place_in_a_purged_log() -> None:
+    async with stage([say("half").slow(0.1), "two", "three"]) as on:
+        turn = await on.session.send("first")
+        await settled()
+        await on.session.send("marker steer", when_busy="steer")
+        await turn.outcome()
+        assert len(on.session.conversation()) == 4
+        await on.session.clear(purge=True)
+        assert await said_in(on.store, "marker") == []
+        await same_as_its_log(on, on.session)
+
+
+async def test_replays_of_a_subscriber_give_the_redacted_records() -> None:
+    async with stage(["marker answer"]) as on:
+        await on.say("marker question")
+        await on.session.clear(purge=True)
+        events = on.session.subscribe(after=0)
+        head = live_state(on.session).head
+        replayed = [await anext(events) for _ in range(head)]
+        events.close()
+        assert [event.seq for event in replayed] == list(range(1, head + 1))  # type: ignore[union-attr]  # records
+        assert b"marker" not in b"".join(r.encode_record(event) for event in replayed)  # type: ignore[arg-type]  # records
+
+
+async def test_a_running_turn_refuses_a_purge_or_is_interrupted_first() -> None:
+    async with stage(["one", never()]) as on:
+        await on.say("first")
+        running = await on.session.send("marker")
+        with pytest.raises(SessionBusy):
+            await on.session.clear(purge=True)
+        await on.session.clear(purge=True, when_busy="interrupt")
+        assert (await running.outcome()).status == "aborted"
+        assert await said_in(on.store, "marker") == []
+
+
+async def test_a_fork_keeps_what_its_parent_purged_and_purges_what_it_shares() -> None:
+    async with stage(["marker answer"]) as on:
+        await on.say("marker question")
+        fork = await on.session.fork(session_id="f")
+        other = await on.session.fork(session_id="o")
+        await on.session.clear(purge=True)
+        assert await said_in(on.store, "marker") == []
+        assert fork.conversation()[1].text == "marker answer"
+        await fork.clear(purge=True)
+        assert await said_in(on.store, "marker", "f") == []
+        assert await said_in(on.store, "marker", "o") != []
+        for session in (fork, other):
+            await same_as_its_log(on, session)
+
+
+async def test_what_was_waiting_in_the_parent_is_purged_from_a_fork_too() -> None:
+    async with stage([say("one").slow(0.1), "two"]) as on:
+        first = await on.session.send("first")
+        queued = await on.session.send("the marker")
+        await first.text()
+        await queued.text()
+        fork = await on.session.fork(at=1, session_id="f")
+        assert await said_in(on.store, "marker", "f") != []
+        await fork.clear(purge=True)
+        assert await said_in(on.store, "marker", "f") == []
+        await same_as_its_log(on, fork)
+
+
+# forget
+
+
+async def test_forgetting_takes_the_turns_before_one_out_of_history_and_log() -> None:
+    async with stage(["marker one", "marker two", "three", "four"]) as on:
+        for text in ("marker first", "marker second", "third"):
+            await on.say(text)
+        kept = on.session.conversation()[4:]
+        await on.session.forget("u3")
+        assert on.session.conversation() == kept
+        assert all(a is b for a, b in zip(on.session.conversation(), kept, strict=True))
+        assert await said_in(on.store, "marker") == []
+        assert on.session.status().generation == 2
+        assert (await on.kinds())[-2:] == ["conversation.forgotten", "records.redacted"]
+        await same_as_its_log(on, on.session)
+        assert await on.say("fourth") == "four"
+        assert len(on.provider.requests[-1].messages) == 3
+
+
+async def test_aborted_rewound_and_failed_turns_from_before_go_with_it() -> None:
+    tool = Tool(name="t", run=Quick("marker result"))
+    script = [
+        call("t", {"x": "marker"}, id="a"), never(), "rewound marker", "kept",
+    ]  # fmt: skip
+    async with stage(script, tools=[tool]) as on:
+        await on.session.send("marker aborted")
+        await settled()
+        await on.session.interrupt()
+        await on.say("marker rewound")
+        await on.session.rewind(0)
+        await on.say("kept question")
+        await on.session.forget(3)
+        # The receipt of turn 1 was in the message that is kept: what it named is forgotten.
+        assert await said_in(on.store, "marker") == []
+        assert [block.text for block in on.session.conversation()[0].content] == ["kept question"]  # type: ignore[union-attr]  # texts
+        await same_as_its_log(on, on.session)
+
+
+async def test_a_receipt_keeps_what_it_says_of_turns_that_are_not_forgotten() -> None:
+    tool = Tool(name="t", run=Quick("ran"))
+    script = [
+        "one", call("t", {"x": "early"}, id="a"), never(), "two",
+        call("t", {"x": "late"}, id="b"), never(), "three",
+    ]  # fmt: skip
+    async with stage(script, tools=[tool]) as on:
+        await on.say("first")
+        await on.session.send("dropped early")
+        await settled()
+        await on.session.interrupt()
+        await on.say("carries early")
+        await on.session.send("dropped late")
+        await settled()
+        await on.session.interrupt()
+        await on.say("carries late")
+        await on.session.forget(3)
+        texts = [block.text for block in on.session.conversation()[2].content]  # type: ignore[union-attr]  # texts
+        assert texts[0] == "carries late"
+        assert "late" in texts[1]
+        assert len(on.session.conversation()[0].content) == 1
+        assert await said_in(on.store, "early") == await said_in(on.store, "carries early")
+        await same_as_its_log(on, on.session)
+
+
+async def test_thinking_that_was_bound_to_what_is_forgotten_is_not_sent_again() -> None:
+    script = [say("one"), think("bound", "s") + say("two"), think("free", "s2") + say("three"), "x"]
+    async with stage(script) as on:
+        await on.say("first")
+        await on.say("second")
+        await on.session.forget(2)
+        await on.say("third")
+        assert b"bound" not in on.provider.requests[-1].encode()
+        await on.say("fourth")
+        assert b"free" in on.provider.requests[-1].encode()
+
+
+async def test_summaries_and_views_of_what_is_kept_stay_and_others_go() -> None:
+    from llmsession import CompactionConfig
+
+    long = "a line of output, {n}\n"
+    script = [each for n in range(4) for each in (call("t", id=f"c{n}"), f"done {n}")]
+    tool = Tool(name="t", run=Quick(long * 400))
+    compaction = CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
+    async with stage(script, tools=[tool], compaction=compaction) as on:
+        for n in range(3):
+            await on.say(f"turn {n}")
+        assert (await on.session.compact()).applied
+        shown = [bytes(m.body) for m in on.session.context().messages]
+        frontier = on.session.status().frontier
+        await on.session.forget(2)
+        assert [bytes(m.body) for m in on.session.context().messages] == shown[4:]
+        assert on.session.status().frontier == max(0, frontier - 4)
+        assert "c0" not in live_state(on.session).view.frozen
+        assert "c1" in live_state(on.session).view.frozen
+        await same_as_its_log(on, on.session)
+        assert await on.say("goes on") == "done 3"
+
+
+@pytest.mark.parametrize("before", [2, 9, 0, "x", "u0"])
+async def test_what_is_no_turn_of_the_history_cannot_be_forgotten_before(before: Any) -> None:
+    async with stage(["one", never()]) as on:
+        await on.say("first")
+        await on.session.send("dropped")
+        await on.session.interrupt()
+        with pytest.raises(InvalidInput):
+            await on.session.forget(before)
+        assert len(on.session.conversation()) == 2
+
+
+@pytest.mark.parametrize("before", [float("nan"), float("inf"), datetime(2020, 1, 1)])
+async def test_a_moment_that_says_nothing_is_refused(before: Any) -> None:
+    async with stage() as on:
+        with pytest.raises(InvalidInput):
+            await on.session.forget(before)
+
+
+async def test_forgetting_before_the_first_turn_changes_nothing() -> None:
+    async with stage(["one", "two"]) as on:
+        await on.say("first")
+        head = live_state(on.session).head
+        await on.session.forget(1)
+        assert live_state(on.session).head == head
+        assert on.session.status().generation == 1
+        await on.say("second")
+        await on.session.forget(2)
+        head = live_state(on.session).head
+        await on.session.forget(2)
+        assert live_state(on.session).head == head
+        await on.session.forget(2, command_id="k")
+        assert live_state(on.session).head == head + 1  # the id is remembered
+
+
+async def test_the_id_of_a_forgotten_call_is_not_given_to_another() -> None:
+    script = [call("t", {"x": "marker"}, id="c"), call("t", id="c"), "done"]
+    async with stage(script, tools=[Tool(name="t")]) as on:
+        await on.session.send("first")
+        await settled()
+        await on.session.interrupt()
+        await on.session.clear(purge=True)
+        turn = await on.session.send("second")
+        await settled()
+        # The caller of the first one is late: its result must not answer the second.
+        with pytest.raises(TurnNotOpen):
+            await on.session.submit_tool_results([ToolResult("c", "late")])
+        with pytest.raises(UnknownToolCall):
+            await on.session.store_compact_summaries({"c": "the marker again"})
+        await on.session.submit_tool_results([ToolResult("c_2", "in time")])
+        assert await turn.text() == "done"
+        assert await said_in(on.store, "marker") == []
+        await same_as_its_log(on, on.session)
+
+
+async def test_a_fork_does_not_know_the_turns_that_were_forgotten_before_it() -> None:
+    async with stage(["marker one", "two", "three"]) as on:
+        await on.say("marker first")
+        await on.session.rewind(0)
+        await on.say("second")
+        await on.say("third")
+        await on.session.forget(3)
+        fork = await on.session.fork(at=3)
+        for at in (1, 2):
+            with pytest.raises(InvalidInput, match="forgotten"):
+                await fork.fork(at=at)
+        head = live_state(fork).head
+        await fork.forget(3)  # there is nothing more to forget
+        assert live_state(fork).head == head
+
+
+# forget before a moment
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def lived(store: Store, clock: Clock, moments: list[float]) -> LLMSession:
+    """A session with a turn at each of *moments*; the caller holds the manager by it."""
+    provider = ScriptedProvider([f"answer {n}" for n in range(len(moments))])
+    manager = SessionManager(provider=provider, store=store, clock=clock)
+    await manager.__aenter__()
+    session = await manager.create(SessionConfig(model="m"), session_id="s")
+    for at, moment in enumerate(moments):
+        clock.now = moment
+        await (await session.send(f"said {at}")).text()
+    return session
+
+
+@pytest.mark.parametrize(
+    ("before", "left"),
+    [
+        (1000.0, [1, 2, 3]),
+        (1001.0, [1, 2, 3]),
+        (1001.5, [2, 3]),
+        (datetime.fromtimestamp(1003, UTC), [3]),
+        (1004.0, []),
+    ],
+)
+async def test_turns_accepted_before_a_moment_go(before: float | datetime, left: list[int]) -> None:
+    store, clock = MemoryStore(), Clock()
+    with anyio.fail_after(PATIENCE_S):
+        session = await lived(store, clock, [1001.0, 1002.0, 1003.0])
+        try:
+            await session.forget(before)
+            assert sorted({m.turn for m in session.conversation()}) == left
+            state = live_state(session)
+            assert contents(fold("s", await log_of(store, "s"))) == contents(state)
+        finally:
+            await session._manager.__aexit__(None, None, None)
+
+
+async def test_a_clock_that_went_back_makes_no_later_turn_go() -> None:
+    store, clock = MemoryStore(), Clock()
+    with anyio.fail_after(PATIENCE_S):
+        session = await lived(store, clock, [1001.0, 1005.0, 1002.0])
+        try:
+            await session.forget(1003.0)
+            # Turn 3 was said before it, but stands behind turn 2, which was not.
+            assert sorted({m.turn for m in session.conversation()}) == [2, 3]
+        finally:
+            await session._manager.__aexit__(None, None, None)
+
+
+async def test_an_aborted_turn_from_after_the_moment_stays_in_the_log() -> None:
+    async with stage(["one", never(), "three"]) as on:
+        await on.say("first")
+        await anyio.lowlevel.checkpoint()
+        log = await on.log()
+        await on.session.send("the marker")
+        await settled()
+        await on.session.interrupt()
+        moment = (await on.log())[len(log)].at
+        assert moment > log[1].at
+        await on.session.forget(moment)
+        assert on.session.conversation() == ()
+        assert await said_in(on.store, "marker") != []
+        assert await said_in(on.store, "first") == []
+        await same_as_its_log(on, on.session)
+
+
+# Forks of what was forgotten.
+
+
+async def test_a_fork_at_a_turn_behind_forgotten_ones_begins_with_what_is_left() -> None:
+    async with stage(["marker one", "two", "three", "in the fork"]) as on:
+        for text in ("marker first", "second", "third"):
+            await on.say(text)
+        await on.session.forget(2)
+        fork = await on.session.fork(at=2, session_id="f")
+        assert [m.text for m in fork.conversation()] == ["second", "two"]
+        assert await (await fork.send("go on")).text() == "in the fork"
+        assert len(on.provider.requests[-1].messages) == 3
+        assert await said_in(on.store, "marker", "f") == []
+        await same_as_its_log(on, fork)
+        with pytest.raises(InvalidInput, match="forgotten"):
+            await on.session.fork(at=1)
+        whole = await on.session.fork()
+        assert [m.turn for m in whole.conversation()] == [2, 2, 3, 3]
+
+
+async def test_a_fork_that_was_left_half_made_begins_with_what_is_left_too() -> None:
+    async with stage(["one", "two"]) as on:
+        await on.say("first")
+        await on.say("second")
+        upto = live_state(on.session).committed_at[2]
+        await on.session.forget(2)
+        hold = await on.store.fork("s", upto, "f", (await on.store.row("s")).owner)  # type: ignore[arg-type]  # it is held
+        await on.store.release(hold)
+        fork = await on.manager.open("f")
+        assert [m.text for m in fork.conversation()] == ["second", "two"]
+        await same_as_its_log(on, fork)
+
+
+# Failures between the two steps.
+
+
+async def test_nobody_is_answered_before_it_is_out_of_the_log() -> None:
+    store = Doubtful()
+    async with stage(["marker", "after"], store=store) as on:
+        await on.say("first")
+        store.hold_back = anyio.Event()
+        done: list[str] = []
+
+        async def purge() -> None:
+            await on.session.clear(purge=True)
+            done.append("purge")
+
+        async def send() -> None:
+            done.append(await on.say("behind it"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(purge)
+            await settled()
+            group.start_soon(send)
+            await settled()
+            try:
+                assert done == []
+                assert on.session.status().jobs == ("redaction",)
+                assert on.session.conversation() == ()
+                assert await on.manager.evict_idle() == 0
+            finally:
+                store.hold_back.set()
+        assert done == ["purge", "after"]
+        assert on.session.status().jobs == ()
+
+
+async def test_an_interrupt_is_answered_while_records_are_redacted() -> None:
+    store = Doubtful()
+    async with stage(["one", "two"], store=store) as on:
+        await on.say("first")
+        store.hold_back = anyio.Event()
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: on.session.clear(purge=True))
+            await settled()
+            turns = []
+
+            async def send() -> None:
+                turns.append(await on.session.send("never heard"))
+
+            group.start_soon(send)
+            await settled()
+            began = anyio.current_time()
+            assert (await on.session.interrupt()).result == "aborted"
+            assert anyio.current_time() - began < 1
+            store.hold_back.set()
+        assert (await turns[0].outcome()).stop_reason == "interrupt"
+        await same_as_its_log(on, on.session)
+        assert await on.say("hello") == "two"
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["nothing changed", "its answer was lost"])
+async def test_a_failed_rewrite_is_told_and_finished_when_the_session_is_opened(
+    after: bool,
+) -> None:
+    store = Doubtful()
+    store.after = after
+    async with stage(["one marker", "two"], store=store) as on:
+        await on.say("first")
+        store.failures = [StoreError("the disk is full", committed=None if after else False)]
+        with pytest.raises(StoreError, match="taken out when the session is opened"):
+            await on.session.clear(purge=True, command_id="k")
+        assert on.session.status().phase == "cold"
+        assert bool(await said_in(store, "marker")) is not after
+        assert await on.say("second") == "two"  # it comes back, and pays first
+        assert await said_in(store, "marker") == []
+        assert (await on.kinds()).count("records.redacted") == 1
+        await same_as_its_log(on, on.session)
+        await on.session.clear(purge=True, command_id="k")  # it was done: nothing happens
+        assert len(on.session.conversation()) == 2
+
+
+async def test_a_session_that_cannot_pay_is_not_opened_and_pays_later() -> None:
+    store = Doubtful()
+    async with stage(["marker"], store=store) as on:
+        await on.say("first")
+        store.failures = [StoreError("no", committed=False), StoreError("still", committed=False)]
+        with pytest.raises(StoreError):
+            await on.session.forget(float(2**40))
+        with pytest.raises(StoreError, match="still"):
+            await on.session.send("hello")
+        assert await said_in(store, "marker") != []
+        assert (await store.row("s")).owner is None
+        session = await on.manager.open("s")
+        assert session.conversation() == ()
+        assert await said_in(store, "marker") == []
+
+
+@pytest.mark.parametrize("step", ["cleared", "redacted"])
+async def test_a_store_that_fails_at_either_record_leaves_a_session_that_opens_whole(
+    step: str,
+) -> None:
+    store = FaultyStore(MemoryStore())
+    async with stage(["marker", "two"], store=store) as on:
+        await on.say("first")
+        if step == "cleared":
+            store.fail_next()
+        else:
+            real = store.append
+
+            def append(batch: Any, done: Any) -> None:
+                if b"records.redacted" in batch.bodies[0]:
+                    store.append = real  # type: ignore[method-assign]  # for the next one
+                    store.fail_next()
+                real(batch, done)
+
+            store.append = append  # type: ignore[method-assign]  # to find the second record
+        with pytest.raises(StoreError):
+            await on.session.clear(purge=True)
+        session = await on.manager.open("s")
+        if step == "cleared":
+            assert len(session.conversation()) == 2
+            assert await said_in(store, "marker") != []
+        else:
+            assert session.conversation() == ()
+            assert await said_in(store, "marker") == []
+            assert (await on.kinds())[-1] == "records.redacted"
+        await same_as_its_log(on, session)
+
+
+async def test_a_crash_between_the_steps_is_finished_by_the_next_owner() -> None:
+    store = Doubtful()
+    async with stage(["marker", "kept"], store=store) as on:
+        await on.say("first")
+        await on.say("second")
+        store.failures = [StoreError("cut", committed=False)]
+        with pytest.raises(StoreError):
+            await on.session.forget(2)
+        store.failures = []
+        with anyio.fail_after(PATIENCE_S):
+            async with SessionManager(provider=ScriptedProvider([]), store=store) as manager:
+                session = await manager.open("s", takeover=True)
+                assert [m.text for m in session.conversation()] == ["second", "kept"]
+                assert await said_in(store, "marker") == []
+                await same_as_its_log(on, session)
+        del on.session
+
+
+async def test_a_session_that_was_taken_over_meanwhile_is_not_rewritten() -> None:
+    store = Doubtful()
+    async with stage(["marker"], store=store) as on:
+        await on.say("first")
+        store.failures = [SessionMoved("taken")]
+        with pytest.raises(SessionMoved):
+            await on.session.clear(purge=True)
+        assert on.session.status().phase == "moved"
+        assert await said_in(store, "marker") != []
+
+
+async def test_a_damaged_record_is_named_and_nothing_is_rewritten() -> None:
+    store = Doubtful()
+    async with stage(["marker"], store=store) as on:
+        await on.say("first")
+        store._logs["s"].bodies[1] = b"{"
+        with pytest.raises(StoreError, match="record 2"):
+            await on.session.clear(purge=True)
+        assert store.rewrites == []
+        with pytest.raises(RecordDamaged):
+            await on.manager.open("s")
+        await on.manager.delete("s")
+        del on.session
+
+
+async def test_only_what_changes_is_rewritten_and_in_one_go() -> None:
+    store = Doubtful()
+    async with stage([f"answer {n}" for n in range(5)], store=store) as on:
+        for n in range(5):
+            await on.say(f"question {n}")
+        await on.session.forget(3)
+        assert len(store.rewrites) == 1
+        assert sorted(store.rewrites[0]) == [2, 3, 4, 5]  # two records for each turn
+        await on.session.forget(4)
+        assert sorted(store.rewrites[1]) == [6, 7]
+
+
+async def test_a_close_waits_until_it_is_out_of_the_log() -> None:
+    store = Doubtful()
+    async with stage(["marker"], store=store) as on:
+        await on.say("first")
+        store.hold_back = anyio.Event()
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: on.session.clear(purge=True))
+            await settled()
+            closed = anyio.Event()
+
+            async def close() -> None:
+                await on.session.close()
+                closed.set()
+
+            group.start_soon(close)
+            await settled()
+            assert not closed.is_set()
+            store.hold_back.set()
+        assert closed.is_set()
+        assert await said_in(store, "marker") == []

@@ -1,0 +1,218 @@
+"""A redacted log says nothing of what was forgotten, and folds to the same state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmsession.session.handles.session import live_state
+from llmsession.session.log.redaction import NOTHING_SAID, Redaction, redact_answer
+from llmsession.session.log.state import SessionState, fold
+from llmsession.turns import records as r
+from llmsession.turns.messages import Message
+from llmsession.turns.usage import Usage
+from tests.session.probes import BACKENDS, differences, log_of, run_virtually
+from tests.session.random_lives import Life
+from tests.turns.test_records import RECORDS
+
+SECRET = msgspec.Raw(b'[{"type":"text","text":"marker"}]')
+
+
+def redaction(*turns: int, calls: tuple[str, ...] = (), **fields: Any) -> Redaction:
+    given: dict[str, Any] = {"receipts": {}, "seq": 100, "seed": False, **fields}
+    return Redaction(frozenset(turns), frozenset(calls), **given)
+
+
+# Each record of a turn with a marker wherever something can be said.
+SPOKEN = r.Spoken(body=SECRET, started_at=1.0, model="m")
+RECEIPT = r.CallReceipt("marker", "marker", "failed", "marker")
+TOLD: list[r.Record] = [
+    r.TurnAccepted(turn=3, body=SECRET, started=True, receipt="marker", seed="marker"),
+    r.TurnStarted(turn=3, receipt="marker", seed="marker"),
+    r.SteerAccepted(turn=3, body=SECRET),
+    r.ToolsRequested(
+        turn=3, step=1, spoken=SPOKEN, calls=(r.CallOffer("marker", "marker", "caller", "marker"),)
+    ),
+    r.ToolsAnswered(
+        turn=3, step=1,
+        answers=(r.Answer(call_id="marker", content=SECRET, summary="marker", capped="marker"),),
+    ),
+    r.StepCompleted(turn=3, step=1, spoken=SPOKEN),
+    r.TurnCommitted(turn=3, stop_reason="x", usage=Usage(), spoken=SPOKEN, error="marker"),
+    r.TurnAborted(turn=3, reason="interrupt", usage=Usage(), calls=(RECEIPT,)),
+    r.TurnFailed(turn=3, cause="fatal", error="marker", usage=Usage(), calls=(RECEIPT,)),
+    r.TurnImported(
+        turn=3,
+        messages=(
+            Message(
+                id="marker", session="s", turn=3, role="assistant", body=SECRET, error="marker",
+                extra=msgspec.Raw(b'{"x":"marker"}'), synthetic=(0,),
+            ),
+        ),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("record", TOLD, ids=lambda each: type(each).__name__)
+def test_a_record_of_a_forgotten_turn_keeps_its_kind_and_place_and_says_nothing(
+    record: r.Record,
+) -> None:
+    record = msgspec.structs.replace(record, seq=7, epoch=2, at=3.0)
+    kept = redaction(3).apply(record)
+    if isinstance(kept, r.ToolsRequested):
+        assert kept.calls == (r.CallOffer("marker", "", "caller"),)  # an id says nothing
+        kept_bytes = r.encode_record(msgspec.structs.replace(kept, calls=()))
+    else:
+        kept_bytes = r.encode_record(kept)
+    assert b"marker" not in kept_bytes
+    assert type(kept) is type(record)
+    assert (kept.seq, kept.epoch, kept.at, r.turn_of(kept)) == (7, 2, 3.0, 3)
+    assert r.decode_record(r.encode_record(kept)) == kept
+    # Again changes nothing, and neither does what is about other turns.
+    assert redaction(3).apply(kept) == kept
+    assert redaction(4).apply(record) is record
+    assert redaction(3, seq=7).apply(record) is record
+
+
+def test_every_kind_of_record_that_a_turn_has_is_looked_at() -> None:
+    of_turns = {type(each) for each in RECORDS.values() if r.turn_of(each) is not None}
+    assert of_turns - {type(each) for each in TOLD} == {r.TurnResumed, r.ContextWarned}
+
+
+def test_what_came_of_forgotten_calls_goes_and_of_others_stays() -> None:
+    cut = redaction(3, calls=("a",))
+    stored = r.SummariesStored(seq=5, summaries={"a": "marker", "b": "stays"})
+    assert cut.apply(stored) == msgspec.structs.replace(stored, summaries={"b": "stays"})
+    applied = r.CompactionApplied(
+        seq=6, policy="p", reason="r", frontier=4, frozen={"a": "marker", "b": "stays"},
+        tokens_before=9, tokens_after=8,
+    )  # fmt: skip
+    assert cut.apply(applied) == msgspec.structs.replace(applied, reason="", frozen={"b": "stays"})
+    assert redaction(3).apply(stored) is stored
+
+
+def test_what_an_import_knew_goes_with_anything_forgotten_and_a_seed_when_it_is() -> None:
+    source = r.Source(format="f", id="i", title="marker", repairs=("marker",))
+    created = r.SessionCreated(
+        seq=1, session="s", config=msgspec.Raw(b"{}"), seed=r.Seed("seed", "x"), source=source
+    )
+    kept = redaction(3).apply(created)
+    assert isinstance(kept, r.SessionCreated)
+    assert (kept.seed, kept.source) == (r.Seed("seed", "x"), r.Source(format="f", id="i"))
+    unseeded = redaction(3, seed=True).apply(created)
+    assert isinstance(unseeded, r.SessionCreated)
+    assert unseeded.seed == r.Seed("")
+    assert redaction(3, seed=True).apply(unseeded) is unseeded
+    forked = r.SessionForked(
+        seq=2, session="s", parent="p", turn_kept=1, config=msgspec.Raw(b"{}"), source=source
+    )
+    assert b"marker" not in r.encode_record(redaction(3).apply(forked))
+
+
+def test_a_receipt_of_another_turn_keeps_what_is_left_of_it() -> None:
+    accepted = r.TurnAccepted(turn=4, seq=5, body=SECRET, started=True, receipt="a and b")
+    cut = redaction(3, receipts={4: "b"})
+    assert cut.apply(accepted) == msgspec.structs.replace(accepted, receipt="b")
+    bare = msgspec.structs.replace(accepted, receipt=None)
+    assert cut.apply(bare) is bare
+
+
+def test_an_interrupts_answer_keeps_who_ended_how_and_not_what_was_said() -> None:
+    outcome = {
+        "turn": {"owner": "u", "number": 3}, "status": "aborted", "stop_reason": "interrupt",
+        "usage": {}, "messages": ["marker"], "user_body": ["marker"], "unread_steers": ["marker"],
+        "calls": ["marker"], "error": "marker", "still_running": [],
+    }  # fmt: skip
+    other = {**outcome, "turn": {"owner": "u", "number": 4}}
+    raw = msgspec.Raw(msgspec.json.encode({"result": "aborted", "turns": [outcome, other]}))
+    answer = r.CommandAnswer("k", "digest", raw)
+    kept = msgspec.json.decode(redact_answer(answer, {3}).answer)
+    assert b"marker" not in msgspec.json.encode(kept["turns"][0])
+    assert kept["turns"][0]["status"] == "aborted"
+    assert kept["turns"][1] == other
+    assert redact_answer(answer, {5}) is answer
+    for plain in (b"null", b"7", b'{"session":"f","upto":3}'):
+        simple = r.CommandAnswer("k", "digest", msgspec.Raw(plain))
+        assert redact_answer(simple, {3}) is simple
+
+
+def test_two_that_are_owed_are_paid_as_one() -> None:
+    early = redaction(1, calls=("a",), receipts={3: "x"}, seq=5, seed=True)
+    late = redaction(2, calls=("b",), receipts={4: "y"}, seq=9)
+    both = late.joined(early)
+    assert both == redaction(1, 2, calls=("a", "b"), receipts={3: "x", 4: "y"}, seq=9, seed=True)
+    assert late.joined(None) is late
+
+
+# Whole lives.
+
+
+class _Forgetting:
+    """At the end of a random life: purge, or forget before each turn of its history."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    async def __call__(self, life: Life) -> None:
+        log = await log_of(life.store, "s")
+        state = live_state(life.session)
+        places = list(dict.fromkeys(message.turn for message in state.history))
+        for before in (*places, 0):
+            record: r.Record = r.ConversationForgotten(
+                before=before,
+                generation=state.generation + 1,
+                edge=state.accepted_at[before] if before else state.head + 1,
+            )
+            self._compare(log, record)
+        self._compare(log, r.ConversationCleared(generation=state.generation + 1, purge=True))
+
+    def _compare(self, log: list[r.Record], record: r.Record) -> None:
+        record = msgspec.structs.replace(record, seq=len(log) + 1, epoch=log[-1].epoch, at=1.0)
+        told = fold("s", [*log, record])
+        owed = told.owed
+        assert owed is not None
+        redacted = [r.decode_record(r.encode_record(owed.apply(each))) for each in log]
+        done = r.RecordsRedacted(seq=len(log) + 2, epoch=record.epoch)
+        told.apply(done)
+        assert differences(told, fold("s", [*redacted, record, done])) == []
+        self._nothing_is_left(owed, redacted, told)
+        self.seen["compared"] += 1
+        self.seen["forgotten turns"] += len(owed.turns)
+        self.seen["receipts rewritten"] += bool(owed.receipts)
+        self.seen["frozen kept"] += bool(told.view.frozen)
+
+    @staticmethod
+    def _nothing_is_left(owed: Redaction, redacted: list[r.Record], told: SessionState) -> None:
+        for each in redacted:
+            if r.turn_of(each) not in owed.turns:
+                continue
+            assert not isinstance(each, r.TurnImported)
+            for name in ("body", "spoken", "answers", "receipt", "seed", "calls"):
+                value = getattr(each, name, None)
+                value = getattr(value, "body", value)
+                if name == "calls" and value:
+                    assert all(not offer.name and not offer.brief for offer in value)
+                else:
+                    assert value in (None, (), "", NOTHING_SAID) or value == msgspec.Raw(
+                        b'[{"type":"text","text":""}]'
+                    )
+        assert not {message.turn for message in told.history} & owed.turns
+
+
+@pytest.mark.timeout(240)
+def test_a_random_life_folds_to_the_same_state_whatever_is_taken_out_of_it() -> None:
+    forgetting = _Forgetting()
+    for seed in range(200, 224):
+
+        async def quiet(life: Life) -> None:
+            if life.session.status().phase == "idle":
+                await forgetting(life)
+
+        run_virtually(BACKENDS[seed % 2], Life(seed, turns=5, changes=0.1, quiet=quiet))
+    print(dict(forgetting.seen))
+    assert forgetting.seen["compared"] >= 60
+    assert forgetting.seen["receipts rewritten"] >= 5
+    assert forgetting.seen["frozen kept"] >= 1

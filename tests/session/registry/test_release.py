@@ -1,0 +1,181 @@
+"""Letting sessions go in order: what is open stays in the log, and everybody is told."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from llmsession import (
+    InterruptOutcome,
+    InterruptResult,
+    MemoryStore,
+    SessionClosed,
+    SessionManager,
+    Tool,
+    ToolResult,
+    ToolUse,
+    TurnOutcome,
+)
+from llmsession.session.values import commands as c
+from llmsession.testing import FaultyStore
+from llmsession.testing.scripted import ScriptedProvider, call, never, say
+from llmsession.turns.blocks import encode_blocks
+from tests.session.actors import SwallowingCancellation, Waiting, first, settled, stage
+
+
+async def test_a_turn_that_streams_when_its_session_is_released_stays_open_in_the_log() -> None:
+    store = MemoryStore()
+    async with stage([say("half of it").hanging(3)], store=store) as on:
+        turn = await on.session.send("hello")
+        await settled()
+        assert on.provider.open_streams == 1
+        (released,) = await on.manager.release()
+        assert released.session == "s"
+        assert released.still_running == ()
+        assert on.provider.open_streams == 0
+        with pytest.raises(SessionClosed, match="stays in its log"):
+            await turn.outcome()
+        assert await on.kinds() == ["session.created", "turn.accepted"]
+    async with stage(["again"], store=store, reopen=True, recovery="resume") as on:
+        assert await on.session.turn(turn.id).text() == "again"
+
+
+async def test_a_released_turn_is_dropped_as_a_crash_where_recovery_says_so() -> None:
+    store = MemoryStore()
+    async with stage([never()], store=store) as on:
+        turn = await on.session.send("hello")
+        await settled()
+        await on.manager.release()
+    async with stage(store=store, reopen=True) as on:
+        outcome = await on.session.turn(turn.id).outcome()
+        assert (outcome.status, outcome.stop_reason) == ("aborted", "crash")
+
+
+async def test_queued_turns_of_a_released_session_end_when_it_is_opened_again() -> None:
+    store = MemoryStore()
+    async with stage([never()], store=store) as on:
+        await on.session.send("running")
+        queued = await on.session.send("queued")
+        await on.manager.release()
+        with pytest.raises(SessionClosed):
+            await queued.outcome()
+        assert await on.kinds() == ["session.created", "turn.accepted", "turn.accepted"]
+    async with stage(["fine"], store=store, reopen=True, recovery="resume") as on:
+        assert (await on.session.turn(queued.id).outcome()).stop_reason == "crash"
+        assert await on.session.turn("u1").text() == "fine"
+
+
+async def test_what_was_decided_and_taken_is_in_the_log_of_a_released_session() -> None:
+    store = FaultyStore(MemoryStore())
+    calls = call("mine", id="c") + call("mine", id="d")
+    async with stage([calls], store=store, tools=[Tool(name="mine")]) as on:
+        events = on.session.subscribe(after=0)
+        await on.session.send("go")
+        await first(events, ToolUse)
+        store.delay()
+        taken: list[str] = []
+
+        async def submit(call_id: str) -> None:
+            await on.session.submit_tool_results([ToolResult(call_id, "42")])
+            taken.append(call_id)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(submit, "c")
+            await store.wait_delayed()
+            group.start_soon(submit, "d")  # it waits behind the one that is being written
+            await settled()
+            group.start_soon(on.manager.release)
+            await settled()
+            assert taken == []
+            store.deliver()
+        assert sorted(taken) == ["c", "d"]
+        kinds = await on.kinds()
+        assert kinds[2:5] == ["tools.requested", "tools.answered", "tools.answered"]
+        assert not any(kind.startswith("turn.") for kind in kinds[2:])
+        assert [event async for event in events]  # what is durable is read, and it ends
+
+
+async def test_a_turn_whose_end_is_decided_ends_though_its_session_is_released() -> None:
+    store = FaultyStore(MemoryStore())
+    async with stage(["hi"], store=store) as on:
+        turn = await on.session.send("hello")
+        store.delay()
+        await store.wait_delayed()
+        outcomes: list[TurnOutcome] = []
+
+        async def wait() -> None:
+            outcomes.append(await turn.outcome())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            group.start_soon(on.manager.release)
+            await settled()
+            assert outcomes == []
+            store.deliver()
+        assert [outcome.status for outcome in outcomes] == ["committed"]
+        assert (await on.kinds())[-1] == "turn.committed"
+
+
+async def test_an_interrupt_that_waits_for_its_turn_is_answered_before_the_session_goes() -> None:
+    tool = SwallowingCancellation(5)
+    tools = [Tool(name="t", run=tool)]
+    async with stage([call("t", id="c")], tools=tools) as on:
+        await on.session.send("go")
+        await on.session.send("next")
+        await tool.started.wait()
+        answers: list[InterruptOutcome] = []
+
+        async def interrupt() -> None:
+            answers.append(await on.session.interrupt("u1"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(interrupt)
+            await settled()
+            assert answers == []  # its tool has its grace
+            (released,) = await on.manager.release()
+        assert [answer.result for answer in answers] == [InterruptResult.ABORTED]
+        assert len(released.still_running) == 1  # it ignores its cancellation
+        kinds = await on.kinds()
+        assert kinds.count("turn.aborted") == 1
+        assert "turn.started" not in kinds
+
+
+async def test_a_tool_that_runs_when_its_session_is_released_is_cancelled() -> None:
+    tool = Waiting()
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+        await on.session.send("go")
+        await tool.started.wait()
+        (released,) = await on.manager.release()
+        assert tool.cancelled
+        assert released.still_running == ()
+        assert await on.kinds() == ["session.created", "turn.accepted", "tools.requested"]
+
+
+async def test_a_command_that_is_unread_when_its_session_is_released_fails_by_name() -> None:
+    async with stage([never()]) as on:
+        await on.session.send("running")
+        await settled()
+        actor = on.session._actor
+        sent = c.Send(
+            actor.mailbox.number(), None,
+            body=encode_blocks("unread"), when_busy="queue", expected_head=None,
+        )  # fmt: skip
+        actor.put(sent)
+        await on.manager.release()
+        with anyio.fail_after(100), pytest.raises(SessionClosed):
+            await sent.promise.wait()
+        with pytest.raises(SessionClosed):
+            await on.session.send("later")
+        assert "unread" not in str(await on.log())
+
+
+async def test_a_released_session_is_free_for_the_next_owner_while_its_manager_still_stands() -> (
+    None
+):
+    store = MemoryStore()
+    async with stage([never()], store=store) as on:
+        await on.session.send("hello")
+        await on.manager.release()
+        async with SessionManager(provider=ScriptedProvider(["fine"]), store=store) as other:
+            session = await other.open("s", recovery="resume")
+            assert await session.turn("u1").text() == "fine"

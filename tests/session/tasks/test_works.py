@@ -1,0 +1,210 @@
+"""Work in scopes of its own: asked to stop, and left alone when it refuses."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from llmsession.session.tasks.works import Work, Works
+from tests.virtual_time import loop_turns
+
+GRACE_S = 0.1
+
+
+async def ignore_cancellation(seconds: float) -> None:
+    """Waits *seconds*, whoever cancels it: what a careless tool does."""
+    until = anyio.current_time() + seconds
+    while (left_s := until - anyio.current_time()) > 0:
+        try:
+            await anyio.sleep(left_s)
+        except anyio.get_cancelled_exc_class():  # the point of these tests
+            continue
+
+
+class Ended:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __call__(self, work: Work) -> None:
+        assert work.is_done
+        self.names.append(work.name)
+
+
+async def test_work_runs_beside_the_caller_and_says_once_that_it_has_ended() -> None:
+    ended = Ended()
+    async with anyio.create_task_group() as group:
+        works = Works(group)
+
+        async def body() -> None:
+            await anyio.sleep(1)
+
+        work = works.start("w", body, ended)
+        assert (work.is_done, works.running, ended.names) == (False, ("w",), [])
+    assert (work.is_done, works.running, ended.names) == (True, (), ["w"])
+
+
+async def test_running_names_what_runs_sorted() -> None:
+    ended = Ended()
+    async with anyio.create_task_group() as group:
+        works = Works(group)
+        for seconds, name in ((1, "b"), (3, "a"), (2, "c")):
+            works.start(name, partial(anyio.sleep, seconds), ended)
+        assert list(works.running) == ["a", "b", "c"]
+        await anyio.sleep(1.5)
+        assert list(works.running) == ["a", "c"]
+    assert ended.names == ["b", "c", "a"]
+
+
+async def test_cancelling_stops_that_work_and_no_other() -> None:
+    ended = Ended()
+    async with anyio.create_task_group() as group:
+        works = Works(group)
+        stopped = works.start("stopped", anyio.sleep_forever, ended)
+        works.start("goes on", lambda: anyio.sleep(5), ended)
+        await checkpoint()
+        stopped.cancel()
+        await anyio.sleep(1)
+        assert (ended.names, works.running) == (["stopped"], ("goes on",))
+    assert ended.names == ["stopped", "goes on"]
+
+
+async def test_work_that_is_cancelled_before_it_began_ends_at_its_first_wait() -> None:
+    ended, reached = Ended(), []
+    async with anyio.create_task_group() as group:
+        works = Works(group)
+
+        async def body() -> None:
+            reached.append("start")
+            await checkpoint()
+            reached.append("went on")
+
+        works.start("w", body, ended).cancel()
+    assert ended.names == ["w"]
+    assert "went on" not in reached
+
+
+async def test_cancelling_the_group_also_ends_work_and_says_so() -> None:
+    ended = Ended()
+    async with anyio.create_task_group() as group:
+        works = Works(group)
+        works.start("begun", anyio.sleep_forever, ended)
+        await checkpoint()
+        works.start("not begun", anyio.sleep_forever, ended)
+        group.cancel_scope.cancel()
+    assert sorted(ended.names) == ["begun", "not begun"]
+
+
+async def test_stopping_all_returns_as_soon_as_the_last_work_has_stopped() -> None:
+    ended = Ended()
+    async with anyio.create_task_group() as group:
+        works = Works(group)
+        for name in "abc":
+            works.start(name, anyio.sleep_forever, ended)
+        await checkpoint()
+        await works.stop_all(100)
+        assert sorted(ended.names) == ["a", "b", "c"]
+        assert anyio.current_time() == 0
+        await works.stop_all(100)  # nothing runs: nothing to wait for
+        assert anyio.current_time() == 0
+
+
+async def test_what_a_work_raises_is_not_hidden_and_it_has_ended() -> None:
+    ended = Ended()
+
+    async def body() -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with anyio.create_task_group() as group:
+            Works(group).start("w", body, ended)
+    assert isinstance(caught.value.exceptions[0], ZeroDivisionError)
+    assert ended.names == ["w"]
+
+
+async def test_abandoned_work_that_swallows_cancellation_costs_no_turns_of_the_loop(
+    anyio_backend: tuple[str, dict[str, Any]],
+) -> None:
+    ended = Ended()
+    async with anyio.create_task_group() as group:
+        works = Works(group)
+        work = works.start("w", lambda: ignore_cancellation(1), ended)
+        await checkpoint()
+        work.cancel()
+        before = loop_turns(anyio_backend)
+        await anyio.sleep(GRACE_S)
+        spinning = loop_turns(anyio_backend) - before
+        work.abandon()
+        await checkpoint()
+        before = loop_turns(anyio_backend)
+        await anyio.sleep(0.5)
+        resting = loop_turns(anyio_backend) - before
+        assert ended.names == []
+    assert spinning > 1000, "it did not swallow its cancellation: this test shows nothing"
+    assert resting < 20
+    assert ended.names == ["w"]
+    assert anyio.current_time() == pytest.approx(1, abs=0.2)
+
+
+async def test_stopping_all_waits_for_the_grace_and_then_lets_the_loop_rest(
+    anyio_backend: tuple[str, dict[str, Any]],
+) -> None:
+    ended = Ended()
+    async with anyio.create_task_group() as group:
+        works = Works(group)
+        for name in "abc":
+            works.start(name, lambda: ignore_cancellation(10), ended)
+        works.start("obeys", anyio.sleep_forever, ended)
+        await checkpoint()
+        with anyio.fail_after(GRACE_S + 0.05):
+            await works.stop_all(GRACE_S)
+        assert anyio.current_time() >= GRACE_S
+        await checkpoint()
+        before = loop_turns(anyio_backend)
+        await anyio.sleep(5)
+        assert loop_turns(anyio_backend) - before < 20
+        assert (works.running, ended.names) == (("a", "b", "c"), ["obeys"])
+    assert sorted(ended.names) == ["a", "b", "c", "obeys"]
+
+
+async def test_a_stop_that_is_cancelled_in_its_grace_lets_the_loop_rest_too(
+    anyio_backend: tuple[str, dict[str, Any]],
+) -> None:
+    ended = Ended()
+    async with anyio.create_task_group() as group:
+        works = Works(group)
+        works.start("w", lambda: ignore_cancellation(10), ended)
+        await checkpoint()
+        with anyio.move_on_after(GRACE_S):
+            await works.stop_all(100)
+        before = loop_turns(anyio_backend)
+        await anyio.sleep(5)
+        assert loop_turns(anyio_backend) - before < 20
+    assert ended.names == ["w"]
+
+
+async def test_abandoning_work_that_was_not_cancelled_lets_it_end_by_itself() -> None:
+    ended = Ended()
+    async with anyio.create_task_group() as group:
+        work = Works(group).start("w", lambda: anyio.sleep(3), ended)
+        work.abandon()
+        work.cancel()
+        await anyio.sleep(2)
+        assert ended.names == []
+    assert ended.names == ["w"]
+
+
+async def test_swallowed_cancellation_does_not_hold_the_one_who_asked() -> None:
+    ended = Ended()
+    async with anyio.create_task_group() as group:
+        work = Works(group).start("w", lambda: ignore_cancellation(10), ended)
+        await checkpoint()
+        start = anyio.current_time()
+        work.cancel()
+        await checkpoint()
+        assert anyio.current_time() == start
+        work.abandon()
+    assert ended.names == ["w"]

@@ -1,0 +1,278 @@
+"""Command ids: a repeat gets the answer of the first. expected_head: who committed last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from llmsession import (
+    HeadMoved,
+    InterruptResult,
+    KeyReused,
+    MemoryStore,
+    SessionBusy,
+    Tool,
+    ToolResult,
+    ToolUse,
+    TurnId,
+)
+from llmsession.session.handles.session import Turn
+from llmsession.testing import FaultyStore
+from llmsession.testing.scripted import call, never, say
+from tests.session.actors import first, settled, stage
+
+
+async def test_a_repeated_send_returns_the_same_turn_and_sends_nothing() -> None:
+    async with stage(["hi", "unused"]) as on:
+        one = await on.session.send("hello", command_id="k")
+        await one.text()
+        two = await on.session.send("hello", command_id="k")
+        assert two.id == one.id
+        assert await two.text() == "hi"
+        assert (await two.outcome()).usage == (await one.outcome()).usage
+        assert len(on.provider.requests) == 1
+
+
+async def test_a_repeat_while_the_first_is_on_its_way_gets_the_same_answer() -> None:
+    store = FaultyStore(MemoryStore())
+    async with stage(["hi"], store=store) as on:
+        store.delay()
+        turns: list[Turn] = []
+
+        async def send() -> None:
+            turns.append(await on.session.send("hello", command_id="k"))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(send)
+            await store.wait_delayed()
+            await settled()
+            assert turns == []
+            store.deliver()
+        assert {str(turn.id) for turn in turns} == {"u1"}
+        assert [await turn.text() for turn in turns] == ["hi"] * 5
+        assert len(on.provider.requests) == 1
+
+
+async def test_a_repeat_while_the_turn_runs_returns_the_running_turn() -> None:
+    async with stage([say("a long reply").slow(1)]) as on:
+        one = await on.session.send("hello", command_id="k")
+        await anyio.sleep(2)
+        two = await on.session.send("hello", command_id="k")
+        assert await one.text() == await two.text() == "a long reply"
+
+
+async def test_a_repeat_gets_its_answer_after_the_session_was_evicted_and_opened_again() -> None:
+    async with stage(["hi", "unused"]) as on:
+        await (await on.session.send("hello", command_id="k")).text()
+        del on.session
+        assert await on.manager.evict_idle() == 1
+        on.session = await on.manager.open("s")
+        again = await on.session.send("hello", command_id="k")
+        assert str(again.id) == "u1"
+        assert await again.text() == "hi"
+        assert len(on.provider.requests) == 1
+
+
+async def test_a_repeat_gets_its_answer_in_the_next_process() -> None:
+    store = MemoryStore()
+    async with stage(["hi"], store=store) as on:
+        await (await on.session.send("hello", command_id="k")).text()
+        await on.session.interrupt(command_id="i")
+    async with stage(store=store, reopen=True) as on:
+        again = await on.session.send("hello", command_id="k")
+        assert (str(again.id), await again.text()) == ("u1", "hi")
+        assert (await on.session.interrupt(command_id="i")).result is InterruptResult.NOT_RUNNING
+
+
+async def test_a_repeat_after_other_turns_returns_the_turn_of_the_first() -> None:
+    async with stage(["one", "two"]) as on:
+        turn = await on.session.send("hello", command_id="k")
+        assert await turn.text() == "one"
+        assert await on.say("something else") == "two"
+        again = await on.session.send("hello", command_id="k")
+        assert (again.id, await again.text()) == (turn.id, "one")
+        assert len(on.provider.requests) == 2
+
+
+async def test_a_repeat_of_a_send_whose_turn_was_aborted_returns_that_turn() -> None:
+    async with stage([never(), "unused"]) as on:
+        turn = await on.session.send("hello", command_id="k")
+        await on.session.interrupt()
+        again = await on.session.send("hello", command_id="k")
+        assert again.id == turn.id
+        assert (await again.outcome()).status == "aborted"
+        assert len(on.provider.requests) <= 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"content": "something else"},
+        {"content": "hello", "when_busy": "steer"},
+        {"content": "hello", "expected_head": "a1"},
+    ],
+)
+async def test_the_same_id_with_other_content_is_key_reused(other: dict[str, Any]) -> None:
+    async with stage(["hi", "next"]) as on:
+        await (await on.session.send("hello", command_id="k")).text()
+        with pytest.raises(KeyReused) as raised:
+            await on.session.send(command_id="k", **other)
+        assert raised.value.command_id == "k"
+        assert await on.say("again") == "next"
+
+
+async def test_an_id_of_one_kind_of_command_cannot_be_used_for_another() -> None:
+    async with stage(["hi"]) as on:
+        await (await on.session.send("hello", command_id="k")).text()
+        asks = (
+            lambda: on.session.clear(command_id="k"),
+            lambda: on.session.interrupt(command_id="k"),
+            lambda: on.session.configure(model="n", command_id="k"),
+            lambda: on.session.store_compact_summaries({}, command_id="k"),
+        )
+        for ask in asks:
+            with pytest.raises(KeyReused):
+                await ask()
+        assert on.session.config.model == "m"
+        assert len(on.session.conversation()) == 2
+
+
+async def test_a_repeated_interrupt_gets_the_answer_of_the_first_and_ends_nothing_new() -> None:
+    async with stage([never(), never()]) as on:
+        await on.session.send("first")
+        one = await on.session.interrupt(command_id="i")
+        later = await on.session.send("second")
+        two = await on.session.interrupt(command_id="i")
+        assert one.result is two.result is InterruptResult.ABORTED
+        assert [str(ended.turn) for ended in two.turns] == ["u1"]
+        assert [bytes(ended.user_body) for ended in two.turns] == [
+            bytes(ended.user_body) for ended in one.turns
+        ]
+        assert on.session.status().turn == later.id
+
+
+async def test_a_repeated_interrupt_while_the_first_is_on_its_way_ends_one_turn_once() -> None:
+    store = FaultyStore(MemoryStore())
+    async with stage([never()], store=store) as on:
+        await on.session.send("first")
+        await settled()
+        store.delay()
+        results: list[InterruptResult] = []
+
+        async def interrupt() -> None:
+            results.append((await on.session.interrupt(command_id="i")).result)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(interrupt)
+            await store.wait_delayed()
+            group.start_soon(interrupt)
+            await settled()
+            store.deliver()
+        assert results == [InterruptResult.ABORTED] * 2
+
+
+async def test_repeated_results_are_no_duplicates() -> None:
+    async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
+        turn = await on.session.send("go")
+        await first(turn, ToolUse)
+        results = [ToolResult("c", "42")]
+        await on.session.submit_tool_results(results, command_id="k")
+        await on.session.submit_tool_results(results, command_id="k")
+        assert await turn.text() == "ok"
+        await on.session.submit_tool_results(results, command_id="k")
+        with pytest.raises(KeyReused):
+            await on.session.submit_tool_results([ToolResult("c", "43")], command_id="k")
+
+
+async def test_a_repeated_clear_clears_once() -> None:
+    async with stage(["hi", "there"]) as on:
+        await on.say("hello")
+        await on.session.clear(command_id="k")
+        await on.say("hello again")
+        await on.session.clear(command_id="k")
+        assert len(on.session.conversation()) == 2
+        assert on.session.status().generation == 2
+
+
+async def test_a_repeated_configure_configures_once() -> None:
+    async with stage() as on:
+        await on.session.configure(model="a", command_id="k")
+        await on.session.configure(model="b", system="s")
+        head = on.session.status().seq
+        await on.session.configure(model="a", command_id="k")
+        with pytest.raises(KeyReused):
+            await on.session.configure(model="c", command_id="k")
+        assert on.session.status().seq == head
+        assert on.session.config.model == "b"
+
+
+async def test_a_refused_command_may_be_tried_again_under_its_id() -> None:
+    async with stage([never(), "hi"]) as on:
+        await on.session.send("running")
+        with pytest.raises(SessionBusy):
+            await on.session.send("hello", when_busy="reject", command_id="k")
+        await on.session.interrupt()
+        turn = await on.session.send("hello", when_busy="reject", command_id="k")
+        assert await turn.text() == "hi"
+
+
+# expected_head
+
+
+@pytest.mark.parametrize("head", ["a1", "u1", 1, TurnId("a", 1)])
+async def test_a_send_on_the_expected_head_is_accepted(head: Any) -> None:
+    async with stage(["hi", "next"]) as on:
+        await on.say("hello")
+        assert await (await on.session.send("go on", expected_head=head)).text() == "next"
+
+
+async def test_a_head_that_moved_refuses_the_send_and_says_where_it_is() -> None:
+    async with stage(["hi", "hi", "next"]) as on:
+        await on.say("hello")
+        await on.say("hello")
+        with pytest.raises(HeadMoved) as raised:
+            await on.session.send("go on", expected_head="a1")
+        assert (raised.value.expected, raised.value.actual) == ("a1", "a2")
+        assert await (await on.session.send("go on", expected_head="a2")).text() == "next"
+
+
+async def test_with_other_sends_open_an_expected_head_is_refused() -> None:
+    async with stage(["hi", never(), "next"]) as on:
+        await on.say("hello")
+        await on.session.send("another's")
+        with pytest.raises(HeadMoved, match="open"):
+            await on.session.send("go on", expected_head="a1")
+        await on.session.interrupt()
+        # The dropped turn did not move the head.
+        assert await (await on.session.send("go on", expected_head="a1")).text() == "next"
+
+
+async def test_of_two_senders_with_one_expected_head_one_is_refused() -> None:
+    async with stage(["hi", "next"]) as on:
+        await on.say("hello")
+        won: list[str] = []
+
+        async def send(name: str) -> None:
+            try:
+                turn = await on.session.send(name, expected_head="a1")
+            except HeadMoved:
+                return
+            won.append(await turn.text())
+
+        async with anyio.create_task_group() as group:
+            for name in ("ann", "bob"):
+                group.start_soon(send, name)
+        assert won == ["next"]
+
+
+async def test_an_expected_head_on_an_empty_or_cleared_session_is_refused() -> None:
+    async with stage(["hi"]) as on:
+        with pytest.raises(HeadMoved):
+            await on.session.send("go on", expected_head="a1")
+        await on.say("hello")
+        await on.session.clear()
+        with pytest.raises(HeadMoved):
+            await on.session.send("go on", expected_head="a1")

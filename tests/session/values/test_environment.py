@@ -1,0 +1,114 @@
+"""``LLMSESSION_*``: after the configuration, before the model's table; and only when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from llmsession import CompactionConfig, InvalidConfig, MemoryStore, SessionConfig, SessionManager
+from llmsession.session.values.environment import (
+    COMPACTION_VARIABLES,
+    SIZE_VARIABLES,
+    with_environment,
+)
+from llmsession.testing.scripted import ScriptedProvider
+
+SET = {
+    "LLMSESSION_COMPACTION": "on",
+    "LLMSESSION_POLICY": "swap_tool_results",
+    "LLMSESSION_THRESHOLD": "0.7",
+    "LLMSESSION_LOW": "0.4",
+    "LLMSESSION_WARNING": "0.85",
+    "LLMSESSION_CAP_CHARS": "20_000",
+    "LLMSESSION_WINDOW_TOKENS": "50000",
+    "LLMSESSION_MAX_TOKENS": "5000",
+}
+
+
+def manager_in(environ: Mapping[str, str], store: MemoryStore | None = None) -> SessionManager:
+    return SessionManager(provider=ScriptedProvider(["hi"]), store=store, environ=environ)
+
+
+def test_what_is_open_is_filled_and_what_is_said_stays() -> None:
+    assert SET.keys() == COMPACTION_VARIABLES.keys() | SIZE_VARIABLES.keys()
+    filled = with_environment(SessionConfig(model="m"), SET)
+    assert (filled.window_tokens, filled.max_tokens) == (50_000, 5_000)
+    assert filled.compaction == CompactionConfig(
+        enabled=True, policy="swap_tool_results", threshold=0.7, low=0.4, warning=0.85,
+        cap_chars=20_000,
+    )  # fmt: skip
+    said = CompactionConfig(
+        enabled=False, policy="balanced", threshold=0.6, low=0.2, warning=0.5, cap_chars=9
+    )
+    config = SessionConfig(model="m", window_tokens=9_000, max_tokens=900, compaction=said)
+    assert with_environment(config, SET) is config
+    assert (
+        with_environment(SessionConfig(model="m"), {"LLMSESSION_LOW": " "}).compaction.low is None
+    )
+
+
+@pytest.mark.parametrize("text", ["off", "0", "No", "false"])
+def test_compaction_can_be_turned_off(text: str) -> None:
+    filled = with_environment(SessionConfig(model="m"), {"LLMSESSION_COMPACTION": text})
+    assert filled.compaction.enabled is False
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("LLMSESSION_COMPACTION", "perhaps"),
+        ("LLMSESSION_THRESHOLD", "much"),
+        ("LLMSESSION_CAP_CHARS", "1e3"),
+        ("LLMSESSION_WINDOW_TOKENS", "200k"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_what_can_be(variable: str, text: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"{variable} is '{text}': use "):
+        with_environment(SessionConfig(model="m"), {variable: text})
+
+
+async def test_a_session_is_created_with_it() -> None:
+    async with manager_in(SET) as manager:
+        session = await manager.create(SessionConfig(model="m"))
+        assert session.status().budget_tokens == 45_000
+        assert session.config.compaction.policy == "swap_tool_results"
+        other = await manager.create(SessionConfig(model="m", window_tokens=20_000))
+        assert other.status().budget_tokens == 15_000
+
+
+async def test_what_it_says_is_checked_as_what_a_configuration_says() -> None:
+    async with manager_in({"LLMSESSION_POLICY": "magic"}) as manager:
+        with pytest.raises(InvalidConfig, match="no policy 'magic'"):
+            await manager.create(SessionConfig(model="m"))
+
+
+async def test_a_session_is_configured_with_it_in_what_is_changed_and_left_open() -> None:
+    async with manager_in(SET) as manager:
+        given = CompactionConfig(policy="balanced", threshold=0.6)
+        session = await manager.create(SessionConfig(model="m", compaction=given))
+        await session.configure(system="be brief")
+        assert session.config.compaction.threshold == 0.6
+        await session.configure(compaction=CompactionConfig(policy="balanced"))
+        assert session.config.compaction.policy == "balanced"
+        assert session.config.compaction.threshold == 0.7
+        await session.configure(window_tokens=None)
+        assert session.status().budget_tokens == 45_000
+
+
+async def test_the_environment_of_another_manager_changes_nothing() -> None:
+    store = MemoryStore()
+    async with manager_in(SET, store) as manager:
+        await manager.create(SessionConfig(model="m"), session_id="s")
+    async with manager_in({"LLMSESSION_WINDOW_TOKENS": "9000"}, store) as manager:
+        session = await manager.open("s")
+        assert session.status().budget_tokens == 45_000
+
+
+async def test_it_is_read_once_for_a_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMSESSION_WINDOW_TOKENS", "50000")
+    manager = SessionManager(provider=ScriptedProvider(["hi"]))
+    monkeypatch.setenv("LLMSESSION_WINDOW_TOKENS", "9000")
+    async with manager:
+        session = await manager.create(SessionConfig(model="m", max_tokens=1_000))
+        assert session.status().budget_tokens == 49_000

@@ -1,0 +1,127 @@
+"""Which batches go into one commit."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmsession.store import Batch
+from llmsession.store.cipher import PLAIN
+from llmsession.store.postgres.groups import Entry, arguments, form_group
+
+NOBODY: Any = None
+
+
+def entry(session: str, head: int, *bodies: bytes, epoch: int = 1, alone: bool = False) -> Entry:
+    made = Entry(Batch(session, epoch, head, bodies or (b"x",)), NOBODY, NOBODY)
+    made.alone = alone
+    return made
+
+
+def formed(waiting: deque[Entry], **options: Any) -> list[list[Entry]]:
+    return [unit.entries for unit in form_group(waiting, **options)]
+
+
+def test_batches_that_follow_each_other_are_one_unit() -> None:
+    chain = [entry("s", 0, b"1", b"2"), entry("s", 2), entry("s", 3)]
+    assert formed(deque(chain)) == [chain]
+
+
+def test_a_batch_that_does_not_follow_waits_and_so_do_all_of_its_session_after_it() -> None:
+    first, astray, third = entry("s", 0), entry("s", 5), entry("s", 1)
+    other = entry("t", 0)
+    waiting = deque([first, astray, third, other])
+    assert formed(waiting) == [[first], [other]]
+    assert list(waiting) == [astray, third]
+
+
+def test_a_batch_of_another_epoch_does_not_follow() -> None:
+    first, second = entry("s", 0), entry("s", 1, epoch=2)
+    waiting = deque([first, second])
+    assert formed(waiting) == [[first]]
+    assert list(waiting) == [second]
+
+
+def test_batches_of_a_session_that_is_being_written_wait() -> None:
+    first, second = entry("s", 0), entry("t", 0)
+    waiting = deque([first, second])
+    assert formed(waiting, busy={"s"}) == [[second]]
+    assert list(waiting) == [first]
+    assert formed(waiting, busy={"s"}) == []
+
+
+def test_what_failed_in_a_group_is_tried_alone() -> None:
+    entries = [entry("a", 0), entry("b", 0, alone=True), entry("b", 1, alone=True), entry("c", 0)]
+    waiting = deque(entries)
+    groups = []
+    while waiting:
+        groups.append(formed(waiting))
+    assert groups == [[[one]] for one in entries]
+
+
+def test_a_group_ends_with_the_batch_that_makes_it_large_enough() -> None:
+    entries = [entry(f"s{at}", 0, b"x" * 10) for at in range(5)]
+    assert len(formed(deque(entries), most_bytes=25)) == 3
+    assert len(formed(deque(entries), most_batches=2)) == 2
+    assert len(formed(deque([entry("s", 0, b"x" * 100)]), most_bytes=1)) == 1
+
+
+def test_units_are_in_the_order_of_their_sessions() -> None:
+    waiting = deque([entry(name, 0) for name in "cab"])
+    assert [unit.first.session for unit in form_group(waiting)] == ["a", "b", "c"]
+
+
+def test_a_groups_rows_are_told_in_columns() -> None:
+    waiting = deque([entry("a", 4, b"one"), entry("b", 0, b"", b"two", b"three"), entry("b", 3)])
+    waiting.append(Entry(Batch("c", 1, 7, ()), NOBODY, NOBODY))
+    plain, columns = arguments(form_group(waiting), PLAIN)
+    assert plain
+    assert [list(column) for column in columns] == [
+        ["a", "b", "c"],
+        [1, 1, 1],
+        [4, 0, 7],
+        [0.0, 0.0, 0.0],
+        [b"one", b"twothreex", b""],
+        [None, "{1,1,4,9}", "{}"],
+        [None, "{0,3,5,1}", "{}"],
+    ]
+
+
+batches = st.builds(
+    lambda session, epoch, head, count, alone: entry(
+        session, head, *[b"x"] * count, epoch=epoch, alone=alone
+    ),
+    st.sampled_from("abc"),
+    st.integers(1, 2),
+    st.integers(0, 4),
+    st.integers(1, 2),
+    st.booleans(),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(batches, max_size=20), st.sets(st.sampled_from("abc"), max_size=2))
+def test_every_batch_is_taken_once_and_each_session_in_its_order(
+    entries: list[Entry], busy: set[str]
+) -> None:
+    waiting = deque(entries)
+    taken: list[Entry] = []
+    while units := form_group(waiting, busy):
+        for unit in units:
+            heads = [unit.first.head]
+            for one in unit.entries:
+                assert one.batch.session not in busy
+                assert (one.batch.epoch, one.batch.head) == (unit.first.epoch, heads[-1])
+                heads.append(heads[-1] + len(one.batch.bodies))
+            assert unit.head == heads[-1]
+            taken += unit.entries
+        if any(one.alone for unit in units for one in unit.entries):
+            assert [len(unit.entries) for unit in units] == [1]
+    for session in "abc":
+        asked = [one for one in entries if one.batch.session == session]
+        got = [one for one in taken if one.batch.session == session]
+        left = [one for one in waiting if one.batch.session == session]
+        assert (got, left) == (([], asked) if session in busy else (asked, []))

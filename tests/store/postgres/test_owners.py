@@ -1,0 +1,260 @@
+"""Who holds a session in PostgreSQL: leases, processes that died, stores that race."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from llmsession.errors import SessionExists, SessionInUse
+from llmsession.store import Conflict, Hold, Owner, StoredRecord, this_process
+from llmsession.store.liveness import our_start, this_host
+from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
+from tests.store.conftest import Database
+from tests.store.postgres.proxy import Proxy, When
+
+# On one backend: what is tested runs in the store's own loop, whoever asks.
+pytestmark = [pytest.mark.real_time, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+ROOT = Path(__file__).resolve().parents[3]
+ANN, BOB = this_process("ann"), this_process("bob")
+FAR = Owner("far", 7, "1", "another machine")
+
+
+@contextmanager
+def other_process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """``postgres_racer`` in a process of its own, which is killed at the end."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.store.postgres.racer", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _line(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+async def test_sessions_of_a_process_that_was_killed_are_free_at_once(database: Database) -> None:
+    async with database.store(lease_s=3600.0) as store:
+        with other_process("hold", database.dsn, database.schema) as process:
+            assert await anyio.to_thread.run_sync(_line, process) == b"held\n"
+            error = await raised(SessionInUse, lambda: store.acquire("s", ANN))
+            assert f"(pid {process.pid})" in str(error)
+            process.kill()
+            process.wait()
+            assert await store.acquire("s", ANN) == Hold("s", 2, 1)
+            assert await bodies_of(store, "s") == [b"from another process"]
+
+
+async def test_an_owner_on_another_machine_keeps_its_sessions_for_its_lease(
+    database: Database,
+) -> None:
+    async with database.store(lease_s=3600.0) as there, database.store() as here:
+        await there.create("s", FAR)
+        error = await raised(SessionInUse, lambda: here.acquire("s", ANN))
+        assert "far (pid 7 on another machine)" in str(error)
+        database.sql("UPDATE @owner SET lease_until = now() - interval '1 ms' WHERE name = 'far'")
+        assert await here.acquire("s", ANN) == Hold("s", 2, 0)
+
+
+async def test_a_lease_is_renewed_while_its_store_is_open(database: Database) -> None:
+    ask = "SELECT lease_until FROM @owner WHERE name = 'far'"
+    async with database.store(lease_s=0.3) as store:
+        await store.create("s", FAR)
+        first = database.sql(ask)
+        with anyio.fail_after(120):
+            while database.sql(ask) <= first:
+                await anyio.lowlevel.checkpoint()
+        # Also one that was forgotten meanwhile: by whoever thought it dead.
+        database.sql("DELETE FROM @owner")
+        with anyio.fail_after(120):
+            while not database.sql(ask):
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_leases_are_renewed_while_everything_else_waits_for_a_vacuum(
+    database: Database,
+) -> None:
+    ask = "SELECT lease_until FROM @owner WHERE name = 'far'"
+    async with database.store(lease_s=0.3, readers=1) as store:
+        hold = await store.create("s", FAR)
+        with database.locked("session") as lock:
+            async with anyio.create_task_group() as group:
+                group.start_soon(store.rows)
+                answer = append(store, hold, b"1")
+                first = database.sql(ask)
+                with anyio.fail_after(120):
+                    while database.waiting() < 2 or database.sql(ask) <= first:
+                        await anyio.lowlevel.checkpoint()
+                lock.run("ROLLBACK")
+        await answer.wait()
+
+
+async def test_a_store_that_closes_gives_up_what_its_owners_still_hold(database: Database) -> None:
+    async with database.store(lease_s=3600.0) as there:
+        await there.create("far's", FAR)
+        await there.create("ann's", ANN)
+    async with database.store() as here:
+        assert (await here.acquire("far's", BOB)).epoch == 2
+        assert (await here.acquire("ann's", BOB)).epoch == 2
+
+
+async def test_a_process_that_is_seen_to_live_keeps_its_sessions_when_its_lease_is_late(
+    database: Database,
+) -> None:
+    async with database.store(lease_s=3600.0) as there, database.store() as here:
+        await there.create("s", ANN)
+        database.sql("UPDATE @owner SET lease_until = now() - interval '1 hour'")
+        await raised(SessionInUse, lambda: here.acquire("s", BOB))
+
+
+async def test_another_process_with_the_pid_of_a_dead_one_does_not_hold_its_sessions(
+    database: Database,
+) -> None:
+    if not our_start():
+        pytest.skip("this system does not say when a process started")
+    dead = Owner("dead", os.getpid(), "1", this_host())
+    async with database.store(lease_s=3600.0) as store:
+        await store.create("s", dead)
+        assert (await store.acquire("s", ANN)).epoch == 2
+
+
+async def test_owners_that_are_long_gone_are_forgotten(database: Database) -> None:
+    async with database.store(lease_s=0.1) as store:
+        await store.create("s", ANN)
+        database.sql("INSERT INTO @owner VALUES ('gone', now() - interval '2 days')")
+        with anyio.fail_after(120):
+            while len(database.sql("SELECT FROM @owner")) > 1:
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_a_takeover_ends_although_others_take_the_session_too(database: Database) -> None:
+    async with database.store() as one, database.store() as two:
+        await one.create("s", ANN)
+        holds: list[Hold] = []
+
+        async def steal(at: int) -> None:
+            store = (one, two)[at % 2]
+            for _ in range(10):
+                holds.append(await store.acquire("s", Owner(f"{at}"), takeover=True))
+
+        async with anyio.create_task_group() as group:
+            for at in range(6):
+                group.start_soon(steal, at)
+        # Each taking has an epoch of its own, and none was left out.
+        assert sorted(hold.epoch for hold in holds) == list(range(2, 62))
+
+
+async def test_of_two_that_find_a_session_free_one_gets_it(database: Database) -> None:
+    async with database.store() as store:
+        await store.release(await store.create("s", ANN))
+        taken: list[Hold] = []
+        refused: list[str] = []
+
+        async def take(owner: Owner) -> None:
+            try:
+                taken.append(await store.acquire("s", owner))
+            except SessionInUse as error:
+                refused.append(error.owner)
+
+        # Both have looked before either can take.
+        with database.locked("session", "id = 's'") as lock:
+            async with anyio.create_task_group() as group:
+                for count, owner in enumerate((ANN, BOB), 1):
+                    group.start_soon(take, owner)
+                    while database.waiting() < count:
+                        await anyio.lowlevel.checkpoint()
+                lock.run("ROLLBACK")
+        assert taken == [Hold("s", 2, 0)]
+        holder = (await store.row("s")).owner
+        assert holder is not None
+        assert refused == [f"{holder.name} (pid {holder.pid})"]
+
+
+async def test_processes_that_steal_from_each_other_never_write_one_position(
+    database: Database,
+) -> None:
+    async with database.store() as store:
+        for at in range(3):
+            await store.create(f"s{at}", ANN)
+        with ExitStack() as stack:
+            racers = [
+                stack.enter_context(other_process("race", database.dsn, database.schema, name))
+                for name in ("one", "two", "three")
+            ]
+            for racer in racers:
+                assert await anyio.to_thread.run_sync(_line, racer) == b"ready\n"
+            for racer in racers:
+                assert racer.stdin is not None
+                racer.stdin.write(b"go\n")
+                racer.stdin.flush()
+            told = [json.loads(await anyio.to_thread.run_sync(_line, racer)) for racer in racers]
+        assert sum(len(one["conflicts"]) for one in told) > 0, "nobody was fenced: no race"
+        for at in range(3):
+            acknowledged = [
+                StoredRecord(seq, epoch, body.encode())
+                for seq, epoch, body in sorted(
+                    entry for one in told for entry in one.get(f"s{at}", [])
+                )
+            ]
+            assert await store.read(f"s{at}") == acknowledged
+            assert [record.seq for record in acknowledged] == list(range(1, len(acknowledged) + 1))
+        assert await store.check() == []
+
+
+# Answers that are lost.
+
+
+async def test_a_session_whose_making_was_cut_off_is_made_once(
+    database: Database, proxy: Proxy
+) -> None:
+    moments: tuple[When, ...] = ("after", "before")
+    for when in moments:
+        session = f"cut {when}"
+        async with database.store(dsn=proxy.dsn) as store:
+            await store.rows()
+            proxy.cut(session.encode(), when)
+            hold = await store.create(session, ANN)
+            assert hold == Hold(session, 1, 0)
+            await written(store, hold, b"1")
+            await raised(SessionExists, partial(store.create, session, ANN))
+    assert proxy.cuts == 2
+
+
+async def test_a_session_of_somebody_else_is_not_taken_for_one_that_was_cut_off(
+    database: Database, proxy: Proxy
+) -> None:
+    async with database.store() as there, database.store(dsn=proxy.dsn) as here:
+        await there.create("mine", BOB)
+        await here.rows()
+        proxy.cut(b"mine", "after")
+        await raised(SessionExists, lambda: here.create("mine", ANN))
+        assert proxy.cuts == 1
+
+
+async def test_a_taking_that_was_cut_off_is_done_again(database: Database, proxy: Proxy) -> None:
+    async with database.store() as there, database.store(dsn=proxy.dsn) as here:
+        old = await there.create("mine", BOB)
+        await here.create("other", ANN)
+        proxy.cut(b"mine", "after")
+        taken = await here.acquire("mine", ANN, takeover=True)
+        await written(here, taken, b"1")
+        assert isinstance(await append(there, old, b"late", head=1).wait(), Conflict)
+        assert await bodies_of(here, "mine") == [b"1"]

@@ -1,0 +1,133 @@
+"""Records in PostgreSQL that cannot be given as they were appended: named, and no others lost."""
+
+from __future__ import annotations
+
+import anyio.to_thread
+import pytest
+
+from llmsession.errors import RecordDamaged
+from llmsession.store import Owner
+from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
+from tests.store.conftest import Database
+
+# On one backend: what is tested runs in the store's own loop, whoever asks.
+pytestmark = [pytest.mark.real_time, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+ANN = Owner("ann")
+BLOCK = b'{"image":"' + b"0123456789abcdef" * 2000 + b'"}'
+KEY = bytes(32)
+
+# What goes wrong with the third of five records, and in stores with which key it is seen.
+DAMAGES = {
+    "gone": ("DELETE FROM @record r WHERE seq = 3", (None, KEY)),
+    "block gone": ("DELETE FROM @blob", (None, KEY)),
+    "block changed": ("UPDATE @blob SET body = body || 'x'", (None, KEY)),
+    "blocks not told": ("UPDATE @record r SET large = 'x' WHERE seq = 3", (None, KEY)),
+    "block misplaced": (
+        "UPDATE @record r SET large = set_byte(large, 0, 255) WHERE seq = 3",
+        (None, KEY),
+    ),
+    "another's block": (
+        "UPDATE @record r SET large = set_byte(large, 8, 255 - get_byte(large, 8)) WHERE seq = 3",
+        (None, KEY),
+    ),
+    "changed": ("UPDATE @record r SET body = body || 'x' WHERE seq = 3", (KEY,)),
+    "cut short": ("UPDATE @record r SET body = 'x' WHERE seq = 3", (KEY,)),
+    "swapped": (
+        """
+        UPDATE @record r SET body = o.body FROM @record o
+         WHERE r.seq = 3 AND o.seq = 2 AND o.log = r.log
+        """,
+        (KEY,),
+    ),
+    "of another epoch": ("UPDATE @record r SET epoch = 7 WHERE seq = 3", (KEY,)),
+}
+
+OF_S = " AND r.log = (SELECT log FROM @session WHERE id = 's')"
+
+
+@pytest.mark.parametrize(
+    ("damage", "key"),
+    [
+        pytest.param(name, key, id=f"{name}, {'encrypted' if key else 'plain'}")
+        for name, (_, keys) in DAMAGES.items()
+        for key in keys
+    ],
+)
+async def test_a_damaged_record_is_named_and_what_is_before_it_is_read(
+    database: Database, damage: str, key: bytes | None
+) -> None:
+    async with database.store(key=key) as store:
+        hold = await written(store, await store.create("s", ANN), b"1", b"2", BLOCK, b"4", b"5")
+        other = await written(store, await store.create("t", ANN), b"1", b"2", b"3")
+        statement = DAMAGES[damage][0]
+        database.sql(statement + ("" if "blob" in statement else OF_S))
+        assert await bodies_of(store, "s") == [b"1", b"2"]
+        assert [r.body for r in await store.read("s", after=1, limit=3)] == [b"2"]
+        error = await raised(RecordDamaged, lambda: store.read("s", after=2))
+        assert isinstance(error, RecordDamaged)
+        assert (error.session, error.seq, error.committed) == ("s", 3, False)
+        assert [r.body for r in await store.read("s", after=3)] == [b"4", b"5"]
+        assert await bodies_of(store, "t") == [b"1", b"2", b"3"]
+        # Nothing is overwritten, and both go on.
+        await written(store, hold, b"6")
+        await written(store, other, b"4")
+        # What is damaged can be replaced, where there is something to replace.
+        if damage == "gone":
+            await raised(RecordDamaged, lambda: store.rewrite(hold, {3: b"new"}))
+        else:
+            database.sql("UPDATE @record r SET large = NULL WHERE length(large) <> 40")
+            await store.rewrite(hold, {3: b"new"})
+            read = await store.read("s", after=2, limit=1)
+            assert damage == "of another epoch" or read[0].body == b"new"
+
+
+async def test_the_last_record_is_missed_when_it_is_gone(database: Database) -> None:
+    async with database.store() as store:
+        await written(store, await store.create("s", ANN), b"1", b"2")
+        database.sql("DELETE FROM @record WHERE seq = 2")
+        assert await bodies_of(store, "s") == [b"1"]
+        await raised(RecordDamaged, lambda: store.read("s", after=1))
+        assert await store.read("s", after=2) == []
+
+
+async def test_a_page_that_the_server_cannot_read_costs_the_records_on_it_alone(
+    frail_database: Database,
+) -> None:
+    server = frail_database.server
+    if frail_database.sql("SHOW data_checksums") != [("on",)]:
+        pytest.skip("this server's pages have no checksums")
+    async with frail_database.store() as store:
+        hold = await store.create("s", ANN)
+        await written(store, hold, *[b"%d" % at * 300 for at in range(100)])
+        [(path,)] = frail_database.sql(
+            "SELECT pg_relation_filepath($1)", f'"{frail_database.schema}".record'
+        )
+        [(first,)] = frail_database.sql(
+            "SELECT min(seq) FROM @record WHERE (ctid::text::point)[0] = 1"
+        )
+        frail_database.sql("CHECKPOINT")
+        await anyio.to_thread.run_sync(server.stop)
+        with (server.data / path).open("r+b") as file:
+            file.seek(8192 + 4000)
+            file.write(b"damage")
+        await anyio.to_thread.run_sync(server.start)
+        bodies = await bodies_of(store, "s")
+        assert bodies == [b"%d" % at * 300 for at in range(first - 1)]
+        error = await raised(RecordDamaged, lambda: store.read("s", after=first - 1))
+        assert isinstance(error, RecordDamaged)
+        assert error.seq == first
+        assert (await store.read("s", after=98))[-1].body == b"99" * 300
+        limited = await store.read("s", after=first - 3, limit=50)
+        assert [record.seq for record in limited] == [first - 2, first - 1]
+
+
+async def test_large_records_come_back_in_any_number(database: Database) -> None:
+    async with database.store() as store:
+        bodies = [BLOCK + b"%d" % at for at in range(40)]
+        hold = await store.create("s", ANN)
+        answers = [append(store, hold, body, head=at) for at, body in enumerate(bodies)]
+        for answer in answers:
+            await answer.wait()
+        assert await bodies_of(store, "s") == bodies
+        assert database.sql("SELECT count(*) FROM @blob") == [(1,)]

@@ -1,0 +1,109 @@
+"""The tables in PostgreSQL come to be once, and only those that are understood are used."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from llmsession.errors import StoreError
+from llmsession.store import Hold, Lost, Owner
+from llmsession.store.postgres.schema import MIGRATIONS
+from llmsession.testing.store_contract.actions import append, raised
+from tests.store.conftest import Database
+
+# On one backend: what is tested runs in the store's own loop, whoever asks.
+pytestmark = [pytest.mark.real_time, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+ANN = Owner("ann")
+
+
+async def test_stores_that_begin_at_once_make_the_tables_once(database: Database) -> None:
+    async def begin(at: int) -> None:
+        async with database.store() as store:
+            await store.create(f"s{at}", ANN)
+
+    async with anyio.create_task_group() as group:
+        for at in range(6):
+            group.start_soon(begin, at)
+    assert database.sql("SELECT version FROM @store") == [(len(MIGRATIONS),)]
+    async with database.store() as store:
+        assert len(await store.rows()) == 6
+
+
+async def test_tables_of_a_newer_version_are_refused_and_left_alone(database: Database) -> None:
+    async with database.store() as store:
+        await store.create("s", ANN)
+    database.sql("UPDATE @store SET version = 99")
+    async with database.store() as store:
+        error = await raised(StoreError, lambda: store.create("t", ANN))
+        assert "version 99" in str(error)
+        result = await append(store, Hold("s", 1, 0), b"1").wait()
+        assert isinstance(result, Lost)
+        assert (result.committed, "version 99" in result.error) == (False, True)
+    assert database.sql("SELECT id FROM @session") == [("s",)]
+
+
+async def test_a_schema_that_is_there_is_used_without_the_right_to_make_one(
+    database: Database,
+) -> None:
+    role = f"guest_{database.schema}"
+    database.sql(f"CREATE ROLE {role} LOGIN")
+    database.sql(f'CREATE SCHEMA "{database.schema}" AUTHORIZATION {role}')
+    dsn = database.dsn.replace("postgres@", f"{role}@")
+    async with database.store(dsn=dsn) as store:
+        hold = await store.create("s", ANN)
+        await append(store, hold, b"1").wait()
+        await store.vacuum()
+        assert await store.check() == []
+    async with database.store(dsn=dsn, schema=f"{database.schema}x") as store:
+        error = await raised(StoreError, lambda: store.create("s", ANN))
+        assert "permission denied" in str(error)
+
+
+async def test_every_text_is_compared_as_python_compares_it(database: Database) -> None:
+    async with database.store() as store:
+        await store.rows()
+    columns = database.sql(
+        """
+        SELECT c.relname, a.attname, l.collname
+          FROM pg_attribute a
+          JOIN pg_class c ON c.oid = a.attrelid
+          LEFT JOIN pg_collation l ON l.oid = a.attcollation
+         WHERE c.relnamespace = $1::regnamespace AND a.atttypid = 'text'::regtype
+        """,
+        database.schema,
+    )
+    assert len(columns) > 8
+    assert {collation for _, _, collation in columns} == {"C"}
+
+
+async def test_a_database_in_another_encoding_is_refused(database: Database) -> None:
+    name = f"latin_{database.schema}"
+    database.sql(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    async with database.store(dsn=database.dsn.replace("@/postgres", f"@/{name}")) as store:
+        error = await raised(StoreError, lambda: store.create("s", ANN))
+        assert "LATIN1" in str(error)
+
+
+async def test_a_database_that_is_not_there_is_named_at_once(database: Database) -> None:
+    dsn = database.dsn.replace("postgres@/postgres", "postgres:s3cret@/nowhere")
+    async with database.store(dsn=dsn, retry_s=3600.0) as store:
+        with anyio.fail_after(120):
+            error = await raised(StoreError, lambda: store.row("s"))
+        assert "database nowhere" in str(error)
+        assert "s3cret" not in str(error)
+
+
+@pytest.mark.parametrize("schema", ["user", "select", "pgx", "_", "a" * 63])
+async def test_any_plain_word_may_name_the_schema(database: Database, schema: str) -> None:
+    try:
+        async with database.store(schema=schema) as store:
+            hold = await store.create("s", ANN)
+            await append(store, hold, b"1").wait()
+            await store.fork("s", 1, "f", ANN)
+            await store.rewrite(hold, {1: b"2"})
+            await store.delete("f")
+            await store.vacuum()
+            assert await store.check() == []
+    finally:
+        database.sql(f'DROP SCHEMA "{schema}" CASCADE')

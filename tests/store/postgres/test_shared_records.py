@@ -1,0 +1,265 @@
+"""Records that several sessions share in PostgreSQL: forked, rewritten and deleted by many at once,
+and with connections that are cut."""
+
+from __future__ import annotations
+
+from random import Random
+
+import anyio
+import pytest
+
+from llmsession.errors import SessionError, SessionExists, SessionNotFound
+from llmsession.store import Hold, Owner
+from llmsession.store.postgres.store import PostgresStore
+from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
+from tests.store.conftest import Database
+from tests.store.postgres.proxy import Proxy, When
+
+# On one backend: what is tested runs in the store's own loop, whoever asks.
+pytestmark = [pytest.mark.real_time, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+ANN = Owner("ann")
+BLOCK = b'{"image":"' + b"0123456789abcdef" * 2000 + b'"}'
+
+
+async def test_a_fork_copies_no_record(database: Database) -> None:
+    async with database.store() as store:
+        await written(store, await store.create("p", ANN), *[b"%d" % at for at in range(100)])
+        await store.fork("p", 90, "f", ANN)
+        await store.fork("f", 80, "g", ANN)
+        assert database.sql("SELECT count(*) FROM @record") == [(100,)]
+        assert await bodies_of(store, "g") == [b"%d" % at for at in range(80)]
+
+
+async def test_rewriting_what_nobody_shares_copies_no_record(database: Database) -> None:
+    async with database.store() as store:
+        hold = await written(store, await store.create("p", ANN), b"1", b"2", b"3")
+        await store.fork("p", 1, "f", ANN)
+        await store.rewrite(hold, {2: b"two"})
+        assert database.sql("SELECT count(*) FROM @record") == [(3,)]
+        await store.rewrite(hold, {1: b"one", 3: b"three"})
+        assert database.sql("SELECT count(*) FROM @record") == [(4,)]  # both versions of the first
+        await store.delete("f")
+        assert database.sql("SELECT count(*) FROM @record") == [(3,)]
+        assert await bodies_of(store, "p") == [b"one", b"two", b"three"]
+
+
+async def test_a_deletion_leaves_no_record_that_no_session_has(database: Database) -> None:
+    async with database.store() as store:
+        parent = await written(
+            store, await store.create("p", ANN), *[b"%d" % at for at in range(9)]
+        )
+        fork = await written(store, await store.fork("p", 4, "f", ANN), b"f5", b"f6")
+        await store.fork("f", 5, "g", ANN)
+        await store.rewrite(fork, {2: b"f2", 6: b"f6!"})
+        await store.rewrite(parent, {1: b"p1"})
+        await store.delete("p")
+        # 1, 3 and 4 of the parent's, 2 of it for g, f's own 2, 5 and 6.
+        assert database.sql("SELECT count(*) FROM @record") == [(7,)]
+        assert await bodies_of(store, "f") == [b"0", b"f2", b"2", b"3", b"f5", b"f6!"]
+        assert await bodies_of(store, "g") == [b"0", b"1", b"2", b"3", b"f5"]
+        await store.delete("f")
+        assert database.sql("SELECT count(*) FROM @record") == [(5,)]
+        await store.delete("g")
+        for table in ("record", "span", "session", "blob"):
+            assert database.sql(f"SELECT count(*) FROM @{table}") == [(0,)]
+
+
+class _Family:
+    """Sessions as they should be: forked, rewritten, appended to and deleted at random."""
+
+    def __init__(self, store: PostgresStore, random: Random) -> None:
+        self.store = store
+        self.random = random
+        self.logs: dict[str, list[bytes]] = {}
+        self.holds: dict[str, Hold] = {}
+        self.acts: dict[str, int] = {}
+        self._made = 0
+
+    async def act(self) -> None:
+        act = self.random.choices(
+            [self._create, self._fork, self._append, self._rewrite, self._delete],
+            [1, 3, 4, 4, 1 if len(self.logs) > 3 else 0],
+        )[0]
+        if not self.logs:
+            act = self._create
+        self.acts[act.__name__] = self.acts.get(act.__name__, 0) + 1
+        await act()
+
+    def _name(self) -> str:
+        self._made += 1
+        return f"s{self._made}"
+
+    def _body(self) -> bytes:
+        small = b"%d" % self.random.randrange(10**6)
+        return self.random.choice([small, small, BLOCK, BLOCK + small])
+
+    def _some(self) -> str:
+        return self.random.choice(sorted(self.logs))
+
+    async def _create(self) -> None:
+        name = self._name()
+        self.holds[name] = await self.store.create(name, ANN)
+        self.logs[name] = []
+
+    async def _fork(self) -> None:
+        parent, name = self._some(), self._name()
+        upto = self.random.randint(0, len(self.logs[parent]))
+        self.holds[name] = await self.store.fork(parent, upto, name, ANN)
+        self.logs[name] = self.logs[parent][:upto]
+
+    async def _append(self) -> None:
+        name = self._some()
+        bodies = [self._body() for _ in range(self.random.randint(1, 4))]
+        hold = Hold(name, self.holds[name].epoch, len(self.logs[name]))
+        await written(self.store, hold, *bodies)
+        self.logs[name] += bodies
+
+    async def _rewrite(self) -> None:
+        name = self._some()
+        log = self.logs[name]
+        seqs = self.random.sample(range(1, len(log) + 1), self.random.randint(0, len(log)))
+        bodies = {seq: self._body() for seq in seqs}
+        await self.store.rewrite(self.holds[name], bodies)
+        for seq, body in bodies.items():
+            log[seq - 1] = body
+
+    async def _delete(self) -> None:
+        name = self._some()
+        await self.store.delete(name)
+        del self.logs[name], self.holds[name]
+
+    async def check(self) -> None:
+        for name, log in self.logs.items():
+            assert await bodies_of(self.store, name) == log
+        assert await self.store.check() == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_families_of_forks_are_what_they_should_be_after_anything(
+    database: Database, seed: int
+) -> None:
+    async with database.store(key=bytes(32) if seed % 2 else None) as store:
+        family = _Family(store, Random(seed))
+        for _ in range(120):
+            await family.act()
+        await family.check()
+        for name in sorted(family.logs):
+            await store.delete(name)
+        for table in ("record", "span", "session", "blob"):
+            assert database.sql(f"SELECT count(*) FROM @{table}") == [(0,)]
+
+
+async def test_forks_rewrites_and_deletions_at_once_leave_nothing_astray(
+    database: Database,
+) -> None:
+    async with database.store() as one, database.store() as two:
+        parent = await one.create("p", ANN)
+        await written(one, parent, *([BLOCK, b"1"] * 10))
+        done: list[str] = []
+
+        async def live(at: int) -> None:
+            random = Random(at)
+            store = (one, two)[at % 2]
+            for turn in range(12):
+                name = f"f{at}-{turn}"
+                of = random.choice(["p", f"f{(at + 1) % 6}-{turn - 1}"])
+                try:
+                    hold = await store.fork(of, 10, name, ANN)
+                    await store.rewrite(hold, {random.randint(1, 10): BLOCK + b"%d" % at})
+                    await append(store, hold, BLOCK).wait()
+                    if random.random() < 0.7:
+                        await store.delete(name)
+                    done.append(name)
+                except SessionNotFound:
+                    pass  # what was to be forked is gone
+
+        async with anyio.create_task_group() as group:
+            for at in range(6):
+                group.start_soon(live, at)
+        assert len(done) > 20
+        assert await one.check() == []
+        assert await bodies_of(one, "p") == [BLOCK, b"1"] * 10
+
+
+async def test_two_that_share_records_and_are_deleted_at_once_leave_none(
+    database: Database,
+) -> None:
+    async with database.store() as store:
+        await written(store, await store.create("p", ANN), BLOCK, b"2")
+        await store.fork("p", 2, "f", ANN)
+        # The first one comes as far as its end, with its spans gone and not committed.
+        with database.locked("store", "one") as lock:
+            async with anyio.create_task_group() as group:
+                for count, session in enumerate(("p", "f"), 1):
+                    group.start_soon(store.delete, session)
+                    while database.waiting() < count:
+                        await anyio.lowlevel.checkpoint()
+                lock.run("ROLLBACK")
+        assert database.sql("SELECT count(*) FROM @record") == [(0,)]
+        assert await store.check() == []
+
+
+async def test_a_deletion_waits_for_nobody_that_appends_elsewhere(database: Database) -> None:
+    async with database.store() as store:
+        await store.create("s", ANN)
+        other = await store.create("t", ANN)
+        with database.locked("session", "id = 's'") as lock:
+            async with anyio.create_task_group() as group:
+                group.start_soon(store.delete, "s")
+                while not database.waiting():
+                    await anyio.lowlevel.checkpoint()
+                for at in range(5):
+                    other = await written(store, other, b"%d" % at)
+                await store.create("u", ANN)
+                lock.run("ROLLBACK")
+        assert [row.session for row in await store.rows()] == ["t", "u"]
+
+
+# Answers that are lost: of a statement in the middle, and of the commit.
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("mark", [b"here", b"COMMIT"])
+async def test_a_change_that_was_cut_off_is_done_once(
+    database: Database, proxy: Proxy, mark: bytes, when: When
+) -> None:
+    async with database.store(dsn=proxy.dsn) as store:
+        hold = await written(store, await store.create("here", ANN), BLOCK, b"2", b"3")
+        proxy.cut(mark, when)
+        fork = await store.fork("here", 2, "here too", ANN)
+        assert await bodies_of(store, "here too") == [BLOCK, b"2"]
+        proxy.cut(mark, when)
+        await store.rewrite(hold, {1: BLOCK + b"!", 3: b"three"})
+        assert await bodies_of(store, "here") == [BLOCK + b"!", b"2", b"three"]
+        assert await bodies_of(store, "here too") == [BLOCK, b"2"]
+        proxy.cut(mark, when)
+        await store.delete("here")
+        await raised(SessionNotFound, lambda: store.delete("here"))
+        await written(store, fork, b"mine")
+        assert proxy.cuts == 3
+        assert await store.check() == []
+
+
+async def test_a_fork_of_somebody_else_is_not_taken_for_one_that_was_cut_off(
+    database: Database, proxy: Proxy
+) -> None:
+    async with database.store() as there, database.store(dsn=proxy.dsn) as here:
+        await written(there, await there.create("p", ANN), b"1", b"2")
+        await there.fork("p", 1, "f", Owner("bob"))
+        await here.rows()
+        proxy.cut(b"\x00\x00\x00\x01f", "after")
+        await raised(SessionExists, lambda: here.fork("p", 1, "f", ANN))
+        assert proxy.cuts == 1
+
+
+async def test_without_patience_a_change_that_was_cut_off_is_told_as_unknown(
+    database: Database, proxy: Proxy
+) -> None:
+    async with database.store(dsn=proxy.dsn, retry_s=0.0) as store:
+        await store.create("here", ANN)
+        for when in ("before", "after"):
+            proxy.cut(b"COMMIT", when)
+            error = await raised(SessionError, lambda: store.fork("here", 0, "f", ANN))
+            assert getattr(error, "committed", False) is None
+        assert sorted(row.session for row in await store.rows()) == ["f", "here"]

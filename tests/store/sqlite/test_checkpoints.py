@@ -1,0 +1,164 @@
+"""The WAL goes into the file beside the writer, and begins anew."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import anyio
+import apsw
+import pytest
+
+from llmsession.store import SqliteStore
+from llmsession.store.protocol import Hold
+from llmsession.store.sqlite import checkpoints as module
+from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES, PASS_PAGES, Step, next_step
+from llmsession.store.sqlite.sync import sync_file
+from llmsession.testing.store_contract.actions import append, bodies_of, written
+from tests.store.faulty_vfs import faulty_disk
+from tests.store.sqlite.stage import ANN, opened
+
+pytestmark = pytest.mark.real_time
+PAGE = 4096
+
+
+@pytest.mark.parametrize(
+    ("standing", "wal_pages", "copied_pages", "step"),
+    [
+        ("rest", PASS_PAGES - 1, 0, "nothing"),
+        ("rest", PASS_PAGES, 0, "copy"),
+        ("copying", 9 * CHECKPOINT_PAGES, PASS_PAGES, "nothing"),
+        ("copied", 2 * PASS_PAGES - 1, PASS_PAGES, "nothing"),
+        ("copied", 2 * PASS_PAGES, PASS_PAGES, "copy"),
+        ("copied", CHECKPOINT_PAGES - 1, CHECKPOINT_PAGES - 2, "nothing"),
+        ("copied", CHECKPOINT_PAGES, CHECKPOINT_PAGES - 1, "finish"),
+        ("rest", CHECKPOINT_PAGES, 0, "copy"),  # never the writer alone
+        ("copied", 1, 5 * PASS_PAGES, "nothing"),  # another process began the WAL anew
+        ("copied", PASS_PAGES, 5 * PASS_PAGES, "copy"),
+    ],
+)
+def test_a_few_pages_at_a_time_and_then_the_rest(
+    standing: module.Standing, wal_pages: int, copied_pages: int, step: Step
+) -> None:
+    assert next_step(standing, wal_pages, copied_pages) == step
+
+
+async def fill(store: SqliteStore, hold: Hold, pages: int) -> Hold:
+    for _ in range(pages):
+        hold = await written(store, hold, b"x" * (PAGE - 200))
+    return hold
+
+
+@pytest.fixture
+def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECKPOINT_PAGES", 40)
+    monkeypatch.setattr(module, "PASS_PAGES", 10)
+
+
+async def copied(store: SqliteStore) -> None:
+    """Until nothing is copied beside the writer, which then finishes the checkpoint."""
+    await store._writer.run(lambda _: None, alone=True)
+
+
+def files_in(folder: Path) -> dict[str, int]:
+    """The files in *folder*, and how many pages each has."""
+    return {file.name: file.stat().st_size // PAGE for file in folder.iterdir()}
+
+
+@pytest.mark.usefixtures("few_pages")
+async def test_the_wal_begins_anew_before_it_grows_much(tmp_path: Path) -> None:
+    async with opened(tmp_path / "s.db") as store:
+        hold = await store.create("s", ANN)
+        for _ in range(40):
+            hold = await fill(store, hold, 10)
+            await copied(store)
+        assert files_in(tmp_path)["s.db-wal"] < 200  # of the 1,000 and more that were written
+        assert len(await store.read("s")) == 400
+
+
+@pytest.mark.usefixtures("few_pages")
+async def test_writing_goes_on_while_pages_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    real = module._checkpoint
+
+    def slow(db: apsw.Connection) -> None:
+        if threading.current_thread().name == "llmsession checkpoint":
+            begun.set()
+            assert gate.wait(120)
+        real(db)
+
+    monkeypatch.setattr(module, "_checkpoint", slow)
+    async with opened(tmp_path / "s.db") as store:
+        hold = await fill(store, await store.create("s", ANN), 60)
+        assert await anyio.to_thread.run_sync(lambda: begun.wait(120))
+        hold = await fill(store, hold, 100)
+        gate.set()
+        await copied(store)
+        hold = await fill(store, hold, 1)
+        before = files_in(tmp_path)["s.db-wal"]
+        monkeypatch.setattr(module, "CHECKPOINT_PAGES", 10_000)
+        hold = await fill(store, hold, 50)
+        assert files_in(tmp_path)["s.db-wal"] == before  # it has begun anew, and keeps its room
+        assert len(await bodies_of(store, "s")) == 211
+    assert set(files_in(tmp_path)) == {"s.db"}
+
+
+@pytest.mark.usefixtures("few_pages")
+async def test_a_checkpoint_that_fails_takes_nothing_with_it(tmp_path: Path) -> None:
+    with faulty_disk() as disk:
+        disk.on = ".db"
+        async with opened(tmp_path / "s.db", vfs=disk.vfs) as store:
+            hold = await fill(store, await store.create("s", ANN), 30)
+            disk.write_error = apsw.FullError("full")
+            hold = await fill(store, hold, 60)  # into the WAL, which has room
+            disk.repair()
+            hold = await fill(store, hold, 60)
+            assert len(await store.read("s")) == 150
+        assert (tmp_path / "s.db").stat().st_size > 150 * (PAGE - 200)
+
+
+@pytest.mark.usefixtures("few_pages")
+async def test_what_is_copied_is_on_the_disk_before_the_writer_finishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acts: list[str] = []
+    checkpoint = module._checkpoint
+
+    def copying(db: apsw.Connection) -> None:
+        beside = threading.current_thread().name == "llmsession checkpoint"
+        acts.append("copy" if beside else "finish")
+        checkpoint(db)
+
+    def syncing(db: apsw.Connection) -> bool:
+        acts.append("sync")
+        assert sync_file(db)
+        return True
+
+    monkeypatch.setattr(module, "_checkpoint", copying)
+    monkeypatch.setattr(module, "sync_file", syncing)
+    async with opened(tmp_path / "s.db") as store:
+        hold = await store.create("s", ANN)
+        # Where every pass ends before the next write the WAL begins anew, and nothing is to finish.
+        rounds = 0
+        while "finish" not in acts and rounds < 100:
+            hold = await fill(store, hold, 20)
+            rounds += 1
+        await copied(store)
+        assert len(await bodies_of(store, "s")) == 20 * rounds
+    assert "finish" in acts
+    told = " ".join(acts).replace("copy sync", "pass")
+    assert set(told.split()) == {"pass", "finish"}
+    assert "finish finish" not in told
+
+
+@pytest.mark.usefixtures("few_pages")
+async def test_closing_waits_for_the_copy(tmp_path: Path) -> None:
+    async with opened(tmp_path / "s.db") as store:
+        hold = await store.create("s", ANN)
+        for at in range(200):
+            append(store, hold, b"x" * PAGE, head=at)
+    assert set(files_in(tmp_path)) == {"s.db"}
+    async with opened(tmp_path / "s.db") as store:
+        assert len(await store.read("s")) == 200

@@ -1,0 +1,29 @@
+"""The SQLite store keeps the contract of every store, in real files."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from llmsession.store import Store
+from llmsession.store.sqlite.store import SqliteStore
+from llmsession.testing import StoreContract
+
+pytestmark = pytest.mark.real_time
+
+
+class TestSqliteStore(StoreContract):
+    key: bytes | str | None = None
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.files = (tmp_path / f"{number}.db" for number in itertools.count())
+
+    async def make_store(self) -> Store:
+        return SqliteStore(next(self.files), key=self.key)
+
+
+class TestEncryptedSqliteStore(TestSqliteStore):
+    key = bytes(range(32))

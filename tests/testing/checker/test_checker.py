@@ -1,0 +1,495 @@
+"""The checker on records that were broken by hand: each time exactly the breach that is in it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidInput
+from llmsession.testing.checker import checker
+from llmsession.testing.checker.checker import Breach, check
+from llmsession.testing.recording.entries import (
+    Abandoned,
+    End,
+    Ended,
+    Entry,
+    HistoryRead,
+    Invoked,
+    LeftBehind,
+    Logged,
+    OutcomeSeen,
+    Recording,
+    Refused,
+    Requested,
+    Returned,
+    Sighting,
+    StateRead,
+    Watched,
+    decode_lines,
+    encode_lines,
+)
+from llmsession.turns import records as r
+from llmsession.turns.usage import Usage
+from tests.testing.recordings import (
+    SESSION,
+    answers,
+    asking,
+    kept_promises,
+    offers,
+    script,
+    with_log,
+)
+
+E = TypeVar("E", bound=Entry)
+
+
+def changed(
+    kind: type[E], where: Callable[[E], bool] = lambda entry: True, **fields: Any
+) -> Recording:
+    """The good recording with the first *kind* that *where* is true of changed."""
+    entries = list(kept_promises().entries)
+    at = next(i for i, e in enumerate(entries) if isinstance(e, kind) and where(e))
+    entries[at] = msgspec.structs.replace(entries[at], **fields)
+    return Recording(entries)
+
+
+def without(where: Callable[[Entry], bool]) -> Recording:
+    return Recording(entry for entry in kept_promises().entries if not where(entry))
+
+
+def also(*entries: Entry) -> Recording:
+    return Recording([*kept_promises().entries, *entries])
+
+
+def broken(recording: Recording) -> set[int]:
+    return {breach.invariant for breach in check(recording)}
+
+
+def is_call(entry: Entry) -> bool:
+    return isinstance(entry, Invoked | Returned)
+
+
+def only(recording: Recording) -> Breach:
+    (breach,) = check(recording)
+    return breach
+
+
+def replaced(records: Sequence[r.Record], place: int, /, **fields: Any) -> list[r.Record]:
+    return [
+        msgspec.structs.replace(record, **fields) if i == place else record
+        for i, record in enumerate(records)
+    ]
+
+
+def test_a_record_in_which_every_promise_was_kept_has_no_breach() -> None:
+    assert check(kept_promises()) == ()
+    assert check(with_log(lambda records: records)) == ()
+
+
+def test_a_record_survives_its_lines() -> None:
+    recording = kept_promises()
+    assert decode_lines(encode_lines(recording.entries)).entries == recording.entries
+
+
+def test_a_line_that_is_no_entry_is_named() -> None:
+    with pytest.raises(InvalidInput, match="line 2"):
+        decode_lines([b'{"entry":"left"}', b'{"entry":"other"}'])
+
+
+# 1: history only grows
+
+
+def test_a_history_whose_message_objects_changed_breaks_1() -> None:
+    recording = changed(HistoryRead, lambda read: read.seq == 12, messages=(9, 2, 3, 4, 5, 6))
+    assert broken(recording) == {1}
+
+
+def test_a_compaction_that_made_another_history_breaks_1() -> None:
+    # The second reading comes after the compaction; the others have to follow it.
+    recording = Recording(
+        msgspec.structs.replace(entry, history=99)
+        if isinstance(entry, HistoryRead) and 7 <= entry.seq <= 10
+        else entry
+        for entry in kept_promises().entries
+    )
+    assert broken(recording) == {1}
+    assert [entry for entry in only(recording).shown if isinstance(entry, HistoryRead)]
+
+
+# 2: one terminal event
+
+
+def test_a_turn_that_never_ended_breaks_2() -> None:
+    recording = with_log(lambda records: records[:-1])
+    assert broken(recording) == {2}
+
+
+def test_two_terminal_events_of_one_turn_break_2() -> None:
+    aborted = r.TurnAborted(turn=3, reason="closed", usage=Usage())
+    breach = only(with_log(lambda records: [*records, aborted]))
+    assert breach.invariant == 2
+    assert {entry.seq for entry in breach.shown if isinstance(entry, Logged)} == {9, 11, 12, 13}
+
+
+def test_an_event_of_a_turn_after_its_end_breaks_2() -> None:
+    late = r.StepCompleted(turn=3, step=4)
+    assert broken(with_log(lambda records: [*records, late])) == {2}
+
+
+def test_a_preview_after_the_turns_end_breaks_2() -> None:
+    seen = next(e for e in kept_promises().entries if isinstance(e, Watched)).seen
+    recording = changed(Watched, seen=(*seen, Sighting(0, "", 3, 1, 1)))
+    assert broken(recording) == {2}
+
+
+def test_a_preview_of_an_attempt_that_is_over_breaks_2() -> None:
+    seen = next(e for e in kept_promises().entries if isinstance(e, Watched)).seen
+    again = (*seen[:-1], Sighting(0, "", 3, 1, 2), Sighting(0, "", 3, 1, 1), seen[-1])
+    assert broken(changed(Watched, seen=again)) == {2}
+
+
+def test_an_outcome_that_the_log_does_not_have_breaks_2() -> None:
+    assert broken(changed(OutcomeSeen, status="failed")) == {2}
+
+
+# 3: a dropped turn leaves nothing
+
+
+def test_another_history_after_a_dropped_turn_breaks_3() -> None:
+    assert broken(changed(HistoryRead, lambda read: read.seq == 10, history=77)) == {3}
+
+
+def test_an_interrupt_that_says_aborted_of_a_committed_turn_breaks_3() -> None:
+    told = (End(2, "aborted", "interrupt"), End(3, "aborted", "interrupt"))
+    recording = changed(Returned, lambda answer: answer.call == 4, ended=told, seq=12)
+    assert broken(recording) == {3}
+
+
+def test_an_interrupt_that_says_kept_of_a_turn_that_ended_by_itself_breaks_3() -> None:
+    recording = changed(Returned, lambda answer: answer.call == 4, turn=1, result="kept", ended=())
+    assert broken(recording) == {3}
+
+
+# 4: valid requests
+
+
+def test_a_request_that_was_sent_with_a_violation_breaks_4() -> None:
+    assert broken(changed(Requested, violations=("V4 messages[1]: no result",))) == {4}
+
+
+def test_a_committed_call_without_its_result_breaks_4() -> None:
+    # The assistant asked for a and b; the log offers only a, so b is never settled.
+    recording = with_log(
+        lambda records: replaced(replaced(records, 2, calls=offers("a")), 3, answers=answers("a"))
+    )
+    assert 4 in broken(recording)
+    assert broken(recording) <= {4, 13}  # the caller was told that b was taken
+
+
+def test_a_turn_that_built_an_invalid_request_breaks_4() -> None:
+    failed = r.TurnFailed(turn=3, cause="invalid_request", error="V1", usage=Usage())
+    assert broken(with_log(lambda records: [*records[:-1], failed])) == {4}
+
+
+# 5 and 6: what the log holds
+
+
+def test_a_published_record_that_is_not_in_the_store_breaks_5() -> None:
+    seen = next(e for e in kept_promises().entries if isinstance(e, Watched)).seen
+    other = (msgspec.structs.replace(seen[0], digest="other"), *seen[1:])
+    assert broken(changed(Watched, seen=other)) == {5}
+
+
+def test_an_epoch_that_decreases_breaks_6() -> None:
+    entries = []
+    for entry in kept_promises().entries:
+        if isinstance(entry, Logged):
+            record = r.decode_record(bytes(entry.body))
+            record = msgspec.structs.replace(record, epoch=1 if record.seq == 12 else 2)
+            entry = msgspec.structs.replace(entry, body=msgspec.Raw(r.encode_record(record)))
+        if not isinstance(entry, StateRead | Watched):
+            entries.append(entry)
+    assert broken(Recording(entries)) == {6}
+
+
+# 7: what an interrupt covers
+
+
+def test_a_turn_that_was_aborted_by_an_earlier_interrupt_breaks_7() -> None:
+    recording = changed(Invoked, lambda call: call.command == "interrupt", order=8)
+    breach = only(recording)
+    assert breach.invariant == 7
+    assert {e.order for e in breach.shown if isinstance(e, Invoked)} == {8, 9}
+
+
+def test_a_queued_turn_that_an_interrupt_left_open_breaks_7() -> None:
+    # As if the interrupt had come after the third send, which it did not end.
+    recording = changed(Invoked, lambda call: call.command == "interrupt", order=13)
+    assert broken(recording) == {7}
+
+
+def test_a_turn_replaced_by_nothing_breaks_7() -> None:
+    entries = []
+    for entry in with_log(lambda records: replaced(records, 9, reason="replaced")).entries:
+        if getattr(entry, "call", 0) != 4:
+            entries.append(entry)
+    assert broken(Recording(entries)) == {7}
+
+
+# 8: answered in time
+
+
+def test_an_interrupt_that_took_too_long_breaks_8() -> None:
+    recording = changed(Returned, lambda answer: answer.call == 4, at=17.0)
+    assert broken(recording) == {8}
+    assert check(recording, margin_s=10.0) == ()
+
+
+def test_what_an_interrupt_may_take_grows_with_the_lag_of_the_event_loop() -> None:
+    slow = changed(Returned, lambda answer: answer.call == 4, at=17.0).entries
+    lag = msgspec.structs.replace(LeftBehind(), lag_s=1.2)
+    assert check(Recording(lag if isinstance(e, LeftBehind) else e for e in slow)) == ()
+
+
+def test_an_interrupt_that_was_answered_before_the_end_was_durable_breaks_8() -> None:
+    recording = changed(Returned, lambda answer: answer.call == 4, seq=9)
+    assert 8 in broken(recording)
+    assert broken(recording) <= {7, 8}
+
+
+# 9: compactions
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tokens_after": 2000},
+        {"frontier": 99},
+        {"frozen": {"a": "longer " * 1000}},
+        {"frozen": {"never_offered": "x"}},
+    ],
+    ids=["gains_nothing", "past_the_end", "longer_than_the_source", "not_before_the_frontier"],
+)
+def test_a_compaction_that_frees_nothing_or_knows_too_much_breaks_9(fields: Any) -> None:
+    assert broken(with_log(lambda records: replaced(records, 6, **fields))) == {9}
+
+
+def test_a_frontier_that_an_abort_left_behind_breaks_9(monkeypatch: Any) -> None:
+    step: list[r.Record] = [
+        r.ToolsRequested(turn=2, step=1, spoken=asking("c"), calls=offers("c")),
+        r.ToolsAnswered(turn=2, step=1, answers=answers("c")),
+        r.StepCompleted(turn=2, step=1),
+        r.CompactionApplied(
+            policy="p", reason="r", frontier=7, frozen={"b": "short", "c": "short"},
+            tokens_before=2000, tokens_after=1000,
+        ),
+    ]  # fmt: skip
+
+    def change(records: list[r.Record]) -> list[r.Record]:
+        return [*records[:6], *records[7:9], *step, *records[9:]]
+
+    def nines() -> set[int]:
+        # The answers of the callers were read at other places of the log.
+        return {9} & broken(Recording(e for e in with_log(change).entries if not is_call(e)))
+
+    assert nines() == set()
+    monkeypatch.setattr(View, "clamped", lambda view, length: view)
+    assert nines() == {9}
+
+
+def test_a_compaction_that_was_applied_while_a_reply_streamed_breaks_9() -> None:
+    # The last reply was asked for at 0.0, before the compaction, and logged after it.
+    def change(records: Sequence[r.Record]) -> list[r.Record]:
+        applied = replaced(records, 6, at=5.0)
+        return [*applied[:7], *(msgspec.structs.replace(each, at=6.0) for each in applied[7:])]
+
+    assert broken(with_log(change)) == {9}
+
+
+def test_a_wall_clock_that_was_put_back_is_no_reply_that_streamed() -> None:
+    # The last reply was logged at 0.0: the clock went back since the compaction at 5.0.
+    assert broken(with_log(lambda records: replaced(records, 6, at=5.0))) == set()
+
+
+def test_a_frontier_that_goes_back_breaks_9() -> None:
+    back = r.CompactionApplied(
+        policy="p", reason="r", frontier=2, frozen={}, tokens_before=20, tokens_after=10
+    )
+    assert broken(with_log(lambda records: [*records, back])) == {9}
+
+
+# 10: requests are projections
+
+
+def test_a_request_that_is_not_the_projection_of_the_log_breaks_10() -> None:
+    breach = only(changed(Requested, lambda sent: sent.turn == 3, digest="other"))
+    assert breach.invariant == 10
+    assert [entry.turn for entry in breach.shown if isinstance(entry, Requested)] == [3]
+
+
+def test_a_request_of_a_step_that_the_log_does_not_have_breaks_10() -> None:
+    assert broken(changed(Requested, lambda sent: sent.turn == 3, step=9)) == {10}
+
+
+def test_a_prefix_that_changes_without_an_event_breaks_10(monkeypatch: Any) -> None:
+    from llmsession.testing.checker import requests as check_requests
+
+    # The compaction lies between turn 1 and turn 2; without it nothing says why.
+    monkeypatch.setattr(check_requests, "_BREAKS_PREFIX", (r.TurnAborted,))
+    breach = only(kept_promises())
+    assert breach.invariant == 10
+    assert "prefix" in breach.text
+
+
+# 11: nothing is left behind
+
+
+def test_a_tool_that_still_ran_and_was_not_named_breaks_11() -> None:
+    breach = only(changed(Ended, still_running=()))
+    assert (breach.invariant, breach.session) == (11, SESSION)
+
+
+@pytest.mark.parametrize("fields", [{"after_exit": ("llmsession s0",)}, {"open_streams": 2}])
+def test_a_task_or_a_stream_that_was_left_behind_breaks_11(fields: Any) -> None:
+    assert broken(changed(LeftBehind, **fields)) == {11}
+
+
+# 12: the fold is the state
+
+
+def test_a_live_state_that_is_not_the_fold_breaks_12() -> None:
+    read = next(e for e in kept_promises().entries if isinstance(e, StateRead))
+    breach = only(changed(StateRead, parts=read.parts | {"view": "other", "usage": "other"}))
+    assert breach.invariant == 12
+    assert "usage, view" in breach.text
+
+
+def test_a_live_state_past_the_end_of_the_log_breaks_12() -> None:
+    assert broken(changed(StateRead, seq=40)) == {12}
+
+
+# 13: ids, order, answers
+
+
+def test_a_turn_number_that_is_used_again_breaks_13() -> None:
+    again = replaced(script(), 1, body=msgspec.Raw(b'[{"type":"text","text":"t9: x"}]'))
+    recording = with_log(lambda records: [*records, again[1]])
+    # What has ended was opened again and did not end, so that is broken, too.
+    assert broken(recording) == {2, 13}
+    assert check(recording)[0].invariant == 13
+
+
+def test_a_call_id_that_is_used_again_breaks_13() -> None:
+    def change(records: list[r.Record]) -> list[r.Record]:
+        asked = msgspec.structs.replace(records[2], turn=3)
+        done = r.StepCompleted(turn=3, step=1)
+        return [*records[:-1], asked, done, records[-1]]
+
+    assert broken(with_log(change)) == {13}
+
+
+def test_a_call_that_is_answered_twice_breaks_13() -> None:
+    again = answers("a", "b", "a")
+    assert broken(with_log(lambda records: replaced(records, 3, answers=again))) == {13}
+
+
+def test_a_gap_in_the_log_breaks_13() -> None:
+    lost = without(lambda entry: isinstance(entry, Logged) and entry.seq == 8)
+    assert broken(lost) == {13}
+
+
+def test_results_out_of_call_order_break_13() -> None:
+    recording = with_log(lambda records: replaced(records, 2, calls=offers("b", "a")))
+    assert broken(recording) == {13}
+
+
+@pytest.mark.parametrize("call", [1, 2, 4])
+def test_a_caller_that_was_never_answered_breaks_13(call: int) -> None:
+    recording = without(lambda entry: isinstance(entry, Returned) and entry.call == call)
+    breach = only(recording)
+    assert breach.invariant == 13
+    assert breach.shown == (kept_promises().sessions[SESSION].invoked[call],)
+
+
+def test_an_actor_that_failed_breaks_13_and_says_so() -> None:
+    text = "the actor of session 's0' failed: KeyError(3)"
+    failed = (
+        Invoked(session=SESSION, call=9, command="clear", order=20),
+        Refused(session=SESSION, call=9, error="SessionClosed", text=text, order=21),
+    )
+    breach = only(also(*failed))
+    assert (breach.invariant, breach.text) == (13, text)
+
+
+def test_a_send_that_may_have_been_accepted_early_or_late_is_not_put_in_order() -> None:
+    # Nobody knows whether the abandoned call was refused and its repeat accepted.
+    early = (
+        Invoked(session=SESSION, call=9, command="send", token="t3", order=0),
+        Abandoned(session=SESSION, call=9, order=0),
+    )
+    assert check(also(*early)) == ()
+
+
+def test_a_caller_that_was_answered_twice_breaks_13() -> None:
+    first = kept_promises().sessions[SESSION].returned[1][0]
+    assert broken(also(first)) == {13}
+
+
+def test_a_send_that_was_accepted_twice_breaks_13() -> None:
+    def change(records: list[r.Record]) -> list[r.Record]:
+        again = msgspec.structs.replace(records[8], turn=4)
+        return [*records, again, r.TurnAborted(turn=4, reason="closed", usage=Usage())]
+
+    assert broken(with_log(change)) == {13}
+
+
+def test_a_send_that_was_told_another_turn_breaks_13() -> None:
+    assert broken(changed(Returned, lambda answer: answer.call == 1, turn=2)) == {13}
+
+
+def test_turns_that_are_not_numbered_in_the_order_of_their_calls_break_13() -> None:
+    recording = changed(Invoked, lambda call: call.call == 1, order=10)
+    assert broken(recording) == {13}
+
+
+def test_a_result_that_was_taken_and_is_not_in_the_log_breaks_13() -> None:
+    lost = (("a", "another digest"),)
+    assert broken(changed(Invoked, lambda call: call.call == 2, answers=lost)) == {13}
+
+
+def test_a_subscriber_that_missed_a_record_breaks_13() -> None:
+    seen = next(e for e in kept_promises().entries if isinstance(e, Watched)).seen
+    assert broken(changed(Watched, seen=(*seen[:3], *seen[4:]))) == {13}
+    assert broken(changed(Watched, seen=seen[:-1])) == {13}
+    assert broken(changed(Watched, seen=seen[:-1], ending="vanished")) == set()
+
+
+def test_a_subscriber_that_was_never_told_of_the_end_breaks_13() -> None:
+    assert broken(changed(Watched, ending="stuck")) == {13}
+
+
+VALUES = ("violation", "entries", "fingerprints")
+
+
+def test_the_checker_imports_values_and_folds_only() -> None:
+    folder = Path(checker.__file__).parent
+    values = folder.parent / "recording"
+    allowed = (
+        "llmsession.turns",
+        "llmsession.compaction",
+        "llmsession.session.log.state",
+        "llmsession.session.log.redaction",
+    )
+    imported = {
+        node.module
+        for path in (*folder.glob("*.py"), *(values / f"{name}.py" for name in VALUES))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("llm")
+    }
+    assert {name for name in imported if not name.startswith(allowed)} == {"llmsession.errors"}

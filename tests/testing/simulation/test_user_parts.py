@@ -1,0 +1,84 @@
+"""A user's own parts in a simulation: what is wrong with them is one clear error."""
+
+from __future__ import annotations
+
+import sys
+from random import Random
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from llmsession.errors import InvalidConfig, InvalidInput
+from llmsession.session.values.config import SessionConfig, Tool
+from llmsession.testing import Cast, SimulationPlan, simulate
+from llmsession.testing.simulation.search import SimulationReport
+
+CALLS = {"look": lambda random: {"path": "a.txt"}}
+
+
+def played(run: Any, seeds: int = 3) -> SimulationReport:
+    tools = (Tool(name="look", run=run),)
+    return simulate(SimulationPlan(seeds=seeds), Cast(tools=tools, calls=CALLS))
+
+
+async def quick(path: str) -> str:
+    await anyio.sleep(0.01)
+    return path
+
+
+async def in_a_thread(path: str) -> str:
+    return await anyio.to_thread.run_sync(lambda: path)
+
+
+@pytest.mark.parametrize("run", [in_a_thread, lambda path: path], ids=["asked for", "not async"])
+def test_a_tool_that_needs_a_thread_is_refused(run: Any) -> None:
+    with pytest.raises(InvalidInput, match="asked for a thread"):
+        played(run)
+
+
+def test_what_a_tool_raises_is_counted() -> None:
+    async def failing(path: str) -> str:
+        raise LookupError(path)
+
+    assert played(failing).reached["tool look: LookupError"] > 0
+
+
+@pytest.mark.parametrize(
+    ("cast", "named"),
+    [
+        (Cast(config=lambda random: None), "NoneType"),  # type: ignore[arg-type, return-value]
+        (Cast(config=SessionConfig(model="m")), "a function"),  # type: ignore[arg-type]
+        (Cast(calls={"nowhere": lambda random: {}}), "'nowhere'"),
+        (Cast(calls={"quick": lambda random: 5}), "calls\\['quick'\\]"),  # type: ignore[dict-item, return-value]
+        (Cast(calls={}), "no tool"),
+        (Cast(tools=(quick,)), "not function"),  # type: ignore[arg-type]
+        (Cast(tools=(Tool(name="look", run=quick),)), "has calls, too"),
+    ],
+    ids=["no config", "no function", "no tool", "no arguments", "no calls", "a function", "idle"],
+)
+def test_a_cast_that_cannot_play_is_refused_before_anything_is_played(
+    cast: Cast, named: str
+) -> None:
+    with pytest.raises(InvalidInput, match=named):
+        simulate(SimulationPlan(seeds=1), cast)
+
+
+def test_a_configuration_that_cannot_be_used_is_no_group_of_errors() -> None:
+    def config(random: Random) -> SessionConfig:
+        return SessionConfig(model="m", window_tokens=-4)
+
+    with pytest.raises(InvalidConfig, match="window_tokens"):
+        simulate(SimulationPlan(seeds=1), Cast(config=config))
+
+
+async def test_a_simulation_within_a_loop_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="a function that is not async"):
+        simulate(SimulationPlan(seeds=1))
+
+
+def test_without_trio_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trio", None)
+    with pytest.raises(InvalidInput, match="simulation"):
+        simulate(SimulationPlan(seeds=1))

@@ -1,0 +1,151 @@
+"""Stress runs on the real actors, in real time. What they have to reach is asserted, too: no
+breach of a promise that was never put to the test says nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmsession.errors import InvalidInput
+from llmsession.testing.checker.checker import check
+from llmsession.testing.recording.entries import decode_lines, encode_lines
+from llmsession.testing.recording.violation import Breach
+from llmsession.testing.stress.run import StressPlan, StressReport, run_stress
+from tests.steady_time import steady_backend
+
+pytestmark = pytest.mark.real_time
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Threads are waited for, and otherwise a turn of the loop takes as long on every machine. On
+    a slow one interrupts would come so early that hardly anything was left to compact."""
+    return steady_backend(request.param, stall_s=0.0002)
+
+
+SMALL = StressPlan(sessions=24, turns=40, interrupts=4, seconds=20, seed=5)
+REACHED = {
+    # Every mode and every policy, with and without a named turn.
+    "accepted queue": 50,
+    "accepted interrupt": 5,
+    "accepted reject": 1,
+    "accepted steer": 5,
+    "steers": 10,
+    "interrupt drop_turn all": 3,
+    "interrupt drop_turn named": 3,
+    "interrupt keep_steps all": 3,
+    "interrupt keep_steps named": 3,
+    "interrupt keep_text all": 3,
+    "interrupt keep_text named": 3,
+    "interrupt configured all": 3,
+    # Every outcome of a turn, of an interrupt, of a step.
+    "aborted interrupt": 20,
+    "aborted replaced": 2,
+    "aborted closed": 2,
+    "committed cancelled": 2,
+    "committed end_turn": 10,
+    "committed stop_sequence": 1,
+    "committed max_tokens": 3,
+    "committed model_context_window_exceeded": 1,
+    "committed novel_reason": 1,
+    "committed max_seconds": 1,
+    "failed fatal": 1,
+    "failed refusal": 1,
+    "answer aborted": 20,
+    "answer kept": 3,
+    "answer not_running": 1,
+    "answer unknown_turn": 1,
+    "retries": 10,
+    "late reports": 3,
+    "named as still running": 1,
+    "receipts": 3,
+    # Tools and their callers.
+    "tool calls": 50,
+    "expired calls": 3,
+    "failed calls": 10,
+    "capped results": 1,
+    "refused UnknownToolCall": 3,
+    "refused DuplicateToolResult": 2,
+    "refused TurnNotOpen": 2,
+    # Everything else that can be asked.
+    "compactions": 25,
+    "segments": 5,
+    "compacted asked": 5,
+    "compacted cold_cache": 1,
+    "compacted overflow": 3,
+    "compacted pays_back": 1,
+    "compacted threshold": 4,
+    "compacted window": 3,
+    "warnings": 2,
+    "answer applied": 1,
+    "clears": 1,
+    "purges": 2,
+    "rewinds": 3,
+    "forgets": 2,
+    "forks": 3,
+    "labels": 3,
+    "rewritten records": 50,
+    "configures": 10,
+    "summaries stored": 5,
+    "refused KeyReused": 3,
+    "refused SessionBusy": 5,
+    "refused InvalidMessage": 1,
+    "subscriber closed": 16,
+    "subscriber vanished": 20,
+    "subscriber resumed": 20,
+    "subscriber terminal": 20,
+    "previews": 500,
+}
+"""At least this often; runs of this plan reach twice as much and more. The nearest are
+`compacted pays_back`, 6 and 3 more or less, and `forks`, 7."""
+
+
+def told(breaches: tuple[Breach, ...]) -> str:
+    return "\n".join(str(breach) for breach in breaches[:20])
+
+
+def too_few(report: StressReport) -> dict[str, int]:
+    counts = report.counts
+    return {name: counts.get(name, 0) for name, n in REACHED.items() if counts.get(name, 0) < n}
+
+
+async def test_a_small_run_keeps_every_promise_and_reaches_everything() -> None:
+    report = await run_stress(SMALL)
+    print(report.counts)
+    assert report.breaches == (), told(report.breaches)
+    assert too_few(report) == {}, f"too few to speak of, of {report.turns} turns"
+    assert report.interrupt_p99_ms >= report.interrupt_p50_ms > 0
+
+
+async def test_a_run_is_checked_alike_from_its_lines() -> None:
+    report = await run_stress(StressPlan(sessions=2, turns=6, interrupts=2, seconds=10, seed=2))
+    lines = list(encode_lines(report.recording.entries))
+    assert check(decode_lines(lines)) == report.breaches == ()
+    assert len(lines) > 100
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sessions": 0},
+        {"turns": -1},
+        {"interrupts": -1},
+        {"seconds": float("nan")},
+        {"seconds": float("inf")},
+    ],
+)
+async def test_a_plan_that_cannot_be_run_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(fields))):
+        await run_stress(StressPlan(**fields))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_long_run_keeps_every_promise(seed: int) -> None:
+    plan = StressPlan(sessions=80, turns=120, interrupts=20, seconds=90, seed=seed)
+    report = await run_stress(plan)
+    print(report.counts)
+    assert report.breaches == (), told(report.breaches)
+    assert report.turns > 80 * 40

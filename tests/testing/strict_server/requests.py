@@ -1,0 +1,90 @@
+"""Request bodies for the tests of the strict server. Nothing here was recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmsession.testing.strict_server.model.models import COMPLETION_MODELS, MESSAGE_MODELS
+from llmsession.testing.strict_server.model.refusal import Refusal
+from llmsession.testing.strict_server.model.request import MessageRequest
+from llmsession.testing.strict_server.rules.signatures import Sealer
+from llmsession.testing.strict_server.rules.validation import (
+    AcceptedMessage,
+    judge_chat,
+    judge_message,
+)
+
+OLD, BOUND, NEW = "claude-sonnet-4-0", "claude-opus-5-5", "claude-opus-4-8"
+LS: dict[str, Any] = {"name": "ls", "input_schema": {"type": "object", "properties": {}}}
+
+
+def user(*blocks: Any) -> dict[str, Any]:
+    return {"role": "user", "content": [_block(block) for block in blocks]}
+
+
+def assistant(*blocks: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": [_block(block) for block in blocks]}
+
+
+def system(*blocks: Any) -> dict[str, Any]:
+    return {"role": "system", "content": [_block(block) for block in blocks]}
+
+
+def _block(block: Any) -> Any:
+    return {"type": "text", "text": block} if isinstance(block, str) else block
+
+
+def tool_use(call_id: str, name: str = "ls", **fields: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {}, **fields}
+
+
+def tool_result(call_id: str, content: Any = "done", **fields: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **fields}
+
+
+def server_use(call_id: str, name: str = "web_search") -> dict[str, Any]:
+    return {"type": "server_tool_use", "id": call_id, "name": name, "input": {}}
+
+
+def server_result(call_id: str, kind: str = "web_search_tool_result") -> dict[str, Any]:
+    return {"type": kind, "tool_use_id": call_id, "content": []}
+
+
+def thinking(text: str = "hm", signature: str = "strict.x") -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+def body(*messages: dict[str, Any], model: str = "test-model", **fields: Any) -> dict[str, Any]:
+    return {"model": model, "max_tokens": 100, "messages": list(messages), **fields}
+
+
+def with_tools(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return body(*messages, tools=[LS], **fields)
+
+
+def refused(
+    request: Any,
+    *,
+    counting: bool = False,
+    betas: tuple[str, ...] = (),
+    sealer: Sealer | None = None,
+) -> str | None:
+    """What a Messages request is refused with; None if it is accepted."""
+    verdict = judge_message(request, MESSAGE_MODELS, betas=betas, counting=counting, sealer=sealer)
+    return verdict.message if isinstance(verdict, Refusal) else None
+
+
+def accepted(request: Any, *, sealer: Sealer | None = None) -> MessageRequest:
+    verdict = judge_message(request, MESSAGE_MODELS, sealer=sealer)
+    assert isinstance(verdict, AcceptedMessage), verdict
+    return verdict.request
+
+
+def chat_refused(request: Any) -> Refusal | None:
+    """What a chat completions request is refused with; None if it is accepted."""
+    verdict = judge_chat(request, COMPLETION_MODELS)
+    return verdict if isinstance(verdict, Refusal) else None
+
+
+def chat(*messages: dict[str, Any], model: str = "test-model", **fields: Any) -> dict[str, Any]:
+    return {"model": model, "messages": list(messages), **fields}

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from llmsession.errors import TranscriptError
+from llmsession.transcripts import detect, write
+from llmsession.transcripts.chats.minisearch import read_minisearch
+from tests.transcripts.chats.records import RUN, START_S, dumped, mini
+from tests.transcripts.chats.samples import MINISEARCH
+from tests.transcripts.chats.shapes import ids, noted, said
+
+SEARCH = {"id": 1, "searchRunId": RUN, "query": "what is rain", "timestamp": START_S * 1000}
+ANSWER = {"searchRunId": RUN, "response": "water", "model": "m", "timestamp": START_S * 1000 + 1}
+
+
+def tables(**rows: list[dict[str, Any]]) -> bytes:
+    return dumped({"searches": [], "llmResponses": [], "chatHistory": []} | rows)
+
+
+def test_the_conversations_id_is_that_of_the_search_run_and_rows_stand_by_time() -> None:
+    (conversation,) = read_minisearch(MINISEARCH, strict=True)
+    assert (conversation.id, conversation.title) == (RUN, "what is rain")
+    assert ids(conversation) == ["1", "2", "3", "4"]
+    assert said(conversation) == ["what is rain", "water", "and snow?", "cold water"]
+
+
+def test_a_dump_of_dexie_is_the_same_database() -> None:
+    (written,) = write(read_minisearch(MINISEARCH), "minisearch").values()
+    dump = json.loads(written)
+    assert dump["formatName"] == "dexie"
+    assert detect(written) == "minisearch"
+    rows = {table["tableName"]: table["rows"] for table in dump["data"]["data"]}
+    given = json.loads(MINISEARCH)
+    assert (rows["searches"], rows["llmResponses"]) == (given["searches"], given["llmResponses"])
+    assert sorted(rows["chatHistory"], key=lambda row: int(row["id"])) == sorted(
+        given["chatHistory"], key=lambda row: int(row["id"])
+    )
+
+
+def test_two_runs_are_two_conversations_though_they_began_alike() -> None:
+    rows = [mini(1, "user", "same"), mini(2, "user", "same", "other-run")]
+    assert [each.id for each in read_minisearch(tables(chatHistory=rows))] == [RUN, "other-run"]
+
+
+def test_without_a_history_the_searchs_own_chat_counts() -> None:
+    chat = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    (conversation,) = read_minisearch(tables(searches=[{**SEARCH, "chatMessages": chat}]))
+    assert said(conversation) == ["q", "a"]
+
+
+def test_without_any_chat_the_query_and_its_answer_are_the_conversation() -> None:
+    (conversation,) = read_minisearch(tables(searches=[SEARCH], llmResponses=[ANSWER]))
+    assert said(conversation) == ["what is rain", "water"]
+    assert conversation.messages[1].model == "m"
+    (written,) = write([conversation], "minisearch").values()
+    assert ids(read_minisearch(written)[0]) == ids(conversation)
+
+
+def test_a_row_without_a_run_is_noted_or_refused() -> None:
+    raw = tables(chatHistory=[{"role": "user", "content": "x"}, mini(1, "user", "y")])
+    assert noted(read_minisearch(raw)[0], "bad_record").line == 1
+    with pytest.raises(TranscriptError, match=r"^record 1: a row of chatHistory without a run"):
+        read_minisearch(raw, strict=True)
+
+
+def test_another_database_is_refused() -> None:
+    with pytest.raises(TranscriptError, match="none of its tables"):
+        read_minisearch(b'{"data":{"data":[{"tableName":"x","rows":[]}]}}')

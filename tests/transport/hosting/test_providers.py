@@ -1,0 +1,98 @@
+"""Who answers at a service: by keys in the environment, by tables, by models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmsession import InvalidConfig
+from llmsession.providers import AnthropicProvider, OpenAIProvider, ReplayProvider, RoutedProvider
+from llmsession.transcripts import write_own
+from llmsession.transport.hosting.config import ServerConfig, load_server_config
+from llmsession.transport.hosting.providers import default_model, make_providers
+from tests.testing.conversations import recording, text
+
+ANTHROPIC = {"ANTHROPIC_API_KEY": "sk-a"}
+OPENAI = {"OPENAI_API_KEY": "sk-o"}
+
+
+def config(**providers: dict[str, Any]) -> ServerConfig:
+    return load_server_config(None, {}, {"providers": providers})
+
+
+def test_without_tables_those_answer_that_there_is_a_key_for() -> None:
+    assert isinstance(make_providers(ServerConfig(), ANTHROPIC)[0], AnthropicProvider)
+    assert isinstance(make_providers(ServerConfig(), OPENAI)[0], OpenAIProvider)
+    both, summariser = make_providers(ServerConfig(), ANTHROPIC | OPENAI)
+    assert isinstance(both, RoutedProvider)
+    assert isinstance(both.provider_for("claude-x"), AnthropicProvider)
+    assert isinstance(both.provider_for("gpt-x"), OpenAIProvider)
+    assert summariser is None
+
+
+def test_without_a_key_there_is_nobody() -> None:
+    with pytest.raises(InvalidConfig, match=r"^no provider: set ANTHROPIC_API_KEY"):
+        make_providers(ServerConfig(), {"ANTHROPIC_API_KEY": ""})
+
+
+def test_a_key_is_read_from_the_variable_that_is_named() -> None:
+    asked = config(mine={"kind": "anthropic", "key_env": "MY_KEY"})
+    with pytest.raises(InvalidConfig, match=r"^providers\.mine: no key: set MY_KEY$"):
+        make_providers(asked, ANTHROPIC)
+    provider, _ = make_providers(asked, {"MY_KEY": "sk-mine"})
+    assert isinstance(provider, AnthropicProvider)
+
+
+def test_a_server_of_ones_own_needs_no_key_unless_one_is_named() -> None:
+    local: dict[str, Any] = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}
+    assert isinstance(make_providers(config(local=local), {})[0], OpenAIProvider)
+    with pytest.raises(InvalidConfig, match="set LOCAL_KEY"):
+        make_providers(config(local={**local, "key_env": "LOCAL_KEY"}), {})
+
+
+def test_two_providers_for_the_same_models_are_refused() -> None:
+    local: dict[str, Any] = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}
+    with pytest.raises(InvalidConfig, match=r"^providers\.b: another one is for all models"):
+        make_providers(config(a=local, b=local), {})
+    local = {**local, "models": ["x-"]}
+    with pytest.raises(InvalidConfig, match="another one is for models that begin with 'x-'"):
+        make_providers(config(a=local, b=local), {})
+
+
+def test_the_summariser_is_one_of_them() -> None:
+    local: dict[str, Any] = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}
+    tables = {"big": {**local, "models": ["big"]}, "small": {**local, "models": ["small"]}}
+    asked = load_server_config(None, {}, {"providers": tables, "summariser": "small"})
+    provider, summariser = make_providers(asked, {})
+    assert isinstance(provider, RoutedProvider)
+    assert summariser is provider.provider_for("small-1")
+
+
+def test_a_replay_needs_one_recorded_conversation(tmp_path: Path) -> None:
+    table = {"kind": "replay", "file": str(tmp_path / "talk.jsonl")}
+    with pytest.raises(
+        InvalidConfig, match=r"^providers\.r: .*talk\.jsonl cannot be read: No such"
+    ):
+        make_providers(config(r=table), {})
+    (tmp_path / "talk.jsonl").write_text("nothing known")
+    with pytest.raises(InvalidConfig, match=r"^providers\.r: no known transcript format"):
+        make_providers(config(r=table), {})
+    (tmp_path / "talk.jsonl").write_bytes(write_own(recording([[text("hi")], [text("ho")]])))
+    assert isinstance(make_providers(config(r=table), {})[0], ReplayProvider)
+
+
+def test_who_names_no_model_gets_that_of_the_configuration_or_of_the_first_provider() -> None:
+    assert default_model(ServerConfig(default_model="mine"), ANTHROPIC) == "mine"
+    assert default_model(ServerConfig(), OPENAI) == "gpt-4o"
+    assert default_model(ServerConfig(), ANTHROPIC | OPENAI) == "claude-sonnet-4-5"
+    local = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1"}
+    claude = {"kind": "anthropic", "models": ["claude"]}
+    opus = {"kind": "anthropic", "models": ["claude-opus"]}
+    played = {"kind": "replay", "file": "talk.jsonl"}
+    assert default_model(config(local=local, claude=claude), {}) == "claude-sonnet-4-5"
+    # What another server has, or what begins so, is not known.
+    assert default_model(config(local=local, opus=opus), {}) is None
+    assert default_model(config(played=played, claude=claude), {}) == "recorded"
+    assert default_model(config(played=played | {"models": ["talk"]}), {}) == "talk"

@@ -1,0 +1,378 @@
+"""Limits, tenants, backpressure, and the orderly end of a service."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import stat
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmsession import (
+    InvalidInput,
+    KeyReused,
+    MemoryStore,
+    Overloaded,
+    SessionConfig,
+    SessionInUse,
+    SessionManager,
+    SessionMoved,
+    connect,
+    records,
+)
+from llmsession.testing.scripted import ScriptedProvider, never, say
+from llmsession.transport import Limits, Service, SocketServer
+from llmsession.transport.wire import messages as w
+from tests.transport.places import CONFIG, place_at, until
+from tests.transport.server.test_fuzz import HELLO, Raw
+
+pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
+
+
+# Limits.
+
+
+async def test_too_many_connections_are_refused_with_a_hint() -> None:
+    async with place_at("unix", limits=Limits(connections=2)) as place:
+        async with place.connect():
+            with pytest.raises(Overloaded) as caught:
+                async with place.connect():
+                    pass
+            assert caught.value.retry_after_s
+        await until(
+            lambda: place.service is not None and place.service.statistics().connections == 1
+        )
+        async with place.connect() as again:
+            assert await again.list() == ()
+
+
+async def test_too_many_commands_a_second_are_refused_with_a_hint() -> None:
+    async with place_at("unix", limits=Limits(commands_per_s=5.0), overloaded_s=0) as place:
+        session = await place.session()
+        asked = [asyncio.ensure_future(session.read_status()) for _ in range(15)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        hints = [each.retry_after_s for each in answers if isinstance(each, Overloaded)]
+        assert 0 < len(hints) < 15
+        assert all(hint is not None and 0 < hint <= 0.2 for hint in hints)
+
+
+async def test_too_many_sessions_and_subscriptions_are_refused() -> None:
+    limits = Limits(sessions_per_connection=1, subscriptions_per_connection=1)
+    async with place_at("unix", limits=limits, overloaded_s=0) as place:
+        session = await place.session()
+        await place.sessions.create(CONFIG, session_id="t")
+        await session.read_status()
+        one = session.subscribe(after=0)
+        await anext(one)
+        with pytest.raises(Overloaded):
+            await anext(session.subscribe(after=0))
+        one.close()
+        two = session.subscribe(after=0)
+        await anext(two)
+        two.close()
+
+
+async def test_too_many_open_turns_are_refused_and_interrupts_are_not() -> None:
+    limits = Limits(open_turns=3)
+    async with place_at(
+        "unix", lambda request, tag: never(), limits=limits, overloaded_s=0
+    ) as place:
+        session = await place.session()
+        for _ in range(3):
+            await session.send("hi")
+        with pytest.raises(Overloaded):
+            await session.send("hi")
+        await session.interrupt()
+        await asyncio.sleep(0.3)  # counted again
+        await session.send("hi")
+        await session.interrupt()
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {})])  # a clock that sees it
+async def test_a_service_that_runs_late_takes_no_new_turns_and_says_so() -> None:
+    async with place_at("unix", [never()], limits=Limits(max_lag_s=0.05), overloaded_s=0) as place:
+        await place.manager.create(CONFIG, session_id="s")
+        session, turn = await place.sessions.open("s"), None
+        while turn is None:
+            with suppress(Overloaded):  # the machine may hold it up, too
+                turn = await session.send("hi")
+        loop = asyncio.get_running_loop()
+        late = loop.time() + 0.4
+        while loop.time() < late:
+            pass
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="late") as caught:
+            for _ in range(100):
+                await session.send("ho", command_id="c")
+                await session.interrupt()
+        assert caught.value.retry_after_s
+        await session.interrupt(turn.id)
+
+
+# Backpressure.
+
+
+async def peer_of(path: str) -> Raw:
+    reader, writer = await asyncio.open_unix_connection(path, limit=1 << 26)
+    peer = Raw(reader, writer)
+    await peer.say(HELLO)
+    assert isinstance(await peer.hear(), w.Welcome)
+    return peer
+
+
+async def test_a_subscriber_that_stops_reading_costs_bounded_bytes_and_then_lags(
+    tmp_path: Path,
+) -> None:
+    limits = Limits(outgoing_bytes=200_000)
+    provider = ScriptedProvider(lambda request, tag: say("x" * 20_000).slow(0.0, delta_chars=200))
+    path = f"{tmp_path}/s.sock"
+    async with (
+        asyncio.timeout(150),
+        SessionManager(provider=provider, store=MemoryStore()) as manager,
+        Service(manager, limits=limits) as service,
+        SocketServer(service, f"unix:{path}"),
+    ):
+        session = await manager.create(CONFIG, session_id="s")
+        peer = await peer_of(path)
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a read transport, too
+        await peer.say(b'{"type":"subscribe","id":1,"session":"s","after":0}\n')
+        most = 0
+        for _ in range(120):
+            await (await session.send("go on")).outcome()
+            most = max(most, service.statistics().outgoing_bytes)
+        print(f"{session.status().seq} records, at most {most:,} bytes waited")
+        assert most <= 200_000
+        statistics = service.statistics()
+        assert statistics.lagged == 1
+        assert statistics.previews_lost > 0
+        assert statistics.subscriptions == 0
+        peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        seqs, cursor = [], None
+        while cursor is None:
+            message = await peer.hear()
+            if isinstance(message, w.Event) and message.seq:
+                seqs.append(message.seq)
+            elif isinstance(message, w.Lagged):
+                cursor = message.cursor
+        assert seqs == list(range(1, cursor + 1))
+        # Again after the cursor: the log has the rest, however slowly it is read.
+        await peer.say(b'{"type":"subscribe","id":2,"session":"s","after":%d}\n' % cursor)
+        while seqs[-1] < session.status().seq:
+            message = await peer.hear()
+            if isinstance(message, w.Event) and message.seq:
+                seqs.append(message.seq)
+        assert seqs == list(range(1, session.status().seq + 1))
+        await peer.close()
+
+
+async def test_a_reader_of_a_long_log_that_stops_costs_bounded_bytes(tmp_path: Path) -> None:
+    path = f"{tmp_path}/s.sock"
+    async with (
+        asyncio.timeout(150),
+        SessionManager(provider=ScriptedProvider([]), store=MemoryStore()) as manager,
+        Service(manager, limits=Limits(outgoing_bytes=400_000)) as service,
+        SocketServer(service, f"unix:{path}"),
+    ):
+        session = await manager.create(CONFIG, session_id="s")
+        for number in range(2000):
+            await session.label({f"name {n}": f"{number}" * 60 for n in range(8)})
+        peers = [await peer_of(path) for _ in range(4)]
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for peer in peers:
+                peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+                for number in range(5):
+                    frame = b'{"type":"subscribe","id":%d,"session":"s","after":0}\n'
+                    await peer.say(frame % number)
+            await asyncio.sleep(0.5)
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        outgoing = service.statistics().outgoing_bytes
+        print(f"4 readers that stopped: {outgoing:,} bytes wait, {grown:,} in all")
+        assert outgoing <= 4 * 400_000
+        assert grown < 12_000_000  # the log is as large five times over
+        assert service.statistics().lagged == 0
+        for peer in peers:
+            peer.writer.transport.abort()
+
+
+async def test_answers_that_nobody_reads_stop_the_reading_of_commands(tmp_path: Path) -> None:
+    path = f"{tmp_path}/s.sock"
+    async with (
+        asyncio.timeout(150),
+        SessionManager(provider=ScriptedProvider(lambda r, t: "y" * 30_000)) as manager,
+        Service(manager, limits=Limits(outgoing_bytes=300_000)) as service,
+        SocketServer(service, f"unix:{path}"),
+    ):
+        session = await manager.create(CONFIG, session_id="s")
+        await (await session.send("hi")).outcome()
+        peer = await peer_of(path)
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        frame = b'{"type":"conversation","id":%d,"session":"s"}' + b" " * 1000 + b"\n"
+        peer.writer.write(b"".join(frame % number for number in range(2000)))
+        await asyncio.sleep(0.5)
+        assert 0 < service.statistics().outgoing_bytes < 300_000
+        assert service.statistics().commands < 400
+        peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        replies = [await peer.hear() for _ in range(2000)]
+        assert [reply.id for reply in replies if isinstance(reply, w.Reply)] == list(range(2000))
+        await peer.close()
+
+
+# Its end.
+
+
+async def test_a_service_that_drains_takes_no_new_turns_and_ends_the_open_ones() -> None:
+    async with place_at("unix", [say("done").slow(0.05)], overloaded_s=0) as place:
+        session = await place.session()
+        turn = await session.send("hi")
+        assert place.service is not None
+        draining = asyncio.ensure_future(place.service.drain(10))
+        await asyncio.sleep(0.01)
+        with pytest.raises(Overloaded, match="goes down"):
+            await session.send("ho")
+        with pytest.raises(Overloaded):
+            await place.sessions.create(CONFIG)
+        assert await turn.text() == "done"
+        assert await draining == ()
+
+
+async def test_a_session_that_nobody_uses_is_let_go_and_comes_back(monkeypatch: Any) -> None:
+    from llmsession.transport.server import service as module
+
+    monkeypatch.setattr(module, "DETACH_IDLE_S", 0.1)
+    async with place_at("unix", ["one"]) as place:
+        session = await place.session()
+        await session.read_status()
+        assert place.service is not None
+        service = place.service
+        await until(lambda: service.statistics().sessions == 0)
+        await place.manager.evict_idle()
+        assert place.manager.live == ()
+        assert await (await session.send("hi")).text() == "one"
+
+
+async def test_clients_of_a_service_that_lost_a_session_to_another_are_told_by_name() -> None:
+    store = MemoryStore()
+    async with (
+        place_at("unix", [never()], store=store) as here,
+        place_at("unix", ["theirs"], store=store) as there,
+    ):
+        session = await here.session()
+        turn, events = await session.send("hi"), session.subscribe(after=0)
+        waiting = asyncio.ensure_future(turn.outcome())
+        await anext(events)
+        with pytest.raises(SessionInUse):
+            await there.sessions.open("s")
+        taken = await there.sessions.open("s", takeover=True)
+        assert (await taken.turn(1).outcome()).stop_reason == "crash"
+        with pytest.raises(SessionMoved):
+            await session.send("too late")
+        with pytest.raises(SessionMoved):
+            await waiting
+        with pytest.raises(SessionMoved):
+            await session.turn(1).outcome()  # asked after it was lost
+        assert (await session.read_status()).phase == "moved"
+        kinds = [type(event) async for event in events]
+        assert records.TurnAborted not in kinds  # the other one wrote that
+        assert await (await taken.send("hi")).text() == "theirs"
+
+
+# The socket.
+
+
+async def test_the_socket_is_its_owners_alone_and_goes_with_the_service(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    async with (
+        SessionManager(provider=ScriptedProvider([])) as manager,
+        Service(manager) as service,
+    ):
+        async with SocketServer(service, f"unix:{path}"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            with pytest.raises(InvalidInput, match="somebody listens there"):
+                async with SocketServer(service, f"unix:{path}"):
+                    pass
+            async with connect(f"unix:{path}") as sessions:
+                assert await sessions.list() == ()
+        assert not path.exists()
+
+
+async def test_a_socket_that_was_left_behind_is_replaced_and_a_file_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(path))
+    left.close()
+    assert path.exists()
+    async with (
+        SessionManager(provider=ScriptedProvider([])) as manager,
+        Service(manager) as service,
+    ):
+        async with SocketServer(service, f"unix:{path}"), connect(f"unix:{path}") as sessions:
+            assert await sessions.list() == ()
+        path.write_text("precious")
+        with pytest.raises(InvalidInput, match="no socket"):
+            async with SocketServer(service, f"unix:{path}"):
+                pass
+        assert path.read_text() == "precious"
+        for wrong in (f"unix:{tmp_path}/no/s.sock", f"unix:{tmp_path}/{'x' * 200}"):
+            with pytest.raises(InvalidInput, match="cannot listen"):
+                async with SocketServer(service, wrong):
+                    pass
+        with pytest.raises(InvalidInput):
+            SocketServer(service, "grpc://127.0.0.1:0")
+
+
+async def test_two_hundred_clients_connect_at_once() -> None:
+    limits = Limits(max_lag_s=30.0)
+    async with place_at("unix", lambda request, tag: "hello", limits=limits) as place:
+
+        async def live(number: int) -> None:
+            async with place.connect() as sessions:
+                session = await sessions.create(SessionConfig(model="m"), session_id=f"c{number}")
+                assert await (await session.send("hi")).text() == "hello"
+
+        await asyncio.gather(*(live(number) for number in range(200)))
+        assert place.service is not None
+        service = place.service
+        await until(lambda: service.statistics().connections == 1)
+
+
+async def test_a_repeat_on_another_connection_is_the_same_command() -> None:
+    async with place_at("unix", ["one", "two"]) as place, place.connect() as other:
+        session = await place.session()
+        there = await other.open("s")
+        turns = await asyncio.gather(
+            session.send("hi", command_id="c"), there.send("hi", command_id="c")
+        )
+        assert {turn.id.number for turn in turns} == {1}
+        with pytest.raises(KeyReused):
+            await there.send("ho", command_id="c")
+        assert msgspec.json.encode(await turns[0].outcome()) == msgspec.json.encode(
+            await turns[1].outcome()
+        )
+
+
+async def test_an_error_that_nobody_waits_for_any_more_is_no_complaint_of_the_loop() -> None:
+    complaints: list[dict[str, Any]] = []
+    async with place_at("unix", [never()]) as at:
+        session = await at.sessions.create(CONFIG)
+        await session.send("hi")
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+        waiting = asyncio.ensure_future(session.clear())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        del waiting  # its traceback holds the answer
+        await session.read_status()  # answered in their order
+        gc.collect()
+        assert complaints == []
+        await session.interrupt()
