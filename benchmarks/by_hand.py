@@ -55,11 +55,11 @@ class HandWritten:
         while True:
             reply = await self._in_task(partial(self._read, step))
             content = msgspec.Raw(b"[" + b",".join(reply.blocks) + b"]")
-            spoken = r.Spoken(body=content, started_at=0.0, stop_reason=reply.stop_reason)
+            message = r.AssistantReply(body=content, started_at=0.0, stop_reason=reply.stop_reason)
             if run is None or not reply.calls:
                 break
-            offers = tuple(r.CallOffer(call.id, call.name, "session") for call in reply.calls)
-            requested = r.ToolsRequested(turn=turn, step=step, spoken=spoken, calls=offers)
+            offers = tuple(r.PendingCall(call.id, call.name, "session") for call in reply.calls)
+            requested = r.ToolsRequested(turn=turn, step=step, reply=message, calls=offers)
             await self._append(requested)
             answers = []
             for call in reply.calls:
@@ -68,7 +68,7 @@ class HandWritten:
             answered = r.ToolsAnswered(turn=turn, step=step, answers=tuple(answers))
             await self._append(answered, r.StepCompleted(turn=turn, step=step))
             step += 1
-        ended = r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=Usage(), spoken=spoken)
+        ended = r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=Usage(), reply=message)
         await self._append(ended)
 
     async def _read(self, step: int) -> Reply:

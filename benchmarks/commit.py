@@ -33,9 +33,9 @@ def _ours(state: SessionState) -> float:
         state.history = base
         number = state.counter.next()
         state.apply(r.TurnAccepted(seq=state.head + 1, turn=number, body=body, started=True))
-        spoken = r.Spoken(body=body, started_at=0.0)
+        reply = r.AssistantReply(body=body, started_at=0.0)
         record = r.TurnCommitted(
-            seq=state.head + 1, turn=number, stop_reason="end_turn", usage=Usage(), spoken=spoken
+            seq=state.head + 1, turn=number, stop_reason="end_turn", usage=Usage(), reply=reply
         )
         started = timeit.default_timer()
         state.apply(record)

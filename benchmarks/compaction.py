@@ -41,7 +41,7 @@ MESSAGES = 2_000
 ROUNDS = 7
 STEPS = 50
 TICK_S = 0.0005
-MOST_STEP, MOST_STALL, MOST_FRONTIER = 3.0, 5.0, 3.0
+MAX_STEP, MAX_STALL, MAX_FRONTIER = 3.0, 5.0, 3.0
 RESULT = "a line of a tool's result, number 12345, in src/some/file.py:17\n" * 60
 
 
@@ -58,7 +58,7 @@ def _step_row() -> Row:
         bare=bare * 1e6,
         unit="us",
         ratios=tuple(a / b for a, b in pairs),
-        bound=MOST_STEP,
+        bound=MAX_STEP,
         note=f"the SDK's own making of that request: {statistics.median(shares):.1f} times bare",
     )
 
@@ -106,16 +106,16 @@ async def _written(manager: SessionManager, store: MemoryStore) -> None:
     records: list[r.Record] = []
     for turn in range(1, MESSAGES // 4 + 1):
         call = {"type": "tool_use", "id": f"c{turn}", "name": "read", "input": {"path": f"/{turn}"}}
-        asked = r.Spoken(body=encode_blocks([call]), started_at=0.0)
-        said = r.Spoken(body=encode_blocks(f"it says {turn}"), started_at=0.0)
+        asked = r.AssistantReply(body=encode_blocks([call]), started_at=0.0)
+        said = r.AssistantReply(body=encode_blocks(f"it says {turn}"), started_at=0.0)
         answer = r.Answer(call_id=f"c{turn}", content=msgspec.Raw(msgspec.json.encode(RESULT)))
-        offer = r.CallOffer(f"c{turn}", "read", "caller")
+        offer = r.PendingCall(f"c{turn}", "read", "caller")
         records += [
             r.TurnAccepted(turn=turn, body=encode_blocks("what does it say?"), started=True),
-            r.ToolsRequested(turn=turn, step=1, spoken=asked, calls=(offer,)),
+            r.ToolsRequested(turn=turn, step=1, reply=asked, calls=(offer,)),
             r.ToolsAnswered(turn=turn, step=1, answers=(answer,)),
             r.StepCompleted(turn=turn, step=1),
-            r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=Usage(), spoken=said),
+            r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=Usage(), reply=said),
         ]
     stamped = [
         msgspec.structs.replace(record, seq=hold.head + at, epoch=hold.epoch, at=1.0)
@@ -180,7 +180,7 @@ def _stall_row() -> Row:
         bare=idle * 1e3,
         unit="ms",
         ratios=tuple(a / b for a, b in pairs),
-        bound=MOST_STALL,
+        bound=MAX_STALL,
         note=_peers(),
     )
 
@@ -200,9 +200,14 @@ def _peers() -> str:
 def _frontier_row() -> Row:
     """Applying a plan that passes 1,000 summaries, beside making the tuple of messages anew."""
     messages = tuple(conversation(MESSAGES))
-    frozen = {f"c{at}": f"the result of call {at}, in short" for at in range(1, 1_001)}
+    shown_results = {f"c{at}": f"the result of call {at}, in short" for at in range(1, 1_001)}
     plan = Plan(
-        policy="p", frontier=MESSAGES, frozen=frozen, reason="", tokens_before=2, tokens_after=1
+        policy="p",
+        compacted_before=MESSAGES,
+        shown_results=shown_results,
+        reason="",
+        tokens_before=2,
+        tokens_after=1,
     )
     ratios, figures = [], []
     for _ in range(ROUNDS):
@@ -223,7 +228,7 @@ def _frontier_row() -> Row:
         bare=bare * 1e6,
         unit="us",
         ratios=tuple(ratios),
-        bound=MOST_FRONTIER,
+        bound=MAX_FRONTIER,
     )
 
 

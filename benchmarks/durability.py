@@ -30,13 +30,13 @@ from llmsession import SessionConfig, SessionManager, SqliteStore
 from llmsession.store import Appended, AppendResult, Batch, this_process
 from llmsession.store.caller import Caller
 from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES
-from llmsession.store.writer_thread import Answers, GroupThread
+from llmsession.store.writer_thread import BatchingThread, CallbackBatch
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks, parse_blocks
 from llmsession.turns.records import decode_record, encode_record
 from llmsession.turns.usage import Usage
 
-__all__ = ["BODY", "LEAST_SHARE", "MOST_P99", "Done", "appends_a_second", "latencies", "run"]
+__all__ = ["BODY", "MAX_P99", "MIN_SHARE", "Done", "appends_a_second", "latencies", "run"]
 
 WRITERS = (50, 1_000)
 ROUNDS = 5
@@ -49,9 +49,9 @@ PAGE = bytes(4096)
 """What SQLite writes into its WAL for one append to a session, at least."""
 BODY = b'{"kind":"step.completed","text":"' + b"what a model said, " * 14 + b'"}'  # 300 bytes
 
-LEAST_SHARE = 0.6
-MOST_P99 = 5.0
-MOST_OPENING = 3.0
+MIN_SHARE = 0.6
+MAX_P99 = 5.0
+MAX_OPENING = 3.0
 MESSAGES = 2_000
 QUESTION = "what does the file say about the third case? " * 5
 ANSWER = "it says that the third case is like the second one, but for the order. " * 12
@@ -97,7 +97,7 @@ class Bare:
         self._path = f"{folder}/bare-{keyed}.db"
         self._keyed = keyed
         self._pages = 0
-        self._thread: GroupThread[Item] = GroupThread(
+        self._thread: BatchingThread[Item] = BatchingThread(
             "bare", perform=self._perform, rest=lambda: None, rest_s=lambda: None,
             end=self._end, refuse=lambda item, why: None,
         )  # fmt: skip
@@ -130,7 +130,7 @@ class Bare:
                 "INSERT INTO record (epoch, body) VALUES (?, ?)", [(1, BODY)] * len(items)
             )
         db.execute("COMMIT")
-        answers = Answers()
+        answers = CallbackBatch()
         for _, head, done, caller in items:
             answers.add(caller, done, Appended(head + 1))
         answers.deliver()
@@ -156,7 +156,7 @@ class FileAlone:
     def __init__(self, folder: str) -> None:
         self._path = f"{folder}/file"
         self._at = 0
-        self._thread: GroupThread[Item] = GroupThread(
+        self._thread: BatchingThread[Item] = BatchingThread(
             "file", perform=self._perform, rest=lambda: None, rest_s=lambda: None,
             end=self._end, refuse=lambda item, why: None,
         )  # fmt: skip
@@ -179,7 +179,7 @@ class FileAlone:
         os.pwrite(self._file, pages, self._at)
         os.fdatasync(self._file)
         self._at += len(pages)
-        answers = Answers()
+        answers = CallbackBatch()
         for _, head, done, caller in items:
             answers.add(caller, done, Appended(head + 1))
         answers.deliver()
@@ -283,7 +283,7 @@ def _spread_row(writers: int, rate: float) -> Row:
         bare=usual * 1e3,
         unit="ms",
         ratios=ratios,
-        bound=max(MOST_P99, statistics.median(bare), statistics.median(alone)),
+        bound=max(MAX_P99, statistics.median(bare), statistics.median(alone)),
         note=(
             f"beside their own medians: the bare thread's p99 {statistics.median(bare):.2f},"
             f" that of a file alone {statistics.median(alone):.2f}"
@@ -309,7 +309,7 @@ def _rows(writers: int) -> list[Row]:
             bare=1e6 / bare,
             unit="us",
             ratios=tuple(b / a for a, b, _ in rounds),
-            bound=1 / LEAST_SHARE,
+            bound=1 / MIN_SHARE,
             note=_peer() if writers == WRITERS[0] else "",
         ),
         Row(
@@ -332,14 +332,14 @@ async def _write_long(folder: str) -> None:
     records: list[r.Record] = []
     for turn in range(1, MESSAGES // 2 + 1):
         seq = hold.head + len(records) + 1
-        said = r.Spoken(body=encode_blocks(ANSWER), started_at=0.0)
+        said = r.AssistantReply(body=encode_blocks(ANSWER), started_at=0.0)
         records += [
             r.TurnAccepted(
                 seq=seq, epoch=hold.epoch, turn=turn, body=encode_blocks(QUESTION), started=True
             ),
             r.TurnCommitted(
                 seq=seq + 1, epoch=hold.epoch, turn=turn, stop_reason="end_turn", usage=Usage(),
-                spoken=said,
+                reply=said,
             ),
         ]  # fmt: skip
     written = asyncio.Event()
@@ -371,7 +371,9 @@ def _read_s(folder: str) -> float:
     said = 0
     for (body,) in db.execute("SELECT body FROM record WHERE place BETWEEN ? AND ?", ends):
         match decode_record(body):
-            case r.TurnAccepted(body=content) | r.TurnCommitted(spoken=r.Spoken(body=content)):
+            case (
+                r.TurnAccepted(body=content) | r.TurnCommitted(reply=r.AssistantReply(body=content))
+            ):
                 said += len(parse_blocks(content))
     took = time.process_time() - started
     assert said == MESSAGES
@@ -390,7 +392,7 @@ def _opening() -> Row:
         bare=bare * 1e3,
         unit="ms",
         ratios=tuple(a / b for a, b in pairs),
-        bound=MOST_OPENING,
+        bound=MAX_OPENING,
     )
 
 

@@ -27,8 +27,8 @@ import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
 
 from benchmarks.durability import (
     BODY,
-    LEAST_SHARE,
-    MOST_P99,
+    MAX_P99,
+    MIN_SHARE,
     Appending,
     Done,
     appends_a_second,
@@ -39,7 +39,7 @@ from llmsession.store import Appended, Batch, this_process
 from llmsession.store.caller import Caller
 from llmsession.store.postgres.store import PostgresStore
 from llmsession.store.postgres.thread import LoopThread
-from llmsession.store.writer_thread import Answers
+from llmsession.store.writer_thread import CallbackBatch
 from tests.store.postgres.server import NoServer, PostgresServer, running_server
 
 __all__ = ["run"]
@@ -137,7 +137,7 @@ class Bare:
                 [BODY] * len(items),
             )
             assert len(written) == len(items)
-            answers = Answers()
+            answers = CallbackBatch()
             for _, head, done, caller in items:
                 answers.add(caller, done, Appended(head + 1))
             answers.deliver()
@@ -188,7 +188,7 @@ class Stage:
                 bare=1e6 / bare,
                 unit="us",
                 ratios=tuple(b / a for a, b, _ in rounds),
-                bound=1 / LEAST_SHARE,
+                bound=1 / MIN_SHARE,
                 note=self._peer() if writers == WRITERS[0] else "",
             ),
             Row(
@@ -204,7 +204,7 @@ class Stage:
                 bare=middle * 1e3,
                 unit="ms",
                 ratios=tuple(late / usual for usual, late in spreads),
-                bound=MOST_P99,
+                bound=MAX_P99,
                 note="the bare driver at the same rate: p99 {1:.4g} ms, median {0:.4g} ms".format(
                     *(value * 1e3 for value in others)
                 ),

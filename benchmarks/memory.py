@@ -24,7 +24,7 @@ __all__ = ["run"]
 EVICTED = 100_000
 LIVE = 10_000
 TASKS = 10_000
-MOST_EVICTED, MOST_LIVE = 0.5, 4.0
+MAX_EVICTED, MAX_LIVE = 0.5, 4.0
 PROVIDER = Replays((recorded_message(1, "assistant", "a short answer"),))
 
 
@@ -141,7 +141,7 @@ def run() -> list[Row]:
             ours=_measure("evicted"),
             bare=tasks,
             unit="bytes",
-            bound=MOST_EVICTED,
+            bound=MAX_EVICTED,
             note=f"of which {stored:,.0f} bytes are its log and row in the store in memory",
         ),
         Row(
@@ -149,7 +149,7 @@ def run() -> list[Row]:
             ours=_measure("live"),
             bare=tasks,
             unit="bytes",
-            bound=MOST_LIVE,
+            bound=MAX_LIVE,
             note="its log in the store in memory included",
         ),
     ]

@@ -22,7 +22,7 @@ from llmsession.transcripts import read
 
 __all__ = ["main"]
 
-WINDOW_TOKENS, LEAST_TOKENS = 200_000, 1_000
+WINDOW_TOKENS, MIN_TOKENS = 200_000, 1_000
 NO_LIMIT_TOKENS = 1_000_000_000
 WITH, WITHOUT = "#1f6fb4", "#c4620e"
 STYLE = (
@@ -78,8 +78,8 @@ def plot(subject: Subject, window_tokens: int) -> tuple[str, str]:
 
 def main(arguments: list[str]) -> int:
     window = arguments[1] if len(arguments) == 2 else str(WINDOW_TOKENS)
-    if len(arguments) not in (1, 2) or not window.isdecimal() or int(window) < LEAST_TOKENS:
-        told = f"usage: python -m benchmarks.plot FILE [WINDOW_TOKENS, at least {LEAST_TOKENS:,}]"
+    if len(arguments) not in (1, 2) or not window.isdecimal() or int(window) < MIN_TOKENS:
+        told = f"usage: python -m benchmarks.plot FILE [WINDOW_TOKENS, at least {MIN_TOKENS:,}]"
         print(told, file=sys.stderr)
         return 2
     path = Path(arguments[0])

@@ -43,7 +43,7 @@ CALL: tuple[StreamEvent, ...] = (
     BlockStopped(0),
     ReplyEnded("tool_use", None),
 )
-MOST_TRIVIAL, MOST_CALLS = 9.0, 9.0
+MAX_TRIVIAL, MAX_CALLS = 9.0, 9.0
 Measured: TypeAlias = Callable[[], Awaitable[float]]
 
 
@@ -129,8 +129,8 @@ def run() -> list[Row]:
     by_hand = "beside the same records by hand"
     return [
         _row("a trivial turn, from send to outcome", [(r[0], r[1]) for r in rounds], None, told),
-        _row(f"a trivial turn, {by_hand}", [(r[0], r[2]) for r in rounds], MOST_TRIVIAL),
-        _row(f"a turn with {CALLS} calls, {by_hand}", [(r[3], r[4]) for r in rounds], MOST_CALLS),
+        _row(f"a trivial turn, {by_hand}", [(r[0], r[2]) for r in rounds], MAX_TRIVIAL),
+        _row(f"a turn with {CALLS} calls, {by_hand}", [(r[3], r[4]) for r in rounds], MAX_CALLS),
     ]
 
 

@@ -21,7 +21,7 @@ import msgspec
 __all__ = ["Growth", "Line", "Rules", "Sample", "fit", "growths", "lines"]
 
 HOUR_S = 3600.0
-MOST_POINTS = 240
+MAX_POINTS = 240
 """Of a line: pairs grow with the square, and more points do not make it better."""
 
 
@@ -112,7 +112,7 @@ def fit(name: str, points: Sequence[tuple[float, int | None]], rules: Rules) -> 
     known = [(at, float(value)) for at, value in points if value is not None]
     if len(known) < rules.least_points or known[-1][0] - known[0][0] < rules.least_window_s:
         return None
-    thinned = known[:: -(-len(known) // MOST_POINTS)]
+    thinned = known[:: -(-len(known) // MAX_POINTS)]
     slopes = sorted(
         (later - earlier) / (after - before) * HOUR_S
         for (before, earlier), (after, later) in combinations(thinned, 2)

@@ -32,7 +32,7 @@ __all__ = ["LABELS", "live"]
 T = TypeVar("T")
 LABELS = {"soak": "life"}
 """What retention goes by: sessions of stress are deleted by who made them."""
-MOST_TURNS = 60
+MAX_TURNS = 60
 """After so many a session is deleted, so that the load stays the same over an hour."""
 EXPECTED = (Gone, Refused, InvalidInput, TurnEnded)
 """What may be answered where several work in one session: everything else is a complaint."""
@@ -203,7 +203,7 @@ class _Life:
         if random.random() < 0.7:
             await self._ask("outcome", turn.outcome())
             self._open.get(session.id, set()).discard(turn.id.number)
-        if turn.id.number > MOST_TURNS:
+        if turn.id.number > MAX_TURNS:
             self._old.add(session.id)
 
     async def _interrupt(self, session: RemoteSession) -> None:

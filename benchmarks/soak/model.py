@@ -42,8 +42,8 @@ FAULTS = (
 )
 FAULT_RATE = 0.06
 KEPT = 20
-MOST_STEPS = 10
-MOST_TOLD = 5
+MAX_STEPS = 10
+MAX_TOLD = 5
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ def reply_to(seed: int, received: Received) -> ScriptedReply:
         reply += say(words(random, random.choice((20, 80, 400, 900))))
     tools = [tool["name"] for tool in received.body.get("tools", ()) if "name" in tool]
     wanted = [name for name in tools if name != "recall"]
-    if wanted and random.random() < 0.5 and _steps(messages) < MOST_STEPS:
+    if wanted and random.random() < 0.5 and _steps(messages) < MAX_STEPS:
         for at in range(random.choice((1, 1, 2, 3))):
             name = random.choice(wanted)
             # Ids that come again: the session has to make them unique.
@@ -113,7 +113,7 @@ async def _serve(port: int, seed: int) -> None:
                 refused=broken.total(),
                 spoiled=sum(each.fault is not None for each in server.requests),
                 closed_by_client=server.closed_by_client,
-                broken=tuple(f"{n} x {text}" for text, n in broken.most_common(MOST_TOLD)),
+                broken=tuple(f"{n} x {text}" for text, n in broken.most_common(MAX_TOLD)),
             )
     os.write(1, msgspec.json.encode(told) + b"\n")
 

@@ -16,7 +16,7 @@ from .stage import run_command
 __all__ = ["Checked", "check_store"]
 
 PAGE = 500
-MOST_TOLD = 10
+MAX_TOLD = 10
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ async def check_store(address: str, folder: Path) -> Checked:
         sessions=len(found),
         records=sum(each.records for each in found),
         open_turns=sum(each.open_turns for each in found),
-        complaints=tuple(complaints[:MOST_TOLD]),
+        complaints=tuple(complaints[:MAX_TOLD]),
     )
 
 

@@ -16,7 +16,7 @@ export class Client {
     this.socket = net.connect(this.where);
     let rest = "";
     this.socket.setEncoding("utf8");
-    this.socket.on("connect", () => this.write({ type: "hello", versions: [1], token: this.token }));
+    this.socket.on("connect", () => this.write({ type: "hello", versions: [2], token: this.token }));
     this.socket.on("data", (text) => {
       const lines = (rest + text).split("\n");
       rest = lines.pop();

@@ -13,7 +13,7 @@ from .provider_side import (
     ProviderSummaries,
 )
 from .recall import RECALL_TOOL_NAME
-from .rules.check import Violation, check_request, require_valid
+from .rules.check import RuleViolation, check_request, require_valid
 from .rules.repair import PairingError, Repair, tool_pair_repair
 from .tokens.messages import context_tokens, message_tokens
 from .view.plan import Budget, Plan, Policy
@@ -33,9 +33,9 @@ __all__ = [
     "ProviderSideConfig",
     "ProviderSummaries",
     "Repair",
+    "RuleViolation",
     "SwapToolResults",
     "View",
-    "Violation",
     "check_request",
     "context_tokens",
     "message_tokens",

@@ -13,7 +13,7 @@ from llmsession.turns.messages import Message
 
 from .planning.prefix_summaries import extracted_segment, with_segment
 from .policies import Balanced
-from .view.plan import Budget, Plan, Policy, worth
+from .view.plan import Budget, Plan, Policy, is_worthwhile
 from .view.view import View
 
 __all__ = ["hardest_plan", "ladder_of", "plan_by_rules"]
@@ -32,10 +32,10 @@ def plan_by_rules(
 ) -> Plan | None:
     """The plan of *policy*, with the summary that it wants made by rules. Raises what it raises."""
     plan = policy.plan(view, messages, budget)
-    if plan is None or plan.wanted is None:
+    if plan is None or plan.summary_request is None:
         return plan
-    segment = extracted_segment(plan.wanted, messages, budget.profile)
-    return with_segment(plan, segment, view, messages, budget)
+    prefix_summary = extracted_segment(plan.summary_request, messages, budget.profile)
+    return with_segment(plan, prefix_summary, view, messages, budget)
 
 
 def hardest_plan(
@@ -51,7 +51,7 @@ def hardest_plan(
         except Exception as error:  # a policy may be anybody's code, the next is ours
             faults.append(error)
             continue
-        if made is None or not worth(made, 0.0):
+        if made is None or not is_worthwhile(made, 0.0):
             continue
         if best is None or made.tokens_after < best.tokens_after:
             best = replace(made, trigger=budget.trigger)

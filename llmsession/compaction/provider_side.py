@@ -21,8 +21,8 @@ __all__ = [
 EDITS = ("clear_thinking", "clear_tool_uses", "compact")
 """The edits by their fields, in the order that the provider wants them in: V14."""
 CLEAR_AT_TOKENS, CLEAR_KEEPS = 100_000, 3
-COMPACT_AT_TOKENS, LEAST_COMPACT_AT_TOKENS = 150_000, 50_000
-MOST_INSTRUCTION_CHARS = 16_384
+COMPACT_AT_TOKENS, MIN_COMPACT_AT_TOKENS = 150_000, 50_000
+MAX_INSTRUCTION_CHARS = 16_384
 """What the provider takes where nobody says another, and its limits."""
 
 
@@ -167,14 +167,14 @@ class ProviderSideConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         _check_clearing(self.clear_thinking, self.clear_tool_uses)
         if self.compact is not None:
-            _least("compact.trigger_tokens", self.compact.trigger_tokens, LEAST_COMPACT_AT_TOKENS)
+            _least("compact.trigger_tokens", self.compact.trigger_tokens, MIN_COMPACT_AT_TOKENS)
         if self.summaries is not None:
             _least("summaries.max_tokens", self.summaries.max_tokens, 1)
             said = len(self.summaries.instructions or "")
-            if said > MOST_INSTRUCTION_CHARS:
+            if said > MAX_INSTRUCTION_CHARS:
                 raise InvalidConfig(
                     f"provider_side: summaries.instructions has {said} characters, at most"
-                    f" {MOST_INSTRUCTION_CHARS} are taken"
+                    f" {MAX_INSTRUCTION_CHARS} are taken"
                 )
             if not self.summaries.deadline_s > 0:
                 raise InvalidConfig("provider_side: summaries.deadline_s must be greater than 0")

@@ -19,7 +19,7 @@ RECALL_TOOL_NAME = "recall"
 
 MAX_RECALL_CHARS = 20_000
 """The most that one call returns, about 7,000 tokens."""
-LEAST_RECALL_CHARS = 2_000
+MIN_RECALL_CHARS = 2_000
 
 _DEFINITION = {
     "name": RECALL_TOOL_NAME,
@@ -54,7 +54,7 @@ def recall_chars(budget_tokens: int, chars_per_token: float) -> int:
     """The most that one call returns where a request may hold *budget_tokens*: an eighth of it.
     A page that does not fit beside what it is read for helps nobody."""
     page = int(budget_tokens * chars_per_token) // 8
-    return min(MAX_RECALL_CHARS, max(LEAST_RECALL_CHARS, page))
+    return min(MAX_RECALL_CHARS, max(MIN_RECALL_CHARS, page))
 
 
 class _BadArguments(Exception):

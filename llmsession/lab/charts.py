@@ -10,7 +10,7 @@ __all__ = ["Dot", "Line", "curves", "scatter", "short"]
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 34
-MOST_POINTS = 400
+MAX_POINTS = 400
 """Of a longer curve each point stands for several steps: the highest of them."""
 
 
@@ -117,9 +117,9 @@ def _spread(values: Sequence[float], start: float, end: float) -> _Scale:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    if len(points) <= MOST_POINTS:
+    if len(points) <= MAX_POINTS:
         return list(points)
-    size = -(-len(points) // MOST_POINTS)
+    size = -(-len(points) // MAX_POINTS)
     buckets = (points[at : at + size] for at in range(0, len(points), size))
     return [max(bucket, key=lambda point: point[1]) for bucket in buckets]
 

@@ -45,13 +45,13 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...] = ()
 
 
-def ready(conversations: Iterable[Conversation], *, least_tokens: int = 0) -> list[Subject]:
+def ready(conversations: Iterable[Conversation], *, min_tokens: int = 0) -> list[Subject]:
     """Those of *conversations* that have a request and at least *least_tokens*, ready to be
     replayed. Raises InvalidMessage."""
     found = []
     for conversation in conversations:
         recording = record(conversation)
-        if recording.asks and recording.tokens >= least_tokens:
+        if recording.asks and recording.tokens >= min_tokens:
             needs = find_needs(recording.messages, recording.asks, recording.system)
             found.append(Subject(recording, needs))
     return found

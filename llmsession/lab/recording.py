@@ -14,7 +14,7 @@ from llmsession.compaction.tokens.messages import message_tokens
 from llmsession.compaction.tokens.request_size import Anchor, size_after
 from llmsession.compaction.view.projection import Frame
 from llmsession.providers.models import ANTHROPIC, CLAUDE, COMPATIBLE, OPENAI, find_profile
-from llmsession.session.core.core import LEAST_CAP_CHARS
+from llmsession.session.core.core import MIN_CAP_CHARS
 from llmsession.session.log.reported_usage import Calibrations
 from llmsession.session.operations.import_records import import_turns
 from llmsession.session.values.config import CAP_CHARS, CompactionConfig, Tool
@@ -109,7 +109,7 @@ def window_of(recording: Recording, window_tokens: int) -> Window:
         system=recording.system,
         tools=recording.tools,
     )
-    most = max(LEAST_CAP_CHARS, int(sizes.budget_tokens * recording.profile.chars_per_token) // 4)
+    most = max(MIN_CAP_CHARS, int(sizes.budget_tokens * recording.profile.chars_per_token) // 4)
     most = min(CAP_CHARS, most)
     capped: dict[str, str] = {}
     for message in recording.messages:

@@ -21,11 +21,11 @@ from llmsession.compaction.planning.cache_economics import (
     ahead_tokens,
     decide,
     expected_requests,
-    goes_now,
+    should_apply,
 )
 from llmsession.compaction.recall import recall_chars
 from llmsession.compaction.tokens.messages import text_tokens_for
-from llmsession.compaction.view.plan import Budget, Plan, Policy, worth
+from llmsession.compaction.view.plan import Budget, Plan, Policy, is_worthwhile
 from llmsession.compaction.view.view import View
 from llmsession.session.core.request_builder import Built, ContextBuilder, Size
 from llmsession.turns.messages import Message
@@ -40,7 +40,7 @@ __all__ = ["MIN_GAIN", "Figures", "Replayed", "Step", "replay"]
 
 MIN_GAIN = 0.05
 """A compaction that gains less is not made, as a session's default has it."""
-MOST_FORCED = 50
+MAX_FORCED = 50
 """So many rewrites one request may take to fit."""
 CALL_TOKENS = 60
 """What a call of ``recall`` costs: its input, and the marks around it and its result."""
@@ -285,10 +285,10 @@ class _Run:
     ) -> None:
         budget = self._budget(size, trigger, committed)
         plan = plan_by_rules(self._policy, self._view, messages, budget)
-        if plan is None or not worth(plan, MIN_GAIN):
+        if plan is None or not is_worthwhile(plan, MIN_GAIN):
             self._stalled_at = size.tokens
             return
-        self._ready = _Ready(plan, expected_requests(messages[self._view.frontier :]))
+        self._ready = _Ready(plan, expected_requests(messages[self._view.compacted_before :]))
 
     def _budget(self, size: Size, trigger: Trigger, committed: int) -> Budget:
         return Budget(
@@ -321,7 +321,7 @@ class _Run:
             expected_requests=self._ready.expected_requests,
             cache=cache,
         )
-        if goes_now(decision, cache, is_due=self._policy.due(used, self._limit)):
+        if should_apply(decision, cache, is_due=self._policy.due(used, self._limit)):
             self._ready = None
             self._apply(plan, decision.trigger, len(messages))
 
@@ -333,13 +333,13 @@ class _Run:
         self._recalled.clear()
         self._rewritten = True
         self.replayed.rewrites += 1
-        self.replayed.summaries += plan.segment is not None
+        self.replayed.summaries += plan.prefix_summary is not None
 
     # Where a request does not fit.
 
     def _fitting(self, messages: tuple[Message, ...], ask: Ask) -> tuple[Built, bool]:
         """The request for *messages*, and whether it fits, after all that makes it fit."""
-        for _ in range(MOST_FORCED):
+        for _ in range(MAX_FORCED):
             built = self._builder.build(messages, self._view)
             size = self._sized(built)
             if size.tokens <= self._limit:

@@ -11,7 +11,7 @@ from .table import Row, frontier
 
 __all__ = ["CAVEATS", "html_report"]
 
-MOST_CHARTED = 24
+MAX_CHARTED = 24
 """Charts are drawn of so many files, those with most requests; the table has all."""
 
 CAVEATS = (
@@ -85,7 +85,7 @@ def _largest(compared: Sequence[Compared]) -> list[str]:
     requests: dict[str, int] = {}
     for each in compared:
         requests[each.row.file] = max(requests.get(each.row.file, 0), each.row.requests)
-    return sorted(requests, key=lambda file: -requests[file])[:MOST_CHARTED]
+    return sorted(requests, key=lambda file: -requests[file])[:MAX_CHARTED]
 
 
 def _colours(policies: Sequence[str]) -> dict[str, str]:

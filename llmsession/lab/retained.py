@@ -21,24 +21,24 @@ from llmsession.turns.request import Request, RequestMessage
 
 from .recording import Ask
 
-__all__ = ["MOST_PAGES", "Need", "Needs", "Presence", "distinctive", "find_needs"]
+__all__ = ["MAX_PAGES", "Need", "Needs", "Presence", "distinctive", "find_needs"]
 
 WINDOW_CHARS = 256 * 1024
 """Of a longer text only the first and the last so many characters are read."""
-MOST_NEEDS = 100
+MAX_NEEDS = 100
 """So many strings of one reply count, the first ones: a file that is written whole is one need
 among others."""
-MOST_PAGES = 3
+MAX_PAGES = 3
 """A model that looks for something turns so many pages of a result, no more."""
 REMEMBERED_CHARS = 4_000
-LEAST_LINE_CHARS, MOST_LINE_CHARS = 24, 400
+MIN_LINE_CHARS, MAX_LINE_CHARS = 24, 400
 
 _WORD = re.compile(r"[A-Za-z0-9_]{4,80}")
 _PATH = re.compile(r"[\w.@+~-]{0,80}(?:/[\w.@+-]{1,80}){1,16}", re.ASCII)
 _ID = re.compile(r"[A-Za-z0-9_-]{2,128}")
 _NUMBERED = re.compile(r"^[ \t]{0,12}\d{1,7}(?:→|\t|: ?|\| ?)", re.MULTILINE)
 _HUMP = re.compile(r"[a-z0-9][A-Z]|[A-Za-z]_[A-Za-z0-9]|[A-Za-z]\d|\d[A-Za-z]")
-_LEAST_WORD, _LEAST_NUMBER, _LEAST_PATH = 6, 4, 6
+_MIN_WORD, _MIN_NUMBER, _MIN_PATH = 6, 4, 6
 
 
 class Need(NamedTuple):
@@ -60,24 +60,24 @@ def distinctive(text: str) -> dict[str, None]:
 
 
 def _is_path(path: str) -> bool:
-    return len(path) >= _LEAST_PATH and any(map(str.isalpha, path))
+    return len(path) >= _MIN_PATH and any(map(str.isalpha, path))
 
 
 def _is_telling(word: str) -> bool:
     if word.isdigit():
-        return len(word) >= _LEAST_NUMBER
-    return len(word) >= _LEAST_WORD and _HUMP.search(word) is not None
+        return len(word) >= _MIN_NUMBER
+    return len(word) >= _MIN_WORD and _HUMP.search(word) is not None
 
 
 def _lines(text: str) -> Iterator[str]:
     if "\n" not in text and not _NUMBERED.match(text):
         line = text.strip()
-        if LEAST_LINE_CHARS <= len(line) <= MOST_LINE_CHARS:
+        if MIN_LINE_CHARS <= len(line) <= MAX_LINE_CHARS:
             yield line
         return
     for line in _NUMBERED.sub("", text).split("\n"):
         line = line.strip()
-        if LEAST_LINE_CHARS <= len(line) <= MOST_LINE_CHARS:
+        if MIN_LINE_CHARS <= len(line) <= MAX_LINE_CHARS:
             yield line
 
 
@@ -168,7 +168,7 @@ class Needs:
     def pages(self, call_id: str, text: str, max_chars: int = MAX_RECALL_CHARS) -> list[str] | None:
         """The answers of ``recall`` that a reader gets of the result of *call_id* until one holds
         *text*, each of at most *max_chars*; None if none of the first ones does."""
-        for number in range(MOST_PAGES):
+        for number in range(MAX_PAGES):
             page = self._page(call_id, number, max_chars)
             if page is None:
                 return None
@@ -219,7 +219,7 @@ def find_needs(
     for at, message in enumerate(messages):
         if at in uses:
             needed = [Need(text, newest[text]) for text in uses[at] if text in from_results]
-            by_ask[at] = tuple(needed[:MOST_NEEDS])
+            by_ask[at] = tuple(needed[:MAX_NEEDS])
         held: set[str] = set()
         for result in message.tool_results:
             found = vocabulary.intersection(distinctive(result.text))

@@ -16,7 +16,7 @@ from .classify import Failure, classify
 __all__ = ["Failures", "secret_values"]
 
 MAX_CHARS = 500
-LEAST_SECRET = 6
+MIN_SECRET = 6
 """Shorter values are placeholders; replacing them everywhere would spoil the text."""
 HIDDEN = "[hidden]"
 
@@ -34,7 +34,7 @@ def secret_values(*settings: Mapping[str, Any]) -> tuple[str, ...]:
         value
         for given in settings
         for name, value in given.items()
-        if _KEY_NAME.search(name) and isinstance(value, str) and len(value) >= LEAST_SECRET
+        if _KEY_NAME.search(name) and isinstance(value, str) and len(value) >= MIN_SECRET
     }
     return tuple(sorted(found, key=len, reverse=True))
 

@@ -27,7 +27,7 @@ from llmsession.providers.protocol import Provider
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import (
     EVERYTHING,
-    Hold,
+    Lease,
     Owner,
     Search,
     SessionRow,
@@ -42,21 +42,21 @@ from llmsession.turns.spending.spending import Spending, SpendingBudget
 
 from .actor.actor import Actor
 from .actor.recovery import recovery_records
-from .core.core import Surroundings, profile_of
+from .core.core import Services, profile_of
 from .core.observers import SessionObserver
-from .core.subscriptions import Hub
+from .core.subscriptions import Subscriptions
 from .core.tenant_logs import TenantLogs
 from .core.tenants import Tenants
 from .handles.session import LLMSession
 from .log.state import SessionState
 from .operations.export import conversation_of
-from .operations.import_sessions import ConfigFor, take_in, take_in_all
+from .operations.import_sessions import ConfigFor, import_many, import_one
 from .operations.retention import Retention, RetentionReport, apply_retention
 from .registry.activation_table import LiveSessions
-from .registry.idle_evictor import Sweeper
+from .registry.idle_evictor import IdleEvictor
 from .registry.loader import Loader, begun_rows, was_created_by, with_command
-from .registry.reactivation import Return
-from .tasks.task_host import House
+from .registry.reactivation import ReactivationQueue
+from .tasks.task_host import TaskHost
 from .tasks.timers import Timers
 from .tasks.works import Works
 from .values.config import Recovery, SessionConfig, Tool, bind_tools, load_config
@@ -119,7 +119,7 @@ class SessionManager:
         self._observers = tuple(observers)
         self.owner: Owner = this_process(uuid.uuid4().hex)
         """Who this manager is to its store."""
-        self._hub = Hub()
+        self._hub = Subscriptions()
         self.loader = Loader(self.store, self.owner, clock, self._hub)
         self._live = LiveSessions(
             self.store,
@@ -134,8 +134,8 @@ class SessionManager:
             self.tenants,
             lambda: [actor.core.account for actor in self._live.actors.values()],
         )
-        self._returns: WeakValueDictionary[str, Return] = WeakValueDictionary()
-        self.sweeper = Sweeper(self._live.actors, idle_s, self.evict_idle)
+        self._returns: WeakValueDictionary[str, ReactivationQueue] = WeakValueDictionary()
+        self.sweeper = IdleEvictor(self._live.actors, idle_s, self.evict_idle)
         self._close_error: Exception | None = None
         self._entered = False
         self._accepting = False
@@ -144,7 +144,7 @@ class SessionManager:
         if self._entered:
             raise InvalidInput("a SessionManager can be entered once")
         self._entered = self._accepting = True
-        self._house = House(self._furnish, self._close_all, self._close_parts)
+        self._house = TaskHost(self._start, self._close_all, self._close_parts)
         await self._house.enter()
         return self
 
@@ -162,12 +162,12 @@ class SessionManager:
         await self.close()
         await self._works.stop_all(GRACE_S)
 
-    def _furnish(self, group: TaskGroup) -> None:
+    def _start(self, group: TaskGroup) -> None:
         self._group = group
         self._timers = Timers(group)
         self._works = Works(group)
         self.sweeper.begin(self._timers, self._works)
-        self._world = Surroundings(
+        self._world = Services(
             provider=self.provider,
             summariser=self.summariser,
             works=self._works,
@@ -296,7 +296,7 @@ class SessionManager:
         self._check_accepting()
         return LLMSession(
             self,
-            await take_in(
+            await import_one(
                 self, conversation, config, session_id=session_id, labels=labels, tenant=tenant
             ),
         )
@@ -316,7 +316,7 @@ class SessionManager:
         Raises as ``import_conversation``; then none of them is left.
         """
         self._check_accepting()
-        return await take_in_all(self, conversations, config_for, tenant=tenant)
+        return await import_many(self, conversations, config_for, tenant=tenant)
 
     async def export_conversation(self, session_id: str) -> Conversation:
         """A session's history, live or cold, as a conversation: see ``conversation_of``."""
@@ -502,7 +502,7 @@ class SessionManager:
         config = bind_tools(load_config(state.config).checked(), (*self._tools, *tools))
         return self._world.shared(config)[0]
 
-    async def add(self, state: SessionState, config: SessionConfig, hold: Hold) -> Actor:
+    async def add(self, state: SessionState, config: SessionConfig, hold: Lease) -> Actor:
         """The live actor of a session that was made or taken. Raises StoreError where its tenant
         has a budget, and what was spent of it cannot be read."""
         await self._know_tenant(tenant_of(state.labels))
@@ -521,9 +521,9 @@ class SessionManager:
         self.sweeper.came()
         return actor
 
-    def returns(self, session: str) -> Return:
+    def returns(self, session: str) -> ReactivationQueue:
         """Where commands to a cold *session* wait for it, the same for all of its handles."""
-        return self._returns.setdefault(session, Return())
+        return self._returns.setdefault(session, ReactivationQueue())
 
     def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run *work*, which reports its own errors, among the manager's works."""

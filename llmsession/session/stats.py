@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from .actor.actor import Actor
     from .manager import SessionManager
 
-__all__ = ["SessionFigures", "count_live", "figures_of_live"]
+__all__ = ["SessionStats", "count_live", "figures_of_live"]
 
 
-class SessionFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a live session stands, and what it came to. Tokens of the context are estimates."""
 
     session: str
@@ -53,7 +53,7 @@ CHARS_PER_TOKEN = 4
 
 def figures_of_live(
     manager: SessionManager, limit: int, wanted: Callable[[str], bool] = lambda session: True
-) -> Sequence[SessionFigures]:
+) -> Sequence[SessionStats]:
     """Of at most *limit* live sessions whose id is *wanted*, those that run a turn first, then by
     id. Costs a walk over the live sessions, and a projection for each one that is told."""
     live = [(name, actor) for name in manager.live if wanted(name)
@@ -71,7 +71,7 @@ def count_live(
     return len(actors), running
 
 
-def _figures(actor: Actor) -> SessionFigures:
+def _figures(actor: Actor) -> SessionStats:
     core, state, run = actor.core, actor.state, actor.turns.current
     spent = core.account.spent()
     output = state.usage.output_tokens
@@ -80,7 +80,7 @@ def _figures(actor: Actor) -> SessionFigures:
         if run.builder is not None:
             said = sum(len(text) for _, _, _, text in run.builder.so_far())
             output += max(run.builder.usage.output_tokens, said // CHARS_PER_TOKEN)
-    return SessionFigures(
+    return SessionStats(
         session=actor.session,
         phase="running" if run is not None else "idle",
         model=core.config.model,

@@ -43,7 +43,7 @@ _NONCE_BYTES = 12
 _SALT_BYTES = 16
 # OWASP's Password Storage Cheat Sheet for scrypt: 128 MiB and some 0.4 s, once for each opening.
 _SCRYPT_N, _SCRYPT_R, _SCRYPT_P = 2**17, 8, 1
-_MOST_BYTES = 2**31 - 1  # of one body, by AESGCM
+_MAX_BYTES = 2**31 - 1  # of one body, by AESGCM
 _CHECK, _CHECK_PLACE = b"llmsession", b"key check"
 
 
@@ -103,7 +103,7 @@ class _Sealing:
         return "<a cipher>"
 
     def seal(self, body: bytes, place: bytes) -> bytes:
-        if len(body) > _MOST_BYTES:
+        if len(body) > _MAX_BYTES:
             raise Unreadable(f"{len(body)} bytes are too many to be encrypted at once")
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._aead.encrypt(nonce, body, place)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["is_dead", "our_start", "start_of", "this_host"]
+__all__ = ["our_start", "owner_is_dead", "start_of", "this_host"]
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _START_FIELD = 22  # proc_pid_stat(5): starttime, in clock ticks since boot
@@ -63,7 +63,7 @@ def start_of(pid: int) -> str | None:
     return fields[_START_FIELD - 3].decode()
 
 
-def is_dead(pid: int, started: str, host: str) -> bool | None:
+def owner_is_dead(pid: int, started: str, host: str) -> bool | None:
     """Has the process ended? None if that cannot be told from here."""
     if not started or not host or host != this_host():
         return None

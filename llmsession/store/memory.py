@@ -21,7 +21,7 @@ from .protocol import (
     AppendResult,
     Batch,
     Conflict,
-    Hold,
+    Lease,
     Owner,
     Search,
     SessionRow,
@@ -71,20 +71,20 @@ class MemoryStore:
         insort(self._names, row.session)
         return log
 
-    async def create(self, session: str, owner: Owner) -> Hold:
+    async def create(self, session: str, owner: Owner) -> Lease:
         epoch = self._highest_epoch + 1
         self._add(SessionRow(session, epoch, 0, owner))
-        return Hold(session, epoch, 0)
+        return Lease(session, epoch, 0)
 
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         log = self._log(session)
         holder = log.row.owner
         if holder is not None and holder != owner and not takeover:
             raise SessionInUse(session, f"{holder.name} (pid {holder.pid})")
         log.row = replace(log.row, epoch=log.row.epoch + 1, owner=owner)
-        return Hold(session, log.row.epoch, log.row.head)
+        return Lease(session, log.row.epoch, log.row.head)
 
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         old = self._log(parent)
         if not 0 <= upto <= old.row.head:
             raise InvalidInput(f"session {parent!r} has no record {upto}")
@@ -93,9 +93,9 @@ class MemoryStore:
         log = self._add(SessionRow(session, epoch, upto, owner, at, at, parent=parent))
         log.bodies = old.bodies[:upto]
         log.epochs = old.epochs[: bisect_left(old.epochs, upto + 1, key=lambda entry: entry[0])]
-        return Hold(session, epoch, upto)
+        return Lease(session, epoch, upto)
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: Lease) -> None:
         log = self._logs.get(hold.session)
         if log is not None and log.row.epoch == hold.epoch:
             log.row = replace(log.row, owner=None)
@@ -152,7 +152,7 @@ class MemoryStore:
                 found.append(row)
         return found
 
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         log = self._log(hold.session)
         if log.row.epoch != hold.epoch:
             raise SessionMoved(f"session {hold.session!r} was taken over by another owner")

@@ -11,7 +11,7 @@ from .protocol import Owner
 __all__ = ["IsDead", "still_holds"]
 
 IsDead = Callable[[int, str, str], bool | None]
-"""As ``liveness.is_dead``: pid, start and host of a process; None if it cannot be told."""
+"""As ``liveness.owner_is_dead``: pid, start and host of a process; None if it cannot be told."""
 
 
 def still_holds(
@@ -20,7 +20,7 @@ def still_holds(
     *,
     taker: Owner,
     now: float,
-    is_dead: IsDead = liveness.is_dead,
+    owner_is_dead: IsDead = liveness.owner_is_dead,
 ) -> bool:
     """Is the session kept from *taker* by *holder*, whose lease runs until *lease_until*?
 
@@ -30,5 +30,5 @@ def still_holds(
     """
     if holder is None or holder == taker:
         return False
-    dead = is_dead(holder.pid, holder.started, holder.host)
+    dead = owner_is_dead(holder.pid, holder.started, holder.host)
     return lease_until > now if dead is None else not dead

@@ -21,7 +21,7 @@ __all__ = [
     "Appended",
     "Batch",
     "Conflict",
-    "Hold",
+    "Lease",
     "Lost",
     "Owner",
     "Search",
@@ -50,7 +50,7 @@ def this_process(name: str) -> Owner:
     return Owner(name, os.getpid(), our_start(), this_host())
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True):
     """A session that was taken: appends carry ``epoch`` and continue at ``head``."""
 
     session: str
@@ -154,7 +154,7 @@ EVERYTHING = Search()
 class Store(Protocol):
     """A fenced log per session. All but ``append`` may wait and may raise StoreError."""
 
-    async def create(self, session: str, owner: Owner) -> Hold:
+    async def create(self, session: str, owner: Owner) -> Lease:
         """A new session, held by *owner*, with head 0. Raises SessionExists.
 
         Its epoch is 1, or greater than that of any deleted session with its id: an owner from
@@ -162,7 +162,7 @@ class Store(Protocol):
         """
         ...
 
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         """Take the session: its epoch grows by one, and every earlier holder is fenced.
 
         An owner that surely is dead holds nothing: its process has ended, or, where that cannot
@@ -171,7 +171,7 @@ class Store(Protocol):
         """
         ...
 
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         """A new session, held by *owner*, whose log begins with the records 1 to *upto* of
         *parent*'s; its own follow. Nothing is copied, and *parent* is not acquired.
 
@@ -183,7 +183,7 @@ class Store(Protocol):
         """
         ...
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: Lease) -> None:
         """Give the session back. Without effect if the epoch is no longer the hold's."""
         ...
 
@@ -216,7 +216,7 @@ class Store(Protocol):
         """The sessions that are looked for, by id, those greater than *after*, at most *limit*."""
         ...
 
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         """Put *bodies*, by seq, in place of what the session's records say: all or none.
 
         Every other record, the head and the epochs stay. A fork that shares the records keeps

@@ -16,7 +16,7 @@ import anyio
 
 from .caller import Caller
 
-__all__ = ["Answers", "GroupThread", "Waiting"]
+__all__ = ["BatchingThread", "CallbackBatch", "QueuedCall"]
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ MOST = 4096
 """Items taken at once: what comes in faster must not make one group that never ends."""
 
 
-class Answers:
+class CallbackBatch:
     """Answers that are on their way into event loops: one call into each loop for all of them."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def _answer(answers: Sequence[_Call]) -> None:
         raise failed
 
 
-class Waiting(Generic[T]):
+class QueuedCall(Generic[T]):
     """What one task waits for while a thread works for it."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Waiting(Generic[T]):
         self._error: BaseException | None = None
 
     def set(self, value: T) -> None:
-        """The answer. Called in the task's event loop, by ``Answers``."""
+        """The answer. Called in the task's event loop, by ``CallbackBatch``."""
         self._value = value
         self._event.set()
 
@@ -90,7 +90,7 @@ class Waiting(Generic[T]):
         return self._value  # type: ignore[return-value]  # None only where T allows it
 
 
-class GroupThread(Generic[T]):
+class BatchingThread(Generic[T]):
     """Hands what was ``put``, in order, to *perform*, in a thread that the first ``put`` starts.
 
     While nothing comes, *rest* is called after as many seconds as *rest_s* says, if any. Once

@@ -10,20 +10,20 @@ Absent: pytest; the contract is plain asserts in async methods.
 from .checker.checker import check
 from .faulty_store import FaultyStore
 from .recording.entries import Recording, decode_lines, encode_lines
-from .recording.violation import INVARIANTS, Breach
+from .recording.violation import INVARIANTS, Violation
 from .replay.replay import (
     Driven,
     DriveOptions,
     DriveReport,
-    normalised,
+    normalized,
     replay_conversation,
     same_history,
 )
 from .scripted import ScriptedProvider, ScriptedReply, block, call, never, say, think
-from .simulation.run import run_story
-from .simulation.schedule import Story, story_of
+from .simulation.run import run_schedule
+from .simulation.schedule import Schedule, schedule_of
 from .simulation.search import SimulationPlan, SimulationReport, simulate
-from .simulation.user_parts import Cast
+from .simulation.user_parts import UserParts
 from .store_contract.contract import StoreContract
 from .stress.run import StressPlan, StressReport, run_stress
 from .strict_server.fault_schedule import RandomFaults
@@ -34,8 +34,6 @@ from .strict_server.server import StrictServer
 
 __all__ = [
     "INVARIANTS",
-    "Breach",
-    "Cast",
     "DriveOptions",
     "DriveReport",
     "Driven",
@@ -44,15 +42,17 @@ __all__ = [
     "RandomFaults",
     "Received",
     "Recording",
+    "Schedule",
     "ScriptedProvider",
     "ScriptedReply",
     "SimulationPlan",
     "SimulationReport",
     "StoreContract",
-    "Story",
     "StressPlan",
     "StressReport",
     "StrictServer",
+    "UserParts",
+    "Violation",
     "WireFault",
     "block",
     "call",
@@ -60,13 +60,13 @@ __all__ = [
     "decode_lines",
     "encode_lines",
     "never",
-    "normalised",
+    "normalized",
     "replay_conversation",
-    "run_story",
+    "run_schedule",
     "run_stress",
     "same_history",
     "say",
+    "schedule_of",
     "simulate",
-    "story_of",
     "think",
 ]

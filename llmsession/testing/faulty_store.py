@@ -15,7 +15,7 @@ from llmsession.store.protocol import (
     AppendResult,
     Batch,
     Conflict,
-    Hold,
+    Lease,
     Lost,
     Owner,
     Search,
@@ -113,13 +113,13 @@ class FaultyStore:
         if self._arrived is not None:
             self._arrived.set()
 
-    async def create(self, session: str, owner: Owner) -> Hold:
+    async def create(self, session: str, owner: Owner) -> Lease:
         return await self.inner.create(session, owner)
 
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         return await self.inner.acquire(session, owner, takeover=takeover)
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: Lease) -> None:
         await self.inner.release(hold)
 
     async def read(
@@ -135,10 +135,10 @@ class FaultyStore:
     ) -> Sequence[SessionRow]:
         return await self.inner.rows(after=after, limit=limit, search=search)
 
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         return await self.inner.fork(parent, upto, session, owner)
 
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         await self.inner.rewrite(hold, bodies)
 
     async def delete(self, session: str) -> None:

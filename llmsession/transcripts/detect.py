@@ -11,7 +11,7 @@ from .agents import claude_code
 from .agents.formats import AGENTS, MESSAGE_LISTS
 from .chats.formats import WEBCHATS
 from .common.conversation import Conversation
-from .common.format import Files, Format, Peek, as_files
+from .common.format import Files, Format, Probe, as_files
 
 __all__ = ["FORMATS", "detect", "read", "write"]
 
@@ -52,7 +52,7 @@ FORMATS: dict[str, Format] = {
 def detect(written: bytes | Files) -> str | None:
     """The name of the format of *written*: one file's bytes, or a folder's files. None if none
     fits."""
-    peek = Peek(as_files(written))
+    peek = Probe(as_files(written))
     return next((name for name, format in FORMATS.items() if format.looks_like(peek)), None)
 
 

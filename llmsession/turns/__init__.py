@@ -25,7 +25,7 @@ from .ids import TurnCounter, TurnId, turn_number
 from .machine import TurnLimits
 from .messages import Message, Role, count_turns
 from .previews import Preview, TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
-from .records import InterruptPolicy, Overrun, Record, Seed
+from .records import ExceededBudget, InterruptPolicy, Record, Seed
 from .request import Profile, Request, RequestMessage, StepTag
 from .spending.prices import PRICES, Price
 from .spending.spending import Spending, SpendingBudget
@@ -48,12 +48,12 @@ __all__ = [
     "BlockStopped",
     "Content",
     "DocumentBlock",
+    "ExceededBudget",
     "ImageBlock",
     "InterruptPolicy",
     "Message",
     "OnFailure",
     "OpaqueBlock",
-    "Overrun",
     "Preview",
     "Price",
     "Profile",

@@ -8,22 +8,22 @@ from llmsession.errors import ProviderError
 
 from . import events as e
 from .machine import DECIDED, ENDED, Phase, Turn, TurnLimits
-from .records import CallOffer, InterruptPolicy
+from .records import InterruptPolicy, PendingCall
 from .reply import Reply
 from .request import StepTag
 from .stop import Follow, stop_rule
 
 __all__ = [
     "OnFailure",
-    "name_answers",
-    "name_budget",
-    "name_interrupt",
-    "name_limit",
-    "name_reply",
-    "name_resume",
-    "name_step",
-    "name_stopped",
-    "name_stream_failure",
+    "event_for_answers",
+    "event_for_budget",
+    "event_for_interrupt",
+    "event_for_limit",
+    "event_for_reply",
+    "event_for_resume",
+    "event_for_step",
+    "event_for_stopped",
+    "event_for_stream_failure",
     "progress",
 ]
 
@@ -38,7 +38,7 @@ def progress(turn: Turn) -> Literal["open", "decided", "ended"]:
     return "decided" if turn.phase in DECIDED else "open"
 
 
-def name_interrupt(
+def event_for_interrupt(
     turn: Turn, policy: InterruptPolicy, *, reason: str, has_text: bool
 ) -> e.DropRequested | e.KeepRequested:
     """The interrupt as the turn takes it. With nothing to keep, every policy is a drop."""
@@ -48,15 +48,15 @@ def name_interrupt(
     return e.KeepRequested(reason="cancelled", text=text)
 
 
-def name_limit(stop_reason: str) -> e.LimitReached:
+def event_for_limit(stop_reason: str) -> e.LimitReached:
     """A limit of ours was reached. *stop_reason* is one of ``TURN_STOP_REASONS``."""
     return e.LimitReached(stop_reason=stop_reason)
 
 
-def name_reply(
+def event_for_reply(
     turn: Turn,
     reply: Reply,
-    offers: tuple[CallOffer, ...],
+    offers: tuple[PendingCall, ...],
     *,
     steers: int,
     limits: TurnLimits,
@@ -80,7 +80,7 @@ def name_reply(
     return e.ReplyFinished(tag=tag, stop_reason=stop_reason)
 
 
-def name_stream_failure(
+def event_for_stream_failure(
     turn: Turn, error: ProviderError, *, limits: TurnLimits, on_failure: OnFailure, tag: StepTag
 ) -> e.Event:
     """Again, smaller, or given up: by the provider's own classification, bounded."""
@@ -94,7 +94,7 @@ def name_stream_failure(
     return e.GaveUpDropped(tag=tag, cause=error.kind, error=str(error))
 
 
-def name_budget(turn: Turn, error: str, *, on_failure: OnFailure, tag: StepTag) -> e.Event:
+def event_for_budget(turn: Turn, error: str, *, on_failure: OnFailure, tag: StepTag) -> e.Event:
     """The step may not be asked for: the budget is used up. What is kept is what would be kept
     of a provider that was given up."""
     if on_failure == "keep_steps" and turn.keepable:
@@ -107,14 +107,14 @@ def _backoff_s(retries: int) -> float:
     return float(min(8.0, 0.5 * 2**retries))
 
 
-def name_answers(turn: Turn, calls: tuple[str, ...], tag: StepTag | None = None) -> e.Event:
+def event_for_answers(turn: Turn, calls: tuple[str, ...], tag: StepTag | None = None) -> e.Event:
     """Some, or the last, of the open calls were answered."""
     if turn.open_calls <= set(calls):
         return e.AllCallsAnswered(tag=tag, calls=calls)
     return e.CallsAnswered(tag=tag, calls=calls)
 
 
-def name_step(turn: Turn, *, tokens: int, limits: TurnLimits, tag: StepTag) -> e.Event:
+def event_for_step(turn: Turn, *, tokens: int, limits: TurnLimits, tag: StepTag) -> e.Event:
     """A step is durable: the next one, or a limit."""
     stop_reason = _limit_after(turn.step, tokens, limits)
     if stop_reason is not None:
@@ -131,10 +131,10 @@ def _limit_after(step: int, tokens: int, limits: TurnLimits) -> str | None:
     return None
 
 
-def name_resume(
+def event_for_resume(
     step: int,
-    offers: tuple[CallOffer, ...],
-    unanswered: tuple[CallOffer, ...],
+    offers: tuple[PendingCall, ...],
+    unanswered: tuple[PendingCall, ...],
     *,
     pauses: int,
     tokens: int,
@@ -154,7 +154,7 @@ def name_resume(
     return e.ResumedToRequest(step=step + 1, pauses=pauses)
 
 
-def name_stopped(turn: Turn) -> e.Event:
+def event_for_stopped(turn: Turn) -> e.Event:
     """All work of a stopping turn is over: what it becomes was asked for before."""
     how = turn.ending.how if turn.ending else "drop"
     if how == "drop":

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from .records import CallOffer
+from .records import PendingCall
 from .request import StepTag
 
 __all__ = [
@@ -121,7 +121,7 @@ class ReplyFinished(Event, frozen=True):
 class ReplyRequestedTools(Event, frozen=True):
     """A reply with calls that the session has to get answered."""
 
-    calls: tuple[CallOffer, ...]
+    calls: tuple[PendingCall, ...]
 
 
 class ReplyContinued(Event, frozen=True):

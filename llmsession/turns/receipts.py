@@ -36,7 +36,7 @@ _SETTLED = {
 }
 
 
-MOST_IDS = 8
+MAX_IDS = 8
 """So many calls that read alike a receipt names by id; the others it counts."""
 
 
@@ -71,8 +71,8 @@ def receipt_text(pending: Sequence[PendingReceipt]) -> str | None:
 
 
 def _ids(ids: Sequence[str]) -> str:
-    named = ", ".join(ids[:MOST_IDS])
-    return named if len(ids) <= MOST_IDS else f"{named} and {len(ids) - MOST_IDS} more like them"
+    named = ", ".join(ids[:MAX_IDS])
+    return named if len(ids) <= MAX_IDS else f"{named} and {len(ids) - MAX_IDS} more like them"
 
 
 def settled_text(reason: str) -> str:

@@ -17,7 +17,7 @@ from .usage import Usage
 
 __all__ = [
     "Answer",
-    "CallOffer",
+    "AssistantReply",
     "CallReceipt",
     "CallStatus",
     "CommandAnswer",
@@ -27,23 +27,23 @@ __all__ = [
     "ConversationCleared",
     "ConversationForgotten",
     "ConversationRewound",
+    "ExceededBudget",
     "Injected",
     "InterruptPolicy",
     "ModelRequest",
-    "Overrun",
+    "PendingCall",
+    "PrefixSummary",
     "Record",
     "RecordBase",
     "RecordsRedacted",
     "Runner",
     "Seed",
-    "Segment",
     "SessionConfigured",
     "SessionCreated",
     "SessionForked",
     "SessionLabelled",
     "SettleReason",
     "Source",
-    "Spoken",
     "SteerAccepted",
     "StepCompleted",
     "SummariesStored",
@@ -58,7 +58,7 @@ __all__ = [
     "TurnImported",
     "TurnResumed",
     "TurnStarted",
-    "Unspoken",
+    "UnrecordedUsage",
     "decode_record",
     "encode_record",
     "is_terminal",
@@ -94,7 +94,7 @@ class CommandAnswer(msgspec.Struct, frozen=True):
     answer: msgspec.Raw
 
 
-class Spoken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AssistantReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What becomes one assistant message. ``started_at`` is when its stream was opened."""
 
     body: msgspec.Raw
@@ -110,7 +110,7 @@ class Spoken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the provider cleared before the model read the request."""
 
 
-class CallOffer(msgspec.Struct, frozen=True):
+class PendingCall(msgspec.Struct, frozen=True):
     """A call that waits for its result, and who runs it. ``brief`` is its input, shortened."""
 
     id: str
@@ -143,7 +143,7 @@ class CallReceipt(msgspec.Struct, frozen=True):
     brief: str = ""
 
 
-class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
+class PrefixSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     """A text that stands for the first ``upto`` messages in the context. ``by`` says who wrote
     it: rules (extractive), a model, the caller, or the provider of the conversation itself.
 
@@ -175,7 +175,7 @@ class ModelRequest(msgspec.Struct, frozen=True):
     usage: Usage
 
 
-class Unspoken(msgspec.Struct, frozen=True, omit_defaults=True):
+class UnrecordedUsage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request whose reply is in no record: it was interrupted, broke off, or left nothing.
     ``at`` is its place among all requests of its turn, from 0."""
 
@@ -184,7 +184,7 @@ class Unspoken(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str | None = None
 
 
-class Overrun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ExceededBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A budget that is used up. ``limit`` and ``spent`` are in ``unit``; ``unpriced`` are models
     that something was spent on and that have no price, where that is why."""
 
@@ -305,8 +305,8 @@ class ToolsRequested(RecordBase, frozen=True, tag="tools.requested"):
 
     turn: int
     step: int
-    spoken: Spoken
-    calls: tuple[CallOffer, ...]
+    reply: AssistantReply
+    calls: tuple[PendingCall, ...]
 
 
 class ToolsAnswered(RecordBase, frozen=True, tag="tools.answered"):
@@ -318,13 +318,13 @@ class ToolsAnswered(RecordBase, frozen=True, tag="tools.answered"):
 
 
 class StepCompleted(RecordBase, frozen=True, tag="step.completed"):
-    """A step is complete. ``spoken`` only where the step asked for no tools (pause, steer);
+    """A step is complete. ``reply`` only where the step asked for no tools (pause, steer);
     otherwise its message is in ``tools.requested`` and its results in ``tools.answered``.
     ``steers`` of the accepted steers are read with it."""
 
     turn: int
     step: int
-    spoken: Spoken | None = None
+    reply: AssistantReply | None = None
     steers: int = 0
 
 
@@ -335,12 +335,12 @@ class TurnCommitted(RecordBase, frozen=True, tag="turn.committed"):
     turn: int
     stop_reason: str
     usage: Usage
-    spoken: Spoken | None = None
+    reply: AssistantReply | None = None
     settle: SettleReason | None = None
     error: str | None = None
-    unspoken: tuple[Unspoken, ...] = ()
+    unrecorded_usage: tuple[UnrecordedUsage, ...] = ()
     """Of this turn's requests those whose usage is in no other record, in their order."""
-    overrun: Overrun | None = None
+    exceeded: ExceededBudget | None = None
     """The budget that ended it."""
 
 
@@ -352,7 +352,7 @@ class TurnAborted(RecordBase, frozen=True, tag="turn.aborted"):
     reason: str
     usage: Usage
     calls: tuple[CallReceipt, ...] = ()
-    unspoken: tuple[Unspoken, ...] = ()
+    unrecorded_usage: tuple[UnrecordedUsage, ...] = ()
 
 
 class TurnFailed(RecordBase, frozen=True, tag="turn.failed"):
@@ -364,8 +364,8 @@ class TurnFailed(RecordBase, frozen=True, tag="turn.failed"):
     error: str
     usage: Usage
     calls: tuple[CallReceipt, ...] = ()
-    unspoken: tuple[Unspoken, ...] = ()
-    overrun: Overrun | None = None
+    unrecorded_usage: tuple[UnrecordedUsage, ...] = ()
+    exceeded: ExceededBudget | None = None
 
 
 class TurnResumed(RecordBase, frozen=True, tag="turn.resumed"):
@@ -397,18 +397,19 @@ class SummariesStored(RecordBase, frozen=True, tag="summaries.stored"):
 class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):
     """What is shown changed: the new entries of a view, by kind; history is untouched.
 
-    ``frozen`` holds the texts shown for results before ``frontier``, ``inputs`` the JSON shown
-    for the inputs of calls, ``texts`` what is shown for text blocks (``message id#index``),
-    ``segment`` the text for a prefix, ``omitted`` the ranges of positions that are left out,
-    ``injected`` all texts that are placed between messages from now on, if ``sets_injected``.
-    Token counts are estimates of the messages before and after. ``trigger`` says why now,
-    ``reason`` says it in words, and ``figures`` are the numbers that it was decided by.
+    ``shown_results`` holds the texts shown for results before ``compacted_before``, ``inputs``
+    the JSON shown for the inputs of calls, ``texts`` what is shown for text blocks
+    (``message id#index``), ``prefix_summary`` the text for a prefix, ``omitted`` the ranges of
+    positions that are left out, ``injected`` all texts that are placed between messages from now
+    on, if ``sets_injected``. Token counts are estimates of the messages before and after.
+    ``trigger`` says why now, ``reason`` says it in words, and ``figures`` are the numbers that it
+    was decided by.
     """
 
     policy: str
     reason: str
-    frontier: int
-    frozen: dict[str, str]
+    compacted_before: int
+    shown_results: dict[str, str]
     tokens_before: int
     tokens_after: int
     results_summarised: int = 0
@@ -417,7 +418,7 @@ class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):
     voids_thinking: bool = True
     inputs: dict[str, msgspec.Raw] = {}
     texts: dict[str, str] = {}
-    segment: Segment | None = None
+    prefix_summary: PrefixSummary | None = None
     omitted: tuple[tuple[int, int], ...] = ()
     injected: tuple[Injected, ...] = ()
     sets_injected: bool = False

@@ -13,11 +13,11 @@ import pytest
 from benchmarks.soak.conductor import run_soak
 from benchmarks.soak.errand import Told
 from benchmarks.soak.flatness import Rules, Sample
-from benchmarks.soak.model import MOST_STEPS, Asked, reply_to
+from benchmarks.soak.model import MAX_STEPS, Asked, reply_to
 from benchmarks.soak.report import Report, SoakPlan, figures, told_as_table, write_page
 from benchmarks.soak.verdict import Checked, check_store
 from llmsession import SessionConfig, SessionManager, SqliteStore
-from llmsession.store import Batch, Hold, this_process
+from llmsession.store import Batch, Lease, this_process
 from llmsession.testing import Received, ScriptedProvider, call
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks
@@ -70,7 +70,7 @@ async def test_a_turn_without_an_end_and_one_with_two_are_found_in_the_store(
     assert {told.partition(":")[0] for told in found.complaints} == {"open", "twice"}
 
 
-async def append(store: SqliteStore, hold: Hold, records: Sequence[r.Record]) -> None:
+async def append(store: SqliteStore, hold: Lease, records: Sequence[r.Record]) -> None:
     durable = anyio.Event()
     bodies = tuple(
         encode_record(msgspec.structs.replace(each, seq=hold.head + at, epoch=hold.epoch, at=1.0))
@@ -99,7 +99,7 @@ def test_the_model_calls_tools_for_a_while_and_then_comes_to_an_end() -> None:
         return {any(block.startswith(called[:20]) for block in each.blocks) for each in replies}
 
     assert asks(1) == {True, False}
-    assert asks(MOST_STEPS) == {False}
+    assert asks(MAX_STEPS) == {False}
 
 
 def test_equal_requests_get_equal_replies() -> None:

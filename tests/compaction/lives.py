@@ -210,7 +210,9 @@ class ContextLife:
         self.history = tuple(m for m in self.history if m.turn <= to)
         self._show(self.view.clamped(len(self.history)))
         self.seen["rewound"] += 1
-        self.seen["rewound into a segment"] += len(before.segments) > len(self.view.segments) > 0
+        self.seen["rewound into a segment"] += (
+            len(before.prefix_summaries) > len(self.view.prefix_summaries) > 0
+        )
 
     def _forget(self) -> None:
         turns = list(dict.fromkeys(message.turn for message in self.history))
@@ -218,11 +220,11 @@ class ContextLife:
         kept = tuple(m for m in self.history if m.turn >= before)
         gone = self.history[: len(self.history) - len(kept)]
         calls = {call.id for message in gone for call in message.tool_calls}
-        self.seen["forgot a segment"] += bool(self.view.segments)
+        self.seen["forgot a segment"] += bool(self.view.prefix_summaries)
         self.history = kept
         self._show(self.view.without_head(len(gone), len(kept), calls))
-        assert not self.view.segments
-        assert not calls & self.view.frozen.keys()
+        assert not self.view.prefix_summaries
+        assert not calls & self.view.shown_results.keys()
 
     def _show(self, view: View) -> None:
         """The view is another one, by something that is in the log."""
@@ -301,27 +303,31 @@ class ContextLife:
         budget, messages = self.budget(built, trigger), self.messages
         plan = policy.plan(self.view, messages, budget)
         assert plan == policy.plan(self.view, messages, budget)
-        if plan is None or plan.wanted is None:
+        if plan is None or plan.summary_request is None:
             return plan
-        wanted = plan.wanted
-        assert wanted.first == self.view.start < wanted.upto < len(messages)
-        segment = extracted_segment(wanted, messages, self.profile)
-        return with_segment(plan, segment, self.view, messages, budget)
+        summary_request = plan.summary_request
+        assert summary_request.first == self.view.start < summary_request.upto < len(messages)
+        prefix_summary = extracted_segment(summary_request, messages, self.profile)
+        return with_segment(plan, prefix_summary, self.view, messages, budget)
 
     def _apply(self, plan: Plan) -> None:
         assert plan_of(record_of(plan)) == plan
         before, messages = self.view, self.messages
         after = before.applied(plan, len(messages))
-        assert after.frontier >= before.frontier
-        assert after.frozen.items() >= before.frozen.items()
+        assert after.compacted_before >= before.compacted_before
+        assert after.shown_results.items() >= before.shown_results.items()
         assert after.inputs.items() >= before.inputs.items()
         assert after.texts.items() >= before.texts.items()
-        assert after.segments[: len(before.segments)] == before.segments
+        assert after.prefix_summaries[: len(before.prefix_summaries)] == before.prefix_summaries
         self.seen["plans"] += 1
-        self.seen["segments"] += plan.segment is not None
-        self.seen["second segments"] += len(after.segments) == 2 and plan.segment is not None
-        self.seen["third segments"] += len(after.segments) >= 3 and plan.segment is not None
-        self.seen["results swapped"] += len(plan.frozen)
+        self.seen["prefix_summaries"] += plan.prefix_summary is not None
+        self.seen["second segments"] += (
+            len(after.prefix_summaries) == 2 and plan.prefix_summary is not None
+        )
+        self.seen["third segments"] += (
+            len(after.prefix_summaries) >= 3 and plan.prefix_summary is not None
+        )
+        self.seen["results swapped"] += len(plan.shown_results)
         self.seen["inputs shortened"] += len(plan.inputs)
         self.seen["texts cut"] += len(plan.texts)
         self._show(after)

@@ -9,7 +9,7 @@ import msgspec
 
 from llmsession.compaction.escalation import hardest_plan, ladder_of, plan_by_rules
 from llmsession.compaction.policies import Balanced, FullHistory, SwapToolResults
-from llmsession.compaction.view.plan import Budget, Plan, Wanted, planned
+from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, planned
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from tests.compaction.conversations import Talk
@@ -36,8 +36,8 @@ class Raises(Frees, frozen=True):
 
 class Wants(Frees, frozen=True):
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        wanted = Wanted(first=0, upto=self.count, most_tokens=400)
-        return planned(self.name, view, messages, budget, "", wanted=wanted)
+        summary_request = SummaryRequest(first=0, upto=self.count, max_tokens=400)
+        return planned(self.name, view, messages, budget, "", summary_request=summary_request)
 
 
 def questions(count: int) -> list[Message]:
@@ -97,7 +97,7 @@ def test_a_summary_that_is_wanted_is_made_by_rules() -> None:
     budget = a_budget(messages, 5_000)
     plan = plan_by_rules(Wants(12), View(), messages, budget)
     assert plan is not None
-    assert plan.wanted is None
-    assert plan.segment is not None
-    assert (plan.segment.upto, plan.segment.by) == (12, "extractive")
+    assert plan.summary_request is None
+    assert plan.prefix_summary is not None
+    assert (plan.prefix_summary.upto, plan.prefix_summary.by) == (12, "extractive")
     assert plan.tokens_after == budget.size(messages, View().applied(plan, len(messages)))

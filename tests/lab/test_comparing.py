@@ -53,7 +53,7 @@ def test_a_row_a_window_and_policy_in_their_order() -> None:
 def test_conversations_without_a_request_and_small_ones_are_left_out() -> None:
     talks = [Recorded().ask().done(), long_talk(3).done(), long_talk().done()]
     assert len(ready(talks)) == 2
-    assert len(ready(talks, least_tokens=10_000)) == 1
+    assert len(ready(talks, min_tokens=10_000)) == 1
 
 
 def test_costs_in_dollars_are_by_the_models_price() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from llmsession.compaction.policies import Balanced, FullHistory
-from llmsession.compaction.view.plan import Budget, Plan, Wanted, measured
+from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, measured
 from llmsession.compaction.view.view import View
 from llmsession.lab.recording import window_of
 from llmsession.lab.replaying import Replayed, replay
@@ -34,18 +34,18 @@ class Cuts(msgspec.Struct, frozen=True):
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         old = messages[:-2]
-        frozen = {
+        shown_results = {
             each.tool_use_id: self.note.format(each.tool_use_id)
             for message in old
             for each in message.tool_results
-            if each.tool_use_id not in view.frozen
+            if each.tool_use_id not in view.shown_results
         }
-        if not frozen:
+        if not shown_results:
             return None
         plan = Plan(
             policy="cuts",
-            frontier=len(old),
-            frozen=frozen,
+            compacted_before=len(old),
+            shown_results=shown_results,
             reason="",
             tokens_before=0,
             tokens_after=0,
@@ -69,14 +69,14 @@ class Sums(msgspec.Struct, frozen=True):
         upto = len(messages) - 2
         if upto <= view.start:
             return None
-        wanted = Wanted(first=view.start, upto=upto, most_tokens=500)
+        summary_request = SummaryRequest(first=view.start, upto=upto, max_tokens=500)
         plan = Plan(
             policy="sums",
-            frontier=view.frontier,
+            compacted_before=view.compacted_before,
             reason="",
             tokens_before=1,
             tokens_after=0,
-            wanted=wanted,
+            summary_request=summary_request,
         )
         return measured(plan, view, messages, budget)
 
@@ -276,7 +276,7 @@ def test_an_invalid_request_is_counted_and_its_rule_is_named() -> None:
             # A result without its call: what no policy may do.
             plan = Plan(
                 policy="tears",
-                frontier=0,
+                compacted_before=0,
                 reason="",
                 omitted=((1, 2),),
                 tokens_before=9,

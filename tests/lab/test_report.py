@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 from llmsession.compaction.policies import Balanced, FullHistory
-from llmsession.lab.charts import MOST_POINTS, Dot, Line, curves, scatter, short
+from llmsession.lab.charts import MAX_POINTS, Dot, Line, curves, scatter, short
 from llmsession.lab.comparing import Compared, compare, ready, summed
 from llmsession.lab.report import CAVEATS, html_report
 from tests.lab.recorded import Recorded
@@ -111,7 +111,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_height() -> None:
     tree = ElementTree.fromstring(drawn)
     (line,) = tree.iter("polyline")
     shown = [pair.split(",") for pair in (line.get("points") or "").split()]
-    assert len(shown) <= MOST_POINTS
+    assert len(shown) <= MAX_POINTS
     top = min(float(y) for _, y in shown)
     assert top == min(float(y) for _, y in shown if y)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmsession.compaction.summaries.extractive import compact_text
 from llmsession.compaction.view.view import View
 from llmsession.lab.recording import Recording, window_of
-from llmsession.lab.retained import MOST_NEEDS, MOST_PAGES, Need, Presence, distinctive
+from llmsession.lab.retained import MAX_NEEDS, MAX_PAGES, Need, Presence, distinctive
 from llmsession.session.core.request_builder import ContextBuilder
 from llmsession.turns.request import Request
 from tests.lab.recorded import Recorded, call, result
@@ -64,7 +64,7 @@ def test_one_reply_has_a_bounded_number_of_needs() -> None:
     rows = " ".join(f"row_number_{at}" for at in range(500))
     talk = Recorded().ask("go").reply([call("c1")], None).answer(result("c1", rows))
     _, needs = needs_of(talk.reply(rows, None).done())
-    assert len(needs.by_ask[1]) == MOST_NEEDS
+    assert len(needs.by_ask[1]) == MAX_NEEDS
 
 
 def swapped_talk(text: str) -> tuple[Recording, Presence, View]:
@@ -72,7 +72,7 @@ def swapped_talk(text: str) -> tuple[Recording, Presence, View]:
     talk.reply("so row_of_result it is", None)
     recording, needs = needs_of(talk.done())
     compact = compact_text("nothing much", call_id="c1", chars=len(text))
-    return recording, Presence(needs), View(frontier=3, frozen={"c1": compact})
+    return recording, Presence(needs), View(compacted_before=3, shown_results={"c1": compact})
 
 
 def test_a_string_is_held_while_its_result_is_shown_and_not_once_it_is_swapped() -> None:
@@ -122,7 +122,7 @@ def test_recall_gives_up_after_some_pages() -> None:
     _, needs = needs_of(talk.reply("row_of_result", None).done())
     assert needs.by_ask[1]
     assert needs.pages("c1", "row_of_result") is None
-    assert len(lines) * 46 > MOST_PAGES * 20_000
+    assert len(lines) * 46 > MAX_PAGES * 20_000
 
 
 def test_a_result_that_is_not_there_has_no_pages() -> None:

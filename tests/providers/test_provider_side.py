@@ -62,7 +62,7 @@ def side(**given: Any) -> CompactionConfig:
     return CompactionConfig(provider_side=ProviderSideConfig(**given))
 
 
-async def spoken(line: Line) -> list[records.Spoken]:
+async def spoken(line: Line) -> list[records.AssistantReply]:
     log = await line.log()
     found = (getattr(record, "spoken", None) for record in log)
     return [each for each in found if each is not None]
@@ -352,7 +352,7 @@ async def test_a_signed_summary_replaces_what_it_is_of_and_later_thinking_stays_
         assert on_demand_betas[-2:] == [True, True]
         assert not any(on_demand_betas[:4])
         applied = [r for r in await line.log() if isinstance(r, records.CompactionApplied)]
-        assert [r.segment.by for r in applied if r.segment] == ["provider"]
+        assert [r.prefix_summary.by for r in applied if r.prefix_summary] == ["provider"]
         assert not applied[0].voids_thinking
 
 

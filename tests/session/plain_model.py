@@ -41,7 +41,7 @@ class OpenModel:
         self.waits = "model"
         self.step = 1
         self.retried = False
-        self.spoken = ""
+        self.reply = ""
         self.steers: list[str] = []
         self.complete = False
         """Has a step ended, or asked for its tools?"""
@@ -128,7 +128,7 @@ class Model:
     # What the model says.
 
     def deltas(self, words: str) -> None:
-        self._turn().spoken += words
+        self._turn().reply += words
 
     def reply_ends(self, stop_reason: str) -> None:
         turn = self._turn()
@@ -136,8 +136,8 @@ class Model:
             self.deep["refusal"] += 1
             self._drop("failed", "refusal")
             return
-        if turn.spoken or stop_reason == "pause_turn":  # a paused reply is kept as it is
-            turn.staged.append(("assistant", [("text", turn.spoken)]))
+        if turn.reply or stop_reason == "pause_turn":  # a paused reply is kept as it is
+            turn.staged.append(("assistant", [("text", turn.reply)]))
         if stop_reason == "pause_turn":
             self._step_ends([])
         elif turn.steers:
@@ -149,7 +149,7 @@ class Model:
     def asks(self, tools: list[tuple[str, str]]) -> None:
         """*tools* are (id, tool): an id that was used gets the next free suffix."""
         turn = self._turn()
-        blocks: list[Block] = [("text", turn.spoken)]
+        blocks: list[Block] = [("text", turn.reply)]
         for wanted, tool in tools:
             unique, suffix = wanted, 2
             while unique in self.used:
@@ -161,11 +161,11 @@ class Model:
             turn.statuses[unique] = "unknown"
         turn.order = list(turn.calls)
         turn.staged.append(("assistant", blocks))
-        turn.complete, turn.waits, turn.spoken = True, "tools", ""
+        turn.complete, turn.waits, turn.reply = True, "tools", ""
 
     def breaks(self, *, retryable: bool) -> None:
         turn = self._turn()
-        turn.spoken = ""
+        turn.reply = ""
         if retryable and not turn.retried:
             turn.retried, turn.waits, turn.retry_at = True, "retry", self.now + RETRY_S
         elif self.on_failure == "keep_steps" and turn.complete:
@@ -189,7 +189,7 @@ class Model:
     def _step_ends(self, answers: list[Block]) -> None:
         turn = self._turn()
         blocks = answers + [("text", steer) for steer in turn.steers]
-        turn.steers, turn.spoken, turn.complete = [], "", True
+        turn.steers, turn.reply, turn.complete = [], "", True
         if blocks:
             turn.staged.append(("user", blocks))
         if turn.step >= MAX_STEPS:
@@ -250,7 +250,7 @@ class Model:
     def _interrupt_running(self, policy: str, ended: list[int]) -> tuple[str, list[int]]:
         turn = self._turn()
         number = turn.number
-        text = policy == "keep_text" and turn.waits == "model" and bool(turn.spoken)
+        text = policy == "keep_text" and turn.waits == "model" and bool(turn.reply)
         if policy != "drop_turn" and (turn.complete or text):
             self.deep["keep commit"] += 1
             self._keep("cancelled", text=text)
@@ -268,7 +268,7 @@ class Model:
                 turn.results[call] = ("result", call, True, f"{NO_RESULT}: {why}")
             turn.staged.append(("user", [turn.results[call] for call in turn.order]))
         if text:
-            turn.staged.append(("assistant", [("text", turn.spoken)]))
+            turn.staged.append(("assistant", [("text", turn.reply)]))
         self._commit(stop_reason)
 
     # The end of a turn.

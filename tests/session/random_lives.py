@@ -193,7 +193,7 @@ class Life:
             if isinstance(record, CompactionApplied):
                 self.seen["compacted"] += 1
                 self.seen[f"compacted {record.trigger}"] += 1
-                self.seen["segments"] += record.segment is not None
+                self.seen["prefix_summaries"] += record.prefix_summary is not None
                 self.seen["inputs shortened"] += len(record.inputs)
                 self.seen["texts cut"] += len(record.texts)
             self.seen["warned"] += isinstance(record, ContextWarned)
@@ -289,7 +289,7 @@ class Life:
         """Nothing that was said in a turn that is forgotten is in any body of the log."""
         state = live_state(session)
         bodies = b"".join([each.body for each in await self.store.read(session.id)])
-        gone = state.ended.keys() - state.said_at.keys()
+        gone = state.ended.keys() - state.accepted_time.keys()
         assert not [turn for turn in gone if b"mark%dx" % turn in bodies]
         self.seen["forgotten"] += bool(gone)
 

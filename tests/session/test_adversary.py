@@ -35,7 +35,7 @@ from llmsession import (
 )
 from llmsession.compaction.policies import Balanced
 from llmsession.session.tasks.timers import PRUNE_AT, Timers
-from llmsession.store.protocol import AppendResult, Batch, Hold, Owner
+from llmsession.store.protocol import AppendResult, Batch, Lease, Owner
 from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
 from llmsession.turns import records as r
@@ -401,7 +401,7 @@ async def test_a_logger_that_raises_stops_nothing() -> None:
 
 
 class ReleasesNothing(MemoryStore):
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: Lease) -> None:
         raise StoreError("the network is down", committed=None)
 
 
@@ -464,12 +464,12 @@ async def test_a_store_that_cannot_be_closed_raises_where_the_manager_is_left() 
 class Slow(MemoryStore):
     """Takes a second over making and taking a session."""
 
-    async def create(self, session: str, owner: Owner) -> Hold:
+    async def create(self, session: str, owner: Owner) -> Lease:
         hold = await super().create(session, owner)
         await anyio.sleep(1)
         return hold
 
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         await anyio.sleep(1)
         return await super().acquire(session, owner, takeover=takeover)
 
@@ -555,7 +555,7 @@ async def test_a_takeover_does_not_get_the_answer_of_an_open_without_it() -> Non
 
 
 class SlowToRefuse(MemoryStore):
-    async def create(self, session: str, owner: Owner) -> Hold:
+    async def create(self, session: str, owner: Owner) -> Lease:
         await anyio.sleep(1)
         return await super().create(session, owner)
 

@@ -203,7 +203,7 @@ class Run:
         _assert_one_end_each(log)
         assert differences(live_state(self.session), fold("s", log)) == []
         status = self.session.status()
-        assert (status.phase, status.queued, status.lingering) == ("idle", 0, ())
+        assert (status.phase, status.queued, status.still_running) == ("idle", 0, ())
 
 
 def _assert_one_end_each(log: Sequence[Record]) -> None:

@@ -16,7 +16,7 @@ from llmsession.session.log.state import fold
 from llmsession.session.manager import SessionManager
 from llmsession.session.values.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.store.memory import MemoryStore
-from llmsession.store.protocol import AppendResult, Batch, Hold, Owner
+from llmsession.store.protocol import AppendResult, Batch, Lease, Owner
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say
 from llmsession.turns.request import Request, StepTag
 from tests.session.probes import (
@@ -47,11 +47,11 @@ class UnhurriedStore(MemoryStore):
 
         self._group.start_soon(later)
 
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         await _laps()
         return await super().acquire(session, owner, takeover=takeover)
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: Lease) -> None:
         await _laps()
         await super().release(hold)
 
@@ -68,7 +68,7 @@ def _reply(request: Request, _tag: StepTag) -> ScriptedReply:
     return say("fine")
 
 
-class Stage:
+class GatedProvider:
     """A session, a command that is cancelled after *laps* turns of the loop, and what holds."""
 
     def __init__(self, laps: int, command: str) -> None:
@@ -183,7 +183,7 @@ class Stage:
         base = self.session.conversation()
         await self._cancelled(self.session.compact)
         assert self.session.conversation() is base
-        return "taken" if self.session.status().frontier else "never asked"
+        return "taken" if self.session.status().compacted_before else "never asked"
 
     async def _open(self) -> str:
         await self.session.close()
@@ -207,7 +207,7 @@ def test_a_command_whose_caller_is_cancelled_is_done_whole_all_the_same(
 ) -> None:
     finished, laps, seen = False, 0, []
     while not finished:
-        finished, became = run_virtually(backend, Stage(laps, command))
+        finished, became = run_virtually(backend, GatedProvider(laps, command))
         seen.append(became)
         laps += 1
     # It is enqueued before its first await, so no cancellation comes too early for it.
@@ -219,5 +219,5 @@ def test_a_command_whose_caller_is_cancelled_is_done_whole_all_the_same(
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_cancelling_the_wait_for_a_turn_does_not_interrupt_it(backend: str, waiting: str) -> None:
     for laps in range(8):
-        finished, _ = run_virtually(backend, Stage(laps, waiting))
+        finished, _ = run_virtually(backend, GatedProvider(laps, waiting))
         assert not finished

@@ -91,7 +91,7 @@ async def test_a_compaction_behind_a_clear_is_not_applied() -> None:
             group.start_soon(session.compact)
             await settle()
             store.deliver()
-        assert session.status().frontier == 0
+        assert session.status().compacted_before == 0
         log = await log_of(store, "s")
         assert not any(isinstance(each, r.CompactionApplied) for each in log)
 

@@ -386,7 +386,7 @@ def seeded_play(seeds: range, operations: int) -> Counter[str]:
     return reached
 
 
-LEAST_SHARE = {
+MIN_SHARE = {
     "abort from tools": 0.3,
     "keep commit": 0.5,
     "steer continuation": 0.15,
@@ -412,11 +412,11 @@ LEAST_SHARE = {
 def test_random_programs_reach_the_deep_states_and_still_agree() -> None:
     runs = 40
     reached = seeded_play(range(runs), 200)
-    print({name: f"{reached[name] / runs:.0%}" for name in LEAST_SHARE})
-    assert [name for name, share in LEAST_SHARE.items() if reached[name] < share * runs] == []
+    print({name: f"{reached[name] / runs:.0%}" for name in MIN_SHARE})
+    assert [name for name, share in MIN_SHARE.items() if reached[name] < share * runs] == []
 
 
 @pytest.mark.long
 def test_a_thousand_long_random_programs_agree_with_the_plain_model() -> None:
     reached = seeded_play(range(1000, 2000), 400)
-    assert reached.keys() >= LEAST_SHARE.keys()
+    assert reached.keys() >= MIN_SHARE.keys()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmsession.store import liveness, this_process
-from llmsession.store.liveness import is_dead, our_start, start_of, this_host
+from llmsession.store.liveness import our_start, owner_is_dead, start_of, this_host
 
 STAT = "{pid} ({name}) {state} 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 {start} 1 1 1"
 SLEEP = "import sys; print('here', flush=True); sys.stdin.readline()"
@@ -44,27 +44,27 @@ def proc(monkeypatch: pytest.MonkeyPatch) -> Proc:
 
 def test_a_process_that_is_there_and_began_then_is_not_dead(proc: Proc) -> None:
     proc.put(77, start=5000)
-    assert is_dead(77, "5000", this_host()) is False
+    assert owner_is_dead(77, "5000", this_host()) is False
 
 
 def test_a_pid_that_nobody_has_is_dead(proc: Proc) -> None:
-    assert is_dead(77, "5000", this_host()) is True
+    assert owner_is_dead(77, "5000", this_host()) is True
 
 
 def test_a_pid_that_was_given_again_is_not_taken_for_who_had_it_before(proc: Proc) -> None:
     proc.put(77, start=9000)
-    assert is_dead(77, "5000", this_host()) is True
+    assert owner_is_dead(77, "5000", this_host()) is True
 
 
 @pytest.mark.parametrize("state", ["Z", "X"])
 def test_a_process_that_ended_and_was_not_waited_for_is_dead(proc: Proc, state: str) -> None:
     proc.put(77, start=5000, state=state)
-    assert is_dead(77, "5000", this_host()) is True
+    assert owner_is_dead(77, "5000", this_host()) is True
 
 
 def test_a_process_that_was_stopped_lives(proc: Proc) -> None:
     proc.put(77, start=5000, state="T")
-    assert is_dead(77, "5000", this_host()) is False
+    assert owner_is_dead(77, "5000", this_host()) is False
 
 
 @pytest.mark.parametrize("name", ["a) Z 1 (b", "((", "))", ") Z", "two words"])
@@ -77,13 +77,13 @@ def test_a_program_may_be_called_anything(proc: Proc, name: str) -> None:
 def test_of_a_process_elsewhere_nothing_is_known(proc: Proc, host: str) -> None:
     # Another boot of this machine and another container count their pids anew.
     proc.put(77, start=5000)
-    assert is_dead(77, "5000", host) is None
-    assert is_dead(78, "5000", host) is None
+    assert owner_is_dead(77, "5000", host) is None
+    assert owner_is_dead(78, "5000", host) is None
 
 
 def test_of_a_process_whose_start_nobody_noted_nothing_is_known(proc: Proc) -> None:
     proc.put(77, start=5000)
-    assert is_dead(77, "", this_host()) is None
+    assert owner_is_dead(77, "", this_host()) is None
 
 
 def test_where_there_is_no_proc_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,21 +113,21 @@ def other_process() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_this_process_is_seen_by_itself() -> None:
     assert this_process("me").pid == os.getpid()
-    assert is_dead(os.getpid(), our_start(), this_host()) is False
+    assert owner_is_dead(os.getpid(), our_start(), this_host()) is False
 
 
 def test_another_process_is_seen_until_it_is_killed_though_nobody_waited_for_it() -> None:
     with other_process() as running:
         started = start_of(running.pid)
         assert started is not None
-        assert is_dead(running.pid, started, this_host()) is False
+        assert owner_is_dead(running.pid, started, this_host()) is False
         os.kill(running.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, running.pid, os.WSTOPPED | os.WNOWAIT)
-        assert is_dead(running.pid, started, this_host()) is False
+        assert owner_is_dead(running.pid, started, this_host()) is False
         os.kill(running.pid, signal.SIGKILL)
         os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
         assert Path(f"/proc/{running.pid}").exists()
-        assert is_dead(running.pid, started, this_host()) is True
+        assert owner_is_dead(running.pid, started, this_host()) is True
 
 
 FORK = """
@@ -147,4 +147,4 @@ def test_a_child_after_a_fork_is_another_process() -> None:
     parent, parent_started, child, child_started = map(int, told.split())
     assert child != parent
     assert child_started >= parent_started
-    assert is_dead(child, str(child_started), this_host()) is True
+    assert owner_is_dead(child, str(child_started), this_host()) is True

@@ -13,7 +13,7 @@ BOB = Owner("bob", 2, "6", "here")
 
 def holds(holder: Owner | None, *, dead: bool | None, lease_until: float) -> bool:
     return still_holds(
-        holder, lease_until, taker=BOB, now=100.0, is_dead=lambda pid, started, host: dead
+        holder, lease_until, taker=BOB, now=100.0, owner_is_dead=lambda pid, started, host: dead
     )
 
 
@@ -43,9 +43,9 @@ def test_an_owner_of_one_name_in_another_process_is_another_owner() -> None:
 def test_the_process_that_is_looked_at_is_the_holders() -> None:
     seen: list[tuple[int, str, str]] = []
 
-    def is_dead(pid: int, started: str, host: str) -> bool:
+    def owner_is_dead(pid: int, started: str, host: str) -> bool:
         seen.append((pid, started, host))
         return False
 
-    assert still_holds(ANN, 0.0, taker=BOB, now=0.0, is_dead=is_dead)
+    assert still_holds(ANN, 0.0, taker=BOB, now=0.0, owner_is_dead=owner_is_dead)
     assert seen == [(1, "5", "here")]

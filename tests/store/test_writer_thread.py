@@ -9,7 +9,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from llmsession.store.writer_thread import MOST, Answers, GroupThread, Waiting
+from llmsession.store.writer_thread import MOST, BatchingThread, CallbackBatch, QueuedCall
 
 pytestmark = pytest.mark.real_time
 
@@ -25,7 +25,7 @@ class Stage:
         self.rest_s: float | None = None
         self.rested = threading.Event()
         self.ended = threading.Event()
-        self.thread: GroupThread[int] = GroupThread(
+        self.thread: BatchingThread[int] = BatchingThread(
             "stage", perform=self._perform, rest=self._rest, rest_s=lambda: self.rest_s,
             end=self.ended.set, refuse=lambda item, why: self.refused.append((item, why)),
         )  # fmt: skip
@@ -107,11 +107,11 @@ async def in_thread(body: Callable[[], None]) -> None:
 
 
 async def test_a_value_and_an_error_come_back_to_the_task_that_waits() -> None:
-    fine: Waiting[int] = Waiting()
-    wrong: Waiting[int] = Waiting()
+    fine: QueuedCall[int] = QueuedCall()
+    wrong: QueuedCall[int] = QueuedCall()
 
     def work() -> None:
-        answers = Answers()
+        answers = CallbackBatch()
         answers.add(fine.caller, fine.set, 7)
         answers.add(wrong.caller, wrong.fail, KeyError("it"))
         answers.deliver()
@@ -123,11 +123,11 @@ async def test_a_value_and_an_error_come_back_to_the_task_that_waits() -> None:
 
 
 async def test_answers_are_given_in_order_in_the_loops_own_thread() -> None:
-    last: Waiting[None] = Waiting()
+    last: QueuedCall[None] = QueuedCall()
     seen: list[tuple[int, int]] = []
 
     def work() -> None:
-        answers = Answers()
+        answers = CallbackBatch()
         for number in range(5):
             answers.add(last.caller, lambda it: seen.append((it, threading.get_ident())), number)
         answers.add(last.caller, last.set, None)
@@ -139,7 +139,7 @@ async def test_answers_are_given_in_order_in_the_loops_own_thread() -> None:
 
 
 async def test_a_wait_that_was_cancelled_is_marked_as_dropped() -> None:
-    waiting: Waiting[None] = Waiting()
+    waiting: QueuedCall[None] = QueuedCall()
     assert not waiting.is_dropped
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -161,7 +161,7 @@ def test_one_caller_that_fails_does_not_keep_the_others_from_their_answers() -> 
     def fails(number: int) -> None:
         raise ValueError(number)
 
-    answers, here = Answers(), Here()
+    answers, here = CallbackBatch(), Here()
     answers.add(here, fails, 1)  # type: ignore[arg-type]  # stands in for a Caller
     answers.add(here, seen.append, 2)  # type: ignore[arg-type]  # the same
     answers.deliver()

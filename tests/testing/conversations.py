@@ -45,7 +45,7 @@ def _messages(number: int, turn: Sequence[Said]) -> list[Message]:
     for at, blocks in enumerate(turn):
         role = "user" if at == 0 or any(_is_users(block) for block in blocks) else "assistant"
         owner = TurnId("u" if role == "user" else "a", number)
-        spoken = {"model": "recorded-model", "usage": Usage(input_tokens=7, output_tokens=3)}
+        reply = {"model": "recorded-model", "usage": Usage(input_tokens=7, output_tokens=3)}
         messages.append(
             Message(
                 id=message_id("by-hand", owner, sum(m.role == role for m in messages)),
@@ -53,7 +53,7 @@ def _messages(number: int, turn: Sequence[Said]) -> list[Message]:
                 turn=number,
                 role=role,  # type: ignore[arg-type]  # one of the two
                 body=encode_blocks([_bare(block) for block in blocks]),
-                **(spoken if role == "assistant" else {}),  # type: ignore[arg-type]  # fields of several types
+                **(reply if role == "assistant" else {}),  # type: ignore[arg-type]  # fields of several types
             )
         )
     return messages

@@ -19,13 +19,13 @@ from llmsession.testing.recording.entries import (
     Invoked,
     LeftBehind,
     Logged,
+    ObservedEvent,
     OutcomeSeen,
     Recording,
     Requested,
     Returned,
-    Sighting,
     StateRead,
-    Watched,
+    SubscriptionLog,
 )
 from llmsession.testing.recording.fingerprints import digest, state_parts
 from llmsession.turns import records as r
@@ -67,17 +67,17 @@ def said(text: str) -> msgspec.Raw:
     return encode_blocks(text)
 
 
-def spoken(text: str) -> r.Spoken:
-    return r.Spoken(body=said(text), started_at=0.0, stop_reason="end_turn")
+def reply(text: str) -> r.AssistantReply:
+    return r.AssistantReply(body=said(text), started_at=0.0, stop_reason="end_turn")
 
 
-def asking(*calls: str) -> r.Spoken:
+def asking(*calls: str) -> r.AssistantReply:
     blocks = [{"type": "tool_use", "id": call, "name": "ask", "input": {}} for call in calls]
-    return r.Spoken(body=encode_blocks(blocks), started_at=0.0, stop_reason="tool_use")
+    return r.AssistantReply(body=encode_blocks(blocks), started_at=0.0, stop_reason="tool_use")
 
 
-def offers(*calls: str) -> tuple[r.CallOffer, ...]:
-    return tuple(r.CallOffer(call, "ask", "caller") for call in calls)
+def offers(*calls: str) -> tuple[r.PendingCall, ...]:
+    return tuple(r.PendingCall(call, "ask", "caller") for call in calls)
 
 
 def answers(*calls: str) -> tuple[r.Answer, ...]:
@@ -90,19 +90,20 @@ def script() -> list[r.Record]:
     return [
         r.SessionCreated(session=SESSION, config=msgspec.Raw(encode_json(CONFIG))),
         r.TurnAccepted(turn=1, body=said("t1: hello"), started=True),
-        r.ToolsRequested(turn=1, step=1, spoken=asking("a", "b"), calls=offers("a", "b")),
+        r.ToolsRequested(turn=1, step=1, reply=asking("a", "b"), calls=offers("a", "b")),
         r.ToolsAnswered(turn=1, step=1, answers=answers("a", "b")),
         r.StepCompleted(turn=1, step=1),
-        r.TurnCommitted(turn=1, stop_reason="end_turn", usage=Usage(), spoken=spoken("done")),
+        r.TurnCommitted(turn=1, stop_reason="end_turn", usage=Usage(), reply=reply("done")),
         r.CompactionApplied(
-            policy="swap_tool_results", reason="asked", frontier=3, frozen={"a": "short"},
+            policy="swap_tool_results", reason="asked",
+            compacted_before=3, shown_results={"a": "short"},
             tokens_before=2000, tokens_after=1000,
         ),
         r.TurnAccepted(turn=2, body=said("t2: more"), started=True),
         r.TurnAccepted(turn=3, body=said("t3: and more")),
         r.TurnAborted(turn=2, reason="interrupt", usage=Usage()),
         r.TurnStarted(turn=3),
-        r.TurnCommitted(turn=3, stop_reason="end_turn", usage=Usage(), spoken=spoken("yes")),
+        r.TurnCommitted(turn=3, stop_reason="end_turn", usage=Usage(), reply=reply("yes")),
     ]  # fmt: skip
 
 
@@ -158,21 +159,21 @@ def state_read(records: list[r.Record], seq: int) -> StateRead:
     return StateRead(session=SESSION, seq=seq, parts=state_parts(state_at(records, seq)))
 
 
-def seen(record: r.Record) -> Sighting:
-    return Sighting(record.seq, digest(r.encode_record(record)))
+def seen(record: r.Record) -> ObservedEvent:
+    return ObservedEvent(record.seq, digest(r.encode_record(record)))
 
 
-def watched(records: list[r.Record], **fields: Any) -> Watched:
+def watched(records: list[r.Record], **fields: Any) -> SubscriptionLog:
     sightings = [seen(record) for record in records]
     # A preview of turn 3 between its start and its end.
-    sightings.insert(-1, Sighting(0, "", 3, 1, 1))
+    sightings.insert(-1, ObservedEvent(0, "", 3, 1, 1))
     given: dict[str, Any] = {
         "subscriber": 1,
         "after": 0,
         "cursor": len(records),
         "ending": "closed",
     }
-    return Watched(session=SESSION, seen=tuple(sightings), **(given | fields))
+    return SubscriptionLog(session=SESSION, seen=tuple(sightings), **(given | fields))
 
 
 def kept_promises() -> Recording:

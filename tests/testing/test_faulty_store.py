@@ -9,7 +9,7 @@ from llmsession.store import (
     AppendResult,
     Batch,
     Conflict,
-    Hold,
+    Lease,
     Lost,
     MemoryStore,
     Owner,
@@ -25,12 +25,12 @@ class TestFaultyStoreWithoutFaults(StoreContract):
         return FaultyStore(MemoryStore())
 
 
-async def opened() -> tuple[FaultyStore, Hold, list[AppendResult]]:
+async def opened() -> tuple[FaultyStore, Lease, list[AppendResult]]:
     store = FaultyStore(MemoryStore())
     return store, await store.create("s", ANN), []
 
 
-def batch(hold: Hold, head: int, *bodies: bytes) -> Batch:
+def batch(hold: Lease, head: int, *bodies: bytes) -> Batch:
     return Batch(hold.session, hold.epoch, head, bodies)
 
 

@@ -16,17 +16,17 @@ from llmsession.errors import ProviderError, TurnStateError
 from llmsession.turns import events as e
 from llmsession.turns.event_choice import (
     OnFailure,
-    name_answers,
-    name_interrupt,
-    name_limit,
-    name_reply,
-    name_resume,
-    name_step,
-    name_stopped,
-    name_stream_failure,
+    event_for_answers,
+    event_for_interrupt,
+    event_for_limit,
+    event_for_reply,
+    event_for_resume,
+    event_for_step,
+    event_for_stopped,
+    event_for_stream_failure,
 )
 from llmsession.turns.machine import DECIDED, ENDED, Phase, Turn, TurnLimits, is_late, step, tag_of
-from llmsession.turns.records import CallOffer, InterruptPolicy
+from llmsession.turns.records import InterruptPolicy, PendingCall
 from llmsession.turns.reply import Reply
 from llmsession.turns.request import StepTag
 from llmsession.turns.usage import Usage
@@ -169,10 +169,10 @@ class Life:
             ("JournalFailure", (15, self.end)),
         ]
 
-    def play(self, most_moves: int) -> None:
+    def play(self, max_moves: int) -> None:
         """Moves until the turn has ended, at most that many; every state on the way is probed."""
         self.probe()
-        for _ in range(most_moves):
+        for _ in range(max_moves):
             moves = self.moves()
             if not moves:
                 break
@@ -207,8 +207,8 @@ class Life:
         reply = Reply(
             blocks=(b'{"type":"text","text":"a"}',), stop_reason=stop_reason, usage=Usage()
         )
-        offers = tuple(CallOffer(id, "bash", "caller") for id in ids)
-        event = name_reply(self.turn, reply, offers, steers=steers, limits=LIMITS, tag=tag)
+        offers = tuple(PendingCall(id, "bash", "caller") for id in ids)
+        event = event_for_reply(self.turn, reply, offers, steers=steers, limits=LIMITS, tag=tag)
         self.tell(event, self.oracle.replied(stop_reason, ids, steers))
 
     def failure(self) -> None:
@@ -216,7 +216,7 @@ class Life:
         kind = (("retryable",) * 4 + ("overflow", "fatal"))[self.choose(6)]
         delay_s = float(self.choose(2) * 3)
         error = ProviderError("bad luck", kind=kind, delay_s=delay_s)  # type: ignore[arg-type]  # one of the three
-        event = name_stream_failure(
+        event = event_for_stream_failure(
             self.turn, error, limits=LIMITS, on_failure=self.on_failure, tag=tag
         )
         self.tell(event, self.oracle.stream_failed(kind, delay_s, "bad luck"))
@@ -227,7 +227,7 @@ class Life:
 
     def step_durable(self) -> None:
         tag = self.work.pop("JournalStep")
-        event = name_step(self.turn, tokens=10, limits=LIMITS, tag=tag)
+        event = event_for_step(self.turn, tokens=10, limits=LIMITS, tag=tag)
         self.tell(event, self.oracle.step_durable())
 
     def answers(self) -> None:
@@ -235,14 +235,14 @@ class Life:
         calls = tuple(still_open[: 1 + self.choose(len(still_open))])
         if len(calls) == len(still_open):
             del self.work["StartTools"]
-        self.tell(name_answers(self.turn, calls, tag), self.oracle.answered(calls))
+        self.tell(event_for_answers(self.turn, calls, tag), self.oracle.answered(calls))
 
     def interrupt(self) -> None:
         policies: tuple[InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
         policy = policies[self.choose(3)]
         self.has_text = self.has_text or ("OpenStream" in self.work and self.choose(2) == 1)
         has_text = self.has_text and self.turn.phase in (Phase.STREAMING, Phase.STOPPING)
-        event = name_interrupt(self.turn, policy, reason="user", has_text=has_text)
+        event = event_for_interrupt(self.turn, policy, reason="user", has_text=has_text)
         before = self.turn
         was_open = self.oracle.decided is None
         expected = self.oracle.interrupted(policy, "user", has_text)
@@ -251,11 +251,11 @@ class Life:
         assert was_open or self.turn is before
 
     def limit(self) -> None:
-        self.tell(name_limit("max_seconds"), self.oracle.limit_reached("max_seconds"))
+        self.tell(event_for_limit("max_seconds"), self.oracle.limit_reached("max_seconds"))
 
     def stopped(self) -> None:
         del self.work["StopWork"]
-        self.tell(name_stopped(self.turn), self.oracle.stopped())
+        self.tell(event_for_stopped(self.turn), self.oracle.stopped())
 
     def end(self) -> None:
         for name, event in _ENDS.items():
@@ -276,7 +276,7 @@ class Life:
         self.seen.add(f"crashed, {where}")
         self.turn = Turn(number=7)
         self.work, self.old_tags = {}, []
-        event = name_resume(
+        event = event_for_resume(
             facts.logged_steps + bool(facts.logged_calls),
             _offers(facts.logged_calls),
             _offers(facts.logged_open),
@@ -297,8 +297,8 @@ class Life:
         self.seen.add("late report")
 
 
-def _offers(calls: set[str]) -> tuple[CallOffer, ...]:
-    return tuple(CallOffer(call, "bash", "caller") for call in sorted(calls))
+def _offers(calls: set[str]) -> tuple[PendingCall, ...]:
+    return tuple(PendingCall(call, "bash", "caller") for call in sorted(calls))
 
 
 _ENDS: dict[str, e.Event] = {

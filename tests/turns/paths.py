@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from llmsession.turns import events as e
 from llmsession.turns.machine import Phase, Turn, step
-from llmsession.turns.records import CallOffer
+from llmsession.turns.records import PendingCall
 
-CALLS = (CallOffer("c1", "bash", "session"), CallOffer("c2", "read", "caller"))
+CALLS = (PendingCall("c1", "bash", "session"), PendingCall("c2", "read", "caller"))
 
 TO_STREAMING = (e.Started(), e.ContextBuilt())
 TO_JOURNALING = (*TO_STREAMING, e.ReplyRequestedTools(calls=CALLS))

@@ -10,14 +10,14 @@ from llmsession.errors import ProviderError
 from llmsession.turns import events as e
 from llmsession.turns.event_choice import (
     OnFailure,
-    name_answers,
-    name_budget,
-    name_interrupt,
-    name_limit,
-    name_reply,
-    name_step,
-    name_stopped,
-    name_stream_failure,
+    event_for_answers,
+    event_for_budget,
+    event_for_interrupt,
+    event_for_limit,
+    event_for_reply,
+    event_for_step,
+    event_for_stopped,
+    event_for_stream_failure,
     progress,
 )
 from llmsession.turns.machine import Phase, Turn, TurnLimits
@@ -51,7 +51,7 @@ def named(
     reply = Reply(blocks=(), stop_reason=stop_reason, usage=Usage())
     turn = msgspec.structs.replace(at(Phase.STREAMING), pauses=pauses)
     offers = CALLS if calls else ()
-    return name_reply(turn, reply, offers, steers=steers, limits=LIMITS, tag=TAG)
+    return event_for_reply(turn, reply, offers, steers=steers, limits=LIMITS, tag=TAG)
 
 
 def finished(stop_reason: str) -> e.Event:
@@ -125,7 +125,7 @@ def failed(
     on_failure: Literal["keep_steps", "drop"] = "keep_steps",
 ) -> e.Event:
     error = ProviderError("no luck", kind=kind, delay_s=delay_s)
-    return name_stream_failure(turn, error, limits=LIMITS, on_failure=on_failure, tag=TAG)
+    return event_for_stream_failure(turn, error, limits=LIMITS, on_failure=on_failure, tag=TAG)
 
 
 def streaming(*, kept: bool = False, retries: int = 0, overflows: int = 0) -> Turn:
@@ -143,13 +143,15 @@ def test_what_the_provider_has_retried_itself_is_not_retried_on_top() -> None:
     error = ProviderError("no luck", kind="retryable", retried=True)
     for kept, given_up in ((False, e.GaveUpDropped), (True, e.GaveUpKept)):
         turn = streaming(kept=kept)
-        event = name_stream_failure(turn, error, limits=LIMITS, on_failure="keep_steps", tag=TAG)
+        event = event_for_stream_failure(
+            turn, error, limits=LIMITS, on_failure="keep_steps", tag=TAG
+        )
         assert isinstance(event, given_up)
 
 
 def test_a_budget_that_is_used_up_keeps_the_steps_under_keep_steps_and_drops_them_else() -> None:
     def named(turn: Turn, on_failure: OnFailure) -> e.Event:
-        return name_budget(turn, "used up", on_failure=on_failure, tag=TAG)
+        return event_for_budget(turn, "used up", on_failure=on_failure, tag=TAG)
 
     dropped = e.GaveUpDropped(tag=TAG, cause="budget", error="used up")
     assert named(after(*TO_STEP_2), "keep_steps") == e.GaveUpKept(
@@ -167,7 +169,7 @@ def test_the_providers_delay_goes_before_our_own() -> None:
     ("retries", "delay_s"), [(0, 0.5), (1, 1.0), (2, 2.0), (3, 4.0), (4, 8.0), (5, 8.0), (60, 8.0)]
 )
 def test_our_own_delay_doubles_up_to_eight_seconds(retries: int, delay_s: float) -> None:
-    event = name_stream_failure(
+    event = event_for_stream_failure(
         streaming(retries=retries),
         ProviderError("", kind="retryable"),
         limits=TurnLimits(max_retries=100),
@@ -213,7 +215,7 @@ def test_an_interrupt_finds_a_turn_open_decided_or_ended(phase: Phase) -> None:
 
 
 def interrupt(turn: Turn, policy: InterruptPolicy, *, has_text: bool = False) -> e.Event:
-    return name_interrupt(turn, policy, reason="user", has_text=has_text)
+    return event_for_interrupt(turn, policy, reason="user", has_text=has_text)
 
 
 @pytest.mark.parametrize("has_text", [False, True])
@@ -254,10 +256,10 @@ def test_keep_text_outside_of_a_stream_keeps_the_steps() -> None:
 
 def test_the_last_open_calls_are_told_from_the_others() -> None:
     turn = at(Phase.TOOLS)
-    assert name_answers(turn, ("c1",), TAG) == e.CallsAnswered(tag=TAG, calls=("c1",))
-    assert name_answers(turn, ("c2", "c1")) == e.AllCallsAnswered(calls=("c2", "c1"))
+    assert event_for_answers(turn, ("c1",), TAG) == e.CallsAnswered(tag=TAG, calls=("c1",))
+    assert event_for_answers(turn, ("c2", "c1")) == e.AllCallsAnswered(calls=("c2", "c1"))
     one_left = after(*TO_TOOLS, e.CallsAnswered(calls=("c1",)))
-    assert name_answers(one_left, ("c2",)) == e.AllCallsAnswered(calls=("c2",))
+    assert event_for_answers(one_left, ("c2",)) == e.AllCallsAnswered(calls=("c2",))
 
 
 @pytest.mark.parametrize(
@@ -271,17 +273,17 @@ def test_the_last_open_calls_are_told_from_the_others() -> None:
 )
 def test_after_a_step_comes_the_next_or_a_limit(steps: int, tokens: int, expected: e.Event) -> None:
     turn = msgspec.structs.replace(at(Phase.JOURNALING), step=steps)
-    assert name_step(turn, tokens=tokens, limits=LIMITS, tag=TAG) == expected
+    assert event_for_step(turn, tokens=tokens, limits=LIMITS, tag=TAG) == expected
 
 
 def test_without_limits_a_step_is_always_followed_by_the_next() -> None:
     turn = msgspec.structs.replace(at(Phase.JOURNALING), step=10**6)
     none = TurnLimits(max_steps=None, max_tokens=None)
-    assert name_step(turn, tokens=10**9, limits=none, tag=TAG) == e.StepJournaled(tag=TAG)
+    assert event_for_step(turn, tokens=10**9, limits=none, tag=TAG) == e.StepJournaled(tag=TAG)
 
 
 def test_a_limit_is_named_after_its_stop_reason() -> None:
-    assert name_limit("max_seconds") == LIMIT
+    assert event_for_limit("max_seconds") == LIMIT
 
 
 @pytest.mark.parametrize(
@@ -297,4 +299,4 @@ def test_a_limit_is_named_after_its_stop_reason() -> None:
     ids=["drop", "keep", "limit", "limit, nothing to keep", "keep, then drop", "not asked"],
 )
 def test_a_stopped_turn_becomes_what_was_asked_for(turn: Turn, expected: e.Event) -> None:
-    assert name_stopped(turn) == expected
+    assert event_for_stopped(turn) == expected

@@ -15,14 +15,14 @@ from llmsession.turns.event_choice import OnFailure
 from tests.turns.lives import Life
 
 LIVES = 500
-MOST_MOVES = 120
+MAX_MOVES = 120
 
 
 def seeded_life(seed: int) -> Life:
     choices = random.Random(seed)
     on_failure: OnFailure = "drop" if seed % 5 == 0 else "keep_steps"
     life = Life(choices.randrange, on_failure)
-    life.play(MOST_MOVES)
+    life.play(MAX_MOVES)
     return life
 
 
@@ -55,7 +55,7 @@ def test_the_machine_does_what_the_oracle_expects(
     choices: list[int], on_failure: OnFailure, crashes: bool
 ) -> None:
     life = Life(Chosen(choices), on_failure, crashes=crashes)
-    life.play(MOST_MOVES)
+    life.play(MAX_MOVES)
     for state in sorted(life.seen):
         event(state)
 
@@ -71,7 +71,7 @@ def test_seeded_lives_end_and_reach_the_deep_states(lives: list[Life]) -> None:
     for state, count in sorted(reached.items()):
         print(f"{count / LIVES:6.1%}  {state}")
     assert all(life.oracle.ended for life in lives)
-    least_percent = {
+    min_percent = {
         "committed": 20,
         "aborted": 10,
         "failed": 5,
@@ -85,9 +85,7 @@ def test_seeded_lives_end_and_reach_the_deep_states(lives: list[Life]) -> None:
         "retried, then committed": 4,
         "late report": 20,
     }
-    short = {
-        s: reached[s] for s, least in least_percent.items() if reached[s] * 100 < least * LIVES
-    }
+    short = {s: reached[s] for s, least in min_percent.items() if reached[s] * 100 < least * LIVES}
     assert short == {}
 
 
@@ -95,7 +93,7 @@ def test_a_turn_that_crashes_and_is_resumed_wherever_it_is_goes_on_as_the_oracle
     reached: Counter[str] = Counter()
     for seed in range(LIVES):
         life = Life(random.Random(seed).randrange, crashes=True)
-        life.play(3 * MOST_MOVES)
+        life.play(3 * MAX_MOVES)
         reached.update(life.seen)
         reached["ended"] += life.oracle.ended is not None
     deep = {state: count for state, count in reached.items() if "rash" in state or "Res" in state}

@@ -6,13 +6,13 @@ import pytest
 
 from llmsession.errors import TurnStateError
 from llmsession.turns import events as e
-from llmsession.turns.event_choice import name_interrupt, name_resume
+from llmsession.turns.event_choice import event_for_interrupt, event_for_resume
 from llmsession.turns.machine import Phase, Turn, TurnLimits, step
-from llmsession.turns.records import CallOffer
+from llmsession.turns.records import PendingCall
 from llmsession.turns.request import StepTag
 from tests.turns.paths import DROP, NOT_ENDED, after, at
 
-CALLS = (CallOffer("c1", "bash", "session"), CallOffer("c2", "read", "caller"))
+CALLS = (PendingCall("c1", "bash", "session"), PendingCall("c2", "read", "caller"))
 RESUMED: tuple[e.Event, ...] = (
     e.ResumedToRequest(step=3),
     e.ResumedToCalls(step=3, calls=("c1", "c2")),
@@ -26,7 +26,7 @@ def name(
     step: int, offers: int = 0, unanswered: int = 0, tokens: int = 0, pauses: int = 0
 ) -> e.Event:
     limits = TurnLimits(max_steps=9, max_tokens=900)
-    return name_resume(
+    return event_for_resume(
         step, CALLS[:offers], CALLS[:unanswered], pauses=pauses, tokens=tokens, limits=limits
     )
 
@@ -94,7 +94,7 @@ def test_a_resumed_turn_has_its_complete_and_journaled_steps_to_keep(
 ) -> None:
     turn = after(event)
     assert turn.keepable == keeps
-    asked = name_interrupt(turn, "keep_steps", reason="user", has_text=False)
+    asked = event_for_interrupt(turn, "keep_steps", reason="user", has_text=False)
     assert isinstance(asked, e.KeepRequested) == keeps
 
 

@@ -11,15 +11,17 @@ from llmsession.turns.usage import Usage
 
 RAW = msgspec.Raw(b'[{"type":"text", "text":"\xc3\xa9","new":1.0}]')
 USAGE = Usage(1, 2, 3, 4)
-SPOKEN = r.Spoken(
+SPOKEN = r.AssistantReply(
     body=RAW, started_at=1.5, model="m", provider="p", usage=USAGE, stop_reason="tool_use"
 )
 ANSWER = r.Answer(
     call_id="c1", content=RAW, is_error=True, summary="s", capped="c", settled="deadline"
 )
 RECEIPTS = (r.CallReceipt("c1", "bash", "unknown", "ls"),)
-UNSPOKEN = (r.Unspoken(1, USAGE, "m"),)
-OVERRUN = r.Overrun(whose="tenant", name="acme", unit="nano_usd", limit=5, spent=3, unpriced=("m",))
+UNSPOKEN = (r.UnrecordedUsage(1, USAGE, "m"),)
+OVERRUN = r.ExceededBudget(
+    whose="tenant", name="acme", unit="nano_usd", limit=5, spent=3, unpriced=("m",)
+)
 BASE: dict[str, Any] = {
     "seq": 7,
     "epoch": 2,
@@ -67,23 +69,23 @@ RECORDS: dict[str, r.Record] = {
     "turn.started": r.TurnStarted(turn=3, receipt="note", seed="we met", **BASE),
     "steer.accepted": r.SteerAccepted(turn=3, body=RAW, **BASE),
     "tools.requested": r.ToolsRequested(
-        turn=3, step=1, spoken=SPOKEN, calls=(r.CallOffer("c1", "bash", "caller", "ls"),), **BASE
+        turn=3, step=1, reply=SPOKEN, calls=(r.PendingCall("c1", "bash", "caller", "ls"),), **BASE
     ),
     "tools.answered": r.ToolsAnswered(turn=3, step=1, answers=(ANSWER,), **BASE),
-    "step.completed": r.StepCompleted(turn=3, step=1, spoken=SPOKEN, steers=2, **BASE),
+    "step.completed": r.StepCompleted(turn=3, step=1, reply=SPOKEN, steers=2, **BASE),
     "turn.committed": r.TurnCommitted(
         turn=3,
         stop_reason="cancelled",
         usage=USAGE,
-        spoken=SPOKEN,
+        reply=SPOKEN,
         settle="cancelled",
         error="e",
-        unspoken=UNSPOKEN,
-        overrun=OVERRUN,
+        unrecorded_usage=UNSPOKEN,
+        exceeded=OVERRUN,
         **BASE,
     ),
     "turn.aborted": r.TurnAborted(
-        turn=3, reason="user", usage=USAGE, calls=RECEIPTS, unspoken=UNSPOKEN, **BASE
+        turn=3, reason="user", usage=USAGE, calls=RECEIPTS, unrecorded_usage=UNSPOKEN, **BASE
     ),
     "turn.failed": r.TurnFailed(
         turn=3,
@@ -91,8 +93,8 @@ RECORDS: dict[str, r.Record] = {
         error="401",
         usage=USAGE,
         calls=RECEIPTS,
-        unspoken=UNSPOKEN,
-        overrun=OVERRUN,
+        unrecorded_usage=UNSPOKEN,
+        exceeded=OVERRUN,
         **BASE,
     ),
     "turn.resumed": r.TurnResumed(turn=3, step=2, **BASE),
@@ -108,8 +110,8 @@ RECORDS: dict[str, r.Record] = {
     "compaction.applied": r.CompactionApplied(
         policy="swap",
         reason="high",
-        frontier=4,
-        frozen={"c1": "short"},
+        compacted_before=4,
+        shown_results={"c1": "short"},
         tokens_before=9,
         tokens_after=5,
         results_summarised=1,
@@ -118,7 +120,7 @@ RECORDS: dict[str, r.Record] = {
         voids_thinking=False,
         inputs={"c2": RAW},
         texts={"m#0": "cut"},
-        segment=r.Segment(2, "so far", "model"),
+        prefix_summary=r.PrefixSummary(2, "so far", "model"),
         omitted=((1, 2),),
         injected=(r.Injected(3, "note"),),
         sets_injected=True,

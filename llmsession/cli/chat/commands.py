@@ -43,7 +43,8 @@ async def _context(talk: Talk, _: str) -> None:
     talk.say(context_line(status))
     talk.say(
         f"the model is sent {len(request.messages)} of {status.messages} messages,"
-        f" {status.context_tokens:,} tokens; results of the first {status.frontier} are compact"
+        f" {status.context_tokens:,} tokens; results of the first"
+        f" {status.compacted_before} are compact"
     )
 
 

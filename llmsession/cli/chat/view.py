@@ -48,10 +48,10 @@ class SaidText:
     def rest(self, event: object) -> tuple[str, bool]:
         """What of the reply in *event*, if one is, was not shown; and whether it goes on from what
         was, or is the whole of it."""
-        spoken = getattr(event, "spoken", None)
-        if not isinstance(spoken, r.Spoken):
+        reply = getattr(event, "reply", None)
+        if not isinstance(reply, r.AssistantReply):
             return "", True
-        texts = [b.text for b in parse_blocks(spoken.body) if isinstance(b, TextBlock)]
+        texts = [b.text for b in parse_blocks(reply.body) if isinstance(b, TextBlock)]
         whole, shown = "".join(texts), self._shown
         self._attempt, self._shown = None, ""
         goes_on = whole.startswith(shown)

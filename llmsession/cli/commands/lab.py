@@ -30,7 +30,7 @@ from .lab_table import print_caveats, print_markdown, print_rows
 __all__ = ["lab"]
 
 ALL = "all"
-LEAST_WINDOW_TOKENS = 1_000
+MIN_WINDOW_TOKENS = 1_000
 
 
 class _Bench(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class _Bench(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[int, ...]
     prices: PriceTable | None
     format: str | None
-    least_tokens: int
+    min_tokens: int
 
 
 class _Found(msgspec.Struct):
@@ -64,7 +64,7 @@ def lab(
     window: Annotated[
         list[int] | None,
         typer.Option(
-            min=LEAST_WINDOW_TOKENS,
+            min=MIN_WINDOW_TOKENS,
             metavar="TOKENS",
             help="The model's context window; may be given again. 200,000 without any.",
         ),
@@ -73,7 +73,7 @@ def lab(
         Path | None,
         typer.Option(metavar="FILE", help="Prices in dollars; else a write is 1.25, a read 0.1."),
     ] = None,
-    least_tokens: Annotated[
+    min_tokens: Annotated[
         int, typer.Option(min=0, metavar="TOKENS", help="Leave smaller conversations out.")
     ] = 0,
     only_sums: Annotated[
@@ -107,7 +107,7 @@ def lab(
         windows=tuple(dict.fromkeys(window or [200_000])),
         prices=None if prices is None else PriceTable(load_prices(prices)),
         format=format,
-        least_tokens=least_tokens,
+        min_tokens=min_tokens,
     )
     if html is not None and not html.parent.is_dir():
         raise InvalidInput(f"{html}: there is no folder {html.parent}")
@@ -162,7 +162,7 @@ def _compare_all(files: Sequence[Path], bench: _Bench, *, alone: bool) -> _Found
 
 
 def _compare_file(where: Path, written: Files, bench: _Bench) -> Iterator[Compared]:
-    subjects = ready(read(written, bench.format), least_tokens=bench.least_tokens)
+    subjects = ready(read(written, bench.format), min_tokens=bench.min_tokens)
     if not subjects:
         return
     messages = sum(len(subject.recording.messages) for subject in subjects)

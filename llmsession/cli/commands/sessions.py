@@ -22,7 +22,7 @@ from llmsession.session.registry.loader import begun_rows, read_state
 from llmsession.session.values.outcome import SessionUsage
 from llmsession.session.values.price_file import load_prices
 from llmsession.store import Search, SessionRow, Store
-from llmsession.store.liveness import is_dead
+from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import Owner
 from llmsession.transport.interface import ManagerInterface
 from llmsession.turns.blocks import Block, OpaqueBlock, TextBlock, ToolResultBlock, ToolUseBlock
@@ -113,7 +113,7 @@ def _cells(row: SessionRow) -> tuple[str, ...]:
 
 def _is_dead(owner: Owner) -> bool:
     """Has its process surely ended? Then it holds nothing."""
-    return bool(is_dead(owner.pid, owner.started, owner.host))
+    return bool(owner_is_dead(owner.pid, owner.started, owner.host))
 
 
 def _moment(at: float) -> str:

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from llmsession.session.stats import SessionFigures
+from llmsession.session.stats import SessionStats
 from llmsession.transport.server.service import ServiceFigures, ServiceStatistics
 from llmsession.turns.spending.prices import dollars
 
@@ -25,7 +25,7 @@ AROUND_LINES = 6
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One session."""
 
-    figures: SessionFigures
+    figures: SessionStats
     tokens_per_s: float | None
     """None where it was not there at the look before."""
 
@@ -69,7 +69,7 @@ def look_at(figures: ServiceFigures, before: ServiceFigures | None, elapsed_s: f
     return Look(sessions=lines, totals=totals, service=figures.service)
 
 
-def _rate(now: SessionFigures, before: int | None, elapsed_s: float) -> float | None:
+def _rate(now: SessionStats, before: int | None, elapsed_s: float) -> float | None:
     if before is None or elapsed_s <= 0:
         return None
     # What is reported at a reply's end may be less than what was guessed while it streamed.

@@ -6,27 +6,27 @@ import sys
 from collections.abc import Sequence
 
 from llmsession.testing.recording.entries import encode_lines
-from llmsession.testing.recording.violation import Breach
+from llmsession.testing.recording.violation import Violation
 
 __all__ = ["print_breaches"]
 
-MOST_TOLD = 20
+MAX_TOLD = 20
 
 
-def print_breaches(breaches: Sequence[Breach], *, of: str) -> None:
+def print_breaches(breaches: Sequence[Violation], *, of: str) -> None:
     """Each breach, and the entries that show the one with the shortest proof. *of* says where they
     were found."""
     number = f"{len(breaches)} breach" if len(breaches) == 1 else f"{len(breaches)} breaches"
     print(f"{number} {of}:", file=sys.stderr)
-    for breach in breaches[:MOST_TOLD]:
+    for breach in breaches[:MAX_TOLD]:
         print(f"  {breach}", file=sys.stderr)
-    if len(breaches) > MOST_TOLD:
-        print(f"  and {len(breaches) - MOST_TOLD} more", file=sys.stderr)
+    if len(breaches) > MAX_TOLD:
+        print(f"  and {len(breaches) - MAX_TOLD} more", file=sys.stderr)
     shortest = min(breaches, key=_size)
     print(f"the shortest record that shows one ({shortest}):", file=sys.stderr)
     for line in encode_lines(shortest.shown):
         print(f"  {line.decode().rstrip()}", file=sys.stderr)
 
 
-def _size(breach: Breach) -> int:
+def _size(breach: Violation) -> int:
     return sum(map(len, encode_lines(breach.shown)))

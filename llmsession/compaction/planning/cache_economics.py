@@ -23,8 +23,8 @@ __all__ = [
     "ahead_tokens",
     "decide",
     "expected_requests",
-    "goes_now",
     "payback_requests",
+    "should_apply",
 ]
 
 WRITE_PERMILLE, READ_PERMILLE = 1250, 100
@@ -33,7 +33,7 @@ WRITE_PERMILLE, READ_PERMILLE = 1250, 100
 FORCED_PERCENT = 92
 """From this share of the limit on, waiting for a better moment ends: the next reply or result
 may not fit any more."""
-MOST_PAYBACK_REQUESTS = 40
+MAX_PAYBACK_REQUESTS = 40
 """A rewrite that pays back later than this is not made for its price: few turns are longer."""
 
 AHEAD_PERCENT = 10
@@ -42,7 +42,7 @@ IDLE_PERCENT = 30
 """So much of the limit before its mark an idle session compacts, before its cache is cold."""
 IDLE_BEFORE_S = 30.0
 """How long before the cache expires an idle session compacts, in seconds."""
-LEAST_EXPECTED, MOST_EXPECTED = 5, 40
+MIN_EXPECTED, MAX_EXPECTED = 5, 40
 """A conversation is taken to make as many more requests as it has made, within these bounds."""
 
 
@@ -88,7 +88,7 @@ def expected_requests(since: Sequence[Message]) -> int:
     """How many more requests a conversation is likely to make before its next rewrite. *since*
     are its messages since the last one."""
     made = sum(message.is_assistant for message in since)
-    return max(LEAST_EXPECTED, min(made, MOST_EXPECTED))
+    return max(MIN_EXPECTED, min(made, MAX_EXPECTED))
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -137,14 +137,14 @@ def decide(
         trigger = "cold_cache"
     elif timing == "idle":
         trigger = "idle"
-    elif pays_after <= min(expected_requests, MOST_PAYBACK_REQUESTS):
+    elif pays_after <= min(expected_requests, MAX_PAYBACK_REQUESTS):
         trigger = "pays_back"
     else:
         act = False
     return Decision(act, trigger, figures)
 
 
-def goes_now(decision: Decision, cache: CacheState, *, is_due: bool) -> bool:
+def should_apply(decision: Decision, cache: CacheState, *, is_due: bool) -> bool:
     """Is a plan that is ready applied, by *decision*? One that was made ahead of its mark, which is
     not due yet, only goes where the prefix is written anew anyway. A provider that never had
     anything in its cache is no such place."""

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Injected, Segment
+from llmsession.turns.records import Injected, PrefixSummary
 from llmsession.turns.request import Profile
 
-from ..summaries.digest import LEAST_DIGEST_CHARS, digest
+from ..summaries.digest import MIN_DIGEST_CHARS, digest
 from ..summaries.shorten import shorten_text
 from ..tokens.messages import text_tokens_for
-from ..view.plan import Budget, Plan, Wanted, measured
+from ..view.plan import Budget, Plan, SummaryRequest, measured
 from ..view.provider_blocks import lost_media
 from ..view.summary_wording import SEGMENT_TITLE, introduced, without_title
 from ..view.view import View
@@ -29,29 +29,29 @@ __all__ = [
     "without_title",
 ]
 
-_MOST_TRIES = 4
+_MAX_TRIES = 4
 """How many tokens a text has by its characters differs with the text: it is tried again."""
 
 
 def extracted_segment(
-    wanted: Wanted, messages: Sequence[Message], profile: Profile
-) -> Segment | None:
+    summary_request: SummaryRequest, messages: Sequence[Message], profile: Profile
+) -> PrefixSummary | None:
     """The segment that *wanted* asks for, picked by rules from *messages*, the whole context;
     None if there is nothing to stand for."""
-    source = messages[wanted.first : wanted.upto]
+    source = messages[summary_request.first : summary_request.upto]
     if not source:
         return None
-    earlier = without_title(wanted.earlier)
-    chars = int(wanted.most_tokens * profile.chars_per_token)
-    for _ in range(_MOST_TRIES):
+    earlier = without_title(summary_request.earlier)
+    chars = int(summary_request.max_tokens * profile.chars_per_token)
+    for _ in range(_MAX_TRIES):
         text = digest(source, earlier, max_chars=chars - len(SEGMENT_TITLE) - 1, recallable=True)
         # Without a word in it, as images alone are, it still has to stand for what was there.
         text = introduced(text if text.strip() else _count(source))
         tokens = text_tokens_for(text, profile)
-        if tokens <= wanted.most_tokens:
+        if tokens <= summary_request.max_tokens:
             break
-        chars = chars * wanted.most_tokens // tokens
-    return Segment(wanted.upto, text, "extractive")
+        chars = chars * summary_request.max_tokens // tokens
+    return PrefixSummary(summary_request.upto, text, "extractive")
 
 
 def _count(messages: Sequence[Message]) -> str:
@@ -63,7 +63,7 @@ PIN_CHARS = 100
 
 def with_segment(
     plan: Plan,
-    segment: Segment | None,
+    prefix_summary: PrefixSummary | None,
     view: View,
     messages: Sequence[Message],
     budget: Budget,
@@ -73,36 +73,44 @@ def with_segment(
     Without one, or with one that is no shorter than what it stands for, what is left of the plan;
     None if that is nothing.
     """
-    wanted = plan.wanted
-    if wanted is None:
+    summary_request = plan.summary_request
+    if summary_request is None:
         return plan
-    if segment is not None and segment.by == "provider":
-        plan = _undisturbed(plan, segment, view, messages)
-    source = budget.size(messages[: wanted.upto], view)
-    for each in _offered(wanted, segment):
-        pinned = None if each.by == "provider" else wanted.pinned
+    if prefix_summary is not None and prefix_summary.by == "provider":
+        plan = _undisturbed(plan, prefix_summary, view, messages)
+    source = budget.size(messages[: summary_request.upto], view)
+    for each in _offered(summary_request, prefix_summary):
+        pinned = None if each.by == "provider" else summary_request.pinned
         told = text_tokens_for(each.text, budget.profile)
         told += text_tokens_for(pinned.text, budget.profile) if pinned else 0
         if budget.scaled(told) < source:
-            filled = replace(plan, wanted=None, segment=each)
+            filled = replace(plan, summary_request=None, prefix_summary=each)
             if each.by != "provider":
                 injected = _with_pin(plan, pinned, view, messages, each.upto)
-                omitted = (*plan.omitted, *wanted.omitted)
+                omitted = (*plan.omitted, *summary_request.omitted)
                 filled = replace(filled, injected=injected, omitted=omitted)
             return measured(filled, view, messages, budget)
-    if not (plan.frozen or plan.inputs or plan.texts or plan.omitted or plan.injected):
+    if not (plan.shown_results or plan.inputs or plan.texts or plan.omitted or plan.injected):
         return None
-    return measured(replace(plan, wanted=None), view, messages, budget)
+    return measured(replace(plan, summary_request=None), view, messages, budget)
 
 
-def _offered(wanted: Wanted, segment: Segment | None) -> Iterator[Segment]:
+def _offered(
+    summary_request: SummaryRequest, prefix_summary: PrefixSummary | None
+) -> Iterator[PrefixSummary]:
     """What may stand for the prefix, the best first."""
-    behind = f"\n\n{wanted.appendix}" if wanted.appendix else ""
-    if segment is not None and segment.text.strip():
-        own = segment.by == "provider"
-        yield segment if own or not behind else replace(segment, text=segment.text + behind)
-    if wanted.fallback.strip():
-        yield Segment(wanted.upto, introduced(wanted.fallback) + behind, "extractive")
+    behind = f"\n\n{summary_request.appendix}" if summary_request.appendix else ""
+    if prefix_summary is not None and prefix_summary.text.strip():
+        own = prefix_summary.by == "provider"
+        yield (
+            prefix_summary
+            if own or not behind
+            else replace(prefix_summary, text=prefix_summary.text + behind)
+        )
+    if summary_request.fallback.strip():
+        yield PrefixSummary(
+            summary_request.upto, introduced(summary_request.fallback) + behind, "extractive"
+        )
 
 
 def _with_pin(
@@ -136,11 +144,13 @@ def _pins(injected: Sequence[Injected], messages: Sequence[Message]) -> list[Inj
     return [each for each in injected if each.at >= 0 and each.text[:PIN_CHARS] in said]
 
 
-def _undisturbed(plan: Plan, segment: Segment, view: View, messages: Sequence[Message]) -> Plan:
+def _undisturbed(
+    plan: Plan, prefix_summary: PrefixSummary, view: View, messages: Sequence[Message]
+) -> Plan:
     """*plan* without its edits behind the provider's own summary: thinking in what follows such a
     summary stays valid as long as all of it is sent as it was. What follows has to be of the other
     side than what was summarised last, or the provider reads both as one message."""
-    upto = segment.upto
+    upto = prefix_summary.upto
     reason = f"the provider's own summary for the first {upto} messages"
     if lost := lost_media(messages[view.start : upto]):
         reason += f", without the {lost} images and documents in them"
@@ -150,8 +160,8 @@ def _undisturbed(plan: Plan, segment: Segment, view: View, messages: Sequence[Me
         reason=reason,
         results_summarised=0,
         results_redacted=0,
-        frontier=max(view.frontier, min(plan.frontier, upto)),
-        frozen={},
+        compacted_before=max(view.compacted_before, min(plan.compacted_before, upto)),
+        shown_results={},
         inputs={},
         texts={},
         omitted=(),
@@ -161,14 +171,18 @@ def _undisturbed(plan: Plan, segment: Segment, view: View, messages: Sequence[Me
 
 
 def digest_of(
-    history: Sequence[Message], segment: Segment | None, earlier: str, *, max_chars: int
+    history: Sequence[Message],
+    prefix_summary: PrefixSummary | None,
+    earlier: str,
+    *,
+    max_chars: int,
 ) -> str:
     """What *history* was about, for another session to begin with: *segment*, where it stands for
     all of it; a digest of what came after it, behind it; or, without one, of all, behind
     *earlier*, what the conversation began with. At most *max_chars* characters, at least 200."""
-    if segment is None or segment.upto > len(history):
+    if prefix_summary is None or prefix_summary.upto > len(history):
         return digest(history, earlier, max_chars=max_chars)
-    told, later = without_title(segment.text), history[segment.upto :]
+    told, later = without_title(prefix_summary.text), history[prefix_summary.upto :]
     if later:
         return digest(later, told, max_chars=max_chars)
-    return shorten_text(told, max(max_chars, LEAST_DIGEST_CHARS))
+    return shorten_text(told, max(max_chars, MIN_DIGEST_CHARS))

@@ -30,7 +30,7 @@ class Clearing(msgspec.Struct, frozen=True, kw_only=True):
     trigger_tokens: int | None
     trigger_uses: int
     keep: int
-    least_tokens: int
+    min_tokens: int
     excluded: frozenset[str]
 
     def expected(
@@ -51,7 +51,7 @@ class Clearing(msgspec.Struct, frozen=True, kw_only=True):
         if self.trigger_tokens is None and len(sizes) <= self.trigger_uses:
             return 0
         now = self._clearable(sizes)
-        if now < self.least_tokens:
+        if now < self.min_tokens:
             return 0
         if cleared_before is not None:
             then = self._sizes(messages[:cleared_before], view, profile)
@@ -92,7 +92,7 @@ def clearing_of(options: Mapping[str, Any]) -> Clearing | None:
                 trigger_tokens=None if by_uses else _value(trigger, TRIGGER_TOKENS),
                 trigger_uses=_value(trigger, 0) if by_uses else 0,
                 keep=_value(edit.get("keep"), KEEP),
-                least_tokens=_value(edit.get("clear_at_least"), 0),
+                min_tokens=_value(edit.get("clear_at_least"), 0),
                 excluded=frozenset(edit.get("exclude_tools") or ()),
             )
     return None

@@ -42,7 +42,7 @@ from .prefixes import pin_of
 
 __all__ = ["Balanced"]
 
-SUMMARY_PERCENT, LEAST_SUMMARY_TOKENS, MOST_SUMMARY_TOKENS = 20, 250, 6_000
+SUMMARY_PERCENT, MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 20, 250, 6_000
 """A segment's share of the limit, and its bounds. In a small window a longer summary holds more
 than the messages that make room for it (docs/policies.md); in a large one the bound decides."""
 PINNED_PERCENT = 20
@@ -54,7 +54,7 @@ FOLD_CHARS = 1_500
 is in that as in a summary of 600 characters (8 and 9 % of it, not 3 and 4), for 1 to 2 % more of
 the file's size. Over whole conversations it makes no difference that could be told: what is held
 differs by at most 0.4 points, the cost by 0.7 %, in either direction. So it is off."""
-LEAST_SHOWN_CHARS = 600
+MIN_SHOWN_CHARS = 600
 """What a message that has to be cut is left with, at least: about 200 tokens."""
 
 
@@ -115,7 +115,7 @@ class Balanced(msgspec.Struct, frozen=True, kw_only=True):
             draft.sizes,
             keep_turns=self.keep_recent_turns,
             keep_steps=self.keep_recent_steps,
-            most_tokens=portion(budget.limit_tokens, self.recent_share),
+            max_tokens=portion(budget.limit_tokens, self.recent_share),
         )
         asked = budget.trigger == "asked"
         draft.swap(recent, 0 if asked else target)
@@ -139,7 +139,7 @@ class _Draft(Draft):
     ) -> None:
         super().__init__(view, messages, budget)
         self._folds_code = folds_code
-        self._frontier = view.frontier
+        self._frontier = view.compacted_before
         self._turns: set[int] = set()
         self._first_edit = len(messages)
         self._calls = {call.id: call for message in messages for call in message.tool_calls}
@@ -166,7 +166,7 @@ class _Draft(Draft):
 
     def _swap(self, at: int, result: ToolResultBlock) -> bool:
         call_id = result.tool_use_id
-        if call_id in self.shown.frozen:
+        if call_id in self.shown.shown_results:
             return False
         text = result_text(result.content)
         shown = self.view.text_for(call_id, at)
@@ -183,7 +183,7 @@ class _Draft(Draft):
         compact = compact_text(summary or "", call_id=call_id, chars=len(text))
         if not is_worth(compact, len(text if shown is None else shown) + flat_chars):
             return False
-        self.shown.frozen[call_id] = compact
+        self.shown.shown_results[call_id] = compact
         return True
 
     def _summary(self, result: ToolResultBlock, text: str) -> str | None:
@@ -209,13 +209,13 @@ class _Draft(Draft):
             if self.shows(at) and self.messages[at].is_assistant:
                 self._shorten(at, LONG_INPUT_CHARS)
 
-    def _shorten(self, at: int, least_chars: int, string_chars: int = KEPT_STRING_CHARS) -> None:
+    def _shorten(self, at: int, min_chars: int, string_chars: int = KEPT_STRING_CHARS) -> None:
         shortened = False
         for call in self.messages[at].content:
             if not isinstance(call, ToolUseBlock) or call.id in self.view.inputs:
                 continue
             before = len(self.shown.inputs.get(call.id) or msgspec.json.encode(call.input))
-            if before < least_chars:
+            if before < min_chars:
                 continue
             shown = shorten_input(call.input, string_chars=string_chars)
             if shown is not None and len(shown) < before:
@@ -228,7 +228,7 @@ class _Draft(Draft):
         """A summary in place of a prefix: the shortest one that reaches *target*, preferably one
         that ends with a turn; what is recent stays, unless it has to go for the limit."""
         limit = self.budget.limit_tokens
-        room = min(MOST_SUMMARY_TOKENS, max(LEAST_SUMMARY_TOKENS, limit * SUMMARY_PERCENT // 100))
+        room = min(MAX_SUMMARY_TOKENS, max(MIN_SUMMARY_TOKENS, limit * SUMMARY_PERCENT // 100))
         cut = self._cut_for(recent, target, room)
         if forced and (cut is None or self._after(cut, room) > limit):
             cut = self._cut_for(len(self.messages) - 1, limit, room) or cut
@@ -245,8 +245,8 @@ class _Draft(Draft):
         if pinned is None:
             return None
         chars_per_token = self.budget.profile.chars_per_token
-        most_chars = int(self.budget.limit_tokens * PINNED_PERCENT // 100 * chars_per_token)
-        return Injected(pinned.at, shorten_text(pinned.text, max(LEAST_SHOWN_CHARS, most_chars)))
+        max_chars = int(self.budget.limit_tokens * PINNED_PERCENT // 100 * chars_per_token)
+        return Injected(pinned.at, shorten_text(pinned.text, max(MIN_SHOWN_CHARS, max_chars)))
 
     def _after(self, cut: int, room: int) -> int:
         """The size with a summary of *room* tokens in place of what stands before *cut*."""
@@ -276,7 +276,7 @@ class _Draft(Draft):
         """Head and tail of what is longest, until the request fits *limit*: each message gets at
         most an equal share. What a cut leaves is measured, and cut again where it is too much:
         how many tokens a text has by its characters differs with the text."""
-        for least in (LEAST_SHOWN_CHARS, LEAST_SHOWN_CHARS // 2, LEAST_SHOWN_CHARS // 4):
+        for least in (MIN_SHOWN_CHARS, MIN_SHOWN_CHARS // 2, MIN_SHOWN_CHARS // 4):
             shown = [at for at, size in enumerate(self.sizes) if size]
             room = max(0, limit - (self.used - sum(self.sizes[at] for at in shown)))
             share = _fair_share([self.sizes[at] for at in shown], room)
@@ -286,21 +286,21 @@ class _Draft(Draft):
                 if self.sizes[at] > share:
                     self._cut_message(at, share, least)
 
-    def _cut_message(self, at: int, share: int, least_chars: int) -> None:
+    def _cut_message(self, at: int, share: int, min_chars: int) -> None:
         """Cut the message at *at* to about *share* tokens, none of its parts below
         *least_chars*. Parts that an earlier plan has cut stay as they are."""
         if self.messages[at].is_assistant:
-            self._shorten(at, 0, least_chars * KEPT_STRING_CHARS // LEAST_SHOWN_CHARS)
+            self._shorten(at, 0, min_chars * KEPT_STRING_CHARS // MIN_SHOWN_CHARS)
         parts = self._parts(at)
         lengths = [len(part.shown) for part in parts]
         # A little less: what is left out has to be told.
         chars = sum(lengths) * share * 9 // (10 * max(1, self.sizes[at]))
-        each = max(least_chars, _fair_share(lengths, chars))
+        each = max(min_chars, _fair_share(lengths, chars))
         cut = False
         for part in parts:
             if len(part.shown) > each and (shorter := part.cut(each)) is not None:
                 if part.is_result:
-                    self.shown.frozen[part.key] = shorter
+                    self.shown.shown_results[part.key] = shorter
                     self._frontier = max(self._frontier, at + 1)
                 else:
                     self.shown.texts[part.key] = shorter
@@ -325,15 +325,15 @@ class _Draft(Draft):
 
     def finished(self, name: str) -> Plan | None:
         """The plan, None if nothing is changed."""
-        frozen, inputs, texts = self.changed()
-        wanted = self.wanted
-        if not (frozen or inputs or texts or wanted):
+        shown_results, inputs, texts = self.changed()
+        summary_request = self.summary_request
+        if not (shown_results or inputs or texts or summary_request):
             return None
         parts = [
-            f"{len(frozen)} results shown in compact form" if frozen else "",
+            f"{len(shown_results)} results shown in compact form" if shown_results else "",
             f"{len(inputs)} inputs shortened" if inputs else "",
             f"{len(texts)} texts cut" if texts else "",
-            f"a summary for the first {wanted.upto} messages" if wanted else "",
+            f"a summary for the first {summary_request.upto} messages" if summary_request else "",
         ]
         kept_before = sum(self.sizes[: self._first_edit]) + (
             self._segment_tokens if self._first_edit else 0
@@ -344,14 +344,14 @@ class _Draft(Draft):
             self.messages,
             self.budget,
             ", ".join(part for part in parts if part),
-            frontier=self._frontier,
-            frozen=frozen,
+            compacted_before=self._frontier,
+            shown_results=shown_results,
             inputs=inputs,
             texts=texts,
-            wanted=wanted,
+            summary_request=summary_request,
             tokens_before=self._before,
             tokens_after=max(0, self.used - self.rest),
-            results_summarised=len(frozen),
+            results_summarised=len(shown_results),
             turns_compacted=len(self._turns),
             figures={"kept_before_tokens": self.budget.frame_tokens + kept_before},
         )

@@ -17,13 +17,13 @@ from llmsession.compaction.tokens.messages import (
     shown_tokens,
     text_tokens_for,
 )
-from llmsession.compaction.view.plan import Budget, Plan, Wanted, measured, planned
+from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, measured, planned
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
-from .prefixes import LEAST_SUMMARY_TOKENS, cut_at_most, latest_cut, told_tokens
+from .prefixes import MIN_SUMMARY_TOKENS, cut_at_most, latest_cut, told_tokens
 from .spans import beside_pins, left_out, pinned
 
 __all__ = ["Draft", "calls_before", "cut_ranges", "live_tail", "never_left_out", "summary_cut"]
@@ -43,13 +43,13 @@ class Draft:
         # Its dicts are this draft's own.
         self.shown = msgspec.structs.replace(
             view,
-            frontier=len(messages),
-            frozen=dict(view.frozen),
+            compacted_before=len(messages),
+            shown_results=dict(view.shown_results),
             inputs=dict(view.inputs),
             texts=dict(view.texts),
         )
         self.start = view.start
-        self.wanted: Wanted | None = None
+        self.summary_request: SummaryRequest | None = None
         self.drops_thinking = False
         self.sizes = [self._size(at) for at in range(len(messages))]
         self._segment_tokens = told_tokens(view, budget)
@@ -68,7 +68,7 @@ class Draft:
         other.__dict__.update(self.__dict__)
         other.shown = msgspec.structs.replace(
             self.shown,
-            frozen=dict(self.shown.frozen),
+            shown_results=dict(self.shown.shown_results),
             inputs=dict(self.shown.inputs),
             texts=dict(self.shown.texts),
         )
@@ -103,13 +103,13 @@ class Draft:
 
     def is_open(self, result: ToolResultBlock) -> bool:
         """May this plan still decide what is shown of *result*? What is frozen stays."""
-        return result.tool_use_id not in self.view.frozen
+        return result.tool_use_id not in self.view.shown_results
 
     def freeze(self, at: int, result: ToolResultBlock, text: str) -> bool:
         """Show *text* for *result*, if it is shorter than what is shown and none was frozen."""
         if not self.is_open(result) or len(text) >= len(self.result(at, result)):
             return False
-        self.shown.frozen[result.tool_use_id] = text
+        self.shown.shown_results[result.tool_use_id] = text
         self.measure(at)
         return True
 
@@ -142,7 +142,7 @@ class Draft:
         if not ranges:
             return
         draft = Plan(
-            policy="", frontier=0, reason="", tokens_before=0, tokens_after=0,
+            policy="", compacted_before=0, reason="", tokens_before=0, tokens_after=0,
             omitted=tuple(ranges), voids_thinking=False,
         )  # fmt: skip
         self.shown = self.shown.applied(draft, 0)
@@ -150,10 +150,10 @@ class Draft:
             for at in range(first, end):
                 self.measure(at)
 
-    def keep_newest(self, most_tokens: int) -> None:
+    def keep_newest(self, max_tokens: int) -> None:
         """Leave out the oldest messages, until the request has at most *most_tokens* or nothing
         is left that may go."""
-        room = most_tokens - (self.used - sum(self.sizes))
+        room = max_tokens - (self.used - sum(self.sizes))
         charged, left = beside_pins(self.sizes, pinned(self.messages), room)
         begin = newest_that_fit(charged, left)
         self.omit(left_out(self.messages, begin, shown_from=self.start))
@@ -178,12 +178,12 @@ class Draft:
     ) -> None:
         """A summary of at most *room* tokens in place of what stands before *upto*, and *pinned*
         said once more behind it."""
-        earlier = self.view.segment.text if self.view.segment else ""
-        most_tokens = max(1, room * 1000 // max(1, self.budget.scale_permille))
-        self.wanted = Wanted(
+        earlier = self.view.prefix_summary.text if self.view.prefix_summary else ""
+        max_tokens = max(1, room * 1000 // max(1, self.budget.scale_permille))
+        self.summary_request = SummaryRequest(
             first=self.start,
             upto=upto,
-            most_tokens=most_tokens,
+            max_tokens=max_tokens,
             earlier=earlier,
             instructions=instructions,
             pinned=pinned,
@@ -195,13 +195,13 @@ class Draft:
         self.sizes[:upto] = [0] * upto
         self.start = upto
 
-    def condense(self, upto: int, most_tokens: int) -> bool:
+    def condense(self, upto: int, max_tokens: int) -> bool:
         """A summary in place of what stands before *upto*, of half of that and at most
         *most_tokens*, if there is enough of it; is there?"""
         source = sum(self.sizes[self.start : upto])
-        if upto <= self.start or source < 2 * LEAST_SUMMARY_TOKENS:
+        if upto <= self.start or source < 2 * MIN_SUMMARY_TOKENS:
             return False
-        self.want(upto, min(most_tokens, source // 2))
+        self.want(upto, min(max_tokens, source // 2))
         return True
 
     def drop_thinking(self) -> None:
@@ -224,15 +224,19 @@ class Draft:
         for at in range(len(self.messages)):
             self.measure(at)
         self.used = self.rest + self.budget.size(self.messages, self.shown)
-        if plan.wanted is not None:
-            self.wanted = plan.wanted
+        if plan.summary_request is not None:
+            self.summary_request = plan.summary_request
             self.used = self.rest + plan.tokens_after
 
     def changed(self) -> tuple[dict[str, str], dict[str, msgspec.Raw], dict[str, str]]:
         """What is new: of frozen results, of inputs, of texts."""
         view, shown = self.view, self.shown
         return (
-            {call: text for call, text in shown.frozen.items() if call not in view.frozen},
+            {
+                call: text
+                for call, text in shown.shown_results.items()
+                if call not in view.shown_results
+            },
             {call: raw for call, raw in shown.inputs.items() if call not in view.inputs},
             {key: text for key, text in shown.texts.items() if key not in view.texts},
         )
@@ -241,40 +245,46 @@ class Draft:
         """The plan of policy *name*, None if nothing is changed. *reason* says what was done;
         *figures* with 0 are left out."""
         view, shown, budget = self.view, self.shown, self.budget
-        frozen, inputs, texts = self.changed()
-        frontier, turns = view.frontier, set[int]()
+        shown_results, inputs, texts = self.changed()
+        compacted_before, turns = view.compacted_before, set[int]()
         for at, message in enumerate(self.messages):
-            if any(result.tool_use_id in frozen for result in message.tool_results):
-                frontier = max(frontier, at + 1)
+            if any(result.tool_use_id in shown_results for result in message.tool_results):
+                compacted_before = max(compacted_before, at + 1)
                 turns.add(message.turn)
             elif view.shows(at) and not self.shows(at):
                 turns.add(message.turn)
-        segment = shown.segment if shown.segment != view.segment else None
+        prefix_summary = (
+            shown.prefix_summary if shown.prefix_summary != view.prefix_summary else None
+        )
         plan = planned(
             name,
             view,
             self.messages,
             budget,
             reason,
-            frontier=frontier,
-            frozen=frozen,
+            compacted_before=compacted_before,
+            shown_results=shown_results,
             inputs=inputs,
             texts=texts,
-            segment=segment,
+            prefix_summary=prefix_summary,
             omitted=tuple(each for each in shown.omitted if each not in view.omitted),
             injected=shown.injected if shown.injected != view.injected else None,
             drops_thinking=self.drops_thinking,
-            wanted=self.wanted,
+            summary_request=self.summary_request,
             tokens_before=self._before,
             tokens_after=max(0, self.used - self.rest),
-            results_summarised=len(frozen),
+            results_summarised=len(shown_results),
             turns_compacted=len(turns),
             figures={key: value for key, value in figures.items() if value},
         )
-        changes = plan.frozen or plan.inputs or plan.texts or plan.omitted or plan.drops_thinking
-        if not (changes or plan.wanted or plan.segment or plan.injected is not None):
+        changes = (
+            plan.shown_results or plan.inputs or plan.texts or plan.omitted or plan.drops_thinking
+        )
+        if not (
+            changes or plan.summary_request or plan.prefix_summary or plan.injected is not None
+        ):
             return None
-        return plan if self.wanted else measured(plan, view, self.messages, budget)
+        return plan if self.summary_request else measured(plan, view, self.messages, budget)
 
 
 def live_tail(messages: Sequence[Message]) -> int:

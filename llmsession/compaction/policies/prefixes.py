@@ -11,7 +11,7 @@ from llmsession.compaction.planning.boundaries import (
     newest_request,
 )
 from llmsession.compaction.tokens.messages import MESSAGE_OVERHEAD_TOKENS, text_tokens_for
-from llmsession.compaction.view.plan import Budget, Plan, Wanted, planned
+from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, planned
 from llmsession.compaction.view.view import View
 from llmsession.turns.blocks import TextBlock
 from llmsession.turns.messages import Message, count_turns
@@ -21,7 +21,7 @@ from .counting import rest_tokens, sizes_in_budget
 from .spans import begins_turn
 
 __all__ = [
-    "LEAST_SUMMARY_TOKENS",
+    "MIN_SUMMARY_TOKENS",
     "SUMMARY_TOKENS",
     "beside_tokens",
     "cut_at_least",
@@ -35,7 +35,7 @@ __all__ = [
 
 SUMMARY_TOKENS = 2_048
 """The most tokens of a summary where the catalogue names none: those of ``llm_summary``."""
-LEAST_SUMMARY_TOKENS = 250
+MIN_SUMMARY_TOKENS = 250
 """What is under twice that is not worth a summary: title and digest need so much."""
 
 
@@ -47,9 +47,9 @@ def beside_tokens(sizes: Sequence[int], view: View, budget: Budget) -> int:
 
 def told_tokens(view: View, budget: Budget) -> int:
     """The tokens of the summary that *view* shows; 0 without one."""
-    if view.segment is None:
+    if view.prefix_summary is None:
         return 0
-    tokens = text_tokens_for(view.segment.text, budget.profile) + MESSAGE_OVERHEAD_TOKENS
+    tokens = text_tokens_for(view.prefix_summary.text, budget.profile) + MESSAGE_OVERHEAD_TOKENS
     return budget.scaled(tokens)
 
 
@@ -113,7 +113,7 @@ def summary_plan(
     budget: Budget,
     *,
     upto: int,
-    most_tokens: int = SUMMARY_TOKENS,
+    max_tokens: int = SUMMARY_TOKENS,
     instructions: str = "",
     appendix: str = "",
     fallback: str = "",
@@ -134,15 +134,15 @@ def summary_plan(
     source = sum(sizes[:upto]) + told_tokens(view, budget)
     pinned = pin_of(messages, upto) if pins else None
     twice = text_tokens_for(pinned.text, budget.profile) if pinned else 0
-    room = min(most_tokens, (source - budget.scaled(twice)) // 2)
-    most_tokens = room * 1000 // max(1, budget.scale_permille)
-    if most_tokens < LEAST_SUMMARY_TOKENS or not sum(sizes[start:upto]):
+    room = min(max_tokens, (source - budget.scaled(twice)) // 2)
+    max_tokens = room * 1000 // max(1, budget.scale_permille)
+    if max_tokens < MIN_SUMMARY_TOKENS or not sum(sizes[start:upto]):
         return None
-    wanted = Wanted(
+    summary_request = SummaryRequest(
         first=start,
         upto=upto,
-        most_tokens=most_tokens,
-        earlier=view.segment.text if view.segment else "",
+        max_tokens=max_tokens,
+        earlier=view.prefix_summary.text if view.prefix_summary else "",
         instructions=instructions,
         appendix=appendix,
         fallback=fallback,
@@ -160,7 +160,7 @@ def summary_plan(
         tokens_before=before,
         tokens_after=before - gone + room + budget.scaled(twice),
         turns_compacted=count_turns(messages[start:upto]),
-        wanted=wanted,
+        summary_request=summary_request,
         figures={
             "kept_before_tokens": budget.frame_tokens,
             "turns_kept": count_turns(messages[upto:]),

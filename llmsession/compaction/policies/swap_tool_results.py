@@ -81,7 +81,7 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
         swapped while that would take the thinking of the open turn away.
         """
         profile = budget.profile
-        frontier = max(
+        compacted_before = max(
             turns_from(messages, self.keep_recent_turns),
             steps_from(messages, self.keep_recent_steps),
         )
@@ -89,17 +89,17 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
         if opens and shows_open_thinking(view, messages, budget.committed):
             if profile.binds_thinking:
                 return None
-            frontier = min(frontier, budget.committed)
-        frontier = max(frontier, view.frontier)
-        frozen: dict[str, str] = {}
+            compacted_before = min(compacted_before, budget.committed)
+        compacted_before = max(compacted_before, view.compacted_before)
+        shown_results: dict[str, str] = {}
         turns: set[int] = set()
-        for position, message in enumerate(messages[:frontier]):
+        for position, message in enumerate(messages[:compacted_before]):
             for result in message.tool_results:
                 compact = self._compact(view, position, result, budget)
                 if compact is not None:
-                    frozen[result.tool_use_id] = compact
+                    shown_results[result.tool_use_id] = compact
                     turns.add(message.turn)
-        if not frozen:
+        if not shown_results:
             return None
         kept = f"{self.keep_recent_turns} newest turns"
         if self.keep_recent_steps is not None:
@@ -110,10 +110,10 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
             messages,
             budget,
             f"results before the {kept} are swapped",
-            frontier=frontier,
-            frozen=frozen,
-            results_summarised=len(frozen) if self.mode == "summarize" else 0,
-            results_redacted=len(frozen) if self.mode == "redact" else 0,
+            compacted_before=compacted_before,
+            shown_results=shown_results,
+            results_summarised=len(shown_results) if self.mode == "summarize" else 0,
+            results_redacted=len(shown_results) if self.mode == "redact" else 0,
             turns_compacted=len(turns),
             trigger="threshold",  # its records say so, whatever it was asked for
         )
@@ -123,7 +123,7 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
     ) -> str | None:
         """The text to freeze for *result*; None if it has one, or none that is smaller."""
         call_id = result.tool_use_id
-        if call_id in view.frozen:
+        if call_id in view.shown_results:
             return None
         summary = ""
         if self.mode == "summarize":

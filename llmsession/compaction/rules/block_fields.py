@@ -9,7 +9,7 @@ import msgspec
 __all__ = [
     "Fault",
     "Part",
-    "Violation",
+    "RuleViolation",
     "is_server_call",
     "is_server_result",
     "read_part",
@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 
-class Violation(msgspec.Struct, frozen=True):
+class RuleViolation(msgspec.Struct, frozen=True):
     """A broken rule. ``where`` is a path into the request, as ``messages[4].content[0]``;
     ``text`` is what the provider answers to such a request, where that is known."""
 

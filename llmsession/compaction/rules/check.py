@@ -14,7 +14,7 @@ from llmsession.errors import InvalidRequest
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request
 
-from .block_fields import Violation
+from .block_fields import RuleViolation
 from .dialogue import Seen
 from .history import HISTORY_RULES, find_astray
 from .message_facts import Memory, ToolMemory
@@ -27,7 +27,7 @@ __all__ = [
     "RULES",
     "Checker",
     "Place",
-    "Violation",
+    "RuleViolation",
     "check_against_history",
     "check_request",
     "require_valid",
@@ -67,7 +67,7 @@ RULES: dict[str, RequestRule] = {
 REMEMBERED_MESSAGES = 64
 """Below that, seeing a request anew costs little, and nothing is kept between two of them."""
 
-MOST_NAMED = 10
+MAX_NAMED = 10
 """So many violations an error names; one fault can break a rule in every message."""
 
 
@@ -85,7 +85,7 @@ class Checker:
         self._tools = ToolMemory()
         self._seen: Seen | None = None
 
-    def check(self, request: Request, *, paused: bool = False) -> tuple[Violation, ...]:
+    def check(self, request: Request, *, paused: bool = False) -> tuple[RuleViolation, ...]:
         """Every rule that *request* breaks, in the order of the rules; () if it is valid.
 
         *paused* says that its last message is a reply that the provider paused and wants back;
@@ -103,7 +103,7 @@ class Checker:
         messages: Sequence[Message],
         thinking_from: int = 0,
         edited_from: int | None = None,
-    ) -> tuple[Violation, ...]:
+    ) -> tuple[RuleViolation, ...]:
         """What *request* breaks as a projection of *messages*, history and staged.
 
         *edited_from* is the position in *messages* of the first one that the request shows
@@ -123,7 +123,7 @@ class Checker:
 
 def check_request(
     request: Request, profile: Profile, *, paused: bool = False
-) -> tuple[Violation, ...]:
+) -> tuple[RuleViolation, ...]:
     """As ``Checker.check``."""
     return Checker(profile).check(request, paused=paused)
 
@@ -133,7 +133,7 @@ def check_against_history(
     messages: Sequence[Message],
     thinking_from: int = 0,
     edited_from: int | None = None,
-) -> tuple[Violation, ...]:
+) -> tuple[RuleViolation, ...]:
     """As ``Checker.check_against_history``, for a profile that binds thinking."""
     checker = Checker(Profile(binds_thinking=True))
     return checker.check_against_history(request, messages, thinking_from, edited_from)
@@ -144,13 +144,13 @@ def require_valid(request: Request, profile: Profile) -> None:
     raise_if_any(check_request(request, profile))
 
 
-def raise_if_any(violations: Sequence[Violation]) -> None:
+def raise_if_any(violations: Sequence[RuleViolation]) -> None:
     """Raises InvalidRequest if there are violations; its message names the first ten."""
     if not violations:
         return
-    named = [f"{each.rule} at {each.where}: {each.text}" for each in violations[:MOST_NAMED]]
-    if len(violations) > MOST_NAMED:
-        named.append(f"and {len(violations) - MOST_NAMED} more")
+    named = [f"{each.rule} at {each.where}: {each.text}" for each in violations[:MAX_NAMED]]
+    if len(violations) > MAX_NAMED:
+        named.append(f"and {len(violations) - MAX_NAMED} more")
     raise InvalidRequest(
         f"the request breaks {len(violations)} validity rule(s), a bug of ours: " + "; ".join(named)
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from llmsession.turns.request import Profile, Request
 
 from ..view.prefix import shared_prefix
-from .block_fields import Part, Violation
+from .block_fields import Part, RuleViolation
 from .message_facts import Mark, MessageFacts, merged
 
 __all__ = ["Seen"]
@@ -107,12 +107,12 @@ class Seen:
         """The ids of the calls in the run before the run *at*."""
         return self.runs[at - 1].call_ids if at else ()
 
-    def found(self, rule: str) -> Iterator[Violation]:
+    def found(self, rule: str) -> Iterator[RuleViolation]:
         """What single messages break of *rule* by themselves."""
         for at in self.notable:
             for fault in self.messages[at].faults:
                 if fault.rule == rule:
-                    yield Violation(rule, f"messages[{at}].{fault.place}", fault.text)
+                    yield RuleViolation(rule, f"messages[{at}].{fault.place}", fault.text)
 
     def where(self, run: int, mark: Mark) -> str:
         """The path of a block in a run."""

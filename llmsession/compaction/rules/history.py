@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from .block_fields import Violation
+from .block_fields import RuleViolation
 from .message_facts import Memory, Thought
 
 __all__ = ["HISTORY_RULES", "Astray", "HistoryRule", "find_astray"]
@@ -102,10 +102,10 @@ def _leaves_a_gap(made: Made, start: int, match: int) -> bool:
     return any(thought.signed for thought in made.valid[start:match])
 
 
-HistoryRule: TypeAlias = Callable[[Sequence[Astray]], Iterator[Violation]]
+HistoryRule: TypeAlias = Callable[[Sequence[Astray]], Iterator[RuleViolation]]
 
 
-def v7_thinking_is_sent_as_it_was_made(astray: Sequence[Astray]) -> Iterator[Violation]:
+def v7_thinking_is_sent_as_it_was_made(astray: Sequence[Astray]) -> Iterator[RuleViolation]:
     """Each thinking block is one of the history's, byte for byte, and in its order."""
     for block in astray:
         if block.fate in ("changed", "misplaced"):
@@ -113,10 +113,10 @@ def v7_thinking_is_sent_as_it_was_made(astray: Sequence[Astray]) -> Iterator[Vio
                 f"this block is {block.fate}: `thinking` or `redacted_thinking` blocks in the"
                 " latest assistant message cannot be modified"
             )
-            yield Violation("V7", block.where, text)
+            yield RuleViolation("V7", block.where, text)
 
 
-def v9_no_thinking_outlives_an_edit_before_it(astray: Sequence[Astray]) -> Iterator[Violation]:
+def v9_no_thinking_outlives_an_edit_before_it(astray: Sequence[Astray]) -> Iterator[RuleViolation]:
     """After the first edited message no thinking from before the edit; no gap in the rest."""
     for block in astray:
         if block.fate in ("void", "gap"):
@@ -125,7 +125,7 @@ def v9_no_thinking_outlives_an_edit_before_it(astray: Sequence[Astray]) -> Itera
                 "Invalid signature in thinking block. The block is bound to a different"
                 f" conversation: {why} before it"
             )
-            yield Violation("V9", block.where, text)
+            yield RuleViolation("V9", block.where, text)
 
 
 HISTORY_RULES: dict[str, HistoryRule] = {

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .block_fields import Part, Violation
+from .block_fields import Part, RuleViolation
 from .dialogue import Seen
 from .message_facts import time_to_live
 from .structure import RequestRule
@@ -17,7 +17,7 @@ from .structure import RequestRule
 __all__ = ["OPTION_RULES"]
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-LEAST_THINKING_BUDGET_TOKENS = 1024
+MIN_THINKING_BUDGET_TOKENS = 1024
 
 
 def _option(seen: Seen, name: str) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def _option(seen: Seen, name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def v11_thinking_fits_its_budget_and_tool_choice(seen: Seen) -> Iterator[Violation]:
+def v11_thinking_fits_its_budget_and_tool_choice(seen: Seen) -> Iterator[RuleViolation]:
     """A thinking budget of 1,024 tokens up to max_tokens; no forced tool with it."""
     thinking = _option(seen, "thinking")
     if thinking.get("type") != "enabled":
@@ -34,34 +34,34 @@ def v11_thinking_fits_its_budget_and_tool_choice(seen: Seen) -> Iterator[Violati
     yield from _budget(thinking.get("budget_tokens"), seen.request.max_tokens)
     if _option(seen, "tool_choice").get("type") in ("any", "tool"):
         text = "Thinking may not be enabled when tool_choice forces tool use."
-        yield Violation("V11", "tool_choice", text)
+        yield RuleViolation("V11", "tool_choice", text)
 
 
-def _budget(budget_tokens: Any, max_tokens: int) -> Iterator[Violation]:
+def _budget(budget_tokens: Any, max_tokens: int) -> Iterator[RuleViolation]:
     where = "thinking.budget_tokens"
-    if not isinstance(budget_tokens, int) or budget_tokens < LEAST_THINKING_BUDGET_TOKENS:
+    if not isinstance(budget_tokens, int) or budget_tokens < MIN_THINKING_BUDGET_TOKENS:
         text = "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024"
-        yield Violation("V11", where, text)
+        yield RuleViolation("V11", where, text)
     elif budget_tokens >= max_tokens:
         text = "`max_tokens` must be greater than `thinking.budget_tokens`"
-        yield Violation("V11", where, text)
+        yield RuleViolation("V11", where, text)
 
 
-def v12_few_breakpoints_the_longest_lived_first(seen: Seen) -> Iterator[Violation]:
+def v12_few_breakpoints_the_longest_lived_first(seen: Seen) -> Iterator[RuleViolation]:
     """At most four cache breakpoints on blocks that can be cached, one hour before five
     minutes in the order tools, system, messages."""
     yield from seen.found("V12")
     found = list(_all_breakpoints(seen))
     if len(found) > (most := seen.profile.max_cache_breakpoints):
         text = f"A maximum of {most} blocks with cache_control may be provided. Found {len(found)}."
-        yield Violation("V12", found[most][0], text)
+        yield RuleViolation("V12", found[most][0], text)
     short = False
     for where, ttl in found:
         if short and ttl == "1h":
             text = (
                 "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block"
             )
-            yield Violation("V12", where, text)
+            yield RuleViolation("V12", where, text)
         short = short or ttl != "1h"
 
 
@@ -77,15 +77,15 @@ def _all_breakpoints(seen: Seen) -> Iterator[tuple[str, str]]:
         yield "cache_control", time_to_live(automatic)
 
 
-def v13_tools_are_sent_and_well_named(seen: Seen) -> Iterator[Violation]:
+def v13_tools_are_sent_and_well_named(seen: Seen) -> Iterator[RuleViolation]:
     """Tool blocks in the messages need tools in the request; names are short and unique."""
     if not seen.request.tools and (seen.calling or seen.answering):
         text = "Requests which include `tool_use` or `tool_result` blocks must define tools"
-        yield Violation("V13", "tools", text)
+        yield RuleViolation("V13", "tools", text)
     yield from _tool_faults(seen.tools)
 
 
-def _tool_faults(tools: Sequence[Part]) -> Iterator[Violation]:
+def _tool_faults(tools: Sequence[Part]) -> Iterator[RuleViolation]:
     names: set[str] = set()
     for at, tool in enumerate(tools):
         name = tool.name
@@ -93,14 +93,14 @@ def _tool_faults(tools: Sequence[Part]) -> Iterator[Violation]:
             continue  # the provider's own kinds may go by their type alone
         if not isinstance(name, str) or TOOL_NAME.fullmatch(name) is None:
             text = f"name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$', not {name!r}"
-            yield Violation("V13", f"tools[{at}]", text)
+            yield RuleViolation("V13", f"tools[{at}]", text)
         elif name in names:
-            yield Violation("V13", f"tools[{at}]", f"Tool names must be unique: {name}")
+            yield RuleViolation("V13", f"tools[{at}]", f"Tool names must be unique: {name}")
         else:
             names.add(name)
 
 
-def v14_context_edits_are_ordered_and_alone(seen: Seen) -> Iterator[Violation]:
+def v14_context_edits_are_ordered_and_alone(seen: Seen) -> Iterator[RuleViolation]:
     """``clear_thinking`` is the first edit; edits do not go with other forms of compaction."""
     management = _option(seen, "context_management")
     edits = management.get("edits")
@@ -108,13 +108,13 @@ def v14_context_edits_are_ordered_and_alone(seen: Seen) -> Iterator[Violation]:
     for at, kind in enumerate(kinds):
         if at and kind.startswith("clear_thinking"):
             where = f"context_management.edits[{at}]"
-            yield Violation("V14", where, f"{kind} must be the first edit")
+            yield RuleViolation("V14", where, f"{kind} must be the first edit")
     if management and seen.request.options.get("compaction") is not None:
         text = "compaction cannot be combined with context_management"
-        yield Violation("V14", "compaction", text)
+        yield RuleViolation("V14", "compaction", text)
     if any(kind.startswith("compact_") for kind in kinds) and any(_signed_blocks(seen)):
         text = "a compact edit cannot be combined with a signed compaction block"
-        yield Violation("V14", "context_management", text)
+        yield RuleViolation("V14", "context_management", text)
 
 
 def _kind(edit: Any) -> str:
@@ -129,21 +129,21 @@ def _signed_blocks(seen: Seen) -> Iterator[tuple[int, int]]:
             yield at, block
 
 
-def v15_one_signed_compaction_block_that_comes_first(seen: Seen) -> Iterator[Violation]:
+def v15_one_signed_compaction_block_that_comes_first(seen: Seen) -> Iterator[RuleViolation]:
     """A signed compaction block is the first block of all and the only one of its kind. A
     request for compaction leaves no call of the last assistant turn unanswered."""
     for number, (at, block) in enumerate(_signed_blocks(seen)):
         where = f"messages[{at}].content[{block}]"
         if number:
             text = "compaction_block_ambiguous: only one signed compaction block is accepted"
-            yield Violation("V15", where, text)
+            yield RuleViolation("V15", where, text)
         elif (at, block) != (0, 0):
             text = "compaction_block_misplaced: it must be the first block of the first message"
-            yield Violation("V15", where, text)
+            yield RuleViolation("V15", where, text)
     last = len(seen.runs) - 1
     if last in seen.calling[-1:] and seen.request.options.get("compaction"):
         text = "compaction_incomplete_turn: the last assistant turn has unanswered tool calls"
-        yield Violation("V15", seen.where(last, seen.runs[last].calls[0]), text)
+        yield RuleViolation("V15", seen.where(last, seen.runs[last].calls[0]), text)
 
 
 OPTION_RULES: dict[str, RequestRule] = {

@@ -10,34 +10,36 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from ..view.provider_blocks import COMPACTION
-from .block_fields import Violation
+from .block_fields import RuleViolation
 from .dialogue import Seen
 from .message import THINKING
 
 __all__ = ["STRUCTURE_RULES", "RequestRule"]
 
-RequestRule: TypeAlias = Callable[[Seen], Iterator[Violation]]
+RequestRule: TypeAlias = Callable[[Seen], Iterator[RuleViolation]]
 
 
-def v1_the_user_speaks_first_and_roles_alternate(seen: Seen) -> Iterator[Violation]:
+def v1_the_user_speaks_first_and_roles_alternate(seen: Seen) -> Iterator[RuleViolation]:
     """Between 1 and 100,000 messages, the first the user's, neighbours merged by us."""
     yield from seen.found("V1")
     count = len(seen.messages)
     if count == 0:
-        yield Violation("V1", "messages", "messages: at least one message is required")
+        yield RuleViolation("V1", "messages", "messages: at least one message is required")
     if count > (most := seen.profile.max_messages):
-        yield Violation("V1", "messages", f"at most {most} messages are accepted, found {count}")
+        yield RuleViolation(
+            "V1", "messages", f"at most {most} messages are accepted, found {count}"
+        )
     if seen.runs and seen.runs[0].role != "user":
         first = seen.starts[0]
         if seen.messages[first].opens_with != COMPACTION:
             text = 'first message must use the "user" role'
-            yield Violation("V1", f"messages[{first}]", text)
+            yield RuleViolation("V1", f"messages[{first}]", text)
     for at in seen.repeated if seen.profile.merges_roles else ():
         role = seen.messages[at].role
-        yield Violation("V1", f"messages[{at}]", f"two {role} messages in a row; merge them")
+        yield RuleViolation("V1", f"messages[{at}]", f"two {role} messages in a row; merge them")
 
 
-def v2_the_last_message_is_the_users(seen: Seen) -> Iterator[Violation]:
+def v2_the_last_message_is_the_users(seen: Seen) -> Iterator[RuleViolation]:
     """No prefill, unless the model takes it; then without trailing whitespace.
 
     A paused turn is sent back as it came and so may end with the assistant, and a compaction
@@ -54,13 +56,13 @@ def v2_the_last_message_is_the_users(seen: Seen) -> Iterator[Violation]:
             "This model does not support assistant message prefill."
             " The conversation must end with a user message."
         )
-        yield Violation("V2", where, text)
+        yield RuleViolation("V2", where, text)
     elif last.ends_in_space:
         text = "final assistant content cannot end with trailing whitespace"
-        yield Violation("V2", where, text)
+        yield RuleViolation("V2", where, text)
 
 
-def v3_every_call_is_answered_in_the_next_user_message(seen: Seen) -> Iterator[Violation]:
+def v3_every_call_is_answered_in_the_next_user_message(seen: Seen) -> Iterator[RuleViolation]:
     """All results of a message's calls stand in the very next user message, before all else."""
     for at in seen.unpaired:
         run = seen.runs[at]
@@ -69,10 +71,10 @@ def v3_every_call_is_answered_in_the_next_user_message(seen: Seen) -> Iterator[V
     for at in seen.late:
         for mark in seen.runs[at].late_results:
             text = "`tool_result` blocks must come first in the content of a user message"
-            yield Violation("V3", seen.where(at, mark), text)
+            yield RuleViolation("V3", seen.where(at, mark), text)
 
 
-def _unanswered(seen: Seen, at: int) -> Iterator[Violation]:
+def _unanswered(seen: Seen, at: int) -> Iterator[RuleViolation]:
     if at + 1 == len(seen.runs) and seen.request.options.get("compaction"):
         return  # V15 has its own word for it
     answered = set(seen.answers(at))
@@ -83,10 +85,10 @@ def _unanswered(seen: Seen, at: int) -> Iterator[Violation]:
                 f" {mark.id}. Each `tool_use` block must have a corresponding `tool_result`"
                 " block in the next message."
             )
-            yield Violation("V3", seen.where(at, mark), text)
+            yield RuleViolation("V3", seen.where(at, mark), text)
 
 
-def v4_every_result_has_its_call_and_ids_are_unique(seen: Seen) -> Iterator[Violation]:
+def v4_every_result_has_its_call_and_ids_are_unique(seen: Seen) -> Iterator[RuleViolation]:
     """Each result's call is in the previous assistant message; one result a call; no id twice."""
     yield from seen.found("V4")
     for at in seen.unpaired:
@@ -97,7 +99,7 @@ def v4_every_result_has_its_call_and_ids_are_unique(seen: Seen) -> Iterator[Viol
         yield from _repeated_ids(seen)
 
 
-def _unexpected(seen: Seen, at: int) -> Iterator[Violation]:
+def _unexpected(seen: Seen, at: int) -> Iterator[RuleViolation]:
     calls = set(seen.calls_before(at))
     count: Counter[str] = Counter()
     for mark in seen.runs[at].results:
@@ -108,26 +110,26 @@ def _unexpected(seen: Seen, at: int) -> Iterator[Violation]:
                 " `tool_result` block must have a corresponding `tool_use` block in the"
                 " previous message."
             )
-            yield Violation("V4", seen.where(at, mark), text)
+            yield RuleViolation("V4", seen.where(at, mark), text)
         elif count[mark.id] == 2:
             text = (
                 "each tool_use must have a single result. Found multiple `tool_result` blocks"
                 f" with id: {mark.id}"
             )
-            yield Violation("V4", seen.where(at, mark), text)
+            yield RuleViolation("V4", seen.where(at, mark), text)
 
 
-def _repeated_ids(seen: Seen) -> Iterator[Violation]:
+def _repeated_ids(seen: Seen) -> Iterator[RuleViolation]:
     known: set[str] = set()
     for at in seen.calling:
         for mark in seen.runs[at].calls:
             if mark.id in known:
                 text = f"`tool_use` ids must be unique: {mark.id}"
-                yield Violation("V4", seen.where(at, mark), text)
+                yield RuleViolation("V4", seen.where(at, mark), text)
             known.add(mark.id)
 
 
-def v5_no_content_is_empty(seen: Seen) -> Iterator[Violation]:
+def v5_no_content_is_empty(seen: Seen) -> Iterator[RuleViolation]:
     """No empty text, and no empty message but a final one of the assistant."""
     yield from seen.found("V5")
     last = len(seen.messages) - 1
@@ -138,10 +140,10 @@ def v5_no_content_is_empty(seen: Seen) -> Iterator[Violation]:
                 "all messages must have non-empty content except for the optional final"
                 " assistant message"
             )
-            yield Violation("V5", f"messages[{at}].content", text)
+            yield RuleViolation("V5", f"messages[{at}].content", text)
 
 
-def v6_every_server_result_has_its_call_before_it(seen: Seen) -> Iterator[Violation]:
+def v6_every_server_result_has_its_call_before_it(seen: Seen) -> Iterator[RuleViolation]:
     """A result of the provider's own tool follows its call in the assistant's content.
 
     While client tools of the same reply are pending, the provider gives its result at the
@@ -158,7 +160,7 @@ def v6_every_server_result_has_its_call_before_it(seen: Seen) -> Iterator[Violat
                     f" `{mark.type}` block must have a corresponding `server_tool_use` block"
                     " before it."
                 )
-                yield Violation("V6", seen.where(at, mark), text)
+                yield RuleViolation("V6", seen.where(at, mark), text)
 
 
 def _server_calls_in_loop(seen: Seen, at: int) -> set[str]:
@@ -173,12 +175,12 @@ def _loop_before(seen: Seen, at: int) -> Iterator[int]:
         yield at
 
 
-def v7_thinking_is_signed(seen: Seen) -> Iterator[Violation]:
+def v7_thinking_is_signed(seen: Seen) -> Iterator[RuleViolation]:
     """Thinking is the assistant's, and carries its signature where the profile binds it."""
     return seen.found("V7") if seen.profile.binds_thinking else iter(())
 
 
-def v8_a_tool_loop_starts_with_thinking(seen: Seen) -> Iterator[Violation]:
+def v8_a_tool_loop_starts_with_thinking(seen: Seen) -> Iterator[RuleViolation]:
     """With manual thinking, the assistant turn of an open tool loop starts with thinking."""
     thinking = seen.request.options.get("thinking")
     manual = isinstance(thinking, dict) and thinking.get("type") == "enabled"
@@ -187,17 +189,17 @@ def v8_a_tool_loop_starts_with_thinking(seen: Seen) -> Iterator[Violation]:
     loop = list(_loop_before(seen, len(seen.runs)))
     if loop and (kind := seen.runs[loop[-1]].opens_with) not in THINKING:
         text = f"Expected `thinking` or `redacted_thinking`, but found `{kind}`"
-        yield Violation("V8", f"messages[{seen.starts[loop[-1]]}].content[0]", text)
+        yield RuleViolation("V8", f"messages[{seen.starts[loop[-1]]}].content[0]", text)
 
 
-def v16_only_user_and_assistant_speak(seen: Seen) -> Iterator[Violation]:
+def v16_only_user_and_assistant_speak(seen: Seen) -> Iterator[RuleViolation]:
     """No message of another role; our roles have no "system", so it is allowed nowhere."""
     if len(seen.starts) + len(seen.repeated) == len(seen.messages):
         return
     for at, facts in enumerate(seen.messages):
         if facts.role not in ("user", "assistant"):
             text = f"role: Input should be 'user' or 'assistant', not {facts.role!r}"
-            yield Violation("V16", f"messages[{at}]", text)
+            yield RuleViolation("V16", f"messages[{at}]", text)
 
 
 STRUCTURE_RULES: dict[str, RequestRule] = {

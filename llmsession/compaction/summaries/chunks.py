@@ -15,7 +15,7 @@ _TRIES = 12
 
 
 def chunked(
-    passages: Sequence[Passage], most_tokens: int, profile: Profile
+    passages: Sequence[Passage], max_tokens: int, profile: Profile
 ) -> tuple[tuple[Passage, ...], ...]:
     """*passages* in runs of at most *most_tokens*, each at least one passage long: all of them,
     in order. One that is longer by itself is cut to its head and its tail."""
@@ -24,10 +24,10 @@ def chunked(
     size = 0
     for passage in passages:
         tokens = passage_tokens(passage, profile)
-        if tokens > most_tokens:
-            passage = fitted(passage, most_tokens, profile)
+        if tokens > max_tokens:
+            passage = fitted(passage, max_tokens, profile)
             tokens = passage_tokens(passage, profile)
-        if run and size + tokens > most_tokens:
+        if run and size + tokens > max_tokens:
             runs.append(tuple(run))
             run, size = [], 0
         run.append(passage)
@@ -37,28 +37,28 @@ def chunked(
     return tuple(runs)
 
 
-def fitted(passage: Passage, most_tokens: int, profile: Profile) -> Passage:
+def fitted(passage: Passage, max_tokens: int, profile: Profile) -> Passage:
     """*passage* in at most *most_tokens*, or as few as a cut can leave: without its images and
     documents, if they are most of it, and its text cut to head and tail."""
-    if passage_tokens(passage, profile) <= most_tokens:
+    if passage_tokens(passage, profile) <= max_tokens:
         return passage
     media = [part for part in passage.parts if isinstance(part, Media)]
-    if len(media) * profile.image_tokens <= most_tokens // 2:
+    if len(media) * profile.image_tokens <= max_tokens // 2:
         words = Passage(tuple(part for part in passage.parts if isinstance(part, str)))
-        cut = _cut(words, most_tokens - len(media) * profile.image_tokens, profile)
+        cut = _cut(words, max_tokens - len(media) * profile.image_tokens, profile)
         return Passage((*cut.parts, *media))
-    return _cut(Passage((passage.text,)), most_tokens, profile)
+    return _cut(Passage((passage.text,)), max_tokens, profile)
 
 
-def _cut(passage: Passage, most_tokens: int, profile: Profile) -> Passage:
+def _cut(passage: Passage, max_tokens: int, profile: Profile) -> Passage:
     text = passage.text
     chars = len(text)
     cut = passage
     for _ in range(_TRIES):
         tokens = passage_tokens(cut, profile)
-        if tokens <= most_tokens:
+        if tokens <= max_tokens:
             break
         # A little less than in proportion: the ends may be denser than the middle was.
-        chars = min(chars * most_tokens // tokens, chars) * 9 // 10
+        chars = min(chars * max_tokens // tokens, chars) * 9 // 10
         cut = Passage((shorten_text(text, chars),))
     return cut

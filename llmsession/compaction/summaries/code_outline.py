@@ -2,7 +2,7 @@
 
 Simple rules that look at one line at a time and know no grammar: what Python, JavaScript and
 TypeScript, Java and its like, Go, Rust and C-like files declare. No line can make a search slow,
-and a long file is read as far as ``MOST_LINES`` and ``MOST_CHARS``.
+and a long file is read as far as ``MAX_LINES`` and ``MAX_CHARS``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from llmsession.turns.blocks import ToolUseBlock
 
 from .file_calls import file_call
 
-__all__ = ["MOST_CHARS", "MOST_LINES", "Language", "fold_code", "folded_read", "language_of"]
+__all__ = ["MAX_CHARS", "MAX_LINES", "Language", "fold_code", "folded_read", "language_of"]
 
-MOST_LINES, MOST_CHARS = 10_000, 400_000
+MAX_LINES, MAX_CHARS = 10_000, 400_000
 _READ_LINE_CHARS = 300
 _SHOWN_LINE_CHARS = 140
-_LEAST_SIGNATURES = 3
+_MIN_SIGNATURES = 3
 
 # What a tool puts before each line of a file: "   12→", "12\t", "12 | ", "12: ".
 _NUMBERED = re.compile(r"[ ]{0,8}(\d{1,7})(?:→|\t|[ ]?\|[ ]?|:[ ])")
@@ -32,7 +32,7 @@ class Language(NamedTuple):
 
     name: str
     declares: re.Pattern[str]
-    most_indent: int
+    max_indent: int
 
 
 _WORD = r"[\w$]{1,80}"
@@ -118,12 +118,12 @@ def fold_code(text: str, path: str, *, max_chars: int) -> str | None:
         return None
     lines = list(_lines(text))
     found = [line for line in lines if _is_signature(line.text, language)]
-    if len(found) < _LEAST_SIGNATURES:
+    if len(found) < _MIN_SIGNATURES:
         return None
     title = f"{path[-120:]}: {len(lines):,} lines; what it declares, by line number:"
     room = min(max_chars, len(text) // 2) - len(title)
     kept = _fitting(found, room)
-    if len(kept) < _LEAST_SIGNATURES:
+    if len(kept) < _MIN_SIGNATURES:
         return None
     left = len(found) - len(kept)
     more = [f"({left:,} more)"] if left else []
@@ -141,7 +141,7 @@ def folded_read(text: str, call: ToolUseBlock | None, *, max_chars: int) -> str 
 def _lines(text: str) -> Iterator[_Line]:
     """The lines of *text* that are not blank, with their numbers, without those that are written
     before them."""
-    raw = text[:MOST_CHARS].split("\n", MOST_LINES)[:MOST_LINES]
+    raw = text[:MAX_CHARS].split("\n", MAX_LINES)[:MAX_LINES]
     numbered = [_NUMBERED.match(line[:40]) for line in raw]
     marks = sum(mark is not None for mark in numbered)
     # A tool numbers every line of a file; around them it may say a little.
@@ -161,7 +161,7 @@ def _indent(text: str) -> int:
 
 def _is_signature(text: str, language: Language) -> bool:
     indent = _indent(text)
-    return indent <= language.most_indent and language.declares.match(text, indent) is not None
+    return indent <= language.max_indent and language.declares.match(text, indent) is not None
 
 
 def _told(line: _Line) -> str:

@@ -12,18 +12,18 @@ from typing import Any
 
 from llmsession.turns.messages import Message
 
-__all__ = ["DIGEST_CHARS", "LEAST_DIGEST_CHARS", "digest"]
+__all__ = ["DIGEST_CHARS", "MIN_DIGEST_CHARS", "digest"]
 
 DIGEST_CHARS = 4_000
 """About a thousand tokens: the room of a few tool results."""
-LEAST_DIGEST_CHARS = 200
+MIN_DIGEST_CHARS = 200
 """However little room is given, a digest may take this much."""
 _REQUEST_CHARS = 300
 _LINE_CHARS = 60
 """A line below this says nothing: what does not fit is counted instead."""
-_MOST_PATHS = 12
-_MOST_FAILURES, _FAILURE_CHARS = 8, 240
-_MOST_RESULTS, _LARGE_CHARS = 12, 4_000
+_MAX_PATHS = 12
+_MAX_FAILURES, _FAILURE_CHARS = 8, 240
+_MAX_RESULTS, _LARGE_CHARS = 12, 4_000
 _EARLIER = "Earlier:"
 _READ_CHARS = 4_000
 """Of a call's argument and of a text only so much is read."""
@@ -46,7 +46,7 @@ def digest(
     of the room. With *recallable* the ids of the largest results are named, for a reader that
     can recall them. "" if nothing was said.
     """
-    room = max(max_chars, LEAST_DIGEST_CHARS)
+    room = max(max_chars, MIN_DIGEST_CHARS)
     answer = _last_answer(messages)
     requests = [(str(m.turn_id), text) for m in messages if (text := _request(m))]
     calls = [call for message in messages for call in message.tool_calls]
@@ -125,7 +125,7 @@ def _tools(names: Iterable[str], room: int) -> str:
 
 def _paths(inputs: Iterable[Any], room: int) -> str:
     counted = Counter(path for each in inputs for path in _paths_of(each))
-    ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:_MOST_PATHS]
+    ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:_MAX_PATHS]
     return _listed("Paths named: ", [path for path, _ in ordered], room)
 
 
@@ -145,7 +145,7 @@ def _failures(messages: Sequence[Message], tools: Mapping[str, str], room: int) 
     # A line break each, and the line that counts what is left out.
     room -= len(title) + 30
     for told in reversed(found):
-        if len(kept) == _MOST_FAILURES or len(told) + 1 > room:
+        if len(kept) == _MAX_FAILURES or len(told) + 1 > room:
             break
         kept.append(told)
         room -= len(told) + 1
@@ -166,7 +166,7 @@ def _largest(messages: Sequence[Message], tools: Mapping[str, str], room: int) -
     # By size, then the newest: equal conversations give equal texts.
     items = [
         f"{call_id} ({tools.get(call_id, '?')[:64]}, {-chars:,} characters)"
-        for chars, _, call_id in sorted(sizes)[:_MOST_RESULTS]
+        for chars, _, call_id in sorted(sizes)[:_MAX_RESULTS]
     ]
     return _listed("Long results, whole by recall(id): ", items, room)
 

@@ -22,7 +22,7 @@ _READ_LINE_CHARS = 400
 
 _SHOWN_LINE_CHARS = 160
 _MAX_TOOL_CHARS = 64
-_LEAST_LIST_CHARS = 30
+_MIN_LIST_CHARS = 30
 """Below this not even one name fits, so none is looked for."""
 
 # Every repetition has a bound and starts at a word's edge, so that no line can make a search slow.
@@ -166,7 +166,7 @@ def _lists(lines: list[_Line], room: int) -> Iterator[str]:
     """Places, links and paths in *lines*, a line each, as far as there is room."""
     places: list[str] = []
     for name in ("places", "links", "paths"):
-        if room < _LEAST_LIST_CHARS:
+        if room < _MIN_LIST_CHARS:
             return
         if name == "places":
             found = places = _matches(lines, _PLACE)

@@ -27,7 +27,7 @@ _FIRST_FIELDS = ("start_line", "startLine", "offset", "line", "line_start")
 _LAST_FIELDS = ("end_line", "endLine", "line_end")
 _COUNT_FIELDS = ("limit", "lines")
 _RANGE_FIELDS = ("view_range", "range")
-_MOST_PATH_CHARS = 1_000
+_MAX_PATH_CHARS = 1_000
 
 
 class FileCall(NamedTuple):
@@ -80,7 +80,7 @@ def _lines(given: dict[str, Any]) -> str:
 
 def normal_path(path: str) -> str:
     """*path* with / between its parts, without empty ones, ``.`` and what ``..`` takes back."""
-    if len(path) > _MOST_PATH_CHARS:
+    if len(path) > _MAX_PATH_CHARS:
         return ""
     parts: list[str] = []
     slashed = path.strip().replace("\\", "/").removeprefix("file://")

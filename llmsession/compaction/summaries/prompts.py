@@ -82,8 +82,8 @@ _ERROR_CHARS = 400
 """A longer text that begins with an error tells of one."""
 
 
-def _length(most_tokens: int) -> str:
-    words = max(20, most_tokens * WORDS_PERCENT // 100)
+def _length(max_tokens: int) -> str:
+    words = max(20, max_tokens * WORDS_PERCENT // 100)
     return f"At most {words:,} words; shorter is better where nothing is lost."
 
 
@@ -92,7 +92,7 @@ def _joined(*texts: str) -> str:
 
 
 def segment_instructions(
-    most_tokens: int,
+    max_tokens: int,
     *,
     further: str = "",
     has_earlier: bool = False,
@@ -108,18 +108,18 @@ def segment_instructions(
         last += _PART.format(part=part[0], parts=part[1])
     if merges:
         last += _MERGE
-    return _joined(first + last, further, _MATERIAL, _length(most_tokens))
+    return _joined(first + last, further, _MATERIAL, _length(max_tokens))
 
 
-def result_instructions(most_chars: int, further: str = "") -> str:
+def result_instructions(max_chars: int, further: str = "") -> str:
     """The system text for a summary of one tool result."""
-    length = f"At most {most_chars:,} characters, the fewer the better."
+    length = f"At most {max_chars:,} characters, the fewer the better."
     return _joined(_RESULT, further, _MATERIAL, length)
 
 
-def shorten_instructions(most_tokens: int) -> str:
+def shorten_instructions(max_tokens: int) -> str:
     """The system text for making a summary shorter."""
-    return _joined(_SHORTEN, _MATERIAL, _length(most_tokens))
+    return _joined(_SHORTEN, _MATERIAL, _length(max_tokens))
 
 
 def earlier_passage(earlier: str) -> Passage | None:

@@ -41,10 +41,10 @@ __all__ = [
     "render_result",
 ]
 
-MOST_BLOCKS, MOST_BLOCK_CHARS = 20, 8_000_000
+MAX_BLOCKS, MAX_BLOCK_CHARS = 20, 8_000_000
 """The images and documents of one request, the newest of them: providers refuse requests of over
 32 MB, and some of over 20 large images."""
-_MOST_NAME_CHARS = 100
+_MAX_NAME_CHARS = 100
 
 
 class Caps(msgspec.Struct, frozen=True, gc=False):
@@ -94,10 +94,10 @@ def render(messages: Sequence[Message], caps: Caps = RUNGS[0]) -> tuple[Passage,
     return tuple(passages)
 
 
-def render_result(result: ToolResultBlock, tool: str | None, most_chars: int) -> Passage:
+def render_result(result: ToolResultBlock, tool: str | None, max_chars: int) -> Passage:
     """One tool result by itself, its text at most *most_chars* long."""
     name = {} if tool is None else {result.tool_use_id: tool}
-    return Passage(tuple(_result(result, name, most_chars)))
+    return Passage(tuple(_result(result, name, max_chars)))
 
 
 def _rendered(block: Block, tools: dict[str, str], caps: Caps) -> Iterable[Part]:
@@ -121,15 +121,15 @@ def _kind(block: ImageBlock | DocumentBlock) -> str:
 
 
 def _name(name: str) -> str:
-    return " ".join(name.split())[:_MOST_NAME_CHARS]
+    return " ".join(name.split())[:_MAX_NAME_CHARS]
 
 
-def _result(result: ToolResultBlock, tools: dict[str, str], most_chars: int) -> Iterable[Part]:
+def _result(result: ToolResultBlock, tools: dict[str, str], max_chars: int) -> Iterable[Part]:
     call_id = result.tool_use_id
     tool = f" ({_name(tools[call_id])})" if call_id in tools else ""
     failed = ", an error" if result.is_error else ""
     text = result.text
-    shown = cap_text(text, max_chars=most_chars, call_id=call_id) or text
+    shown = cap_text(text, max_chars=max_chars, call_id=call_id) or text
     yield f"result of {call_id}{tool}{failed}: {shown.strip() or '(no text)'}"
     if not isinstance(result.content, str):
         for part in result.content:
@@ -185,10 +185,10 @@ def body_of(passages: Sequence[Passage], *, shows_media: bool) -> tuple[msgspec.
 
 
 def _shown_media(passages: Sequence[Passage]) -> frozenset[int]:
-    room, shown = MOST_BLOCK_CHARS, set[int]()
+    room, shown = MAX_BLOCK_CHARS, set[int]()
     for passage in reversed(passages):
         for part in reversed(passage.parts):
-            if isinstance(part, Media) and len(shown) < MOST_BLOCKS and len(part.raw) <= room:
+            if isinstance(part, Media) and len(shown) < MAX_BLOCKS and len(part.raw) <= room:
                 room -= len(part.raw)
                 shown.add(id(part))
     return frozenset(shown)

@@ -12,15 +12,15 @@ __all__ = ["KEPT_STRING_CHARS", "shorten_input", "shorten_text"]
 
 KEPT_STRING_CHARS = 400
 """Of a long string in a call's input: what names files, commands and intentions is shorter."""
-_MOST_DEPTH = 32
+_MAX_DEPTH = 32
 
 
-def shorten_text(text: str, most_chars: int) -> str:
+def shorten_text(text: str, max_chars: int) -> str:
     """*text*, at most *most_chars* long and at least its marker: head, what is left out, tail."""
-    if len(text) <= most_chars:
+    if len(text) <= max_chars:
         return text
     marker = f"\n[{len(text):,} characters, the middle is left out]\n"
-    room = max(0, most_chars - len(marker))
+    room = max(0, max_chars - len(marker))
     tail = room * 3 // 10
     shown = text[: room - tail] + marker + (text[len(text) - tail :] if tail else "")
     return shown if len(shown) < len(text) else text
@@ -29,7 +29,7 @@ def shorten_text(text: str, most_chars: int) -> str:
 def shorten_input(value: Any, *, string_chars: int = KEPT_STRING_CHARS) -> msgspec.Raw | None:
     """The JSON of a call's input with its long strings shortened; None if none is long. Keys,
     numbers and structure stay, so it is still an input of that tool."""
-    shortened = _shortened(value, string_chars, _MOST_DEPTH)
+    shortened = _shortened(value, string_chars, _MAX_DEPTH)
     return None if shortened is value else msgspec.Raw(encode_json(shortened))
 
 

@@ -15,7 +15,7 @@ HEAVIEST_TOKENS = 4_000
 single one may decide alone."""
 PRIOR_TOKENS = 1_500
 """The weight of "as estimated", which never leaves: the first samples cannot swing the ratio."""
-LEAST_TOKENS = 100
+MIN_TOKENS = 100
 """Smaller growth is mostly separators, and says little about text."""
 LOWEST_PERMILLE, HIGHEST_PERMILLE = 500, 2_000
 """A sample outside says that something else happened: a request that was rewritten or is only
@@ -82,7 +82,7 @@ class Calibration(msgspec.Struct, frozen=True):
         errors = (*self.errors, error)[-ERRORS:]
         samples = self.samples
         ratio = reported_tokens * ONE // estimated_tokens
-        is_telling = min(estimated_tokens, reported_tokens) >= LEAST_TOKENS
+        is_telling = min(estimated_tokens, reported_tokens) >= MIN_TOKENS
         if is_telling and LOWEST_PERMILLE <= ratio <= HIGHEST_PERMILLE:
             samples = (*samples, (estimated_tokens, reported_tokens))[-SAMPLES:]
         return Calibration(samples, errors)

@@ -106,7 +106,7 @@ class _Shown(NamedTuple):
 
 
 _REMEMBERED = "_remembered_tokens"
-_MOST_REMEMBERED = 8
+_MAX_REMEMBERED = 8
 
 
 def _remembered(message: Message, profile: Profile, shown: _Shown) -> int:
@@ -117,7 +117,7 @@ def _remembered(message: Message, profile: Profile, shown: _Shown) -> int:
     known = counts.get(key)
     if known is None:
         known = tally_tokens(shown.tally(message), profile)
-        if len(counts) >= _MOST_REMEMBERED:
+        if len(counts) >= _MAX_REMEMBERED:
             counts.clear()
         counts[key] = known
     return known
@@ -131,9 +131,9 @@ def context_tokens(
     Messages before position *start* are not counted.
     """
     total = sum(text_tokens_for(each.text, profile) for each in view.injected if each.at < 0)
-    segment = view.segment
-    if segment is not None and start < view.start and segment.inside is None:
-        total += text_tokens_for(segment.text, profile) + MESSAGE_OVERHEAD_TOKENS
+    prefix_summary = view.prefix_summary
+    if prefix_summary is not None and start < view.start and prefix_summary.inside is None:
+        total += text_tokens_for(prefix_summary.text, profile) + MESSAGE_OVERHEAD_TOKENS
     notes = {each.at: each.text for each in view.injected}
     for position in range(max(start, view.start), len(messages)):
         if position in notes:

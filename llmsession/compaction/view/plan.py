@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from llmsession.turns.messages import Message
-from llmsession.turns.records import CompactionApplied, Injected, Segment, Trigger
+from llmsession.turns.records import CompactionApplied, Injected, PrefixSummary, Trigger
 from llmsession.turns.request import Profile
 
 from ..tokens.messages import context_tokens
@@ -18,12 +18,12 @@ __all__ = [
     "Budget",
     "Plan",
     "Policy",
-    "Wanted",
+    "SummaryRequest",
+    "is_worthwhile",
     "measured",
     "plan_of",
     "planned",
     "record_of",
-    "worth",
 ]
 
 
@@ -56,14 +56,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return self.scaled(context_tokens(messages, view, self.profile))
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A summary that a plan would have in place of a prefix: of the messages from position
     ``first`` up to ``upto``, with ``earlier``, the text that stands for those before, in at most
-    ``most_tokens``."""
+    ``max_tokens``."""
 
     first: int
     upto: int
-    most_tokens: int
+    max_tokens: int
     earlier: str = ""
     instructions: str = ""
     appendix: str = ""
@@ -81,13 +81,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to show from now on: only what is new. Tokens are estimates of the messages.
 
-    ``wanted`` is a summary that somebody has to write first; the plan with its text is
-    ``segment``. The other fields are as in ``compaction.applied``.
+    ``summary_request`` is a summary that somebody has to write first; the plan with its text is
+    ``prefix_summary``. The other fields are as in ``compaction.applied``.
     """
 
     policy: str
-    frontier: int
-    frozen: dict[str, str] = {}
+    compacted_before: int
+    shown_results: dict[str, str] = {}
     reason: str
     tokens_before: int
     tokens_after: int
@@ -98,7 +98,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Does an edit void the signed thinking made so far (the profile's ``binds_thinking``)?"""
     inputs: dict[str, msgspec.Raw] = {}
     texts: dict[str, str] = {}
-    segment: Segment | None = None
+    prefix_summary: PrefixSummary | None = None
     omitted: tuple[tuple[int, int], ...] = ()
     injected: tuple[Injected, ...] | None = None
     """All that is injected from now on; None leaves it as it is."""
@@ -106,7 +106,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Leave out all thinking made so far, for its size."""
     trigger: Trigger = "threshold"
     figures: dict[str, int] = {}
-    wanted: Wanted | None = None
+    summary_request: SummaryRequest | None = None
 
 
 _SHARED = tuple(
@@ -159,7 +159,7 @@ def planned(
     says in words what they are. What every plan says beside them is filled in, and its tokens are
     counted, unless *changes* give them."""
     fields = {
-        "frontier": view.frontier,
+        "compacted_before": view.compacted_before,
         "reason": f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used; {did}",
         "voids_thinking": budget.profile.binds_thinking,
         "trigger": budget.trigger,
@@ -180,7 +180,7 @@ def measured(plan: Plan, view: View, messages: Sequence[Message], budget: Budget
     )
 
 
-def worth(plan: Plan, min_gain: float = 0.05) -> bool:
+def is_worthwhile(plan: Plan, min_gain: float = 0.05) -> bool:
     """Does *plan* free at least *min_gain* of the tokens before it, and at least one?"""
     gain = plan.tokens_before - plan.tokens_after
     return gain > 0 and gain >= min_gain * plan.tokens_before

@@ -26,7 +26,7 @@ from llmsession.turns.blocks import (
     text_block,
 )
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Segment
+from llmsession.turns.records import PrefixSummary
 from llmsession.turns.request import Profile, Request, RequestMessage
 
 from .prefix import shared_prefix
@@ -103,7 +103,7 @@ class Projector:
                 tuple(messages),
                 view,
                 profile.merges_roles,
-                is_sent_as_block(view.segment, profile, frame),
+                is_sent_as_block(view.prefix_summary, profile, frame),
             ),
             options=frame.options,
         )
@@ -139,17 +139,21 @@ class Projector:
             self._shown = {}
         memory = self._shown
         notes = _notes(view, messages) if view.injected else {}
-        segment = view.segment
-        if start == 0 and segment is not None:
-            yield from _opening(segment, in_block)
+        prefix_summary = view.prefix_summary
+        if start == 0 and prefix_summary is not None:
+            yield from _opening(prefix_summary, in_block)
         for position in range(max(start, view.start), len(messages)):
             if position in notes:
                 yield _said(notes[position])
             if view.omitted and not view.shows(position):
                 continue
             message, first = messages[position], 0
-            if segment is not None and segment.inside is not None and position == segment.upto:
-                first = segment.inside + (not in_block)
+            if (
+                prefix_summary is not None
+                and prefix_summary.inside is not None
+                and position == prefix_summary.upto
+            ):
+                first = prefix_summary.inside + (not in_block)
                 cut = self.from_block(message, first)
                 if cut is None:
                     continue
@@ -203,12 +207,12 @@ def _notes(view: View, messages: Sequence[Message]) -> dict[int, str]:
     return notes
 
 
-def _opening(segment: Segment, in_block: bool) -> Iterator[RequestMessage]:
+def _opening(prefix_summary: PrefixSummary, in_block: bool) -> Iterator[RequestMessage]:
     """What stands for the first messages; nothing where the next one holds its own summary."""
     if not in_block:
-        yield _said(segment.text)
-    elif segment.inside is None:
-        yield RequestMessage("assistant", join_blocks([segment.block]))
+        yield _said(prefix_summary.text)
+    elif prefix_summary.inside is None:
+        yield RequestMessage("assistant", join_blocks([prefix_summary.block]))
 
 
 def _said(text: str) -> RequestMessage:

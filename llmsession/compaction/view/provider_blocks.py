@@ -22,7 +22,7 @@ from llmsession.turns.blocks import (
 )
 from llmsession.turns.edits import edit_kinds
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Segment
+from llmsession.turns.records import PrefixSummary
 from llmsession.turns.request import Profile
 
 from .summary_wording import introduced
@@ -57,26 +57,26 @@ def _read(raw: bytes | msgspec.Raw) -> _Block | None:
         return None
 
 
-def summary_in(body: msgspec.Raw, position: int) -> Segment | None:
+def summary_in(body: msgspec.Raw, position: int) -> PrefixSummary | None:
     """The newest summary in an assistant's message at *position*, None if there is none. One
     without content is a summary that failed: providers take it as if it were not there."""
     if b'"compaction"' not in bytes(body):
         return None
-    found: Segment | None = None
+    found: PrefixSummary | None = None
     for at, raw in enumerate(split_blocks(body)):
         block = _read(raw) if block_type(raw) == COMPACTION else None
         if block is not None and block.content and block.content.strip():
-            found = Segment(position, introduced(block.content), "provider", inside=at)
+            found = PrefixSummary(position, introduced(block.content), "provider", inside=at)
     return found
 
 
-def signed_segment(raw: bytes, upto: int) -> Segment | None:
+def signed_segment(raw: bytes, upto: int) -> PrefixSummary | None:
     """The summary that was asked for, for the first *upto* messages; None if *raw* is no signed
     summary, or one that says nothing."""
     block = _read(raw) if block_type(raw) == COMPACTION else None
     if block is None or not block.signature or not (block.content or "").strip():
         return None
-    return Segment(upto, introduced(str(block.content)), "provider", msgspec.Raw(bytes(raw)))
+    return PrefixSummary(upto, introduced(str(block.content)), "provider", msgspec.Raw(bytes(raw)))
 
 
 def message_from_block(message: Message, first: int) -> Message | None:
@@ -86,14 +86,14 @@ def message_from_block(message: Message, first: int) -> Message | None:
     return msgspec.structs.replace(message, body=body) if raws else None
 
 
-def is_sent_as_block(segment: Segment | None, profile: Profile, frame: Frame) -> bool:
+def is_sent_as_block(prefix_summary: PrefixSummary | None, profile: Profile, frame: Frame) -> bool:
     """Is *segment* sent in the provider's own form? Only to a model that takes it, and as that
     request is: a summary at a threshold needs its edit in the request, a signed one must not
     meet it. Else its text is sent, as that of any other summary."""
-    if segment is None or segment.by != "provider":
+    if prefix_summary is None or prefix_summary.by != "provider":
         return False
     compacts = any(kind.startswith("compact_") for kind in edit_kinds(frame.options))
-    if segment.inside is not None:
+    if prefix_summary.inside is not None:
         return compacts and "compact" in profile.provider_edits
     return not compacts and profile.compacts_on_demand
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Injected, Segment
+from llmsession.turns.records import Injected, PrefixSummary
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -25,9 +25,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     version: int = 0
-    frontier: int = 0
+    compacted_before: int = 0
     """Tool results of messages before this position are shown in compact form."""
-    frozen: dict[str, str] = {}
+    shown_results: dict[str, str] = {}
     """Call id -> the compact text that is shown, fixed when the frontier passed it."""
     capped: dict[str, str] = {}
     """Call id -> the text that the cap decided at arrival."""
@@ -35,7 +35,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Call id -> the JSON that is shown for its input, which was too long."""
     texts: dict[str, str] = {}
     """``text_key`` of a text block -> what is shown of it."""
-    segments: tuple[Segment, ...] = ()
+    prefix_summaries: tuple[PrefixSummary, ...] = ()
     """Texts for prefixes, each longer than the one before. The last one is shown; the others are
     what a rewind goes back to."""
     omitted: tuple[tuple[int, int], ...] = ()
@@ -52,14 +52,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return self.version == other.version and self == other
 
     @property
-    def segment(self) -> Segment | None:
+    def prefix_summary(self) -> PrefixSummary | None:
         """The text that stands for the first messages, if any does."""
-        return self.segments[-1] if self.segments else None
+        return self.prefix_summaries[-1] if self.prefix_summaries else None
 
     @property
     def start(self) -> int:
         """The position of the first message that is shown itself."""
-        return self.segments[-1].upto if self.segments else 0
+        return self.prefix_summaries[-1].upto if self.prefix_summaries else 0
 
     def shows(self, position: int) -> bool:
         """Is the message at *position* shown, in whatever form?"""
@@ -69,8 +69,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     def text_for(self, call_id: str, position: int) -> str | None:
         """What stands for the result of *call_id* in the message at *position*; None: itself."""
-        if position < self.frontier:
-            compact = self.frozen.get(call_id)
+        if position < self.compacted_before:
+            compact = self.shown_results.get(call_id)
             if compact is not None:
                 return compact
         return self.capped.get(call_id)
@@ -79,15 +79,15 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         """The position of the first of *messages* that is shown changed, or not at all; None if
         there is none. A cap is no edit: nobody ever saw the result without it. Nor is a summary
         of the provider's own, from which on its messages are looked at."""
-        segment, start = self.segment, self.start
-        if segment is not None and segment.by != "provider":
+        prefix_summary, start = self.prefix_summary, self.start
+        if prefix_summary is not None and prefix_summary.by != "provider":
             return 0
         if any(each.at < 0 for each in self.injected):
             return 0
         places = [max(first, start) for first, end in self.omitted if end > start]
         places += [max(each.at, start) for each in self.injected]
         edge = min(places, default=len(messages))
-        if not (self.frozen or self.thinking_from or self.inputs or self.texts):
+        if not (self.shown_results or self.thinking_from or self.inputs or self.texts):
             return edge if places else None
         for position in range(start, min(edge, len(messages))):
             if self._changes(position, messages[position]):
@@ -100,8 +100,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
                 return True
             if self.inputs and any(call.id in self.inputs for call in message.tool_calls):
                 return True
-        elif position < self.frontier and any(
-            result.tool_use_id in self.frozen for result in message.tool_results
+        elif position < self.compacted_before and any(
+            result.tool_use_id in self.shown_results for result in message.tool_results
         ):
             return True
         return bool(self.texts) and any(
@@ -114,16 +114,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             return self
         return msgspec.structs.replace(self, capped={**self.capped, call_id: text})
 
-    def with_provider_summary(self, segment: Segment) -> View:
+    def with_provider_summary(self, prefix_summary: PrefixSummary) -> View:
         """This view after a reply that holds *segment*, the provider's own summary of all that is
         before it. What that was made of is not shown any more, so its thinking is not either."""
-        if segment.upto < self.start:
+        if prefix_summary.upto < self.start:
             return self
         return msgspec.structs.replace(
             self,
             version=self.version + 1,
-            segments=(*self.segments, segment),
-            thinking_from=max(self.thinking_from, segment.upto),
+            prefix_summaries=(*self.prefix_summaries, prefix_summary),
+            thinking_from=max(self.thinking_from, prefix_summary.upto),
         )
 
     def applied(self, plan: Plan, position_now: int) -> View:
@@ -135,26 +135,34 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         profile binds thinking, all thinking made so far is left out from now on: an edit voids
         every signature after it. A plan may also leave it out for its size.
         """
-        frozen = {**plan.frozen, **self.frozen}
+        shown_results = {**plan.shown_results, **self.shown_results}
         inputs = {**plan.inputs, **self.inputs}
         texts = {**plan.texts, **self.texts}
-        segments = self.segments
-        if plan.segment is not None and _follows(plan.segment, self.start):
-            segments = (*(s for s in segments if s.upto < plan.segment.upto), plan.segment)
+        prefix_summaries = self.prefix_summaries
+        if plan.prefix_summary is not None and _follows(plan.prefix_summary, self.start):
+            prefix_summaries = (
+                *(s for s in prefix_summaries if s.upto < plan.prefix_summary.upto),
+                plan.prefix_summary,
+            )
         omitted = _joined(self.omitted + plan.omitted)
         injected = self.injected if plan.injected is None else plan.injected
-        edits = (frozen, inputs, texts, segments, omitted, injected) != (
-            self.frozen, self.inputs, self.texts, self.segments, self.omitted, self.injected,
-        )  # fmt: skip
+        edits = (shown_results, inputs, texts, prefix_summaries, omitted, injected) != (
+            self.shown_results,
+            self.inputs,
+            self.texts,
+            self.prefix_summaries,
+            self.omitted,
+            self.injected,
+        )
         voids = plan.drops_thinking or (edits and plan.voids_thinking)
         return msgspec.structs.replace(
             self,
             version=self.version + 1,
-            frontier=max(self.frontier, plan.frontier),
-            frozen=frozen,
+            compacted_before=max(self.compacted_before, plan.compacted_before),
+            shown_results=shown_results,
             inputs=inputs,
             texts=texts,
-            segments=segments,
+            prefix_summaries=prefix_summaries,
             omitted=omitted,
             injected=injected,
             thinking_from=max(self.thinking_from, position_now) if voids else self.thinking_from,
@@ -165,21 +173,22 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         segment that stands for more than is left goes, and what it stood for is shown; and so is
         a range that was left out up to the new end or past it: what it made room for is gone, and
         it would leave a context without its newest messages."""
-        segments = tuple(each for each in self.segments if _needs(each) <= length)
+        prefix_summaries = tuple(each for each in self.prefix_summaries if _needs(each) <= length)
         omitted = tuple((first, end) for first, end in self.omitted if end < length)
         injected = tuple(each for each in self.injected if each.at <= length)
         if (
-            self.frontier <= length
+            self.compacted_before <= length
             and self.thinking_from <= length
-            and (segments, omitted, injected) == (self.segments, self.omitted, self.injected)
+            and (prefix_summaries, omitted, injected)
+            == (self.prefix_summaries, self.omitted, self.injected)
         ):
             return self
         return msgspec.structs.replace(
             self,
             version=self.version + 1,
-            frontier=min(self.frontier, length),
+            compacted_before=min(self.compacted_before, length),
             thinking_from=min(self.thinking_from, length),
-            segments=segments,
+            prefix_summaries=prefix_summaries,
             omitted=omitted,
             injected=injected,
         )
@@ -193,14 +202,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             self,
             version=self.version + 1,
-            frontier=max(0, self.frontier - count),
-            frozen={call: text for call, text in self.frozen.items() if call not in calls},
+            compacted_before=max(0, self.compacted_before - count),
+            shown_results={
+                call: text for call, text in self.shown_results.items() if call not in calls
+            },
             capped={call: text for call, text in self.capped.items() if call not in calls},
             inputs={call: raw for call, raw in self.inputs.items() if call not in calls},
             texts={},
-            segments=tuple(
+            prefix_summaries=tuple(
                 msgspec.structs.replace(each, upto=each.upto - count)
-                for each in self.segments
+                for each in self.prefix_summaries
                 if each.inside is not None and each.upto >= count
             ),
             omitted=tuple((first, end) for first, end in moved if end > 0),
@@ -216,9 +227,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, version=self.version + 1, thinking_from=length)
 
 
-def _needs(segment: Segment) -> int:
+def _needs(prefix_summary: PrefixSummary) -> int:
     """How long a history has to be for *segment* to stand: with the message that it is in."""
-    return segment.upto + (segment.inside is not None)
+    return prefix_summary.upto + (prefix_summary.inside is not None)
 
 
 def text_key(message: Message, block: int) -> str:
@@ -226,8 +237,10 @@ def text_key(message: Message, block: int) -> str:
     return f"{message.id}#{block}"
 
 
-def _follows(segment: Segment, start: int) -> bool:
-    return segment.upto > start or (segment.by == "caller" and segment.upto == start)
+def _follows(prefix_summary: PrefixSummary, start: int) -> bool:
+    return prefix_summary.upto > start or (
+        prefix_summary.by == "caller" and prefix_summary.upto == start
+    )
 
 
 def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

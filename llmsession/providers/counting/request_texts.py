@@ -143,19 +143,19 @@ def _countable_value(value: Any) -> Countable:
     return Countable(tuple(texts), images)
 
 
-def slices(texts: Iterable[str], most_chars: int) -> Iterator[list[str]]:
+def slices(texts: Iterable[str], max_chars: int) -> Iterator[list[str]]:
     """*texts* in order, in batches of at most *most_chars* characters together. A text that is
     longer is cut: each cut costs a token or so."""
     batch: list[str] = []
-    room = most_chars
+    room = max_chars
     for text in filter(None, texts):
         if len(text) > room and batch:
             yield batch
-            batch, room = [], most_chars
+            batch, room = [], max_chars
         at = 0
-        while len(text) - at > most_chars:
-            yield [text[at : at + most_chars]]
-            at += most_chars
+        while len(text) - at > max_chars:
+            yield [text[at : at + max_chars]]
+            at += max_chars
         batch.append(text[at:])
         room -= len(text) - at
     if batch:

@@ -30,13 +30,13 @@ from llmsession.errors import (
     UnknownToolCall,
     error_text,
 )
-from llmsession.store.protocol import Appended, Conflict, Hold, Lost, Store
+from llmsession.store.protocol import Appended, Conflict, Lease, Lost, Store
 from llmsession.turns import records as r
 from llmsession.turns.machine import Phase
 from llmsession.turns.previews import ToolUse
 
-from ..core.core import Core, Report, Surroundings
-from ..core.idempotency_keys import CommandBook
+from ..core.core import Core, Report, Services
+from ..core.idempotency_keys import IdempotencyKeys
 from ..core.turn_run import Run
 from ..log.journal import Journal, Written
 from ..log.open_calls import unanswered_uses
@@ -47,14 +47,14 @@ from ..values import commands as c
 from ..values.config import SessionConfig
 from ..values.labels import reserved_labels
 from ..values.outcome import Closed, InterruptOutcome, outcome_of
-from .configuration import Settings
-from .history_commands import Changes
+from .configuration import Configuration
+from .history_commands import HistoryCommands
 from .mailbox import Mailbox
 from .turn_queue import TurnQueue
 
-__all__ = ["Actor", "Standing"]
+__all__ = ["Actor", "ActorStatus"]
 
-Standing: TypeAlias = Literal["live", "closing", "closed", "moved", "cold"]
+ActorStatus: TypeAlias = Literal["live", "closing", "closed", "moved", "cold"]
 """Does the actor take commands (live), or why not: it was closed, another owner took the session
 (moved), or it was evicted or lost its store (cold); a cold session comes back when it is opened."""
 
@@ -69,8 +69,8 @@ class Actor:
         state: SessionState,
         config: SessionConfig,
         store: Store,
-        hold: Hold,
-        world: Surroundings,
+        hold: Lease,
+        world: Services,
         spawn: Callable[[Actor], None],
         gone: Callable[[Actor], None],
     ) -> None:
@@ -84,10 +84,10 @@ class Actor:
             report=self.report,
             world=world,
         )
-        self.book = CommandBook(state)
-        self.settings = Settings(self.core, self.book, self._reconfiguring, self._reconfigured)
+        self.book = IdempotencyKeys(state)
+        self.settings = Configuration(self.core, self.book, self._reconfiguring, self._reconfigured)
         self.turns = TurnQueue(self.core, self.book.forget, self.settings.apply_waiting)
-        self.changes = Changes(
+        self.changes = HistoryCommands(
             self.core,
             self.book,
             self.turns,
@@ -95,7 +95,7 @@ class Actor:
             store=store,
             lost=self._cannot_go_on,
         )
-        self.standing: Standing = "live"
+        self.standing: ActorStatus = "live"
         self.pins = 0
         """How many handles hold this session; it is not evicted while there are any."""
         self._store = store
@@ -340,7 +340,7 @@ class Actor:
     def _store_summaries(self, command: c.StoreSummaries) -> None:
         for call_id in command.summaries:
             # One that was forgotten is not told of again.
-            if self.state.call_turns.get(call_id) not in self.state.said_at:
+            if self.state.call_turns.get(call_id) not in self.state.accepted_time:
                 raise UnknownToolCall(call_id)
         self.turns.runner.compactor.results.told(list(command.summaries))
         noted = c.remembered(command.command_id, command.digest, None)
@@ -399,8 +399,8 @@ class Actor:
         self.state.apply(record)
         if terminal is not None and turn is not None:
             run = self.turns.runs.get(terminal.turn)
-            lingering = run.lingering if run else ()
-            self.turns.note_outcome(terminal.turn, outcome_of(terminal, turn, lingering))
+            still_running = run.still_running if run else ()
+            self.turns.note_outcome(terminal.turn, outcome_of(terminal, turn, still_running))
         self.core.hub.publish(self.session, record)
         self.core.tally.count(record)
         self.core.world.watch.recorded(self.session, record)
@@ -458,14 +458,14 @@ class Actor:
     def _closed(self) -> Closed:
         # What an earlier life of the session has left running in this manager is named, too.
         left = self.core.works.stopping_in(self.session)
-        return Closed(self.session, tuple(sorted(self.core.lingering.union(left))))
+        return Closed(self.session, tuple(sorted(self.core.still_running.union(left))))
 
-    def evict(self) -> Hold:
+    def evict(self) -> Lease:
         """Take no more commands; the caller releases the hold. Only while idle and unpinned."""
         self._end("cold")
         return self.core.journal.hold
 
-    def _end(self, standing: Standing) -> None:
+    def _end(self, standing: ActorStatus) -> None:
         self.standing = standing
         self.turns.runner.compactor.end()
         self.core.journal.stop()
@@ -475,7 +475,7 @@ class Actor:
         if self.standing in ("live", "closing"):
             self._give_up(error, "moved" if isinstance(error, SessionMoved) else "cold")
 
-    def _give_up(self, error: SessionError, standing: Standing) -> None:
+    def _give_up(self, error: SessionError, standing: ActorStatus) -> None:
         """Answer everybody with *error*: this actor cannot go on."""
         self._error = error
         self.core.log.trouble("session.given_up", error=str(error), standing=standing)

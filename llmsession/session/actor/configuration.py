@@ -11,21 +11,21 @@ from llmsession.errors import InvalidConfig, SessionError
 from llmsession.turns import records as r
 
 from ..core.core import Core
-from ..core.idempotency_keys import CommandBook
+from ..core.idempotency_keys import IdempotencyKeys
 from ..values import commands as c
 from ..values.config import SessionConfig, Tool, bind_tools, store_config
 
-__all__ = ["Settings"]
+__all__ = ["Configuration"]
 
 
-class Settings:
+class Configuration:
     """Takes the configuration commands of one session, and keeps those that come too early.
     *changing* is called when a change goes into the log, *changed* when it is durable."""
 
     def __init__(
         self,
         core: Core,
-        book: CommandBook,
+        book: IdempotencyKeys,
         changing: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
@@ -75,9 +75,9 @@ class Settings:
     def _shows_otherwise(self, config: SessionConfig) -> bool:
         """Is the provider's summary, that the context begins with, sent as a text from now on, or
         as its block again?"""
-        profile, segment = self._core.builder.profile, self._core.state.view.segment
+        profile, prefix_summary = self._core.builder.profile, self._core.state.view.prefix_summary
         frames = (self._core.config.frame(profile), config.frame(profile))
-        old, new = (is_sent_as_block(segment, profile, frame) for frame in frames)
+        old, new = (is_sent_as_block(prefix_summary, profile, frame) for frame in frames)
         return old != new
 
     def _check_tools(self, config: SessionConfig) -> None:

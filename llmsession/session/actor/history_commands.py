@@ -23,26 +23,26 @@ from llmsession.store.protocol import Store
 from llmsession.turns import records as r
 
 from ..core.core import Core, Report
-from ..core.idempotency_keys import CommandBook
+from ..core.idempotency_keys import IdempotencyKeys
 from ..log.erasing import erase
 from ..log.history_cuts import first_since, forgotten_turns
 from ..values import commands as c
 from .mailbox import Mailbox
 from .turn_queue import TurnQueue
 
-__all__ = ["Changes"]
+__all__ = ["HistoryCommands"]
 
 _Change: TypeAlias = c.Clear | c.Rewind | c.Forget
 
 
-class Changes:
+class HistoryCommands:
     """Takes the history commands of one session. ``lost`` is told when what was to be forgotten
     could not be taken out of the log: then the session cannot go on."""
 
     def __init__(
         self,
         core: Core,
-        book: CommandBook,
+        book: IdempotencyKeys,
         turns: TurnQueue,
         *,
         mailbox: Mailbox[c.ControlCommand, c.WorkCommand, Report],
@@ -63,7 +63,11 @@ class Changes:
     @property
     def is_idle(self) -> bool:
         """No change waits, is being written, or has something in the log to take out."""
-        return self._waiting is None and not self._writing and self._core.state.owed is None
+        return (
+            self._waiting is None
+            and not self._writing
+            and self._core.state.pending_redaction is None
+        )
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -154,10 +158,10 @@ class Changes:
             edge = state.accepted_at[before]
         else:
             before, edge = first_since(
-                state.history, state.accepted_at, state.said_at, before, state.head
+                state.history, state.accepted_at, state.accepted_time, before, state.head
             )
         turns = forgotten_turns(state.history, state.accepted_at, state.open, before, edge)
-        if turns & state.said_at.keys() or (before == 0 and state.seed is not None):
+        if turns & state.accepted_time.keys() or (before == 0 and state.seed is not None):
             record = r.ConversationForgotten(before=before, generation=generation, edge=edge)
             self._write(command, record)
         else:
@@ -183,7 +187,7 @@ class Changes:
         self._core.journal.write(replace(record, commands=noted), lambda: self._written(command))
 
     def _written(self, command: _Change) -> None:
-        if self._core.state.owed is None:
+        if self._core.state.pending_redaction is None:
             self._end(command)
             return
         # What was built of it is not needed again, nor to be kept.
@@ -192,12 +196,12 @@ class Changes:
         self._core.works.start(f"redaction of {self._core.session}", self._erasure(command))
 
     def _erasure(self, command: _Change) -> Callable[[], Awaitable[None]]:
-        core, owed = self._core, self._core.state.owed
-        assert owed is not None  # _written has looked
+        core, pending_redaction = self._core, self._core.state.pending_redaction
+        assert pending_redaction is not None  # _written has looked
 
         async def work() -> None:
             try:
-                await erase(self._store, core.journal.hold, owed)
+                await erase(self._store, core.journal.hold, pending_redaction)
             except Exception as error:  # a store may be anybody's code
                 lost = self._error(error)
                 core.report(lambda: self._lost(lost))

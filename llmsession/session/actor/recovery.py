@@ -9,7 +9,7 @@ from __future__ import annotations
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.blocks import ToolResultBlock
-from llmsession.turns.event_choice import name_resume
+from llmsession.turns.event_choice import event_for_resume
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.receipts import settled_answer
 from llmsession.turns.stop import Follow, stop_rule
@@ -59,7 +59,7 @@ def resumed_run(turn: OpenTurn) -> Run:
     run = Run(turn.number, ingress=0)
     run.usage = turn.usage
     run.requests = list(turn.requests)
-    run.spoken = set(range(len(turn.requests)))
+    run.recorded = set(range(len(turn.requests)))
     run.steers = len(turn.steers)
     known = _statuses(turn)
     for call in turn.all_calls:
@@ -72,7 +72,7 @@ def resumed_run(turn: OpenTurn) -> Run:
 def resume_event(turn: OpenTurn, limits: TurnLimits) -> e.Event:
     """Where the turn goes on."""
     tokens = turn.usage.prompt_tokens + turn.usage.output_tokens
-    return name_resume(
+    return event_for_resume(
         turn.step, turn.calls, turn.unanswered, pauses=_pauses(turn), tokens=tokens, limits=limits
     )
 

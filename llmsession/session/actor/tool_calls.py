@@ -13,7 +13,7 @@ from llmsession.errors import error_text
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.blocks import ToolUseBlock
-from llmsession.turns.event_choice import name_answers
+from llmsession.turns.event_choice import event_for_answers
 from llmsession.turns.machine import ENDED, Phase, tag_of
 from llmsession.turns.receipts import brief_input, settled_answer
 from llmsession.turns.request import StepTag
@@ -27,7 +27,7 @@ from .turn_works import RunWorks
 __all__ = ["Toolbox", "is_pure"]
 
 
-def is_pure(offer: r.CallOffer) -> bool:
+def is_pure(offer: r.PendingCall) -> bool:
     """Is it a call of the session's own tool, which only reads the history? It may run again."""
     return offer.runner == "session" and offer.name == RECALL_TOOL_NAME
 
@@ -40,12 +40,12 @@ class Toolbox:
         self._works = works
         self._feed = feed
 
-    def offer(self, call: ToolUseBlock) -> r.CallOffer:
+    def offer(self, call: ToolUseBlock) -> r.PendingCall:
         """*call* with who runs it: the session where it has a callable bound, else the caller."""
         tool = self._core.config.bound_tools.get(call.name)
         ours = call.name == RECALL_TOOL_NAME or (tool is not None and tool.run is not None)
         brief = brief_input(msgspec.json.encode(call.input)) if call.input else ""
-        return r.CallOffer(call.id, call.name, "session" if ours else "caller", brief)
+        return r.PendingCall(call.id, call.name, "session" if ours else "caller", brief)
 
     def start(self, run: Run, tag: StepTag) -> None:
         """Run the open calls that are ours, and start the deadlines of all. Those of the caller
@@ -76,7 +76,7 @@ class Toolbox:
         staged = self._core.state.open[run.number].staged
         return {call.id: call.input for call in staged[-1].tool_calls} if staged else {}
 
-    def _recall(self, run: Run, tag: StepTag, offer: r.CallOffer, arguments: Any) -> None:
+    def _recall(self, run: Run, tag: StepTag, offer: r.PendingCall, arguments: Any) -> None:
         core = self._core
         most = recall_chars(core.budget_tokens, core.builder.profile.chars_per_token)
         text, is_error = recall(core.state.context_messages(), arguments, max_chars=most)
@@ -85,7 +85,7 @@ class Toolbox:
         self._core.report(partial(self._tool_ended, run, tag, answer))
 
     def _run_tool(
-        self, run: Run, tag: StepTag, tool: Tool, offer: r.CallOffer, call_input: Any
+        self, run: Run, tag: StepTag, tool: Tool, offer: r.PendingCall, call_input: Any
     ) -> None:
         core = self._core
 
@@ -116,7 +116,7 @@ class Toolbox:
             if timer is not None:
                 timer.cancel()
         run.answers.extend(answers)
-        self._feed(run, name_answers(run.turn, tuple(a.call_id for a in answers), tag))
+        self._feed(run, event_for_answers(run.turn, tuple(a.call_id for a in answers), tag))
 
     def _expired(self, run: Run, call_id: str) -> None:
         if run.turn.phase is not Phase.TOOLS or call_id not in run.turn.open_calls:

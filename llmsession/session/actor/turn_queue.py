@@ -74,9 +74,9 @@ class TurnQueue:
             self._check_head(command.expected_head)
         if command.when_busy == "reject" and self.runs:
             raise SessionBusy(f"session {session!r} has a turn open")
-        overrun = self._core.account.overrun(self._core.config.budget)
-        if overrun is not None:
-            raise exhausted(overrun)
+        exceeded = self._core.account.exceeded(self._core.config.budget)
+        if exceeded is not None:
+            raise exhausted(exceeded)
         if command.when_busy == "steer" and current is not None and _goes_on(current):
             self._steer(command, current)
             return

@@ -21,13 +21,13 @@ from llmsession.turns import records as r
 from llmsession.turns.blocks import join_blocks
 from llmsession.turns.edits import cleared_tokens
 from llmsession.turns.event_choice import (
-    name_budget,
-    name_interrupt,
-    name_limit,
-    name_reply,
-    name_step,
-    name_stopped,
-    name_stream_failure,
+    event_for_budget,
+    event_for_interrupt,
+    event_for_limit,
+    event_for_reply,
+    event_for_step,
+    event_for_stopped,
+    event_for_stream_failure,
 )
 from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
 from llmsession.turns.messages import Message
@@ -107,7 +107,7 @@ class TurnRunner:
         if run.turn.phase in ENDED:
             run.cancel_timers()
             # A call past its deadline may be within its grace still: close() has to name it.
-            self._core.lingering.update(n for n, work in run.works.items() if not work.is_done)
+            self._core.still_running.update(n for n, work in run.works.items() if not work.is_done)
             self._ended(run)
             self.compactor.results.consider()
 
@@ -129,13 +129,13 @@ class TurnRunner:
 
     def _limit(self, run: Run, stop_reason: str) -> None:
         if run.turn.phase not in ENDED:
-            self.feed(run, name_limit(stop_reason))
+            self.feed(run, event_for_limit(stop_reason))
 
     def interrupt(self, run: Run, policy: r.InterruptPolicy, reason: str) -> None:
         """Ask the turn to stop under *policy*. *reason* is what an aborted turn's record says."""
         builder = run.builder if policy == "keep_text" else None  # the others do not ask
         has_text = builder is not None and builder.has_text()
-        self.feed(run, name_interrupt(run.turn, policy, reason=reason, has_text=has_text))
+        self.feed(run, event_for_interrupt(run.turn, policy, reason=reason, has_text=has_text))
 
     # BUILDING
 
@@ -154,10 +154,10 @@ class TurnRunner:
     ) -> None:
         if run.builds != wanted or run.turn.phase is not Phase.BUILDING:
             return
-        run.overrun = self._core.account.overrun(self._core.config.budget)
-        if run.overrun is not None:
-            error, on_failure = str(exhausted(run.overrun)), self._core.config.on_failure
-            self.feed(run, name_budget(run.turn, error, on_failure=on_failure, tag=effect.tag))
+        run.exceeded = self._core.account.exceeded(self._core.config.budget)
+        if run.exceeded is not None:
+            error, on_failure = str(exhausted(run.exceeded)), self._core.config.on_failure
+            self.feed(run, event_for_budget(run.turn, error, on_failure=on_failure, tag=effect.tag))
             return
         self.compactor.apply_if_ready()
         if self.compactor.is_applying:
@@ -316,7 +316,7 @@ class TurnRunner:
             return
         self._core.log.trouble("provider.failed", run.turn, error=str(error), failure=error.kind)
         config = self._core.config
-        event = name_stream_failure(
+        event = event_for_stream_failure(
             run.turn, error, limits=config.limits, on_failure=config.on_failure, tag=tag
         )
         self.feed(run, event)
@@ -333,14 +333,14 @@ class TurnRunner:
             self._core.builder.learn(run.sent_size, reply.usage.prompt_tokens)
         blocks = rename_calls(reply.blocks, self._core.state.call_turns.keys())
         run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
-        offers: tuple[r.CallOffer, ...] = ()
+        offers: tuple[r.PendingCall, ...] = ()
         if stop_rule(reply.stop_reason).follow not in (Follow.COMMIT_CUT, Follow.DROP):
             offers = tuple(self.toolbox.offer(call) for call in reply.calls)
         if run.turn.phase is Phase.STREAMING:
             run.calls.update((offer.id, CallTrack(offer)) for offer in offers)
         limits = self._core.config.limits
         self.feed(
-            run, name_reply(run.turn, reply, offers, steers=run.steers, limits=limits, tag=tag)
+            run, event_for_reply(run.turn, reply, offers, steers=run.steers, limits=limits, tag=tag)
         )
 
     def _close_stream(self, run: Run) -> None:
@@ -354,11 +354,13 @@ class TurnRunner:
 
     # JOURNALING
 
-    def _spoken(self, run: Run, blocks: tuple[bytes, ...], stop_reason: str | None) -> r.Spoken:
+    def _assistant_reply(
+        self, run: Run, blocks: tuple[bytes, ...], stop_reason: str | None
+    ) -> r.AssistantReply:
         reply = run.reply
         if reply is not None:
-            run.note_spoken()
-        return r.Spoken(
+            run.note_recorded()
+        return r.AssistantReply(
             body=join_blocks(blocks),
             started_at=run.stream_at,
             model=(reply.model if reply else None) or self._core.config.model,
@@ -376,7 +378,7 @@ class TurnRunner:
         record = r.ToolsRequested(
             turn=run.number,
             step=effect.tag.step,
-            spoken=self._spoken(run, reply.blocks, reply.stop_reason),
+            reply=self._assistant_reply(run, reply.blocks, reply.stop_reason),
             calls=offers,
         )
         run.reply = None
@@ -389,15 +391,15 @@ class TurnRunner:
             self._core.journal.write(record)
 
     def _journal_step(self, run: Run, effect: e.JournalStep) -> None:
-        spoken = None
+        message = None
         if run.reply is not None:
             reply, paused = run.reply, stop_rule(run.reply.stop_reason).follow is Follow.CONTINUE
             blocks = reply.blocks if paused else committed_blocks(reply)
-            spoken = self._spoken(run, blocks, reply.stop_reason) if blocks else None
+            message = self._assistant_reply(run, blocks, reply.stop_reason) if blocks else None
             run.reply = None
         steers, run.steers = run.steers, 0
         record = r.StepCompleted(
-            turn=run.number, step=effect.tag.step, spoken=spoken, steers=steers
+            turn=run.number, step=effect.tag.step, reply=message, steers=steers
         )
         self._core.journal.write(record, lambda: self._step_journaled(run, effect.tag))
 
@@ -406,7 +408,7 @@ class TurnRunner:
         usage = run.usage
         tokens = usage.prompt_tokens + usage.output_tokens
         limits = self._core.config.limits
-        self.feed(run, name_step(run.turn, tokens=tokens, limits=limits, tag=tag))
+        self.feed(run, event_for_step(run.turn, tokens=tokens, limits=limits, tag=tag))
 
     # TOOLS
 
@@ -420,29 +422,29 @@ class TurnRunner:
         self._works.stop(run)
 
     def _stopped(self, run: Run) -> None:
-        self.feed(run, name_stopped(run.turn))
+        self.feed(run, event_for_stopped(run.turn))
 
     # The end
 
     def _journal_commit(self, run: Run, effect: e.JournalCommit) -> None:
-        spoken = None
+        reply = None
         if effect.keep == "reply" and run.reply is not None:
             blocks = committed_blocks(run.reply)
-            spoken = self._spoken(run, blocks, run.reply.stop_reason) if blocks else None
+            reply = self._assistant_reply(run, blocks, run.reply.stop_reason) if blocks else None
         elif effect.keep == "text" and run.builder is not None:
             blocks = run.builder.text_blocks()
             self._close_stream(run)
-            spoken = self._spoken(run, blocks, "cancelled") if blocks else None
+            reply = self._assistant_reply(run, blocks, "cancelled") if blocks else None
         self._close_stream(run)
         record = r.TurnCommitted(
             turn=run.number,
             stop_reason=effect.stop_reason,
             usage=run.usage,
-            spoken=spoken,
+            reply=reply,
             settle=_SETTLE.get(effect.stop_reason),
             error=effect.error,
-            unspoken=run.unspoken(),
-            overrun=run.overrun if effect.stop_reason == "budget" else None,
+            unrecorded_usage=run.unrecorded_usage(),
+            exceeded=run.exceeded if effect.stop_reason == "budget" else None,
         )
         self._core.journal.write(record, lambda: self.feed(run, e.Committed()))
 
@@ -455,7 +457,7 @@ class TurnRunner:
             reason=effect.reason,
             usage=run.usage,
             calls=run.receipts(),
-            unspoken=run.unspoken(),
+            unrecorded_usage=run.unrecorded_usage(),
         )
         self._core.journal.write(record, lambda: self.feed(run, e.Aborted()))
 
@@ -469,8 +471,8 @@ class TurnRunner:
             error=effect.error,
             usage=run.usage,
             calls=run.receipts(),
-            unspoken=run.unspoken(),
-            overrun=run.overrun if effect.cause == "budget" else None,
+            unrecorded_usage=run.unrecorded_usage(),
+            exceeded=run.exceeded if effect.cause == "budget" else None,
         )
         self._core.journal.write(record, lambda: self.feed(run, e.Failed()))
 

@@ -44,7 +44,7 @@ class RunWorks:
             if not work.is_done:
                 work.abandon()
                 run.works.pop(work.name, None)
-                self._core.lingering.add(work.name)
+                self._core.still_running.add(work.name)
 
         self._core.timers.after(self._core.config.grace_s, partial(self._core.report, abandon))
 
@@ -60,7 +60,7 @@ class RunWorks:
         run.grace = self._core.timers.after(grace_s, over)
 
     def _ended(self, run: Run, work: Work) -> None:
-        self._core.lingering.discard(work.name)
+        self._core.still_running.discard(work.name)
         if run.works.get(work.name) is work:
             del run.works[work.name]
         if run.turn.phase is Phase.STOPPING and not run.works:
@@ -71,8 +71,8 @@ class RunWorks:
             return
         for work in run.works.values():
             work.abandon()
-        run.lingering = tuple(run.works)
-        self._core.lingering.update(run.works)
+        run.still_running = tuple(run.works)
+        self._core.still_running.update(run.works)
         self._core.log.trouble("work.ignores_cancellation", run.turn, works=list(run.works))
         self._over(run)
 

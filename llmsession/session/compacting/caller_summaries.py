@@ -16,28 +16,28 @@ from llmsession.compaction.tokens.messages import context_tokens, text_tokens_fo
 from llmsession.compaction.view.plan import Plan, record_of
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.errors import InvalidInput, SessionError
-from llmsession.turns.records import Segment
+from llmsession.turns.records import PrefixSummary
 
 from ..core.core import Core
-from ..core.idempotency_keys import CommandBook
+from ..core.idempotency_keys import IdempotencyKeys
 from ..log.history_cuts import messages_through
 from ..values import commands as c
 
-__all__ = ["ToldSummaries"]
+__all__ = ["CallerSummaries"]
 
 
-class ToldSummaries:
+class CallerSummaries:
     """The caller's summaries of one session that wait to be applied. ``resume`` is called when a
     build that waited for one may go on."""
 
     def __init__(self, core: Core, resume: Callable[[], None]) -> None:
         self._core = core
         self._resume = resume
-        self._waiting: list[tuple[c.SetSummary, CommandBook]] = []
+        self._waiting: list[tuple[c.SetSummary, IdempotencyKeys]] = []
         self.is_applying = False
         """Is one on its way into the store? No request is built then."""
 
-    def put(self, command: c.SetSummary, book: CommandBook) -> None:
+    def put(self, command: c.SetSummary, book: IdempotencyKeys) -> None:
         """Apply *command* at the next moment that allows it. Raises InvalidInput for what cannot
         be applied now nor later."""
         self._segment(command)
@@ -48,8 +48,8 @@ class ToldSummaries:
         while self._waiting and not self.is_applying:
             command, book = self._waiting[0]
             try:
-                segment = self._segment(command)
-                if self._holds(segment):
+                prefix_summary = self._segment(command)
+                if self._holds(prefix_summary):
                     self._check_ends(command)
                     return
             except SessionError as error:  # the history is another one by now
@@ -57,13 +57,15 @@ class ToldSummaries:
                 book.refuse(command, error)
             else:
                 del self._waiting[0]
-                self._write(command, book, segment)
+                self._write(command, book, prefix_summary)
 
-    def _holds(self, segment: Segment) -> bool:
+    def _holds(self, prefix_summary: PrefixSummary) -> bool:
         """Would it take thinking away that has to open a tool loop behind it?"""
         state = self._core.state
         messages, profile = state.context_messages(), self._core.builder.profile
-        shown = replace(state.view, thinking_from=max(state.view.thinking_from, segment.upto))
+        shown = replace(
+            state.view, thinking_from=max(state.view.thinking_from, prefix_summary.upto)
+        )
         return must_wait(shown, messages, profile, len(state.history))
 
     def _check_ends(self, command: c.SetSummary) -> None:
@@ -78,7 +80,7 @@ class ToldSummaries:
             )
             raise InvalidInput(told)
 
-    def _segment(self, command: c.SetSummary) -> Segment:
+    def _segment(self, command: c.SetSummary) -> PrefixSummary:
         state, core = self._core.state, self._core
         where = f"turn {command.turn} of session {core.session!r}"
         try:
@@ -99,22 +101,24 @@ class ToldSummaries:
                 f"the summary has about {size:,} tokens; a request of session {core.session!r}"
                 f" may hold {core.budget_tokens:,}"
             )
-        return Segment(upto, text, "caller")
+        return PrefixSummary(upto, text, "caller")
 
-    def _write(self, command: c.SetSummary, book: CommandBook, segment: Segment) -> None:
+    def _write(
+        self, command: c.SetSummary, book: IdempotencyKeys, prefix_summary: PrefixSummary
+    ) -> None:
         core = self._core
         messages, view = core.state.context_messages(), core.state.view
         profile = core.builder.profile
         plan = Plan(
             policy="caller",
-            frontier=view.frontier,
+            compacted_before=view.compacted_before,
             reason=f"the caller's summary up to turn {command.turn}",
             tokens_before=context_tokens(messages, view, profile),
             tokens_after=0,
-            turns_compacted=len({m.turn for m in messages[view.start : segment.upto]}),
+            turns_compacted=len({m.turn for m in messages[view.start : prefix_summary.upto]}),
             voids_thinking=profile.binds_thinking,
-            segment=segment,
-            injected=without_pins(view, messages, segment.upto),
+            prefix_summary=prefix_summary,
+            injected=without_pins(view, messages, prefix_summary.upto),
             trigger="caller",
         )
         after = context_tokens(messages, view.applied(plan, len(messages)), profile)

@@ -21,10 +21,10 @@ from llmsession.compaction.planning.cache_economics import (
     ahead_tokens,
     decide,
     expected_requests,
-    goes_now,
+    should_apply,
 )
 from llmsession.compaction.planning.prefix_summaries import with_segment
-from llmsession.compaction.view.plan import Budget, Plan, Policy, record_of, worth
+from llmsession.compaction.view.plan import Budget, Plan, Policy, is_worthwhile, record_of
 from llmsession.compaction.view.view import View
 from llmsession.errors import error_text
 from llmsession.turns.messages import Message
@@ -38,7 +38,7 @@ from ..tasks.worker_thread import off_loop
 from ..tasks.works import Work
 from ..values.config import CompactionConfig, SessionConfig
 from ..values.outcome import CompactionOutcome
-from .caller_summaries import ToldSummaries
+from .caller_summaries import CallerSummaries
 from .result_summaries import ResultSummaries
 from .summarizer import Summarising
 
@@ -69,7 +69,7 @@ class Compactor:
         self._resume = resume
         self._summarising = Summarising(core)
         self.results = ResultSummaries(core, self._summarising)
-        self.told = ToldSummaries(core, resume)
+        self.told = CallerSummaries(core, resume)
         self._job: Work | None = None
         self._planning: _Question | None = None
         """What the job plans for. A plan for another snapshot is of a job that was cancelled."""
@@ -253,10 +253,12 @@ class Compactor:
             made = plan()
         else:
             made = await off_loop(plan)
-        if made is None or made.wanted is None:
+        if made is None or made.summary_request is None:
             return made
-        segment = await self._summarising.segment(made.wanted, messages, view)
-        filled = partial(with_segment, made, segment, view, messages, budget)
+        prefix_summary = await self._summarising.prefix_summary(
+            made.summary_request, messages, view
+        )
+        filled = partial(with_segment, made, prefix_summary, view, messages, budget)
         return filled() if len(messages) <= INLINE_MESSAGES else await off_loop(filled)
 
     def _ended(self, work: Work) -> None:
@@ -301,7 +303,7 @@ class Compactor:
     def _planned(self, plan: Plan | None, snapshot: _Question) -> None:
         compaction = self._core.config.compaction
         asked = bool(self._waiting)
-        if plan is None or not worth(plan, 0.0 if asked else compaction.min_gain):
+        if plan is None or not is_worthwhile(plan, 0.0 if asked else compaction.min_gain):
             self._unplanned("nothing to gain", snapshot)
         elif self._planning is snapshot:
             self._planning, self._ready, self._holds = None, (plan, snapshot), False
@@ -333,11 +335,13 @@ class Compactor:
             limit_tokens=self._core.budget_tokens,
             cleared_tokens=plan.tokens_before - plan.tokens_after,
             kept_before_tokens=plan.figures.get("kept_before_tokens", 0),
-            expected_requests=expected_requests(snapshot.messages[snapshot.view.frontier :]),
+            expected_requests=expected_requests(
+                snapshot.messages[snapshot.view.compacted_before :]
+            ),
             cache=cache,
             timing="idle" if self._rests else "step",
         )
-        if goes_now(decision, cache, is_due=self._is_due(used)):
+        if should_apply(decision, cache, is_due=self._is_due(used)):
             self._apply(decision.trigger, decision.figures)
         else:
             self._holds = True

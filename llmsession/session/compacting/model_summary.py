@@ -30,7 +30,7 @@ from llmsession.compaction.summaries.rendering import (
     render_result,
 )
 from llmsession.compaction.tokens.messages import text_tokens_for
-from llmsession.compaction.view.plan import Wanted
+from llmsession.compaction.view.plan import SummaryRequest
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.errors import ProviderError
 from llmsession.providers.protocol import Provider
@@ -53,9 +53,9 @@ WHOLE_PERCENT, PART_PERCENT = 80, 50
 """Of the room in the model's window: what goes in one request, and the size of a part otherwise.
 The rest is for how far an estimate may be off."""
 PART_SUMMARY_TOKENS = 2_000
-LEAST_REPLY_TOKENS = 1_024
+MIN_REPLY_TOKENS = 1_024
 INSTRUCTIONS_TOKENS = 800
-LEAST_ROOM_TOKENS = 300
+MIN_ROOM_TOKENS = 300
 _MAY_BE_THE_MEDIA = frozenset({None, 400, 413, 415, 422})
 """The status of a refusal that may be about an image; others say nothing of the content."""
 
@@ -98,28 +98,32 @@ class ModelSummary:
         self._shows_media = True
         self._room_scale = 1
 
-    async def of_prefix(self, wanted: Wanted, messages: Sequence[Message]) -> str:
+    async def of_prefix(self, summary_request: SummaryRequest, messages: Sequence[Message]) -> str:
         """The summary that *wanted* asks for, of *messages*, the whole context: at most
-        ``wanted.most_tokens`` with its title, and less than it was made of.
+        ``summary_request.max_tokens`` with its title, and less than it was made of.
 
         Raises SummaryFailed, ProviderError; cancellation closes the request.
         """
-        most = max(1, wanted.most_tokens - self._count(introduced("")))
-        source = messages[wanted.first : wanted.upto]
+        most = max(1, summary_request.max_tokens - self._count(introduced("")))
+        source = messages[summary_request.first : summary_request.upto]
         while True:
             try:
-                return await self._of_prefix(wanted, source, most)
+                return await self._of_prefix(summary_request, source, most)
             except _Overflowed:
                 if self._room_scale >= 4:
                     raise SummaryFailed("the source is too long for the model") from None
                 self._room_scale *= 2
 
-    async def _of_prefix(self, wanted: Wanted, source: Sequence[Message], most: int) -> str:
-        earlier = earlier_passage(wanted.earlier)
+    async def _of_prefix(
+        self, summary_request: SummaryRequest, source: Sequence[Message], most: int
+    ) -> str:
+        earlier = earlier_passage(summary_request.earlier)
         plan = await self._apart(source, lambda: self._plan(source, earlier, most))
         if not plan.runs:
             raise SummaryFailed("there is nothing to summarise")
-        further = "\n\n".join(filter(None, (wanted.instructions, self._config.instructions)))
+        further = "\n\n".join(
+            filter(None, (summary_request.instructions, self._config.instructions))
+        )
         if len(plan.runs) == 1:
             told = segment_instructions(most, further=further, has_earlier=earlier is not None)
             text = await self._ask(told, plan.runs[0], most)
@@ -157,20 +161,20 @@ class ModelSummary:
             # One more to merge them.
             if len(runs) + 1 <= self._config.max_requests - self._asked:
                 return _Plan(runs, tokens)
-        most_requests = self._config.max_requests
-        raise SummaryFailed(f"it would take {len(runs) + 1} requests, over {most_requests}")
+        max_requests = self._config.max_requests
+        raise SummaryFailed(f"it would take {len(runs) + 1} requests, over {max_requests}")
 
     def _reply_tokens(self, most: int) -> int:
         # Twice what is asked for: what is a little too long is shortened, what is cut is lost.
         profile = self.profile
-        wanted = max(LEAST_REPLY_TOKENS, 2 * most)
-        return max(1, min(wanted, profile.max_output_tokens, profile.window_tokens // 4))
+        summary_request = max(MIN_REPLY_TOKENS, 2 * most)
+        return max(1, min(summary_request, profile.max_output_tokens, profile.window_tokens // 4))
 
     def _room(self, most: int) -> int:
         """What a source may be at most, beside the instructions and the reply."""
         budget = sizes_for(None, self._reply_tokens(most), self.profile).budget_tokens
         room = (budget - INSTRUCTIONS_TOKENS) // self._room_scale
-        if room < LEAST_ROOM_TOKENS:
+        if room < MIN_ROOM_TOKENS:
             raise SummaryFailed("the model's window has no room for a source")
         return room
 
@@ -214,12 +218,12 @@ class ModelSummary:
                 raise SummaryFailed("the summary is too long and gets no shorter")
         return text
 
-    async def of_result(self, result: ToolResultBlock, tool: str | None, most_chars: int) -> str:
+    async def of_result(self, result: ToolResultBlock, tool: str | None, max_chars: int) -> str:
         """A summary of one tool result, at most *most_chars* long and shorter than its text.
 
         Raises as ``of_prefix``.
         """
-        most = self._count("x" * most_chars)
+        most = self._count("x" * max_chars)
         room = self._room(most) * WHOLE_PERCENT // 100
 
         def plan() -> _Plan:
@@ -229,18 +233,18 @@ class ModelSummary:
 
         inline = len(result.text) <= INLINE_BYTES
         made = plan() if inline else await off_loop(plan)
-        told = result_instructions(most_chars, self._config.instructions)
+        told = result_instructions(max_chars, self._config.instructions)
         try:
             text = await self._ask(told, made.runs[0], most)
             before = len(text) + 1
-            while most_chars < len(text) < before:
+            while max_chars < len(text) < before:
                 before = len(text)
                 text = await self._ask(
-                    result_instructions(most_chars * 3 // 4), [Passage((text,))], most
+                    result_instructions(max_chars * 3 // 4), [Passage((text,))], most
                 )
         except _Overflowed:
             raise SummaryFailed("the result is too long for the model") from None
-        if len(text) > most_chars or len(text) >= shown_chars(result, self.profile):
+        if len(text) > max_chars or len(text) >= shown_chars(result, self.profile):
             raise SummaryFailed("the summary of the result is too long")
         return text
 

@@ -25,9 +25,9 @@ from .summarizer import Asked, NotWanted, Requests, Summarising
 
 __all__ = ["ResultSummaries"]
 
-LEAST_TIMES = 4
+MIN_TIMES = 4
 """A result that is shorter than so many summaries is not worth a request."""
-MOST_WAITING = 1_000
+MAX_WAITING = 1_000
 INLINE_CHARS = 32_000
 
 
@@ -47,7 +47,7 @@ class ResultSummaries:
         self._summarising = summarising
         self._asked: dict[str, Asked] = {}
         """Call id -> its summary on its way."""
-        self._waiting: deque[_Old] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[_Old] = deque(maxlen=MAX_WAITING)
         self._seen: set[str] = set()
         """The calls that were asked about, wait for it, or are the caller's."""
         self._looked: tuple[int, int] = (0, 0)
@@ -88,7 +88,7 @@ class ResultSummaries:
             [0] * len(messages),
             keep_turns=compaction.keep_recent_turns,
             keep_steps=compaction.keep_recent_steps,
-            most_tokens=0,
+            max_tokens=0,
         )
         self._looked = (state.generation, max(first, end))
         for at in range(max(1, first), end):
@@ -101,8 +101,8 @@ class ResultSummaries:
         tools = {call.id: call.name for call in before.tool_calls}
         for result in message.tool_results:
             call_id, size = result.tool_use_id, shown_chars(result, self._core.builder.profile)
-            known = call_id in self._seen or call_id in state.view.frozen
-            if not known and size >= LEAST_TIMES * chars:
+            known = call_id in self._seen or call_id in state.view.shown_results
+            if not known and size >= MIN_TIMES * chars:
                 yield _Old(result, tools.get(call_id), state.summaries.get(call_id, ""))
 
     def _prune(self) -> None:
@@ -114,7 +114,7 @@ class ResultSummaries:
         state = self._core.state
         turn = state.call_turns.get(call_id)
         stands = turn in state.open or state.ended.get(turn or 0) == "committed"
-        return stands and call_id not in state.view.frozen
+        return stands and call_id not in state.view.shown_results
 
     def _start(self) -> None:
         config = self._core.config.compaction.summariser

@@ -16,14 +16,14 @@ import anyio
 
 from llmsession.compaction.planning.prefix_summaries import extracted_segment
 from llmsession.compaction.provider_side import ProviderSummaries
-from llmsession.compaction.view.plan import Wanted
+from llmsession.compaction.view.plan import SummaryRequest
 from llmsession.compaction.view.provider_blocks import signed_segment
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.errors import error_text
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Segment
+from llmsession.turns.records import PrefixSummary
 
 from ..core.core import Core
 from ..tasks.promise import Promise
@@ -122,12 +122,12 @@ class Asked:
         def abandon() -> None:
             if not work.is_done:
                 work.abandon()
-                core.lingering.add(work.name)
+                core.still_running.add(work.name)
 
         core.timers.after(core.config.grace_s, partial(core.report, abandon))
 
     def _forget(self, work: Work) -> None:
-        self._core.report(lambda: self._core.lingering.discard(work.name))
+        self._core.report(lambda: self._core.still_running.discard(work.name))
 
 
 class Summarising:
@@ -140,34 +140,36 @@ class Summarising:
         self._failed_at = 0.0
         self._steps = 0
 
-    def extracted(self, wanted: Wanted, messages: Sequence[Message]) -> Segment | None:
+    def extracted(
+        self, summary_request: SummaryRequest, messages: Sequence[Message]
+    ) -> PrefixSummary | None:
         """The segment by rules alone; never waits."""
-        return extracted_segment(wanted, messages, self._core.builder.profile)
+        return extracted_segment(summary_request, messages, self._core.builder.profile)
 
-    async def segment(
-        self, wanted: Wanted, messages: Sequence[Message], view: View
-    ) -> Segment | None:
+    async def prefix_summary(
+        self, summary_request: SummaryRequest, messages: Sequence[Message], view: View
+    ) -> PrefixSummary | None:
         """The segment that *wanted* asks for, None if there is nothing to say, or if the provider
         was to write it and did not. *view* shows the messages now. Raises nothing but
         cancellation."""
         side = self._core.config.compaction.provider_side
         by_provider = side.summaries if side is not None else None
         takes = self._core.builder.profile.compacts_on_demand and is_asked_for(
-            messages, wanted.upto
+            messages, summary_request.upto
         )
         if by_provider is not None and takes and self.may_ask():
-            return await self._by_provider(by_provider, messages[: wanted.upto], view)
+            return await self._by_provider(by_provider, messages[: summary_request.upto], view)
         config = self._core.config.compaction.summariser
         if config is not None and self.may_ask():
-            text = await self._by_model(config, wanted, messages)
+            text = await self._by_model(config, summary_request, messages)
             if text is not None:
-                return Segment(wanted.upto, introduced(text), "model")
+                return PrefixSummary(summary_request.upto, introduced(text), "model")
         if len(messages) <= INLINE_MESSAGES:
-            return self.extracted(wanted, messages)
-        return await off_loop(self.extracted, wanted, messages)
+            return self.extracted(summary_request, messages)
+        return await off_loop(self.extracted, summary_request, messages)
 
     async def _by_model(
-        self, config: SummariserConfig, wanted: Wanted, messages: Sequence[Message]
+        self, config: SummariserConfig, summary_request: SummaryRequest, messages: Sequence[Message]
     ) -> str | None:
         told: Promise[str | None] = Promise()
 
@@ -178,7 +180,7 @@ class Summarising:
         asked = self.ask(
             f"summary of {self._core.session}",
             config,
-            lambda summary: summary.of_prefix(wanted, messages),
+            lambda summary: summary.of_prefix(summary_request, messages),
             ended,
         )
         if asked is None:
@@ -190,7 +192,7 @@ class Summarising:
 
     async def _by_provider(
         self, config: ProviderSummaries, messages: Sequence[Message], view: View
-    ) -> Segment | None:
+    ) -> PrefixSummary | None:
         """The signed summary of *messages* by the provider of the conversation."""
         core, told = self._core, Promise[str | None]()
         profile = core.builder.profile
@@ -231,7 +233,7 @@ class Summarising:
         """Is the model to be asked? Not when it has failed too often, unless something changed,
         and not when the budget is used up."""
         core = self._core
-        if core.account.overrun(core.config.budget) is not None:
+        if core.account.exceeded(core.config.budget) is not None:
             return False
         if self.failures < core.config.compaction.max_failures:
             return True

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from llmsession.errors import InvalidConfig
-from llmsession.turns.records import ModelRequest, Overrun
+from llmsession.turns.records import ExceededBudget, ModelRequest
 from llmsession.turns.spending.prices import PriceTable
-from llmsession.turns.spending.spending import Spending, SpendingBudget, cost_of, find_overrun
+from llmsession.turns.spending.spending import Spending, SpendingBudget, cost_of, find_exceeded
 from llmsession.turns.usage import Usage
 
 from ..log.state import SessionState
@@ -71,13 +71,13 @@ class Account:
         if self.tenant is not None and self._tenants.is_summed(self.tenant):
             self._tenants.note(self.tenant, self._session, self.spent())
 
-    def overrun(self, budget: SpendingBudget | None) -> Overrun | None:
+    def exceeded(self, budget: SpendingBudget | None) -> ExceededBudget | None:
         """The budget that is used up: the session's own, or else its tenant's."""
         if budget is not None:
-            overrun = find_overrun(budget, self.spent(), "session", self._session)
-            if overrun is not None:
-                return overrun
-        return self._tenants.overrun(self.tenant) if self.tenant is not None else None
+            exceeded = find_exceeded(budget, self.spent(), "session", self._session)
+            if exceeded is not None:
+                return exceeded
+        return self._tenants.exceeded(self.tenant) if self.tenant is not None else None
 
 
 def check_priced(model: str, budget: SpendingBudget | None, prices: PriceTable) -> None:

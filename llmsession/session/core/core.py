@@ -29,23 +29,23 @@ from ..tasks.works import Work, Works
 from ..values.config import CAP_CHARS, CompactionConfig, SessionConfig, store_config
 from .account import Account, check_priced
 from .counters import Tally
-from .observers import SessionObserver, Watch
+from .observers import Observers, SessionObserver
 from .request_builder import ContextBuilder, Size
 from .session_log import SessionLog
-from .subscriptions import Hub
+from .subscriptions import Subscriptions
 from .tenants import Tenants
 
-LEAST_CAP_CHARS = 1_000
+MIN_CAP_CHARS = 1_000
 TOOL_THREADS = 256
 """Synchronous tools that run at once in one manager; the next ones wait for a thread."""
 
-__all__ = ["Core", "Report", "Surroundings", "profile_of"]
+__all__ = ["Core", "Report", "Services", "profile_of"]
 
 Report: TypeAlias = Callable[[], None]
 """What a work has to say, as a call that the actor makes."""
 
 
-class Surroundings:
+class Services:
     """What a manager gives each of its sessions."""
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Surroundings:
         provider: Provider,
         works: Works,
         timers: Timers,
-        hub: Hub,
+        hub: Subscriptions,
         clock: Callable[[], float],
         logger: Any | None,
         prices: PriceTable,
@@ -69,7 +69,7 @@ class Surroundings:
     ) -> None:
         self.provider = provider
         self.summariser = summariser
-        self.watch = Watch(observers, prices, logger)
+        self.watch = Observers(observers, prices, logger)
         self.calibrations = Calibrations()
         self.counter: Counter | None = None
         """Made when somebody counts."""
@@ -137,13 +137,13 @@ class Core:
         "hub",
         "journal",
         "late_reports",
-        "lingering",
         "log",
         "policy",
         "provider",
         "report",
         "session",
         "state",
+        "still_running",
         "tally",
         "timers",
         "works",
@@ -157,7 +157,7 @@ class Core:
         config: SessionConfig,
         journal: Journal,
         report: Callable[[Report], None],
-        world: Surroundings,
+        world: Services,
     ) -> None:
         self.session = state.session
         self.state = state
@@ -185,14 +185,14 @@ class Core:
         self.tally = Tally()
         self.late_reports = 0
         """Reports of work that its turn was no longer doing."""
-        self.lingering: set[str] = set()
+        self.still_running: set[str] = set()
         """Works of ended turns that still run, by name."""
 
     def _capping(self) -> CompactionConfig:
         # No single result may take more than a quarter of what a request may hold.
         compaction = self.config.compaction
         most = int(self.budget_tokens * self.builder.profile.chars_per_token) // 4
-        cap_chars = min(compaction.cap_chars or CAP_CHARS, max(LEAST_CAP_CHARS, most))
+        cap_chars = min(compaction.cap_chars or CAP_CHARS, max(MIN_CAP_CHARS, most))
         return msgspec.structs.replace(compaction, cap_chars=cap_chars)
 
     @property

@@ -13,12 +13,12 @@ from ..log.state import SessionState
 from ..tasks.promise import Promise
 from ..values import commands as c
 
-__all__ = ["CommandBook"]
+__all__ = ["IdempotencyKeys"]
 
 T = TypeVar("T")
 
 
-class CommandBook:
+class IdempotencyKeys:
     """A repeated id gets the answer of the first, while that is on its way, and ever after: the
     answers that are durable are in the state. Every promise that was handed out is kept here
     until it is answered, so that nobody is left hanging when the actor cannot go on."""

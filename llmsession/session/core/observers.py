@@ -13,7 +13,7 @@ from llmsession.turns.spending.prices import PriceTable
 
 from .session_log import default_logger
 
-__all__ = ["SessionObserver", "Watch"]
+__all__ = ["Observers", "SessionObserver"]
 
 
 class SessionObserver(Protocol):
@@ -53,7 +53,7 @@ class SessionObserver(Protocol):
         ...
 
 
-class Watch:
+class Observers:
     """Tells every one of *observers*, and keeps what they raise from the session."""
 
     __slots__ = ("_logger", "_observers", "_prices")

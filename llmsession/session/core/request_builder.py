@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from llmsession.compaction.planning.provider_clearing import clearing_of
-from llmsession.compaction.rules.check import Checker, Violation
+from llmsession.compaction.rules.check import Checker, RuleViolation
 from llmsession.compaction.tokens.calibration import Calibration
 from llmsession.compaction.tokens.messages import (
     context_tokens,
@@ -33,7 +33,7 @@ __all__ = ["Built", "ContextBuilder", "Size", "SizeMethod"]
 SizeMethod: TypeAlias = Literal["usage", "estimate"]
 """How a size was found: from the last reported usage on, or by characters alone."""
 
-LEAST_PLAUSIBLE, MOST_PLAUSIBLE = 350, 5000
+MIN_PLAUSIBLE, MAX_PLAUSIBLE = 350, 5000
 """A reported usage below or above these thousandths of the estimate is not of this request: some
 servers report cached prompts as nothing, others sum up a whole tool loop."""
 SMALL_TOKENS = 2_000
@@ -53,7 +53,7 @@ class Size(msgspec.Struct, frozen=True):
     def scale_permille(self) -> int:
         """What a thousand tokens by characters are in ``tokens``."""
         scale = self.tokens * 1000 // max(1, self.estimate)
-        return max(LEAST_PLAUSIBLE, min(scale, MOST_PLAUSIBLE))
+        return max(MIN_PLAUSIBLE, min(scale, MAX_PLAUSIBLE))
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class Built(msgspec.Struct, frozen=True):
 
     request: Request
     size: Size
-    violations: tuple[Violation, ...]
+    violations: tuple[RuleViolation, ...]
 
     @property
     def tokens(self) -> int:
@@ -117,19 +117,19 @@ class ContextBuilder:
 
     def _check_thinking(
         self, request: Request, messages: Sequence[Message], view: View
-    ) -> tuple[Violation, ...]:
+    ) -> tuple[RuleViolation, ...]:
         """The request against its history. Behind the provider's own summary a new one begins:
         what is bound to what stands before it is bound to that."""
         edited_from = self._edited_from(messages, view)
         thinking_from = view.thinking_from
-        segment, start = view.segment, view.start
-        if segment is not None and segment.by == "provider":
-            if not is_sent_as_block(segment, self.profile, self._frame):
+        prefix_summary, start = view.prefix_summary, view.start
+        if prefix_summary is not None and prefix_summary.by == "provider":
+            if not is_sent_as_block(prefix_summary, self.profile, self._frame):
                 edited_from = 0
             else:
                 messages = messages[start:]
-                if segment.inside is not None:
-                    opening = self._projector.from_block(messages[0], segment.inside)
+                if prefix_summary.inside is not None:
+                    opening = self._projector.from_block(messages[0], prefix_summary.inside)
                     messages = (opening or messages[0], *messages[1:])
                 thinking_from = max(0, thinking_from - start)
                 edited_from = None if edited_from is None else max(0, edited_from - start)
@@ -150,8 +150,8 @@ class ContextBuilder:
         if counts and reported is not None and reported.count <= len(messages):
             sized = self._size_after(reported, messages, view, calibration)
             known = max(1, estimate - sized.estimated_tokens)
-            least = known * LEAST_PLAUSIBLE // 1000
-            most = known * MOST_PLAUSIBLE // 1000 + SMALL_TOKENS
+            least = known * MIN_PLAUSIBLE // 1000
+            most = known * MAX_PLAUSIBLE // 1000 + SMALL_TOKENS
             if least <= reported.sent_tokens <= most:
                 cleared = self._cleared_ahead(sized.tokens, messages, view, reported)
                 return Size(sized.tokens - cleared, "usage", estimate, sized)
@@ -204,7 +204,7 @@ class ContextBuilder:
 
     def _edited_from(self, messages: Sequence[Message], view: View) -> int | None:
         """As the function, which searches only where the view or what is before its edge is new."""
-        edge = max([view.frontier, view.thinking_from, *(end for _, end in view.omitted)])
+        edge = max([view.compacted_before, view.thinking_from, *(end for _, end in view.omitted)])
         shown = tuple(messages if view.inputs or view.texts else messages[:edge])
         known = self._edits
         if known is None or not view.is_like(known[0]) or known[1] != shown:

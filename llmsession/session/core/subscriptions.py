@@ -25,7 +25,7 @@ from llmsession.turns.records import (
 
 from ..log.open_calls import tool_uses
 
-__all__ = ["Event", "Hub", "Lagged", "Listener", "Subscription"]
+__all__ = ["Event", "EventSink", "Lagged", "Subscription", "Subscriptions"]
 
 
 class Lagged(msgspec.Struct, frozen=True, tag="lagged", tag_field="kind"):
@@ -44,7 +44,7 @@ MAX_PREVIEW_CHARS = 256 * 1024
 """Preview text that one subscriber may be behind: more than a long reply."""
 
 
-class Listener(Protocol):
+class EventSink(Protocol):
     """Who is told what is published. Called in the event loop's thread, by those who publish: it
     takes what it is given, and waits for nothing. A hub holds it weakly."""
 
@@ -102,7 +102,7 @@ class Subscription:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: Subscriptions,
         session: str,
         *,
         after: int,
@@ -263,12 +263,12 @@ class _Place:
 
     __slots__ = ("listener", "newest")
 
-    def __init__(self, listener: Listener, head: int) -> None:
+    def __init__(self, listener: EventSink, head: int) -> None:
         self.listener = weakref.ref(listener)
         self.newest = head
 
 
-class Hub:
+class Subscriptions:
     """All subscribers of a manager, by session. They outlive a session's eviction.
 
     Subscriptions are held weakly: one that its reader has dropped without closing, for example
@@ -283,7 +283,7 @@ class Hub:
         """Does anybody listen to *session*?"""
         return bool(self._listeners(session))
 
-    def _listeners(self, session: str) -> list[tuple[_Place, Listener]]:
+    def _listeners(self, session: str) -> list[tuple[_Place, EventSink]]:
         places = self._subscribers.get(session)
         if not places:
             return []
@@ -299,7 +299,7 @@ class Hub:
         else:
             del self._subscribers[session]
 
-    def add(self, session: str, listener: Listener, head: int) -> None:
+    def add(self, session: str, listener: EventSink, head: int) -> None:
         """Give *listener*, which knows of the records up to *head*, what is published from now on;
         nothing more if all was ended."""
         if self._closed:
@@ -308,7 +308,7 @@ class Hub:
         self._listeners(session)
         self._subscribers.setdefault(session, []).append(_Place(listener, head))
 
-    def remove(self, session: str, listener: Listener) -> None:
+    def remove(self, session: str, listener: EventSink) -> None:
         """Give it nothing more. Without effect if it is not there."""
         places = self._subscribers.get(session)
         if places is not None:
@@ -330,7 +330,7 @@ class Hub:
             if place.newest < head:
                 self._lag(session, listener)
 
-    def _lag(self, session: str, listener: Listener) -> None:
+    def _lag(self, session: str, listener: EventSink) -> None:
         self.remove(session, listener)
         listener.lag()
 

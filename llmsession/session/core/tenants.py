@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmsession.errors import InvalidConfig
-from llmsession.turns.records import Overrun
-from llmsession.turns.spending.spending import Spending, SpendingBudget, find_overrun
+from llmsession.turns.records import ExceededBudget
+from llmsession.turns.spending.spending import Spending, SpendingBudget, find_exceeded
 
 from ..values.labels import checked_tenant
 
@@ -76,9 +76,9 @@ class Tenants:
         """What a tenant that is summed has spent."""
         return self._totals[tenant]
 
-    def overrun(self, tenant: str) -> Overrun | None:
+    def exceeded(self, tenant: str) -> ExceededBudget | None:
         """The tenant's budget, if it is used up."""
         budget = self._budgets.get(tenant)
         if budget is None or tenant not in self._totals:
             return None
-        return find_overrun(budget, self._totals[tenant], "tenant", tenant)
+        return find_exceeded(budget, self._totals[tenant], "tenant", tenant)

@@ -7,12 +7,12 @@ from typing import Literal, TypeAlias
 from llmsession.turns.machine import Turn
 from llmsession.turns.records import (
     Answer,
-    CallOffer,
     CallReceipt,
     CallStatus,
+    ExceededBudget,
     ModelRequest,
-    Overrun,
-    Unspoken,
+    PendingCall,
+    UnrecordedUsage,
 )
 from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.request import Request
@@ -34,7 +34,7 @@ class CallTrack:
 
     __slots__ = ("offer", "status", "work")
 
-    def __init__(self, offer: CallOffer) -> None:
+    def __init__(self, offer: PendingCall) -> None:
         self.offer = offer
         self.status: TrackStatus = "requested"
         self.work: Work | None = None
@@ -61,9 +61,27 @@ class Run:
     """
 
     __slots__ = (
-        "answers", "builder", "builds", "calls", "ended_as", "grace", "ingress", "lingering",
-        "outcome", "overrun", "reply", "request", "requests", "sent_size", "spoken", "steers",
-        "stream_at", "timers", "turn", "usage", "works",
+        "answers",
+        "builder",
+        "builds",
+        "calls",
+        "ended_as",
+        "exceeded",
+        "grace",
+        "ingress",
+        "outcome",
+        "recorded",
+        "reply",
+        "request",
+        "requests",
+        "sent_size",
+        "steers",
+        "still_running",
+        "stream_at",
+        "timers",
+        "turn",
+        "usage",
+        "works",
     )  # fmt: skip
 
     def __init__(self, number: int, ingress: int) -> None:
@@ -86,13 +104,13 @@ class Run:
         self.works: dict[str, Work] = {}
         self.timers: dict[str, Timer] = {}
         self.grace: Timer | None = None
-        self.lingering: tuple[str, ...] = ()
+        self.still_running: tuple[str, ...] = ()
         self.usage = Usage()
         self.requests: list[ModelRequest] = []
         """What was asked of models for it, and used; those whose stream has ended."""
-        self.spoken: set[int] = set()
+        self.recorded: set[int] = set()
         """Which of them have their usage in the log, with the reply."""
-        self.overrun: Overrun | None = None
+        self.exceeded: ExceededBudget | None = None
         """The budget that does not let it go on."""
 
     @property
@@ -121,20 +139,20 @@ class Run:
             self.builder = None
         return request
 
-    def note_spoken(self) -> None:
+    def note_recorded(self) -> None:
         """The reply to the last request is written, with its usage."""
-        self.spoken.add(len(self.requests) - 1)
+        self.recorded.add(len(self.requests) - 1)
 
-    def unspoken(self) -> tuple[Unspoken, ...]:
+    def unrecorded_usage(self) -> tuple[UnrecordedUsage, ...]:
         """The requests that the turn's last record has to tell of. Of what cost nothing and said
         nothing there is nothing to tell."""
-        told: list[Unspoken] = []
+        told: list[UnrecordedUsage] = []
         place = 0
         for at, request in enumerate(self.requests):
-            if at not in self.spoken:
+            if at not in self.recorded:
                 if request.usage == Usage():
                     continue
-                told.append(Unspoken(place, request.usage, request.model))
+                told.append(UnrecordedUsage(place, request.usage, request.model))
             place += 1
         return tuple(told)
 

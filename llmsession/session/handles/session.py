@@ -378,7 +378,7 @@ class LLMSession:
         """
         state = self._actor.state
         seed = state.seed.text if state.seed else ""
-        return digest_of(state.history, state.view.segment, seed, max_chars=max_chars)
+        return digest_of(state.history, state.view.prefix_summary, seed, max_chars=max_chars)
 
     def conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
         """The committed history, oldest first: a reference, valid for ever, in O(1).
@@ -418,10 +418,10 @@ class LLMSession:
             counted_tokens=core.context_tokens,
             counted_at=core.counted_at,
             budget_tokens=core.budget_tokens,
-            frontier=state.view.frontier,
+            compacted_before=state.view.compacted_before,
             jobs=actor.turns.runner.compactor.jobs + actor.changes.jobs,
             late_reports=core.late_reports,
-            lingering=tuple(sorted(core.lingering)),
+            still_running=tuple(sorted(core.still_running)),
             open_calls=tuple(call.id for call in actor.open_calls),
         )
 

@@ -11,7 +11,7 @@ from llmsession.turns.machine import tag_of
 from llmsession.turns.previews import Preview, ToolUse
 
 from ..core.reply_reader import previews_so_far
-from ..core.subscriptions import Listener
+from ..core.subscriptions import EventSink
 from .session import LLMSession
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ class Listening:
         """The calls that wait for their results."""
         return self._manager.open_calls(self.session)
 
-    def stop(self, listener: Listener) -> None:
+    def stop(self, listener: EventSink) -> None:
         """Tell *listener* nothing more."""
         self._manager._hub.remove(self.session, listener)
 
 
 def listen(
-    session: LLMSession, listener: Listener, *, after: int | None = None, turn: int | None = None
+    session: LLMSession, listener: EventSink, *, after: int | None = None, turn: int | None = None
 ) -> Listening:
     """Tell *listener* what *session* publishes from now on. Without *after* it begins now; for
     *turn*, at its acceptance. Raises InvalidInput for a cursor or a turn that the log has not.

@@ -71,8 +71,8 @@ def text_or_raise(outcome: TurnOutcome, named: str) -> str:
             turn=outcome.turn.number,
             outcome=outcome,
         )
-    if outcome.status == "failed" and outcome.overrun is not None:
-        raise exhausted(outcome.overrun)
+    if outcome.status == "failed" and outcome.exceeded is not None:
+        raise exhausted(outcome.exceeded)
     if outcome.status == "failed":
         raise TurnFailed(
             f"{named} failed ({outcome.stop_reason}): {outcome.error}",

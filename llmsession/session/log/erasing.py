@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmsession.store.protocol import Hold, Store
+from llmsession.store.protocol import Lease, Store
 from llmsession.turns.records import encode_record
 
 from .reader import read_record
@@ -14,7 +14,7 @@ PAGE = 256
 """Records read at a time: a few turns' worth, that they need not all be in memory."""
 
 
-async def erase(store: Store, hold: Hold, owed: Redaction) -> int:
+async def erase(store: Store, hold: Lease, pending_redaction: Redaction) -> int:
     """Take what is *owed* out of the log of *hold*, in one rewrite; returns how many records
     changed. Done twice, the second time changes nothing.
 
@@ -23,13 +23,15 @@ async def erase(store: Store, hold: Hold, owed: Redaction) -> int:
     """
     session, after = hold.session, 0
     bodies: dict[int, bytes] = {}
-    while after < owed.seq - 1:
-        page = await store.read(session, after=after, limit=min(PAGE, owed.seq - 1 - after))
+    while after < pending_redaction.seq - 1:
+        page = await store.read(
+            session, after=after, limit=min(PAGE, pending_redaction.seq - 1 - after)
+        )
         if not page:
             break
         for stored in page:
             record = read_record(session, stored)
-            kept = owed.apply(record)
+            kept = pending_redaction.apply(record)
             if kept is not record and kept != record:
                 bodies[stored.seq] = encode_record(kept)
         after = page[-1].seq

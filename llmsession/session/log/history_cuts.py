@@ -56,16 +56,16 @@ def forgotten_turns(
 def first_since(
     history: Sequence[Message],
     accepted_at: Mapping[int, int],
-    said_at: Mapping[int, float],
+    accepted_time: Mapping[int, float],
     moment: float,
     head: int,
 ) -> tuple[int, int]:
     """The turn that *history* begins with, and the ``edge``, once all is gone that was said
     before *moment*: nothing that was said then or later goes, whatever clocks showed."""
-    later = [turn for turn, at in said_at.items() if at >= moment]
+    later = [turn for turn, at in accepted_time.items() if at >= moment]
     edge = min((accepted_at[turn] for turn in later), default=head + 1)
     in_order = dict.fromkeys(message.turn for message in history)
-    before = next((turn for turn in in_order if said_at.get(turn, moment - 1) >= moment), 0)
+    before = next((turn for turn in in_order if accepted_time.get(turn, moment - 1) >= moment), 0)
     return before, edge
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from llmsession.errors import error_text
-from llmsession.store.protocol import Appended, AppendResult, Batch, Hold, Lost, Store
+from llmsession.store.protocol import Appended, AppendResult, Batch, Lease, Lost, Store
 from llmsession.turns.records import (
     Record,
     SessionCreated,
@@ -38,7 +38,7 @@ class Journal:
     def __init__(
         self,
         store: Store,
-        hold: Hold,
+        hold: Lease,
         clock: Callable[[], float],
         report: Callable[[Written], None],
     ) -> None:
@@ -53,7 +53,7 @@ class Journal:
         self._stopped = False
 
     @property
-    def hold(self) -> Hold:
+    def hold(self) -> Lease:
         """The hold that it writes under, with the head that it was taken at."""
         return self._hold
 

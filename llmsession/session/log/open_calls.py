@@ -24,7 +24,7 @@ def tool_uses(record: ToolsRequested) -> list[ToolUse]:
             input=block.input,
             runner=runners[block.id],
         )
-        for block in parse_blocks(record.spoken.body)
+        for block in parse_blocks(record.reply.body)
         if isinstance(block, ToolUseBlock) and block.id in runners
     ]
 

@@ -82,14 +82,14 @@ def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r
         case r.SteerAccepted():
             return replace(record, body=_EMPTY_STEER)
         case r.ToolsRequested():
-            return replace(record, spoken=_silent(record.spoken), calls=_offers(record))
+            return replace(record, reply=_silent(record.reply), calls=_offers(record))
         case r.ToolsAnswered():
             return replace(record, answers=())
         case r.StepCompleted():
-            return replace(record, spoken=_silent(record.spoken) if record.spoken else None)
+            return replace(record, reply=_silent(record.reply) if record.reply else None)
         case r.TurnCommitted():
-            silent = _silent(record.spoken) if record.spoken else None
-            return replace(record, spoken=silent, error=_empty(record.error))
+            silent = _silent(record.reply) if record.reply else None
+            return replace(record, reply=silent, error=_empty(record.error))
         case r.TurnAborted():
             return replace(record, calls=())
         case r.TurnFailed():
@@ -106,10 +106,12 @@ def _compacted(record: r.CompactionApplied, calls: Collection[str]) -> r.Compact
     kept = replace(
         record,
         reason="",
-        frozen={call: text for call, text in record.frozen.items() if call not in calls},
+        shown_results={
+            call: text for call, text in record.shown_results.items() if call not in calls
+        },
         inputs={call: raw for call, raw in record.inputs.items() if call not in calls},
         texts={},
-        segment=None,
+        prefix_summary=None,
         injected=(),
     )
     return record if kept == record else kept
@@ -128,17 +130,17 @@ def _empty(text: str | None) -> str | None:
     return None if text is None else ""
 
 
-def _silent(spoken: r.Spoken) -> r.Spoken:
-    return replace(spoken, body=NOTHING_SAID)
+def _silent(reply: r.AssistantReply) -> r.AssistantReply:
+    return replace(reply, body=NOTHING_SAID)
 
 
 def _silent_message(message: Message) -> Message:
     return replace(message, id="", body=NOTHING_SAID, synthetic=(), error=None, extra=msgspec.UNSET)
 
 
-def _offers(record: r.ToolsRequested) -> tuple[r.CallOffer, ...]:
+def _offers(record: r.ToolsRequested) -> tuple[r.PendingCall, ...]:
     # A message answers each; and their ids are not used again, lest a late result find another.
-    return tuple(r.CallOffer(offer.id, "", offer.runner) for offer in record.calls)
+    return tuple(r.PendingCall(offer.id, "", offer.runner) for offer in record.calls)
 
 
 def _commands(record: r.Record, turns: Collection[int]) -> r.Record:

@@ -10,7 +10,7 @@ from llmsession.turns.usage import Usage
 
 __all__ = ["Calibrations", "Reported"]
 
-MOST_MODELS = 256
+MAX_MODELS = 256
 """More names than that are no models; the oldest is forgotten."""
 
 
@@ -30,7 +30,7 @@ class Calibrations:
         if prompt_tokens <= 0:
             return
         self._known[model] = sized.taught(self.of(model), prompt_tokens)
-        if len(self._known) > MOST_MODELS:
+        if len(self._known) > MAX_MODELS:
             del self._known[next(iter(self._known))]
 
 

@@ -39,27 +39,27 @@ class OpenTurn(msgspec.Struct):
     number: int
     body: msgspec.Raw
     started: bool = False
-    carried: int = 0
+    receipts_used: int = 0
     """How many pending receipts its user message carries."""
     staged: tuple[Message, ...] = ()
     heard: int = 0
     """How many messages of the user's side are staged, ..."""
-    spoken: int = 0
+    replies: int = 0
     """... and of the assistant's."""
     steers: tuple[msgspec.Raw, ...] = ()
     step: int = 0
-    calls: tuple[r.CallOffer, ...] = ()
+    calls: tuple[r.PendingCall, ...] = ()
     """The calls of the step that is not complete yet."""
     asked_at: int = 0
     """The seq of the record that they are in."""
     answers: dict[str, r.Answer] = {}
-    all_calls: tuple[r.CallOffer, ...] = ()
+    all_calls: tuple[r.PendingCall, ...] = ()
     usage: Usage = _NOTHING_USED
     requests: tuple[r.ModelRequest, ...] = ()
     """Those whose replies are in the log."""
 
     @property
-    def unanswered(self) -> tuple[r.CallOffer, ...]:
+    def unanswered(self) -> tuple[r.PendingCall, ...]:
         """The calls of the step that is not complete yet whose results are not in the log."""
         return tuple(call for call in self.calls if call.id not in self.answers)
 
@@ -75,7 +75,7 @@ class SessionState:
         self.session = session
         """Whose messages are made now: before its own first record, a fork's parent's."""
         self.parent: str | None = None
-        self.births: tuple[tuple[int, str], ...] = ()
+        self.id_ranges: tuple[tuple[int, str], ...] = ()
         """From which record on whose messages are made; more than one entry in a fork."""
         self.labels: dict[str, str] = {}
         self.seed: r.Seed | None = None
@@ -105,14 +105,14 @@ class SessionState:
         """How each turn ended: committed, aborted or failed."""
         self.accepted_at: dict[int, int] = {}
         """The seq of each turn's acceptance, where its events start."""
-        self.said_at: dict[int, float] = {}
+        self.accepted_time: dict[int, float] = {}
         """When each turn was accepted that was not forgotten, in seconds since the epoch; an
         imported one when its first message was said, where its source knows that."""
         self.committed_at: dict[int, int] = {}
         """The seq of each turn's commit: up to there the log is a fork at that turn."""
-        self.noted: dict[int, tuple[PendingReceipt, ...]] = {}
+        self.receipts_by_turn: dict[int, tuple[PendingReceipt, ...]] = {}
         """The receipts that a turn's message carries: pending again if it is rewound."""
-        self.owed: Redaction | None = None
+        self.pending_redaction: Redaction | None = None
         """What has to be taken out of the log and is still in it."""
         self.commands: dict[str, r.CommandAnswer] = {}
         self.turn_usage: dict[int, Usage] = {}
@@ -174,7 +174,7 @@ class SessionState:
 
     def _created(self, record: r.SessionCreated) -> None:
         self.session = record.session
-        self.births = ((record.seq, record.session),)
+        self.id_ranges = ((record.seq, record.session),)
         self.config = record.config
         self.labels = record.labels
         self.seed = record.seed
@@ -183,7 +183,7 @@ class SessionState:
     def _forked(self, record: r.SessionForked) -> None:
         """What the parent said is kept. What it was asked, has open and has spent is its own."""
         self.session, self.parent = record.session, record.parent
-        self.births = (*self.births, (record.seq, record.session))
+        self.id_ranges = (*self.id_ranges, (record.seq, record.session))
         self.config = record.config
         self.labels = record.labels
         self.source = record.source or self.source
@@ -214,7 +214,7 @@ class SessionState:
         self.counter.saw(number)
         self.accepted_at[number] = record.seq
         if record.body != NOTHING_SAID:  # it was forgotten by the session that this is a fork of
-            self.said_at[number] = record.at
+            self.accepted_time[number] = record.at
         self.open[number] = turn = OpenTurn(number, record.body)
         if record.started:
             self._start(turn, record)
@@ -227,8 +227,8 @@ class SessionState:
         body = turn.body
         synthetic: tuple[int, ...] = ()
         if record.receipt is not None and self.receipts:
-            turn.carried = len(self.receipts)
-            self.noted[turn.number] = self.receipts
+            turn.receipts_used = len(self.receipts)
+            self.receipts_by_turn[turn.number] = self.receipts
         if record.seed or record.receipt:
             body, synthetic = _with_notes(body, record.seed, record.receipt)
         self._hear(turn, body, record.at, synthetic)
@@ -244,7 +244,7 @@ class SessionState:
         turn.all_calls += record.calls
         for call in record.calls:
             self.call_turns[call.id] = record.turn
-        self._say(turn, record.spoken, record.at)
+        self._say(turn, record.reply, record.at)
 
     def _answered(self, record: r.ToolsAnswered) -> None:
         turn = self.open[record.turn]
@@ -258,8 +258,8 @@ class SessionState:
     def _step_completed(self, record: r.StepCompleted) -> None:
         turn = self.open[record.turn]
         turn.step = record.step
-        if record.spoken is not None:
-            self._say(turn, record.spoken, record.at)
+        if record.reply is not None:
+            self._say(turn, record.reply, record.at)
         steers, turn.steers = turn.steers[: record.steers], turn.steers[record.steers :]
         self._close_step(turn, None, record.at, steers)
 
@@ -267,17 +267,17 @@ class SessionState:
         turn = self.open.pop(record.turn)
         if turn.calls:
             self._close_step(turn, record.settle, record.at, ())
-        if record.spoken is not None:
-            self._say(turn, record.spoken, record.at)
+        if record.reply is not None:
+            self._say(turn, record.reply, record.at)
         if self._late is None:
             self._history = self._history + turn.staged
         else:
             self._late.extend(turn.staged)
         self.head_turn = record.turn
-        if record.turn in self.said_at:
+        if record.turn in self.accepted_time:
             self.committed_at[record.turn] = record.seq
-        if turn.carried:
-            self.receipts = self.receipts[turn.carried :]
+        if turn.receipts_used:
+            self.receipts = self.receipts[turn.receipts_used :]
         self._committed_report = self.reported
         self._end(turn, "committed", record)
 
@@ -286,7 +286,7 @@ class SessionState:
         self.accepted_at[record.turn] = record.seq
         if record.messages[0].body != NOTHING_SAID:
             self.committed_at[record.turn] = record.seq
-            self.said_at[record.turn] = record.messages[0].created_at or record.at
+            self.accepted_time[record.turn] = record.messages[0].created_at or record.at
         for at, message in enumerate(record.messages, len(self.history)):
             summary = summary_in(message.body, at) if message.is_assistant else None
             if summary is not None:
@@ -320,9 +320,9 @@ class SessionState:
         self.ended[turn.number] = how
         self.turn_usage[turn.number] = record.usage
         requests = turn.requests
-        if record.usage != _NOTHING_USED or requests or record.unspoken:
+        if record.usage != _NOTHING_USED or requests or record.unrecorded_usage:
             self.usage = self.usage + record.usage
-            requests = with_unspoken(requests, record.unspoken, record.usage)
+            requests = with_unspoken(requests, record.unrecorded_usage, record.usage)
             self.charged = self.charged.after(requests)
         self.requests[turn.number] = requests
 
@@ -359,8 +359,12 @@ class SessionState:
         for message in gone:
             for call in message.tool_calls:
                 self.summaries.pop(call.id, None)
-        noted = [self.noted.get(turn, ()) for turn in dict.fromkeys(m.turn for m in gone)]
-        self.receipts = tuple(receipt for each in noted for receipt in each) + self.receipts
+        receipts_by_turn = [
+            self.receipts_by_turn.get(turn, ()) for turn in dict.fromkeys(m.turn for m in gone)
+        ]
+        self.receipts = (
+            tuple(receipt for each in receipts_by_turn for receipt in each) + self.receipts
+        )
 
     def _forgotten(self, record: r.ConversationForgotten) -> None:
         count = messages_before(self.history, record.before)
@@ -390,7 +394,7 @@ class SessionState:
         receipts = self._forget_receipts(turns)
         for turn in turns:
             self.committed_at.pop(turn, None)
-            self.said_at.pop(turn, None)
+            self.accepted_time.pop(turn, None)
         self.commands = {
             name: redact_answer(command, turns) for name, command in self.commands.items()
         }
@@ -399,18 +403,18 @@ class SessionState:
         # A log without what was forgotten has to fold to the same version.
         self.view = msgspec.structs.replace(self.view, version=seq)
         redaction = Redaction(turns, calls, receipts, seq, self.seed is None)
-        self.owed = redaction.joined(self.owed)
+        self.pending_redaction = redaction.joined(self.pending_redaction)
 
     def _forget_receipts(self, turns: frozenset[int]) -> dict[int, str]:
         """Take *turns* out of what other turns' messages carry; returns what they say now."""
         changed: dict[int, str] = {}
-        for turn, noted in tuple(self.noted.items()):
-            left = tuple(receipt for receipt in noted if receipt.turn not in turns)
+        for turn, receipts_by_turn in tuple(self.receipts_by_turn.items()):
+            left = tuple(receipt for receipt in receipts_by_turn if receipt.turn not in turns)
             if turn in turns or not left:
-                del self.noted[turn]
+                del self.receipts_by_turn[turn]
             else:
-                self.noted[turn] = left
-            if turn not in turns and left != noted:
+                self.receipts_by_turn[turn] = left
+            if turn not in turns and left != receipts_by_turn:
                 changed[turn] = receipt_text(left) or ""
         history = list(self.history)
         for turn in changed.keys() & {message.turn for message in history}:
@@ -420,7 +424,7 @@ class SessionState:
         return changed
 
     def _redacted(self, record: r.RecordsRedacted) -> None:
-        self.owed = None
+        self.pending_redaction = None
 
     def _nothing(self, record: r.CommandAnswered | r.TurnResumed | r.ContextWarned) -> None:
         pass
@@ -428,7 +432,7 @@ class SessionState:
     def born_in(self, turn: int) -> str:
         """The session that made the messages of *turn*: this one, or one that it is a fork of."""
         seq = self.accepted_at[turn]
-        return next(session for first, session in reversed(self.births) if first < seq)
+        return next(session for first, session in reversed(self.id_ranges) if first < seq)
 
     # Messages are made here and nowhere else, so that a replayed log makes the same ones.
 
@@ -450,29 +454,29 @@ class SessionState:
         turn.heard = position + 1
         turn.staged = (*turn.staged, message)
 
-    def _say(self, turn: OpenTurn, spoken: r.Spoken, at: float) -> None:
+    def _say(self, turn: OpenTurn, reply: r.AssistantReply, at: float) -> None:
         """Stage a message of the assistant's."""
-        position, number, body, usage = turn.spoken, turn.number, spoken.body, spoken.usage
+        position, number, body, usage = turn.replies, turn.number, reply.body, reply.usage
         message = Message(
             id=message_name(self.session, "assistant", number, position),
             session=self.session,
             turn=number,
             role="assistant",
             body=body,
-            created_at=spoken.started_at,
+            created_at=reply.started_at,
             completed_at=at,
-            model=spoken.model,
-            provider=spoken.provider,
+            model=reply.model,
+            provider=reply.provider,
             usage=usage,
-            stop_reason=spoken.stop_reason,
+            stop_reason=reply.stop_reason,
         )
-        turn.spoken = position + 1
+        turn.replies = position + 1
         turn.staged = (*turn.staged, message)
         self.prefix_broken = False
         if usage is not None:
             turn.usage = turn.usage + usage
-            turn.requests += (r.ModelRequest(spoken.model, usage),)
-        sampled = usage if spoken.context is None else spoken.context
+            turn.requests += (r.ModelRequest(reply.model, usage),)
+        sampled = usage if reply.context is None else reply.context
         is_sized = sampled is not None and sampled.prompt_tokens > 0
         may_summarise = _MAY_SUMMARISE(body) is not None
         if not is_sized and not may_summarise:
@@ -482,7 +486,7 @@ class SessionState:
         if summary is not None:
             self.view = self.view.with_provider_summary(summary)
         if sampled is not None and is_sized:
-            self.reported = Reported(count, sampled, at, cleared_tokens(spoken.edits))
+            self.reported = Reported(count, sampled, at, cleared_tokens(reply.edits))
         elif summary is not None:
             self._unreport()
 

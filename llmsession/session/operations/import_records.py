@@ -37,7 +37,7 @@ __all__ = ["OPENING", "Imported", "check_sendable", "import_turns", "source_of",
 
 OPENING = "(The assistant speaks first.)"
 """Stands for the user's message where a turn has none: a conversation cannot begin without."""
-MOST_REPAIRS = 1_000
+MAX_REPAIRS = 1_000
 """So many lines are kept of what was not taken as it stood; the others are counted."""
 
 
@@ -241,8 +241,8 @@ def source_of(conversation: Conversation, imported: Imported, *more: str) -> r.S
         for note in conversation.notes
     ]
     told = (*notes, *imported.repairs, *more)
-    if len(told) > MOST_REPAIRS:
-        told = (*told[:MOST_REPAIRS], f"and {len(told) - MOST_REPAIRS:,} more")
+    if len(told) > MAX_REPAIRS:
+        told = (*told[:MAX_REPAIRS], f"and {len(told) - MAX_REPAIRS:,} more")
     return r.Source(
         format=conversation.format,
         id=conversation.id,

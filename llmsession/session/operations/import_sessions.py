@@ -28,7 +28,7 @@ from .import_records import Imported, check_sendable, import_turns, source_of, u
 if TYPE_CHECKING:
     from ..manager import SessionManager
 
-__all__ = ["ConfigFor", "take_in", "take_in_all"]
+__all__ = ["ConfigFor", "import_many", "import_one"]
 
 ConfigFor: TypeAlias = SessionConfig | Callable[[Conversation], SessionConfig]
 """The configuration of what is imported: one for all, or chosen for each conversation."""
@@ -62,7 +62,7 @@ class _Shared(NamedTuple):
     used: frozenset[int]
 
 
-async def take_in(
+async def import_one(
     manager: SessionManager,
     conversation: Conversation,
     config: SessionConfig,
@@ -81,7 +81,7 @@ async def take_in(
     return actor
 
 
-async def take_in_all(
+async def import_many(
     manager: SessionManager,
     conversations: Sequence[Conversation],
     config_for: ConfigFor,

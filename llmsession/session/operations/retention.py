@@ -10,7 +10,7 @@ import anyio.to_thread
 import msgspec
 
 from llmsession.errors import InvalidInput, Refused, SessionError, SessionInUse
-from llmsession.store.liveness import is_dead
+from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import Search, SessionRow
 from llmsession.turns.records import SessionCreated
 
@@ -152,10 +152,10 @@ class _Sweep:
                 return 0
         state = await read_state(store, session)
         before, edge = first_since(
-            state.history, state.accepted_at, state.said_at, moment, state.head
+            state.history, state.accepted_at, state.accepted_time, moment, state.head
         )
         turns = forgotten_turns(state.history, state.accepted_at, state.open, before, edge)
-        count = len(turns & state.said_at.keys())
+        count = len(turns & state.accepted_time.keys())
         if count and state.open:
             raise Refused("a turn is open in it")
         return count
@@ -173,5 +173,5 @@ class _Sweep:
         if not self._dry_run or owner is None or owner == self._manager.owner:
             return
         # The system is asked, and in a thread: it may be slow to answer.
-        if not await anyio.to_thread.run_sync(is_dead, owner.pid, owner.started, owner.host):
+        if not await anyio.to_thread.run_sync(owner_is_dead, owner.pid, owner.started, owner.host):
             raise SessionInUse(row.session, f"{owner.name} (pid {owner.pid})")

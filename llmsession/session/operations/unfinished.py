@@ -14,7 +14,7 @@ import anyio.to_thread
 import msgspec
 
 from llmsession.errors import SessionClosed, SessionError, SessionInUse, SessionNotFound
-from llmsession.store.liveness import is_dead
+from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import Owner, SessionRow, Store
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ async def _not_held(rows: Sequence[SessionRow]) -> Sequence[SessionRow]:
 
 
 def _living(owners: set[Owner]) -> set[Owner]:
-    return {each for each in owners if is_dead(each.pid, each.started, each.host) is False}
+    return {each for each in owners if owner_is_dead(each.pid, each.started, each.host) is False}
 
 
 async def has_open_turn(store: Store, row: SessionRow) -> bool:

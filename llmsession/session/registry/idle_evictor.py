@@ -9,10 +9,10 @@ from ..actor.actor import Actor
 from ..tasks.timers import Timers
 from ..tasks.works import Works
 
-__all__ = ["Sweeper"]
+__all__ = ["IdleEvictor"]
 
 
-class Sweeper:
+class IdleEvictor:
     """Calls *evict* some *idle_s* after a session of *live* was let go, and again while there are
     any. Nothing happens before ``begin`` and after ``stop``."""
 

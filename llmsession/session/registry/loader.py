@@ -21,7 +21,7 @@ from llmsession.store.protocol import (
     EVERYTHING,
     Appended,
     Conflict,
-    Hold,
+    Lease,
     Lost,
     Owner,
     Search,
@@ -32,7 +32,7 @@ from llmsession.store.protocol import (
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 
-from ..core.subscriptions import Hub
+from ..core.subscriptions import Subscriptions
 from ..log.erasing import erase
 from ..log.journal import Journal, Written
 from ..log.reader import is_in_log, read_record
@@ -124,13 +124,15 @@ class Loader:
     What it gives is a state and the hold on its session. ``write`` takes both forward.
     """
 
-    def __init__(self, store: Store, owner: Owner, clock: Callable[[], float], hub: Hub) -> None:
+    def __init__(
+        self, store: Store, owner: Owner, clock: Callable[[], float], hub: Subscriptions
+    ) -> None:
         self._store = store
         self._owner = owner
         self._clock = clock
         self._hub = hub
 
-    async def create(self, session: str, records: Sequence[r.Record]) -> tuple[SessionState, Hold]:
+    async def create(self, session: str, records: Sequence[r.Record]) -> tuple[SessionState, Lease]:
         """A new session whose log is *records*, written whole or not at all. One that was left
         without a record, because its maker died, is made now.
 
@@ -145,7 +147,7 @@ class Loader:
             raise
         return state, hold
 
-    async def _created(self, session: str) -> Hold:
+    async def _created(self, session: str) -> Lease:
         try:
             return await self._store.create(session, self._owner)
         except SessionExists:
@@ -154,7 +156,7 @@ class Loader:
                 raise
             return hold
 
-    async def _taken_empty(self, session: str) -> Hold | None:
+    async def _taken_empty(self, session: str) -> Lease | None:
         """The hold on a session that has no record and no living owner; None for any other."""
         try:
             if (await self._store.row(session)).head:
@@ -176,7 +178,7 @@ class Loader:
         messages: Sequence[Message],
         *,
         imported: Branch | None = None,
-    ) -> AsyncIterator[tuple[SessionState, Hold]]:
+    ) -> AsyncIterator[tuple[SessionState, Lease]]:
         """A fork of *parent*, to be prepared; *messages* are the parent's, whose objects it
         shares. Of an imported branch all is written at once. If the body raises it is taken back.
 
@@ -198,7 +200,7 @@ class Loader:
     @asynccontextmanager
     async def taken(
         self, session: str, *, takeover: bool
-    ) -> AsyncIterator[tuple[SessionState, Hold]]:
+    ) -> AsyncIterator[tuple[SessionState, Lease]]:
         """A session that exists, with all written that its last owner owed but the ends of open
         turns. It is released if the body raises.
 
@@ -226,7 +228,7 @@ class Loader:
                 await self._store.release(hold)
             raise
 
-    async def write(self, state: SessionState, hold: Hold, records: Sequence[r.Record]) -> None:
+    async def write(self, state: SessionState, hold: Lease, records: Sequence[r.Record]) -> None:
         """Append *records* and fold them, before the session is live. Raises StoreError."""
         if not records:
             return
@@ -251,13 +253,13 @@ class Loader:
             return False
         return await is_in_log(self._store, batch)
 
-    async def _erase(self, state: SessionState, hold: Hold) -> None:
+    async def _erase(self, state: SessionState, hold: Lease) -> None:
         """Take out of the log what was to be forgotten and is in it still."""
-        if state.owed is not None:
-            await erase(self._store, hold, state.owed)
+        if state.pending_redaction is not None:
+            await erase(self._store, hold, state.pending_redaction)
             await self.write(state, hold, [r.RecordsRedacted()])
 
-    async def _undo(self, hold: Hold, error: BaseException) -> None:
+    async def _undo(self, hold: Lease, error: BaseException) -> None:
         """A session without its own first record is of no use, so it goes, if it surely has none.
         If that is not known it is released: ``open`` or ``delete`` finds out."""
         with anyio.CancelScope(shield=True), suppress(SessionError):  # the caller gets the first
@@ -266,7 +268,7 @@ class Loader:
             else:
                 await self._remove(hold)
 
-    async def _remove(self, hold: Hold) -> None:
+    async def _remove(self, hold: Lease) -> None:
         """Delete the session, unless somebody has taken it from us: then it is theirs."""
         if (await self._store.row(hold.session)).epoch == hold.epoch:
             await self._store.delete(hold.session)

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-__all__ = ["Return"]
+__all__ = ["ReactivationQueue"]
 
 
-class Return:
+class ReactivationQueue:
     """The way back of one session. ``callers`` is how many wait, or have not gone on yet."""
 
     __slots__ = ("__weakref__", "_lock", "callers")

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 import anyio
 from anyio.abc import TaskGroup
 
-__all__ = ["House"]
+__all__ = ["TaskHost"]
 
 
-class House:
+class TaskHost:
     """A task group in a task of its own. Shielded: a cancellation from outside reaches the body
     of the manager's ``async with``, and the sessions are then ended in order instead of being
     torn.

@@ -12,7 +12,7 @@ from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message
 from llmsession.turns.records import (
     CallReceipt,
-    Overrun,
+    ExceededBudget,
     Terminal,
     TurnCommitted,
     TurnFailed,
@@ -47,7 +47,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     committed. For a dropped turn ``user_body`` is what the user said, as JSON blocks, and
     ``calls`` the tools that had started.
     ``unread_steers`` were accepted and never read by the model, as JSON blocks each.
-    ``overrun`` says which budget ended the turn, where one did.
+    ``exceeded`` says which budget ended the turn, where one did.
     """
 
     turn: TurnId
@@ -60,7 +60,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[CallReceipt, ...] = ()
     still_running: tuple[str, ...] = ()
     error: str | None = None
-    overrun: Overrun | None = None
+    exceeded: ExceededBudget | None = None
 
     @property
     def user_content(self) -> tuple[Block, ...]:
@@ -91,7 +91,7 @@ def outcome_of(
             unread_steers=unread,
             still_running=still_running,
             error=record.error,
-            overrun=record.overrun,
+            exceeded=record.exceeded,
         )
     failed = isinstance(record, TurnFailed)
     return TurnOutcome(
@@ -104,7 +104,7 @@ def outcome_of(
         calls=record.calls,
         still_running=still_running,
         error=record.error if isinstance(record, TurnFailed) else None,
-        overrun=record.overrun if isinstance(record, TurnFailed) else None,
+        exceeded=record.exceeded if isinstance(record, TurnFailed) else None,
     )
 
 
@@ -188,13 +188,13 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """... and when that was, in seconds since the epoch; None before there was one."""
     budget_tokens: int
     """What a request may hold: the window less the room for the reply."""
-    frontier: int
+    compacted_before: int
     """Tool results of messages before this position are shown in compact form."""
     jobs: tuple[str, ...]
     """Background jobs that run, or whose result waits to be applied."""
     late_reports: int
     """Reports of work that was over for the turn; they were dropped."""
-    lingering: tuple[str, ...]
+    still_running: tuple[str, ...]
     """Works of ended turns that ignored their cancellation and still run, by name."""
     open_calls: tuple[str, ...] = ()
     """The running turn's calls that wait for their results, by id; ``LLMSession.open_calls`` has

@@ -23,7 +23,7 @@ __all__ = [
     "SETTLE",
     "Connection",
     "Connections",
-    "Patience",
+    "RetryPolicy",
     "is_damage",
     "is_lost",
     "is_passing",
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 CONNECT_S = 10.0
 """How long one attempt to connect may take."""
-BACKOFF_S, MOST_BACKOFF_S = 0.02, 1.0
+BACKOFF_S, MAX_BACKOFF_S = 0.02, 1.0
 DEAD_S = 30
 """So long after nothing was heard from its machine a server is taken for gone."""
 IDLE_S = 60.0
@@ -110,7 +110,7 @@ def is_damage(error: BaseException | None) -> bool:
     return isinstance(error, _DAMAGE)
 
 
-class Patience:
+class RetryPolicy:
     """How long a failure that may pass is waited out: *retry_s* from the first one on."""
 
     def __init__(self, retry_s: float) -> None:
@@ -127,7 +127,7 @@ class Patience:
         if pause_s <= 0:
             return False
         await asyncio.sleep(pause_s)
-        self._pause_s = min(2 * self._pause_s, MOST_BACKOFF_S)
+        self._pause_s = min(2 * self._pause_s, MAX_BACKOFF_S)
         return True
 
 
@@ -167,7 +167,7 @@ class Connections:
         return await self._run(act, changes=True)
 
     async def _run(self, act: Callable[[Connection, bool], Awaitable[T]], *, changes: bool) -> T:
-        patience = Patience(self.retry_s)
+        patience = RetryPolicy(self.retry_s)
         in_doubt = False
         while True:
             begun = closed = False

@@ -16,9 +16,9 @@ from .sql import body_place, label_marks, seal_labels
 
 __all__ = ["Entry", "Unit", "arguments", "form_group"]
 
-MOST_BYTES = 4 * 2**20
+MAX_BYTES = 4 * 2**20
 """Of one group, unless one batch has more: what it takes to be sent and written stays short."""
-MOST_BATCHES = 256
+MAX_BATCHES = 256
 """Of one group. While the server writes it, the next one is made and the last one's sessions are
 told; of larger ones each waits for the other (with 1,000 sessions, 2,000 are a fifth slower)."""
 
@@ -79,8 +79,8 @@ def form_group(
     waiting: deque[Entry],
     busy: Collection[str] = (),
     *,
-    most_bytes: int = MOST_BYTES,
-    most_batches: int = MOST_BATCHES,
+    max_bytes: int = MAX_BYTES,
+    max_batches: int = MAX_BATCHES,
 ) -> list[Unit]:
     """Take the next group from *waiting*, without the sessions that are *busy*: of each session
     only batches that follow each other. What is left keeps its order. Other threads may add more
@@ -89,7 +89,7 @@ def form_group(
     later: list[Entry] = []
     held_back = set(busy)
     taken = size = 0
-    while waiting and taken < most_batches and size < most_bytes:
+    while waiting and taken < max_batches and size < max_bytes:
         entry = waiting.popleft()
         batch = entry.batch
         unit = units.get(batch.session)

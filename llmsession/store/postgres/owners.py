@@ -9,7 +9,7 @@ from llmsession.errors import SessionExists, SessionInUse, SessionNotFound, Stor
 
 from ..liveness import this_host
 from ..ownership import still_holds
-from ..protocol import Hold, Owner
+from ..protocol import Lease, Owner
 from .connections import FAILURES, Connection, Connections
 from .sql import Statements, owner_of, owner_values
 
@@ -56,11 +56,11 @@ class Owners:
             with suppress(StoreError):  # they run out
                 await self._connections.execute(self._statements.end_leases, sorted(self._leased))
 
-    async def create(self, session: str, owner: Owner) -> Hold:
+    async def create(self, session: str, owner: Owner) -> Lease:
         """See ``Store.create``."""
         await self.lease(owner)
 
-        async def act(connection: Connection, in_doubt: bool) -> Hold:
+        async def act(connection: Connection, in_doubt: bool) -> Lease:
             made = await connection.fetchrow(self._statements.create, session, *owner_values(owner))
             if made is None and in_doubt:
                 made = await connection.fetchrow(
@@ -68,11 +68,11 @@ class Owners:
                 )
             if made is None:
                 raise SessionExists(session)
-            return Hold(session, made["epoch"], 0)
+            return Lease(session, made["epoch"], 0)
 
         return await self._connections.change(act)
 
-    async def acquire(self, session: str, owner: Owner, takeover: bool) -> Hold:
+    async def acquire(self, session: str, owner: Owner, takeover: bool) -> Lease:
         """See ``Store.acquire``. Looks, decides, and takes what is still as it was seen."""
         await self.lease(owner)
         while True:
@@ -88,9 +88,9 @@ class Owners:
                 self._statements.take, session, *owner_values(owner), row["epoch"], row["owner"]
             )
             if taken is not None:
-                return Hold(session, taken["epoch"], taken["head"])
+                return Lease(session, taken["epoch"], taken["head"])
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: Lease) -> None:
         """See ``Store.release``."""
         await self._connections.execute(self._statements.release, hold.session, hold.epoch)
 

@@ -88,8 +88,10 @@ SELECT EXISTS (
      WHERE n.nspname = $1::text AND c.relname = 'store')
 """
 
+FIRST_VERSION = 2
+"""The oldest version that is read. Records of version 1 had other names for their fields."""
 MIGRATIONS: tuple[str, ...] = (_FIRST,)
-"""What makes version n + 1 of the tables out of version n."""
+"""The first script makes tables of ``FIRST_VERSION``, each later one brings them to the next."""
 
 
 def check_schema(schema: str) -> None:
@@ -103,24 +105,32 @@ def check_schema(schema: str) -> None:
 async def migrate(connection: Connection, schema: str, key: Key | None, where: str) -> Cipher:
     """Bring the tables up to date, and return the cipher of what they keep.
 
-    Raises StoreError for tables of a newer version, a database that is not in UTF-8, and a key
-    that is missing or not the store's.
+    Raises StoreError for tables of a newer version or of one before ``FIRST_VERSION``, a database
+    that is not in UTF-8, and a key that is missing or not the store's.
     """
+    newest = FIRST_VERSION + len(MIGRATIONS) - 1
     encoding = await connection.fetchval("SHOW server_encoding")
     if encoding != "UTF8":
         raise StoreError(f"{where} is in {encoding}; a store needs UTF8", committed=False)
     kept = await _kept(connection, schema)
-    if kept is None or kept[0] < len(MIGRATIONS):
+    if kept is None or FIRST_VERSION <= kept[0] < newest:
         async with connection.transaction():
             await lock_structure(connection, schema)
             kept = await _kept(connection, schema)  # another store may have been first
-            if kept is None or kept[0] < len(MIGRATIONS):
+            if kept is None or FIRST_VERSION <= kept[0] < newest:
                 return await _bring_up(connection, schema, kept, key, where)
     version, note = kept
-    if version > len(MIGRATIONS):
+    if version > newest:
         raise StoreError(
             f"{where} has tables of version {version}, and this llmsession knows those up to"
-            f" {len(MIGRATIONS)}: use a newer one",
+            f" {newest}: use a newer one",
+            committed=False,
+        )
+    if version < FIRST_VERSION:
+        raise StoreError(
+            f"{where} has tables of version {version}, and this llmsession reads {FIRST_VERSION}"
+            " and later: export its sessions with the earlier one, and import them into another"
+            " schema",
             committed=False,
         )
     return unlock(key, note, where)
@@ -150,7 +160,7 @@ async def _bring_up(
     key: Key | None,
     where: str,
 ) -> Cipher:
-    version = kept[0] if kept else 0
+    done = kept[0] - FIRST_VERSION + 1 if kept else 0
     if kept is not None:
         cipher, note = unlock(key, kept[1], where), kept[1]
     elif key is not None:
@@ -159,9 +169,11 @@ async def _bring_up(
         cipher, note = unlock(None, None, where), None
     if not await connection.fetchval(_HAS_SCHEMA, schema):
         await connection.execute(f'CREATE SCHEMA "{schema}"')
-    for script in MIGRATIONS[version:]:
+    for script in MIGRATIONS[done:]:
         await connection.execute(script.format(s=f'"{schema}"'))
     await connection.execute(
-        f'UPDATE "{schema}".store SET version = $1, key_note = $2', len(MIGRATIONS), note
+        f'UPDATE "{schema}".store SET version = $1, key_note = $2',
+        FIRST_VERSION + len(MIGRATIONS) - 1,
+        note,
     )
     return cipher

@@ -21,7 +21,7 @@ from llmsession.errors import (
 
 from ..cipher import Cipher
 from ..large_blocks import unpack_places
-from ..protocol import Hold, Owner
+from ..protocol import Lease, Owner
 from ..segments import Segment, moved
 from .blobs import Blobs
 from .connections import Connection
@@ -95,7 +95,7 @@ class Spans:
         owner: Owner,
         *,
         in_doubt: bool,
-    ) -> Hold:
+    ) -> Lease:
         """See ``Store.fork``. *in_doubt*: an earlier attempt may have done it."""
         async with connection.transaction():
             row = await connection.fetchrow(self._statements.parent, parent)
@@ -118,10 +118,10 @@ class Spans:
                 )
             if epoch is None:
                 raise SessionExists(session)
-            return Hold(session, epoch, upto)
+            return Lease(session, epoch, upto)
 
     async def rewrite(
-        self, connection: Connection, hold: Hold, bodies: Mapping[int, bytes], cipher: Cipher
+        self, connection: Connection, hold: Lease, bodies: Mapping[int, bytes], cipher: Cipher
     ) -> None:
         """See ``Store.rewrite``. A record that a fork has, too, is written into a new log. Twice
         is as good as once: an earlier attempt that is still on its way has the lock."""

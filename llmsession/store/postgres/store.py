@@ -17,7 +17,7 @@ from ..protocol import (
     AppendResult,
     Batch,
     Conflict,
-    Hold,
+    Lease,
     Owner,
     Search,
     SessionRow,
@@ -87,21 +87,21 @@ class PostgresStore:
         self._renewing: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def create(self, session: str, owner: Owner) -> Hold:
+    async def create(self, session: str, owner: Owner) -> Lease:
         _check_new(session, owner)
         return await self._take(lambda: self._owners.create(session, owner))
 
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         _check_known(session)
         _check_new(session, owner)
         return await self._take(lambda: self._owners.acquire(session, owner, takeover))
 
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         _check_known(parent)
         _check_new(session, owner)
         return await self._change(lambda _: self._fork(parent, upto, session, owner))
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: Lease) -> None:
         if _is_text(hold.session):
             await self._change(lambda _: self._owners.release(hold))
 
@@ -128,7 +128,7 @@ class PostgresStore:
             raise InvalidInput(f"no session can have an id like {after!r}")
         return await self._look(partial(self._reading.rows, after, limit, search))
 
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         _check_known(hold.session)
         kept = dict(bodies)
         await self._change(lambda cipher: self._rewrite(hold, kept, cipher))
@@ -157,12 +157,12 @@ class PostgresStore:
                 await self._thread.run(self._end)
                 await self._thread.end()
 
-    async def _take(self, work: Callable[[], Coroutine[Any, Any, Hold]]) -> Hold:
+    async def _take(self, work: Callable[[], Coroutine[Any, Any, Lease]]) -> Lease:
         """The hold that *work* takes. What is appended under it finds a writer that is ready."""
 
-        async def taken(_: Cipher) -> Hold:
+        async def taken(_: Cipher) -> Lease:
             hold = await work()
-            self._writer.rouse()
+            self._writer.wake()
             return hold
 
         return await self._change(taken)
@@ -204,7 +204,7 @@ class PostgresStore:
             await self._owners.end()
         await self._connections.close()
 
-    async def _fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def _fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         await self._owners.lease(owner)
         return await self._connections.change(
             lambda it, in_doubt: self._spans.fork(
@@ -212,7 +212,7 @@ class PostgresStore:
             )
         )
 
-    async def _rewrite(self, hold: Hold, bodies: Mapping[int, bytes], cipher: Cipher) -> None:
+    async def _rewrite(self, hold: Lease, bodies: Mapping[int, bytes], cipher: Cipher) -> None:
         await self._connections.change(lambda it, _: self._spans.rewrite(it, hold, bodies, cipher))
 
     async def _delete(self, session: str) -> None:

@@ -18,7 +18,7 @@ TABLES = ("store", "session", "span", "record", "blob", "owner")
 OLD_READERS_S = 60.0
 """How long a vacuum waits for transactions that began before it."""
 LOOK_S = 0.05
-MOST_TOLD = 100
+MAX_TOLD = 100
 """Of one kind of fault."""
 
 # What a transaction that is open may still see is copied, not given back. A transaction holds the
@@ -75,7 +75,7 @@ async def check(connection: Connection, schema: str) -> list[str]:
         for plan in ("seqscan", "hashjoin", "mergejoin"):  # here everything is read
             await connection.execute(f"SET LOCAL enable_{plan} = on")
         for question, sentence in _questions(s):
-            rows = await connection.fetch(f"{question} LIMIT {MOST_TOLD}")
+            rows = await connection.fetch(f"{question} LIMIT {MAX_TOLD}")
             told += [sentence.format(*row.values()) for row in rows]
         told += await _wrong_counts(connection, s)
     return told
@@ -142,4 +142,4 @@ async def _wrong_counts(connection: Connection, s: str) -> list[str]:
         else f"large block {name.hex()} counts {kept[name]} references of {count}"
         for name, count in sorted((name, wanted[name]) for name in wanted.keys() | kept.keys())
         if kept.get(name) != count
-    ][:MOST_TOLD]
+    ][:MAX_TOLD]

@@ -17,8 +17,8 @@ from llmsession.errors import SessionError, error_text
 from ..caller import Caller
 from ..cipher import Cipher, Unreadable
 from ..protocol import Appended, AppendResult, Batch, Conflict, Lost
-from ..writer_thread import Answers
-from .connections import FAILURES, Connection, Connections, Patience, is_lost, is_passing
+from ..writer_thread import CallbackBatch
+from .connections import FAILURES, Connection, Connections, RetryPolicy, is_lost, is_passing
 from .groups import Entry, Unit, arguments, form_group
 from .reading import Reading
 from .sql import Statements
@@ -64,7 +64,7 @@ class Writer:
         self._calls_for_us = True
         self._closing = self._ended = False
         self._wake = asyncio.Event()
-        self._lanes: list[Lane] = []
+        self._lanes: list[CommitWorker] = []
         self._serving: list[asyncio.Task[None]] = []
 
     def put(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
@@ -75,7 +75,7 @@ class Writer:
         self._waiting.append(Entry(batch, Caller(), done))
         if self._calls_for_us:
             self._calls_for_us = False
-            self._thread.soon(self.rouse)
+            self._thread.soon(self.wake)
         if self._ended:  # between the look at ``_closing`` and here
             self.give_up(CLOSED)
 
@@ -87,24 +87,24 @@ class Writer:
 
     async def end(self) -> None:
         """Return when those that were taken are done. Once closed."""
-        self.rouse()
+        self.wake()
         await asyncio.gather(*self._serving)
         self._ended = True
         self.give_up(CLOSED)
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """Begin, if that was not done, and look at what waits. A session was taken: appends will
         come, and the first ones need not wait for a connection."""
         if not self._lanes:
-            self._lanes = [Lane(self) for _ in range(LANES)]
+            self._lanes = [CommitWorker(self) for _ in range(LANES)]
             self._serving = [asyncio.create_task(lane.serve()) for lane in self._lanes]
         self._wake.set()
 
-    def is_first(self, lane: Lane) -> bool:
+    def is_first(self, lane: CommitWorker) -> bool:
         """Is it the lane that connects before there is anything to write?"""
         return lane is self._lanes[0]
 
-    async def take(self, lane: Lane) -> list[Unit]:
+    async def take(self, lane: CommitWorker) -> list[Unit]:
         """The next group for *lane*, once there is one; none when all is done. Until they are
         ``freed`` nobody else gets batches of these sessions."""
         prepared = False
@@ -139,14 +139,14 @@ class Writer:
         _tell((entry, _lost(entry, told)) for entry in entries)
 
 
-class Lane:
+class CommitWorker:
     """Writes one group after another, on a connection of its own."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._connections = writer.connections
         self._connection: Connection | None = None
-        self._patience = Patience(self._connections.retry_s)
+        self._patience = RetryPolicy(self._connections.retry_s)
 
     @property
     def is_connected(self) -> bool:
@@ -186,7 +186,7 @@ class Lane:
             numbers = await connection.fetchval(
                 statements.append if plain else statements.append_all, *columns
             )
-            self._patience = Patience(self._connections.retry_s)
+            self._patience = RetryPolicy(self._connections.retry_s)
             units, again = await self._written(units, frozenset(numbers or ()), cipher)
         except FAILURES as error:
             again = await self._failed(entries, error, sent)
@@ -257,7 +257,7 @@ class Lane:
             entry.doubtful |= sent and lost
         if await self._patience.wait():
             return entries
-        self._patience = Patience(self._connections.retry_s)
+        self._patience = RetryPolicy(self._connections.retry_s)
         _tell((entry, _lost(entry, told)) for entry in entries)
         self._writer.give_up(told)
         return []
@@ -283,7 +283,7 @@ def _lost(entry: Entry, told: str) -> Lost:
 
 def _tell(results: Iterable[tuple[Entry, AppendResult]]) -> None:
     """Answer, with one call into each event loop."""
-    answers = Answers()
+    answers = CallbackBatch()
     for entry, result in results:
         answers.add(entry.caller, entry.done, result)
     answers.deliver()

@@ -12,7 +12,7 @@ from llmsession.errors import SessionNotFound
 
 from ..protocol import Appended, AppendResult, Batch, Conflict
 from ..segments import LAST_SEQ
-from .jobs import Sessions, find_row
+from .jobs import SessionTables, find_row
 from .records import KeptRecord
 from .rows import Values, row_of
 
@@ -38,7 +38,7 @@ class _Standing:
         self.is_written = True
 
 
-def append_all(sessions: Sessions, batches: Sequence[Batch]) -> list[AppendResult]:
+def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[AppendResult]:
     """Append *batches*, in order, each if its epoch and head are its session's. Their results,
     which hold once the transaction is committed."""
     standings = _read(sessions, {batch.session for batch in batches})
@@ -68,12 +68,12 @@ def append_all(sessions: Sessions, batches: Sequence[Batch]) -> list[AppendResul
     return results
 
 
-def _read(sessions: Sessions, names: Iterable[str]) -> dict[str, _Standing]:
+def _read(sessions: SessionTables, names: Iterable[str]) -> dict[str, _Standing]:
     found: Iterable[Values] = sessions.db.executemany(_STANDING, [(name,) for name in names])
     return {name: _Standing(epoch, head, log) for name, epoch, head, log in found}
 
 
-def _write(sessions: Sessions, standings: dict[str, _Standing]) -> None:
+def _write(sessions: SessionTables, standings: dict[str, _Standing]) -> None:
     changed: list[Values] = []
     for name, standing in standings.items():
         if not standing.is_written:
@@ -82,7 +82,7 @@ def _write(sessions: Sessions, standings: dict[str, _Standing]) -> None:
     sessions.db.executemany(_ADVANCE, changed)
 
 
-def _conflict(sessions: Sessions, session: str) -> Conflict:
+def _conflict(sessions: SessionTables, session: str) -> Conflict:
     try:
         return Conflict(row_of(find_row(sessions.db, session)))
     except SessionNotFound:

@@ -13,7 +13,7 @@ import apsw
 from llmsession.errors import InvalidConfig, StoreDamaged, StoreError
 
 from ..cipher import Cipher, Key, check_installed, check_key, lock, unlock
-from .schema import Foreign, Newer, is_empty, migrate
+from .schema import Foreign, Newer, Older, is_empty, migrate
 
 __all__ = ["SqliteFile", "has_wal_reset_fault", "surely_unwritten"]
 
@@ -112,7 +112,7 @@ class SqliteFile:
     def _connect(self, flags: int) -> apsw.Connection:
         db = apsw.Connection(self.path, flags=flags, vfs=self._vfs)
         try:
-            db.set_busy_handler(_Patience(self._busy_s).waits)
+            db.set_busy_handler(_RetryPolicy(self._busy_s).waits)
             db.pragma("trusted_schema", False)
             for setting in _SETTINGS.get(flags, ()):
                 db.pragma(*setting)
@@ -141,6 +141,11 @@ class SqliteFile:
                 raise self._refusal("is a database of another program") from error
             except Newer as error:
                 raise self._refusal(f"was written by a newer llmsession ({error})") from error
+            except Older as error:
+                raise self._refusal(
+                    f"was written by an earlier llmsession ({error}): export its sessions with that"
+                    " one, and import them into a new file"
+                ) from error
 
     def _prepare_once(self) -> Cipher:
         if self._vfs is None:
@@ -235,13 +240,13 @@ def _io_text(error: apsw.Error) -> str:
     return str(name or error)
 
 
-class _Patience:
+class _RetryPolicy:
     """Waits for a lock, at most *most_s*. SQLite's own waiting grows to 100 ms between two looks,
     and finds the lock taken again by whoever writes all the time: with three processes the last
     one waited ten times as long."""
 
-    def __init__(self, most_s: float) -> None:
-        self._most_s = most_s
+    def __init__(self, max_s: float) -> None:
+        self._most_s = max_s
         self._since = 0.0
 
     def waits(self, looks: int) -> bool:

@@ -19,14 +19,14 @@ from llmsession.errors import (
 
 from ..cipher import Cipher
 from ..ownership import still_holds
-from ..protocol import Hold, Owner, SessionRow
+from ..protocol import Lease, Owner, SessionRow
 from ..segments import LAST_SEQ, Segment, cut, layout, moved, stored, unused, within
 from .records import Records
 from .rows import SELECT_ROW, Values, labels_text, read_labels, row_of
 
-__all__ = ["Sessions", "find_row", "read_segments"]
+__all__ = ["SessionTables", "find_row", "read_segments"]
 
-MOST_LOGS = 2**31 - 1
+MAX_LOGS = 2**31 - 1
 
 
 def find_row(db: apsw.Connection, session: str) -> Values:
@@ -45,7 +45,7 @@ def read_segments(db: apsw.Connection, log: int, head: int) -> list[Segment]:
     return layout([Segment(*values) for values in kept], log, head)
 
 
-class Sessions:
+class SessionTables:
     """The sessions in *db*; *now* gives the time in seconds since the epoch. Owners that take a
     session get a lease of *lease_s*."""
 
@@ -79,15 +79,15 @@ class Sessions:
 
     # Taking.
 
-    def create(self, session: str, owner: Owner) -> Hold:
+    def create(self, session: str, owner: Owner) -> Lease:
         """As ``Store.create``."""
         self._check_free(session)
         epoch = self._meta("highest_epoch") + 1
         self.note_owner(owner)
         self._add(SessionRow(session, epoch, 0, owner), self._new_log())
-        return Hold(session, epoch, 0)
+        return Lease(session, epoch, 0)
 
-    def acquire(self, session: str, owner: Owner, takeover: bool) -> Hold:
+    def acquire(self, session: str, owner: Owner, takeover: bool) -> Lease:
         """As ``Store.acquire``."""
         values = find_row(self.db, session)
         row = row_of(values)
@@ -98,9 +98,9 @@ class Sessions:
         self.db.execute(
             "UPDATE session SET epoch = epoch + 1, owner = ? WHERE id = ?", (owner.name, session)
         )
-        return Hold(session, row.epoch + 1, row.head)
+        return Lease(session, row.epoch + 1, row.head)
 
-    def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         """As ``Store.fork``."""
         values = find_row(self.db, parent)
         row, log = row_of(values), values[-2]
@@ -113,9 +113,9 @@ class Sessions:
         own = self._new_log()
         self._add(SessionRow(session, epoch, upto, owner, at, at, parent=parent), own)
         self._put_segments(own, cut(read_segments(self.db, log, row.head), upto))
-        return Hold(session, epoch, upto)
+        return Lease(session, epoch, upto)
 
-    def release(self, hold: Hold) -> None:
+    def release(self, hold: Lease) -> None:
         """As ``Store.release``."""
         self.db.execute(
             "UPDATE session SET owner = NULL WHERE id = ? AND epoch = ?", (hold.session, hold.epoch)
@@ -138,10 +138,8 @@ class Sessions:
         log: int = self.db.execute(
             "UPDATE meta SET value = value + 1 WHERE name = 'log' RETURNING value"
         ).get
-        if log > MOST_LOGS:
-            raise InvalidInput(
-                f"this store has had {MOST_LOGS} logs, which is all that it can have"
-            )
+        if log > MAX_LOGS:
+            raise InvalidInput(f"this store has had {MAX_LOGS} logs, which is all that it can have")
         return log
 
     def _meta(self, name: str) -> int:
@@ -179,7 +177,7 @@ class Sessions:
 
     # Changing and deleting.
 
-    def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         """As ``Store.rewrite``. What others share is written anew, into a log of its own."""
         values = find_row(self.db, hold.session)
         row, log = row_of(values), values[-2]

@@ -71,8 +71,15 @@ CREATE TABLE large (
 CREATE TABLE large_body (place INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 """
 
+FIRST_VERSION = 2
+"""The oldest version that is read. Records of version 1 had other names for their fields."""
 STEPS: tuple[str, ...] = (_FIRST,)
-"""Step n brings a file from version n to n + 1. A step that was released never changes."""
+"""The first step makes a file of ``FIRST_VERSION``, each later one brings it to the next version.
+A step that was released never changes."""
+
+
+class Older(Exception):
+    """The file was written by an earlier llmsession, whose records are not read any more."""
 
 
 class Newer(Exception):
@@ -94,20 +101,24 @@ def is_empty(db: apsw.Connection) -> bool:
 
 
 def migrate(db: apsw.Connection, steps: Sequence[str] = STEPS) -> None:
-    """Bring the database up to version ``len(steps)``, in the transaction that is open.
+    """Bring the database up to the version that *steps* lead to, in the transaction that is open.
 
-    Raises Newer, with the file's version, if it is beyond that, and Foreign.
+    Raises Newer or Older, with the file's version, if no step leads from it to there, and Foreign.
     """
     is_empty(db)
     version = _number(db, "PRAGMA user_version")
-    if version > len(steps):
-        raise Newer(f"schema {version}, and this one knows {len(steps)}")
-    if version == len(steps):
+    newest = FIRST_VERSION + len(steps) - 1
+    if version > newest:
+        raise Newer(f"schema {version}, and this one knows {newest}")
+    if 0 < version < FIRST_VERSION:
+        raise Older(f"schema {version}, and this one reads {FIRST_VERSION} and later")
+    if version == newest:
         return
-    for step in steps[version:]:
+    done = version - FIRST_VERSION + 1 if version else 0
+    for step in steps[done:]:
         db.execute(step).fetchall()  # all of it: apsw stops at a row, and goes on when it is read
     db.pragma("application_id", APPLICATION_ID)
-    db.pragma("user_version", len(steps))
+    db.pragma("user_version", newest)
 
 
 def _number(db: apsw.Connection, query: str) -> int:

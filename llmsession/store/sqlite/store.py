@@ -18,14 +18,14 @@ from ..protocol import (
     EVERYTHING,
     AppendResult,
     Batch,
-    Hold,
+    Lease,
     Owner,
     Search,
     SessionRow,
     StoredRecord,
 )
 from .file import SqliteFile
-from .jobs import Sessions
+from .jobs import SessionTables
 from .reading import Reading
 from .writer import SqliteWriter
 
@@ -84,19 +84,19 @@ class SqliteStore:
     def __repr__(self) -> str:
         return f"SqliteStore({self.path!r})"
 
-    async def create(self, session: str, owner: Owner) -> Hold:
+    async def create(self, session: str, owner: Owner) -> Lease:
         """As ``Store.create``."""
         return await self._writer.run(lambda do: do.create(session, owner), owner=owner)
 
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         """As ``Store.acquire``."""
         return await self._writer.run(lambda do: do.acquire(session, owner, takeover), owner=owner)
 
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         """As ``Store.fork``."""
         return await self._writer.run(lambda do: do.fork(parent, upto, session, owner), owner=owner)
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: Lease) -> None:
         """As ``Store.release``."""
         await self._writer.run(lambda do: do.release(hold))
 
@@ -120,7 +120,7 @@ class SqliteStore:
         """As ``Store.rows``. Labels are found by an index, times by looking at every row."""
         return await self._readers.run(lambda look: look.rows(after, limit, search))
 
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         """As ``Store.rewrite``. Raises RecordDamaged for a record that is missing."""
         await self._writer.run(lambda do: do.rewrite(hold, bodies))
 
@@ -133,7 +133,7 @@ class SqliteStore:
         StoreError if another program reads or writes for longer than *busy_s*."""
         return await self._writer.run(self._vacuum, alone=True)
 
-    def _vacuum(self, sessions: Sessions) -> int:
+    def _vacuum(self, sessions: SessionTables) -> int:
         before = self._file.size_bytes()
         # What is in the WAL goes into the file; the file is written anew, through the WAL, which
         # is then emptied.

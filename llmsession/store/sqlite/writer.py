@@ -19,11 +19,11 @@ from llmsession.errors import InvalidInput, SessionError, StoreError, error_text
 
 from ..caller import Caller
 from ..protocol import AppendResult, Batch, Lost, Owner
-from ..writer_thread import Answers, GroupThread, Waiting
+from ..writer_thread import BatchingThread, CallbackBatch, QueuedCall
 from .appends import append_all
 from .checkpoints import Checkpoints
 from .file import SqliteFile, surely_unwritten
-from .jobs import Sessions
+from .jobs import SessionTables
 
 __all__ = ["SqliteWriter"]
 
@@ -43,12 +43,12 @@ class _Job(Generic[T]):
     """A call that somebody waits for. *alone*: outside of any transaction."""
 
     def __init__(
-        self, work: Callable[[Sessions], T], *, owner: Owner | None = None, alone: bool = False
+        self, work: Callable[[SessionTables], T], *, owner: Owner | None = None, alone: bool = False
     ) -> None:
         self.work = work
         self.owner = owner
         self.alone = alone
-        self.waiting: Waiting[T] = Waiting()
+        self.waiting: QueuedCall[T] = QueuedCall()
 
 
 Item: TypeAlias = "Appending | _Job[Any]"
@@ -69,13 +69,13 @@ class SqliteWriter:
         self._file = file
         self._clock = clock
         self._lease_s = lease_s
-        self._sessions: Sessions | None = None
+        self._sessions: SessionTables | None = None
         self._owners: dict[str, Owner] = {}
         self._renew_at = 0.0
         self._checkpoints = Checkpoints(file)
-        self._closers: list[Waiting[None]] = []
+        self._closers: list[QueuedCall[None]] = []
         self._closed = False
-        self._thread: GroupThread[Item] = GroupThread(
+        self._thread: BatchingThread[Item] = BatchingThread(
             "llmsession store",
             perform=self._write_all,
             rest=self._renew_if_due,
@@ -91,7 +91,7 @@ class SqliteWriter:
         self._thread.put((batch, done, Caller()))
 
     async def run(
-        self, work: Callable[[Sessions], T], *, owner: Owner | None = None, alone: bool = False
+        self, work: Callable[[SessionTables], T], *, owner: Owner | None = None, alone: bool = False
     ) -> T:
         """What *work* returns or raises, in the transaction of its group, durable; *alone*:
         outside of any. Where it succeeds, *owner*'s lease is renewed from now on.
@@ -104,7 +104,7 @@ class SqliteWriter:
 
     async def close(self) -> None:
         """Finish what was asked for, and let the file go."""
-        waiting: Waiting[None] = Waiting()
+        waiting: QueuedCall[None] = QueuedCall()
         self._closers.append(waiting)
         if self._closed:
             return
@@ -113,7 +113,7 @@ class SqliteWriter:
 
     def _refuse(self, item: Item, why: str) -> None:
         error = StoreError(f"the store {self._file.path} {why}", committed=False)
-        answers = Answers()
+        answers = CallbackBatch()
         _answer(answers, item, _failure(item, error))
         answers.deliver()
 
@@ -137,7 +137,7 @@ class SqliteWriter:
             self._checkpoints.step(self._sessions.db)
 
     def _answer(self, items: Sequence[Item], outcomes: Sequence[object]) -> None:
-        answers = Answers()
+        answers = CallbackBatch()
         for item, outcome in zip(items, outcomes, strict=True):
             _answer(answers, item, outcome)
             if isinstance(item, _Job) and item.owner and not isinstance(outcome, _Failed):
@@ -178,7 +178,7 @@ class SqliteWriter:
             raise self._give_up(error, committed=committed) from error
         return outcomes
 
-    def _perform(self, sessions: Sessions, items: Sequence[Item]) -> list[object]:
+    def _perform(self, sessions: SessionTables, items: Sequence[Item]) -> list[object]:
         outcomes: list[object] = []
         for appends, together in groupby(items, key=_is_append):
             if appends:
@@ -190,7 +190,7 @@ class SqliteWriter:
                 ]
         return outcomes
 
-    def _run(self, sessions: Sessions, job: _Job[Any]) -> object:
+    def _run(self, sessions: SessionTables, job: _Job[Any]) -> object:
         """A job's outcome. What it wrote before it failed is taken back."""
         if job.waiting.is_dropped:
             return None
@@ -218,15 +218,15 @@ class SqliteWriter:
 
     # The connection.
 
-    def _open(self) -> Sessions:
+    def _open(self) -> SessionTables:
         if self._sessions is None:
             db, cipher = self._file.writer()
             self._checkpoints.watch(db)
-            self._sessions = Sessions(db, cipher, self._clock, self._lease_s)
+            self._sessions = SessionTables(db, cipher, self._clock, self._lease_s)
             self._forget_old_owners(self._sessions)
         return self._sessions
 
-    def _forget_old_owners(self, sessions: Sessions) -> None:
+    def _forget_old_owners(self, sessions: SessionTables) -> None:
         with suppress(apsw.Error):  # another time
             sessions.forget_old_owners(self._clock() - FORGET_S)
 
@@ -280,7 +280,7 @@ class SqliteWriter:
                 self._sessions.forget_owners(names)
             self._drop()
         self._closed = True
-        answers = Answers()
+        answers = CallbackBatch()
         for waiting in tuple(self._closers):
             answers.add(waiting.caller, waiting.set, None)
         answers.deliver()
@@ -304,7 +304,7 @@ def _failure(item: Item, error: SessionError) -> object:
     return _Failed(again)
 
 
-def _answer(answers: Answers, item: Item, outcome: object) -> None:
+def _answer(answers: CallbackBatch, item: Item, outcome: object) -> None:
     if isinstance(item, tuple):
         answers.add(item[2], item[1], outcome)
     elif isinstance(outcome, _Failed):

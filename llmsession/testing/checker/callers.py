@@ -9,7 +9,7 @@ from llmsession.turns.blocks import TextBlock, parse_blocks
 
 from ..recording.entries import Invoked, Refused, Returned, SessionRecording
 from ..recording.fingerprints import digest
-from ..recording.violation import Findings
+from ..recording.violation import Violations
 
 __all__ = ["accepted_sends", "check_callers", "token_of"]
 
@@ -58,7 +58,7 @@ def accepted_sends(
 
 
 def check_callers(
-    session: SessionRecording, records: Sequence[r.Record], findings: Findings
+    session: SessionRecording, records: Sequence[r.Record], findings: Violations
 ) -> None:
     """Invariant 13: every caller has one answer; a send is accepted once, in ingress order."""
     _check_answered(session, findings)
@@ -67,7 +67,7 @@ def check_callers(
     _check_results(session, records, findings)
 
 
-def _check_answered(session: SessionRecording, findings: Findings) -> None:
+def _check_answered(session: SessionRecording, findings: Violations) -> None:
     for answered in (session.returned, session.refused, session.abandoned):
         for number in sorted(answered.keys() - session.invoked.keys()):
             told = f"command number {number} was answered, and nobody gave it"
@@ -92,7 +92,7 @@ def _check_answered(session: SessionRecording, findings: Findings) -> None:
 
 
 def _check_sends(
-    session: SessionRecording, records: Sequence[r.Record], findings: Findings
+    session: SessionRecording, records: Sequence[r.Record], findings: Violations
 ) -> None:
     accepted: dict[str, r.TurnAccepted | r.SteerAccepted] = {}
     for record in records:
@@ -124,7 +124,7 @@ def _check_sends(
 
 
 def _check_order(
-    session: SessionRecording, records: Sequence[r.Record], findings: Findings
+    session: SessionRecording, records: Sequence[r.Record], findings: Violations
 ) -> None:
     newest: tuple[r.TurnAccepted, Invoked] | None = None
     for record, call in accepted_sends(session, records).values():
@@ -135,7 +135,7 @@ def _check_order(
 
 
 def _check_results(
-    session: SessionRecording, records: Sequence[r.Record], findings: Findings
+    session: SessionRecording, records: Sequence[r.Record], findings: Violations
 ) -> None:
     """What a caller submitted for a call, and was told is taken, is what the log has."""
     logged = {

@@ -14,7 +14,7 @@ from llmsession.session.log.state import SessionState
 from llmsession.turns.request import Profile
 
 from ..recording.entries import Found, Recording, SessionRecording
-from ..recording.violation import INVARIANTS, Breach, Findings
+from ..recording.violation import INVARIANTS, Violation, Violations
 from .callers import check_callers
 from .forgotten import ForgottenRules
 from .history import HistoryRules
@@ -26,7 +26,7 @@ from .requests import RequestRules
 from .times import TimeRules
 from .turns import CourseRules
 
-__all__ = ["INVARIANTS", "MARGIN_S", "Breach", "check"]
+__all__ = ["INVARIANTS", "MARGIN_S", "Violation", "check"]
 
 MARGIN_S = 1.0
 """How much longer than the grace period an interrupt may take."""
@@ -35,7 +35,7 @@ TURNS_OF_THE_LOOP = 5
 the clock is a real one, and a busy machine is no breach. A hang is."""
 
 
-def check(recording: Recording, *, margin_s: float = MARGIN_S) -> tuple[Breach, ...]:
+def check(recording: Recording, *, margin_s: float = MARGIN_S) -> tuple[Violation, ...]:
     """Every breach in *recording*, session by session; () if all promises were kept.
 
     A recording that was cut off breaks "every caller is answered", and nothing else that
@@ -43,20 +43,20 @@ def check(recording: Recording, *, margin_s: float = MARGIN_S) -> tuple[Breach, 
     """
     begun, left = recording.begun, recording.left
     margin_s += TURNS_OF_THE_LOOP * (left.lag_s if left else 0.0)
-    breaches: list[Breach] = []
+    breaches: list[Violation] = []
     for session in recording.sessions.values():
         breaches += _check_session(session, begun.profile, begun.grace_s + margin_s)
     breaches += _check_left(recording)
     for entry in recording.entries:
         if isinstance(entry, Found):
-            breaches.append(Breach(entry.invariant, entry.session, entry.text, (entry,)))
+            breaches.append(Violation(entry.invariant, entry.session, entry.text, (entry,)))
     return tuple(breaches)
 
 
 def _check_session(
     session: SessionRecording, profile: Profile, answered_within_s: float
-) -> list[Breach]:
-    findings = Findings(session)
+) -> list[Violation]:
+    findings = Violations(session)
     try:
         records, rewritten = session.records, session.rewritten
     except msgspec.MsgspecError as error:
@@ -96,21 +96,21 @@ def _check_session(
     return findings.breaches
 
 
-def _check_left(recording: Recording) -> Iterator[Breach]:
+def _check_left(recording: Recording) -> Iterator[Violation]:
     """What a session left running was named; after the manager nothing ran."""
     for session in recording.sessions.values():
         for ended in session.ended:
             for name in sorted(set(ended.running) - set(ended.still_running)):
                 told = f"{name!r} still ran when the session was closed, and was not named"
-                yield Breach(11, session.session, told, (ended,))
+                yield Violation(11, session.session, told, (ended,))
     left = recording.left
     if left is None:
         return
     for name in left.after_exit:
-        yield Breach(11, _session_of(recording, name), f"{name!r} was left behind", (left,))
+        yield Violation(11, _session_of(recording, name), f"{name!r} was left behind", (left,))
     if left.open_streams:
         told = f"{left.open_streams} streams of the provider were never closed"
-        yield Breach(11, "", told, (left,))
+        yield Violation(11, "", told, (left,))
 
 
 def _session_of(recording: Recording, work: str) -> str:

@@ -10,12 +10,12 @@ from llmsession.session.log.state import SessionState
 from llmsession.turns import records as r
 
 from ..recording.entries import SessionRecording
-from ..recording.violation import Findings
+from ..recording.violation import Violations
 from .callers import token_of
 
 __all__ = ["ForgottenRules"]
 
-LEAST_BYTES = 48
+MIN_BYTES = 48
 """So long is what was said at least that is looked for: less may stand in a record by chance."""
 
 
@@ -24,7 +24,7 @@ class ForgottenRules:
     the store has it, nor what was said or answered in the record that said it. By the words
     themselves, not by the rule that takes them out."""
 
-    def __init__(self, findings: Findings, session: SessionRecording) -> None:
+    def __init__(self, findings: Violations, session: SessionRecording) -> None:
         self._findings = findings
         self._bodies = {entry.seq: bytes(entry.body) for entry in session.log}
         self._bodies.update((entry.seq, bytes(entry.body)) for entry in session.rewrites)
@@ -41,7 +41,7 @@ class ForgottenRules:
     def after(self, state: SessionState, record: r.Record) -> None:
         turn = r.turn_of(record)
         if turn is not None:
-            told = [raw for raw in _words(record) if len(raw) >= LEAST_BYTES]
+            told = [raw for raw in _words(record) if len(raw) >= MIN_BYTES]
             self._said.setdefault(turn, []).extend((record.seq, raw) for raw in told)
         match record:
             case r.TurnAccepted() | r.SteerAccepted() if record.body != NOTHING_SAID:
@@ -85,6 +85,6 @@ def _words(record: r.Record) -> Iterator[bytes]:
         yield bytes(record.body)
     elif isinstance(record, r.ToolsAnswered):
         yield from (bytes(answer.content) for answer in record.answers if answer.settled is None)
-    spoken = getattr(record, "spoken", None)
-    if spoken is not None:
-        yield bytes(spoken.body)
+    reply = getattr(record, "reply", None)
+    if reply is not None:
+        yield bytes(reply.body)

@@ -10,7 +10,7 @@ from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 
 from ..recording.fingerprints import state_parts
-from ..recording.violation import Findings, of_record
+from ..recording.violation import Violations, of_record
 
 __all__ = ["HistoryRules"]
 
@@ -20,7 +20,7 @@ class HistoryRules:
     that the store has now in place of others. Nothing that was to be forgotten is in them, and
     the log that they are part of folds to the same state."""
 
-    def __init__(self, findings: Findings, rewritten: Mapping[int, r.Record]) -> None:
+    def __init__(self, findings: Violations, rewritten: Mapping[int, r.Record]) -> None:
         self._findings = findings
         self._rewritten = rewritten
         self._history: tuple[Message, ...] = ()
@@ -31,7 +31,7 @@ class HistoryRules:
 
     def before(self, state: SessionState, record: r.Record) -> None:
         self._history, self._generation = state.history, state.generation
-        self._owed = state.owed
+        self._owed = state.pending_redaction
 
     def after(self, state: SessionState, record: r.Record) -> None:
         self._records.append(record)
@@ -64,10 +64,10 @@ class HistoryRules:
                 return "" if end else "what is left is not its end"
 
     def end(self, state: SessionState) -> None:
-        for owed in self._paid:
+        for pending_redaction in self._paid:
             for record in self._records:
                 now = self._rewritten.get(record.seq, record)
-                if owed.apply(now) != now:
+                if pending_redaction.apply(now) != now:
                     told = f"record {record.seq} says what was to be forgotten"
                     self._findings.add(12, told, seqs=[record.seq])
         if self._rewritten:

@@ -9,7 +9,7 @@ from llmsession.turns import records as r
 
 from ..recording.entries import End, Invoked, Returned, SessionRecording
 from ..recording.fingerprints import digest
-from ..recording.violation import Findings
+from ..recording.violation import Violations
 from .callers import accepted_sends
 
 __all__ = ["check_interrupts", "status_of"]
@@ -29,7 +29,7 @@ def status_of(record: r.Terminal) -> End:
 def check_interrupts(
     session: SessionRecording,
     records: Sequence[r.Record],
-    findings: Findings,
+    findings: Violations,
     answered_within_s: float,
 ) -> None:
     """Invariants 7 and 8, and that an interrupt's answer is what the log says."""
@@ -65,7 +65,7 @@ def _check_causes(
     session: SessionRecording,
     sends: dict[int, tuple[r.TurnAccepted, Invoked]],
     ends: dict[int, r.Terminal],
-    findings: Findings,
+    findings: Violations,
 ) -> None:
     """A turn that was interrupted or replaced was so by something that came after its send."""
     for turn, end in ends.items():
@@ -105,7 +105,7 @@ def _may_replace(call: Invoked, order: int) -> bool:
 
 
 def _check_answer(
-    call: Invoked, answer: Returned, ends: dict[int, r.Terminal], findings: Findings
+    call: Invoked, answer: Returned, ends: dict[int, r.Terminal], findings: Violations
 ) -> None:
     for told_end in answer.ended:
         end = ends.get(told_end.turn)
@@ -145,7 +145,7 @@ def _said(session: SessionRecording, records: Sequence[r.Record]) -> dict[int, t
 
 
 def _check_returned(
-    call: Invoked, answer: Returned, said: dict[int, tuple[int, str]], findings: Findings
+    call: Invoked, answer: Returned, said: dict[int, tuple[int, str]], findings: Violations
 ) -> None:
     """What a turn that was dropped had been told comes back to who dropped it."""
     for end in answer.ended:
@@ -165,7 +165,7 @@ def _check_cover(
     answer: Returned,
     sends: dict[int, tuple[r.TurnAccepted, Invoked]],
     ends: dict[int, r.Terminal],
-    findings: Findings,
+    findings: Violations,
 ) -> None:
     """When an interrupt without a turn is answered, every send before it has ended, but one
     whose end was decided already."""

@@ -15,7 +15,7 @@ from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
-from ..recording.violation import Findings, of_record
+from ..recording.violation import Violations, of_record
 
 __all__ = ["CompactionRules", "IdRules", "Rules", "TurnRules"]
 
@@ -39,7 +39,7 @@ class Rules(Protocol):
 class TurnRules:
     """Invariants 2 and 4: the ends of turns, and what they leave in the history."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Violations) -> None:
         self._findings = findings
         self._checked = 0
 
@@ -89,7 +89,7 @@ class TurnRules:
 class IdRules:
     """Invariants 6 and 13: turn numbers, call ids and seqs are used once; epochs grow."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Violations) -> None:
         self._findings = findings
         self._answered: dict[str, int] = {}
         # Not by the fold: it is one of the things that are checked.
@@ -152,7 +152,7 @@ class IdRules:
 class CompactionRules:
     """Invariant 9: it frees tokens, by its own count and by ours; it never goes back."""
 
-    def __init__(self, findings: Findings, profile: Profile) -> None:
+    def __init__(self, findings: Violations, profile: Profile) -> None:
         self._findings = findings
         self._profile = profile
         self._last: r.CompactionApplied | None = None
@@ -167,8 +167,8 @@ class CompactionRules:
 
     def _check_stream(self, record: r.Record) -> None:
         """A reply is bound to the prefix that it was asked for under."""
-        spoken = getattr(record, "spoken", None)
-        if spoken is None or self._last is None or spoken.started_at >= self._last.at:
+        reply = getattr(record, "reply", None)
+        if reply is None or self._last is None or reply.started_at >= self._last.at:
             return
         if record.at < self._last.at:
             return  # the wall clock was put back in between: it does not say what came first
@@ -181,21 +181,23 @@ class CompactionRules:
         frees = record.trigger != "caller"  # who may say more than was there
         if frees and record.tokens_after >= record.tokens_before:
             faults.append(f"it says {record.tokens_before} tokens became {record.tokens_after}")
-        if record.frontier < view.frontier:
-            faults.append(f"the frontier went back from {view.frontier} to {record.frontier}")
-        if record.frontier > len(messages):
-            faults.append(f"the frontier is {record.frontier} of {len(messages)} messages")
-        for name in ("frozen", "inputs", "texts"):
+        if record.compacted_before < view.compacted_before:
+            faults.append(
+                f"the frontier went back from {view.compacted_before} to {record.compacted_before}"
+            )
+        if record.compacted_before > len(messages):
+            faults.append(f"the frontier is {record.compacted_before} of {len(messages)} messages")
+        for name in ("shown_results", "inputs", "texts"):
             refrozen = sorted(getattr(record, name).keys() & getattr(view, name).keys())
             if refrozen:
                 faults.append(f"the {name} of {refrozen} were frozen again")
         faults += _cuts_astray(view, messages, record)
         passed = {
             result.tool_use_id
-            for message in messages[: record.frontier]
+            for message in messages[: record.compacted_before]
             for result in message.tool_results
         }
-        astray = sorted(set(record.frozen) - passed)
+        astray = sorted(set(record.shown_results) - passed)
         if astray:
             faults.append(f"it froze {astray}, which are not before the frontier")
         if faults or any(message.body == NOTHING_SAID for message in messages):
@@ -209,7 +211,7 @@ class CompactionRules:
 
     def after(self, state: SessionState, record: r.Record) -> None:
         view, messages = state.view, len(state.context_messages())
-        places = {"frontier": view.frontier, "segment's end": view.start}
+        places = {"compacted_before": view.compacted_before, "segment's end": view.start}
         for name, place in places.items():
             if place > messages:
                 told = f"after {of_record(record)} the {name} is {place} of {messages} messages"
@@ -223,13 +225,13 @@ def _cuts_astray(
     view: View, messages: Sequence[Message], record: r.CompactionApplied
 ) -> Iterator[str]:
     """What is wrong with the places at which *record* leaves something out."""
-    segment = record.segment
-    if segment is not None:
+    prefix_summary = record.prefix_summary
+    if prefix_summary is not None:
         # The caller may say it in other words.
-        if segment.upto + (segment.by == "caller") <= view.start:
-            yield f"its segment ends at {segment.upto}, and one ends at {view.start} already"
-        if not is_safe_cut(messages, segment.upto):
-            yield f"its segment ends at {segment.upto} of {len(messages)} messages, within a step"
+        if prefix_summary.upto + (prefix_summary.by == "caller") <= view.start:
+            yield f"its prefix summary ends at {prefix_summary.upto}, not behind {view.start}"
+        if not is_safe_cut(messages, prefix_summary.upto):
+            yield f"its prefix summary ends at {prefix_summary.upto}, within a step"
     for first, end in record.omitted:
         if not 0 <= first < end <= len(messages):
             yield f"it leaves out {first} to {end} of {len(messages)} messages"

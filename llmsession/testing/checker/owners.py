@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmsession.session.log.state import SessionState
 from llmsession.turns import records as r
 
-from ..recording.violation import Findings, of_record
+from ..recording.violation import Violations, of_record
 
 __all__ = ["OwnerRules"]
 
@@ -19,7 +19,7 @@ record, which drops what was open, and the erasing that the last owner left undo
 class OwnerRules:
     """Invariants 2 and 13, where an epoch ends with a turn running."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Violations) -> None:
         self._findings = findings
 
     def before(self, state: SessionState, record: r.Record) -> None:

@@ -10,9 +10,15 @@ import msgspec
 from llmsession.session.log.state import SessionState
 from llmsession.turns import records as r
 
-from ..recording.entries import HistoryRead, SessionRecording, Sighting, StateRead, Watched
+from ..recording.entries import (
+    HistoryRead,
+    ObservedEvent,
+    SessionRecording,
+    StateRead,
+    SubscriptionLog,
+)
 from ..recording.fingerprints import digest, state_parts
-from ..recording.violation import Findings
+from ..recording.violation import Violations
 from .interrupts import status_of
 
 __all__ = ["StateRules", "check_histories", "check_outcomes", "check_subscribers"]
@@ -21,7 +27,7 @@ __all__ = ["StateRules", "check_histories", "check_outcomes", "check_subscribers
 class StateRules:
     """Invariant 12: the live state at a place in the log is the fold up to there."""
 
-    def __init__(self, findings: Findings, reads: Sequence[StateRead]) -> None:
+    def __init__(self, findings: Violations, reads: Sequence[StateRead]) -> None:
         self._findings = findings
         self._by_seq: dict[int, list[StateRead]] = {}
         for read in reads:
@@ -47,7 +53,7 @@ class StateRules:
 
 
 def check_histories(
-    session: SessionRecording, records: Sequence[r.Record], findings: Findings
+    session: SessionRecording, records: Sequence[r.Record], findings: Violations
 ) -> None:
     """Invariants 1 and 3, between each two readings that follow each other."""
     reads = sorted(session.histories, key=lambda read: (read.life, read.seq, read.order))
@@ -63,7 +69,7 @@ def check_histories(
 
 
 def _check_unchanged(
-    earlier: HistoryRead, later: HistoryRead, between: Sequence[r.Record], findings: Findings
+    earlier: HistoryRead, later: HistoryRead, between: Sequence[r.Record], findings: Violations
 ) -> None:
     if earlier.history == later.history:
         return
@@ -73,7 +79,7 @@ def _check_unchanged(
 
 
 def check_outcomes(
-    session: SessionRecording, records: Sequence[r.Record], findings: Findings
+    session: SessionRecording, records: Sequence[r.Record], findings: Violations
 ) -> None:
     """Invariant 2: who awaited a turn was told the one end that the log has."""
     ends = {
@@ -92,7 +98,7 @@ def check_outcomes(
 
 
 def check_subscribers(
-    session: SessionRecording, records: Sequence[r.Record], findings: Findings
+    session: SessionRecording, records: Sequence[r.Record], findings: Violations
 ) -> None:
     """Invariants 2, 5 and 13: records as in the log, each once, in order, without a gap; and no
     preview of a turn that has ended, nor of an attempt that is over."""
@@ -127,7 +133,7 @@ def check_subscribers(
         _check_previews(watched, ends, resumed, findings)
 
 
-def _expected(watched: Watched, records: Sequence[r.Record]) -> Iterator[int]:
+def _expected(watched: SubscriptionLog, records: Sequence[r.Record]) -> Iterator[int]:
     for record in records[watched.after :]:
         if watched.turn is None or r.turn_of(record) == watched.turn:
             yield record.seq
@@ -136,10 +142,13 @@ def _expected(watched: Watched, records: Sequence[r.Record]) -> Iterator[int]:
 
 
 def _check_previews(
-    watched: Watched, ends: Mapping[int, int], resumed: Mapping[int, int], findings: Findings
+    watched: SubscriptionLog,
+    ends: Mapping[int, int],
+    resumed: Mapping[int, int],
+    findings: Violations,
 ) -> None:
     ended: dict[int, int] = {}
-    newest: dict[int, Sighting] = {}
+    newest: dict[int, ObservedEvent] = {}
     for sighting in watched.seen:
         if sighting.seq:
             if sighting.seq in ends:
@@ -160,7 +169,7 @@ def _check_previews(
         newest[turn] = sighting
 
 
-def _around(watched: Watched, sighting: Sighting | None) -> Watched:
+def _around(watched: SubscriptionLog, sighting: ObservedEvent | None) -> SubscriptionLog:
     """*watched* with only what stands around *sighting*; its last two without one."""
     seen = watched.seen
     at = next((i for i, other in enumerate(seen) if other is sighting), len(seen))

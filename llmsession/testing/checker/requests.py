@@ -20,7 +20,7 @@ from llmsession.turns.request import Profile, Request, RequestMessage, sizes_for
 
 from ..recording.entries import Requested
 from ..recording.fingerprints import digest
-from ..recording.violation import Findings
+from ..recording.violation import Violations
 
 __all__ = ["RequestRules", "extends"]
 
@@ -71,7 +71,9 @@ class RequestRules:
     next; in between only a compaction changes what is shown. So each request must be the
     projection of one of those states, in their order."""
 
-    def __init__(self, findings: Findings, requests: Sequence[Requested], profile: Profile) -> None:
+    def __init__(
+        self, findings: Violations, requests: Sequence[Requested], profile: Profile
+    ) -> None:
         self._findings = findings
         self._profile = profile
         self._by_step: dict[tuple[int, int], deque[Requested]] = {}
@@ -93,8 +95,8 @@ class RequestRules:
             self._findings.add(4, told, request)
 
     def before(self, state: SessionState, record: r.Record) -> None:
-        spoken = getattr(record, "spoken", None)
-        summarises = spoken is not None and summary_in(spoken.body, 0) is not None
+        reply = getattr(record, "reply", None)
+        summarises = reply is not None and summary_in(reply.body, 0) is not None
         if summarises or isinstance(record, _BREAKS_PREFIX):
             self._prefix_may_change = True
 

@@ -9,7 +9,7 @@ from llmsession.session.log.state import SessionState
 from llmsession.turns import records as r
 
 from ..recording.entries import SessionRecording
-from ..recording.violation import Findings, of_record
+from ..recording.violation import Violations, of_record
 
 __all__ = ["TimeRules"]
 
@@ -40,7 +40,7 @@ class TimeRules:
     """Invariant 2, where a turn or a call has a limit: it ends then, in the life that it began in.
     ``late_s`` is how much later its record may be written."""
 
-    def __init__(self, findings: Findings, session: SessionRecording, late_s: float) -> None:
+    def __init__(self, findings: Violations, session: SessionRecording, late_s: float) -> None:
         self._findings = findings
         self._written = {entry.seq: entry.at for entry in session.log if entry.at}
         self._late_s = late_s
@@ -91,9 +91,9 @@ class TimeRules:
             return  # it died with its owner, and was found later
         for call in tuple(self._due):
             self._check_call(record, call, at)
-        most_s = self._config.limits.max_seconds
-        if most_s is not None and at - began > most_s + self._late_s:
-            told = f"turn {record.turn} took {at - began:.3f} s, of at most {most_s:.3f} s"
+        max_s = self._config.limits.max_seconds
+        if max_s is not None and at - began > max_s + self._late_s:
+            told = f"turn {record.turn} took {at - began:.3f} s, of at most {max_s:.3f} s"
             self._findings.add_of_turn(2, told, record.turn)
 
     def after(self, state: SessionState, record: r.Record) -> None:

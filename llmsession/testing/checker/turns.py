@@ -12,7 +12,7 @@ from llmsession.turns import records as r
 from llmsession.turns.receipts import receipt_text
 
 from ..recording.entries import Invoked, OutcomeSeen, SessionRecording
-from ..recording.violation import Findings, of_record
+from ..recording.violation import Violations, of_record
 from .callers import token_of
 
 __all__ = ["CourseRules"]
@@ -24,7 +24,7 @@ _READ_ALL = "end_turn"
 class CourseRules:
     """Invariants 2, 3 and 13 along a log, from the session's own first record on."""
 
-    def __init__(self, findings: Findings, session: SessionRecording) -> None:
+    def __init__(self, findings: Violations, session: SessionRecording) -> None:
         self._findings = findings
         self._sends = {call.token: call for call in session.invoked.values() if call.token}
         self._outcomes: dict[int, list[OutcomeSeen]] = {}
@@ -92,9 +92,13 @@ class CourseRules:
             waiting.remove(record.turn)
 
     def _check_note(self, state: SessionState, record: r.TurnAccepted | r.TurnStarted) -> None:
-        owed = receipt_text(state.receipts)
-        if record.receipt != owed and not self._forgotten:
-            told = "a note of what their tools did" if owed else "no note, for nothing is owed"
+        pending_redaction = receipt_text(state.receipts)
+        if record.receipt != pending_redaction and not self._forgotten:
+            told = (
+                "a note of what their tools did"
+                if pending_redaction
+                else "no note, for nothing is owed"
+            )
             told = f"turn {record.turn} follows dropped turns and has to carry {told}"
             seqs = [state.accepted_at[each.turn] for each in state.receipts]
             self._findings.add(3, told, seqs=[*seqs[:3], record.seq])
@@ -137,9 +141,9 @@ class CourseRules:
         if turn is None:
             return
         spent = turn.usage
-        for each in record.unspoken:
+        for each in record.unrecorded_usage:
             spent += each.usage
-        last = getattr(record, "spoken", None)
+        last = getattr(record, "reply", None)
         if last is not None and last.usage is not None:
             spent += last.usage
         if spent != record.usage:

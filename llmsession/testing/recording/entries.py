@@ -28,6 +28,7 @@ __all__ = [
     "Invoked",
     "LeftBehind",
     "Logged",
+    "ObservedEvent",
     "OutcomeSeen",
     "Recording",
     "Refused",
@@ -35,9 +36,8 @@ __all__ = [
     "Returned",
     "Rewritten",
     "SessionRecording",
-    "Sighting",
     "StateRead",
-    "Watched",
+    "SubscriptionLog",
     "decode_lines",
     "encode_lines",
 ]
@@ -161,7 +161,7 @@ class Requested(EntryBase, frozen=True, tag="requested"):
     violations: tuple[str, ...] = ()
 
 
-class Sighting(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ObservedEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One event that a subscriber read: a record (``seq`` and the digest of its bytes), or a
     preview (``seq`` 0, and what it belongs to)."""
 
@@ -172,7 +172,7 @@ class Sighting(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempt: int = 0
 
 
-class Watched(EntryBase, frozen=True, tag="watched"):
+class SubscriptionLog(EntryBase, frozen=True, tag="watched"):
     """What one subscriber read. ``ending`` is closed, vanished, terminal or lagged; ``cursor``
     is where it said it was at its end."""
 
@@ -181,7 +181,7 @@ class Watched(EntryBase, frozen=True, tag="watched"):
     cursor: int
     ending: str
     turn: int | None = None
-    seen: tuple[Sighting, ...] = ()
+    seen: tuple[ObservedEvent, ...] = ()
 
 
 class Logged(EntryBase, frozen=True, tag="logged"):
@@ -233,7 +233,7 @@ Entry: TypeAlias = (
     | HistoryRead
     | StateRead
     | Requested
-    | Watched
+    | SubscriptionLog
     | Logged
     | Rewritten
     | Ended
@@ -308,7 +308,7 @@ class SessionRecording:
         self.histories: list[HistoryRead] = []
         self.states: list[StateRead] = []
         self.requests: list[Requested] = []
-        self.watched: list[Watched] = []
+        self.watched: list[SubscriptionLog] = []
         self.ended: list[Ended] = []
         for entry in entries:
             self._sort(entry)
@@ -335,7 +335,7 @@ class SessionRecording:
                 self.states.append(entry)
             case Requested():
                 self.requests.append(entry)
-            case Watched():
+            case SubscriptionLog():
                 self.watched.append(entry)
             case Ended():
                 self.ended.append(entry)

@@ -31,9 +31,9 @@ def state_parts(state: SessionState) -> dict[str, str]:
         "summaries": state.summaries,
         "receipts": state.receipts,
         "calls": state.call_turns,
-        "ended": [state.ended, state.accepted_at, state.committed_at, state.said_at],
-        "noted": state.noted,
-        "origin": [state.births, state.labels, state.seed, state.source],
+        "ended": [state.ended, state.accepted_at, state.committed_at, state.accepted_time],
+        "noted": state.receipts_by_turn,
+        "origin": [state.id_ranges, state.labels, state.seed, state.source],
         "commands": state.commands,
         "usage": [state.turn_usage, state.usage, state.requests, state.charged],
     }

@@ -10,7 +10,7 @@ from llmsession.turns.records import Record
 
 from .entries import Entry, SessionRecording
 
-__all__ = ["INVARIANTS", "Breach", "Findings", "of_record"]
+__all__ = ["INVARIANTS", "Violation", "Violations", "of_record"]
 
 INVARIANTS: dict[int, str] = {
     1: "within a generation history only grows, by identity",
@@ -29,11 +29,11 @@ INVARIANTS: dict[int, str] = {
 }
 """The promises that a recording is checked for."""
 
-MOST_SHOWN = 12
+MAX_SHOWN = 12
 """Entries shown for one breach."""
 
 
-class Breach(msgspec.Struct, frozen=True):
+class Violation(msgspec.Struct, frozen=True):
     """*shown* is the shortest part of the recording that shows it."""
 
     invariant: int
@@ -46,19 +46,19 @@ class Breach(msgspec.Struct, frozen=True):
         return f"invariant {self.invariant}{where}: {self.text}"
 
 
-class Findings:
+class Violations:
     """Collects the breaches of one session."""
 
     def __init__(self, recording: SessionRecording) -> None:
         self._recording = recording
-        self.breaches: list[Breach] = []
+        self.breaches: list[Violation] = []
 
     def add(self, invariant: int, text: str, *shown: Entry, seqs: Sequence[int] = ()) -> None:
         """Note a breach that *shown*, and the log's records *seqs*, show."""
         wanted = set(seqs)
         logged = [entry for entry in self._recording.log if entry.seq in wanted]
-        entries = (*logged, *shown)[:MOST_SHOWN]
-        self.breaches.append(Breach(invariant, self._recording.session, text, entries))
+        entries = (*logged, *shown)[:MAX_SHOWN]
+        self.breaches.append(Violation(invariant, self._recording.session, text, entries))
 
     def add_of_turn(self, invariant: int, text: str, turn: int, *shown: Entry) -> None:
         """Note a breach that the log's records about *turn* show."""

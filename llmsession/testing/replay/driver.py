@@ -1,7 +1,7 @@
 """One replay of one conversation: sends, streams, answers, steers, interrupts, and counts.
 
 Three tasks touch a turn: the session's, the one that reads its events and answers its calls, and
-one that waits for the turn's interrupt. They meet in the turn's ``Play``.
+one that waits for the turn's interrupt. They meet in the turn's ``ReplayedTurn``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from llmsession.turns.previews import ToolUse
 from llmsession.turns.records import ToolsRequested
 from llmsession.turns.request import Profile
 
-from .gated_provider import RECORDED, Cut, Play, Stage, plan_cuts
+from .gated_provider import RECORDED, GatedProvider, PlannedInterrupt, ReplayedTurn, plan_cuts
 from .history_diff import turn_differences
 from .recorded_turns import NO_RESULT, RecordedStep, RecordedTurn, read_turns, recorded_tools
 from .report import Driven, DriveOptions, DriveReport
@@ -61,7 +61,7 @@ class Driver:
             delay_s=options.delay_s,
             profile=profile,
         )
-        self._stage = Stage(recorded, self._watch)
+        self._stage = GatedProvider(recorded, self._watch)
         self._stage.opened = self._reply_opens
         self._report = DriveReport()
         self._report.skipped_reasons.update(n.what for n in conversation.notes if n.visible)
@@ -107,7 +107,7 @@ class Driver:
         if turn.refused is not None:
             self._refuse(turn, turn.refused)
             return
-        cuts: dict[int, Cut] = {}
+        cuts: dict[int, PlannedInterrupt] = {}
         if options.interrupt_every is not None:
             cuts = plan_cuts(
                 turn,
@@ -162,11 +162,11 @@ class Driver:
             self._played = played
 
     async def _send(
-        self, session: SessionInterface, turn: RecordedTurn, cuts: dict[int, Cut]
-    ) -> tuple[Play, TurnOutcome]:
+        self, session: SessionInterface, turn: RecordedTurn, cuts: dict[int, PlannedInterrupt]
+    ) -> tuple[ReplayedTurn, TurnOutcome]:
         sent = await session.send(turn.opening)
-        play = Play(turn, sent.id.number, cuts)
-        self._stage.put_on(play)
+        play = ReplayedTurn(turn, sent.id.number, cuts)
+        self._stage.start_turn(play)
         self._ask_next(play, 1)
         async with anyio.create_task_group() as group:
             group.start_soon(self._interrupt_when_told, session, play)
@@ -182,7 +182,7 @@ class Driver:
             play.over()
         return play, await sent.outcome()
 
-    async def _interrupt_when_told(self, session: SessionInterface, play: Play) -> None:
+    async def _interrupt_when_told(self, session: SessionInterface, play: ReplayedTurn) -> None:
         cut = await play.wait_interrupt()
         if cut is None:
             return
@@ -192,7 +192,7 @@ class Driver:
         self._report.interrupts += 1
         self._report.interrupt_results[answer.result.value] += 1
 
-    def _ask_next(self, play: Play, step: int) -> None:
+    def _ask_next(self, play: ReplayedTurn, step: int) -> None:
         """The request of *step* is asked for; is there an interrupt to race it?"""
         cut = play.take_cut(step, "asked")
         if cut is not None:
@@ -200,14 +200,14 @@ class Driver:
 
     # One step of it.
 
-    async def _reply_opens(self, play: Play, number: int) -> None:
+    async def _reply_opens(self, play: ReplayedTurn, number: int) -> None:
         step = play.turn.steps[number - 1]
         if step.steer and not step.calls:
             # Without calls the step's end is the reply's, so the steer has to be there before.
             await self._steer(self._session, play, step)
 
     async def _answer(
-        self, session: SessionInterface, play: Play, number: int, calls: Sequence[ToolUse]
+        self, session: SessionInterface, play: ReplayedTurn, number: int, calls: Sequence[ToolUse]
     ) -> None:
         """Submit the recorded results of step *number*, or some of them and an interrupt."""
         turn, step = play.turn, play.turn.steps[number - 1]
@@ -227,14 +227,16 @@ class Driver:
             self._ask_next(play, number + 1)
             await self._submit(session, play, results)
 
-    async def _steer(self, session: SessionInterface, play: Play, step: RecordedStep) -> None:
+    async def _steer(
+        self, session: SessionInterface, play: ReplayedTurn, step: RecordedStep
+    ) -> None:
         steered = await session.send(step.steer, when_busy="steer")
         if steered.id.number != play.number:
             # An interrupt won the race, so this became a turn of its own; it is not recorded.
             await session.interrupt(steered.id, policy="drop_turn")
 
     async def _submit(
-        self, session: SessionInterface, play: Play, results: list[ToolResult]
+        self, session: SessionInterface, play: ReplayedTurn, results: list[ToolResult]
     ) -> None:
         if not results:
             return

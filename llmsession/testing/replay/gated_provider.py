@@ -18,7 +18,15 @@ from llmsession.turns.stream import BlockDelta, ReplyEnded, StreamEvent
 from .recorded_turns import RecordedTurn
 from .request_watch import RequestWatch
 
-__all__ = ["POINTS", "RECORDED", "Cut", "Play", "Point", "Stage", "plan_cuts"]
+__all__ = [
+    "POINTS",
+    "RECORDED",
+    "GatedProvider",
+    "PlannedInterrupt",
+    "Point",
+    "ReplayedTurn",
+    "plan_cuts",
+]
 
 Point: TypeAlias = Literal["asked", "streaming", "ending", "tools", "recorded"]
 POINTS: tuple[Point, ...] = ("asked", "streaming", "ending", "tools")
@@ -28,7 +36,7 @@ open, some of them answered."""
 _POLICIES: tuple[InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
 
 
-class Cut(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedInterrupt(msgspec.Struct, frozen=True, kw_only=True):
     """One interrupt: where it falls in a step, and under which policy.
 
     ``deltas`` have gone out before it; ``held`` says that the stream stops there, otherwise the
@@ -44,7 +52,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 0.0
 
 
-RECORDED = Cut(point="recorded", policy="keep_steps")
+RECORDED = PlannedInterrupt(point="recorded", policy="keep_steps")
 """The interrupt that was recorded, or the end of the recording."""
 
 
@@ -55,7 +63,7 @@ def plan_cuts(
     policy: InterruptPolicy | Literal["random"],
     delta_chars: int,
     rng: random.Random,
-) -> dict[int, Cut]:
+) -> dict[int, PlannedInterrupt]:
     """Interrupts for the steps of *turn*, by step from 1: each step has one with a chance of one
     in *every*. Each is made once, also when the turn is sent again."""
     cuts = {}
@@ -63,7 +71,7 @@ def plan_cuts(
         if rng.random() * every >= 1:
             continue
         deltas = len(step.reply.body) // delta_chars + 1
-        cuts[number] = Cut(
+        cuts[number] = PlannedInterrupt(
             point=rng.choice(POINTS if step.calls else POINTS[:-1]),
             policy=rng.choice(_POLICIES) if policy == "random" else policy,
             deltas=rng.randrange(deltas),
@@ -74,18 +82,18 @@ def plan_cuts(
     return cuts
 
 
-class Play:
+class ReplayedTurn:
     """One sending of one recorded turn: what is to cut it, and what did."""
 
-    def __init__(self, turn: RecordedTurn, number: int, cuts: dict[int, Cut]) -> None:
+    def __init__(self, turn: RecordedTurn, number: int, cuts: dict[int, PlannedInterrupt]) -> None:
         self.turn = turn
         self.number = number
         self._cuts = cuts
         self._told = anyio.Event()
-        self.cut: Cut | None = None
+        self.cut: PlannedInterrupt | None = None
         """The interrupt that was asked for, if any: there is at most one."""
 
-    def take_cut(self, step: int, *points: Point) -> Cut | None:
+    def take_cut(self, step: int, *points: Point) -> PlannedInterrupt | None:
         """The interrupt that is due in *step* at one of *points*. It is taken: a further sending
         of the turn does not meet it."""
         cut = self._cuts.get(step)
@@ -93,7 +101,7 @@ class Play:
             return None
         return self._cuts.pop(step)
 
-    def interrupt(self, cut: Cut) -> None:
+    def interrupt(self, cut: PlannedInterrupt) -> None:
         """Ask for the interrupt *cut*; a second one changes nothing."""
         if not self._told.is_set():
             self.cut = cut
@@ -103,13 +111,13 @@ class Play:
         """The turn has ended: no interrupt is asked for any more."""
         self._told.set()
 
-    async def wait_interrupt(self) -> Cut | None:
+    async def wait_interrupt(self) -> PlannedInterrupt | None:
         """The interrupt, once it is asked for; None if the turn ended without."""
         await self._told.wait()
         return self.cut
 
 
-class Stage:
+class GatedProvider:
     """A provider: *recorded*, behind a gate. A turn's replies begin when its play is put on; a
     turn that is not on the stage waits for ever. Every request is watched."""
 
@@ -117,8 +125,8 @@ class Stage:
         self._recorded = recorded
         self._watch = watch
         self._changed = anyio.Event()
-        self._play: Play | None = None
-        self.opened: Callable[[Play, int], Awaitable[None]] | None = None
+        self._play: ReplayedTurn | None = None
+        self.opened: Callable[[ReplayedTurn, int], Awaitable[None]] | None = None
         """Called before each recorded reply, with the play and the step."""
 
     @property
@@ -130,14 +138,14 @@ class Stage:
         """The recorded provider's."""
         return self._recorded.profile(model)
 
-    def put_on(self, play: Play) -> None:
+    def start_turn(self, play: ReplayedTurn) -> None:
         """Let the turn of *play* have the replies of its recorded turn from now on."""
         self._recorded.rewind(play.turn.position)
         self._play = play
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def _wait_for(self, number: int) -> Play:
+    async def _wait_for(self, number: int) -> ReplayedTurn:
         while self._play is None or self._play.number != number:
             await self._changed.wait()
         return self._play
@@ -163,7 +171,7 @@ class Stage:
                 yield event
 
 
-def _is_due(cut: Cut, event: StreamEvent, deltas: int) -> bool:
+def _is_due(cut: PlannedInterrupt, event: StreamEvent, deltas: int) -> bool:
     if isinstance(event, ReplyEnded):
         return True
     return cut.point == "streaming" and isinstance(event, BlockDelta) and deltas >= cut.deltas

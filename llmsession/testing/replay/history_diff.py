@@ -17,7 +17,7 @@ from llmsession.turns.blocks import block_type, split_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
-__all__ = ["NormalHistory", "NormalMessage", "normalised", "same_history", "turn_differences"]
+__all__ = ["NormalMessage", "NormalizedHistory", "normalized", "same_history", "turn_differences"]
 
 Value: TypeAlias = str | bytes | tuple[bytes, ...]
 NormalBlock: TypeAlias = dict[str, Value]
@@ -42,7 +42,7 @@ class NormalMessage(msgspec.Struct, frozen=True):
 
 
 NormalTurn: TypeAlias = tuple[NormalMessage, ...]
-NormalHistory: TypeAlias = tuple[NormalTurn, ...]
+NormalizedHistory: TypeAlias = tuple[NormalTurn, ...]
 
 
 class _Labels:
@@ -61,7 +61,7 @@ class _Labels:
         return self._labels[call_id]
 
 
-def normalised(history: Sequence[Message]) -> NormalHistory:
+def normalized(history: Sequence[Message]) -> NormalizedHistory:
     """*history*, turn by turn, without TurnIds, message ids, times, receipts and the suffixes of
     call ids. Two histories are the same if their normal forms are equal."""
     turns = groupby(history, key=lambda message: message.turn)
@@ -118,7 +118,7 @@ def _value(raw: bytes) -> Value:
 
 def same_history(left: Sequence[Message], right: Sequence[Message]) -> str | None:
     """The first difference between two histories in their normal form; None if there is none."""
-    turns = enumerate(zip_longest(normalised(left), normalised(right)), 1)
+    turns = enumerate(zip_longest(normalized(left), normalized(right)), 1)
     for number, (one, two) in turns:
         if one is None or two is None:
             return f"turn {number} is only in the {'second' if one is None else 'first'} history"

@@ -12,7 +12,7 @@ from llmsession.turns import records as r
 from llmsession.turns.previews import ToolUse
 
 from .driver import Advanced, Driver
-from .gated_provider import Play
+from .gated_provider import ReplayedTurn
 from .report import Driven, DriveOptions, DriveReport
 
 __all__ = ["replay_at"]
@@ -67,7 +67,7 @@ class _ServiceDriver(Driver):
         return self._end(history)
 
     async def _answer(
-        self, session: SessionInterface, play: Play, number: int, calls: Sequence[ToolUse]
+        self, session: SessionInterface, play: ReplayedTurn, number: int, calls: Sequence[ToolUse]
     ) -> None:
         steps = play.turn.steps
         if not 0 < number <= len(steps) or len(steps[number - 1].calls) != len(calls):

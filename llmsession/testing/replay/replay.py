@@ -17,7 +17,7 @@ import msgspec
 from llmsession.transcripts import Conversation
 
 from .driver import Advanced, Driver
-from .history_diff import normalised, same_history
+from .history_diff import normalized, same_history
 from .report import Driven, DriveOptions, DriveReport
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "DriveReport",
     "Driven",
     "drive",
-    "normalised",
+    "normalized",
     "replay_conversation",
     "same_history",
 ]

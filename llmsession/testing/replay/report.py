@@ -15,7 +15,7 @@ from llmsession.turns.records import InterruptPolicy
 
 __all__ = ["DriveOptions", "DriveReport", "Driven"]
 
-MOST_TOLD = 10
+MAX_TOLD = 10
 """So many faults are told in words; all are counted."""
 
 
@@ -90,7 +90,7 @@ class DriveReport(msgspec.Struct, kw_only=True):
 
     def fault(self, told: str) -> None:
         """Tell of one thing that went wrong; past the first ten it is only counted elsewhere."""
-        if len(self.faults) < MOST_TOLD:
+        if len(self.faults) < MAX_TOLD:
             self.faults.append(told)
 
     def add(self, other: DriveReport) -> None:

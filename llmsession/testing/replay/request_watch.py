@@ -12,7 +12,7 @@ from llmsession.turns.request import Profile, Request, RequestMessage
 
 __all__ = ["RequestWatch", "orphan_calls"]
 
-MOST_NAMED = 10
+MAX_NAMED = 10
 """So many faults are told in words; all are counted."""
 
 Pairing: TypeAlias = tuple[str, frozenset[str], frozenset[str]]
@@ -41,7 +41,7 @@ class RequestWatch:
         told = [f"{v.rule} at {v.where}: {v.text}" for v in violations]
         told += [f"call {call} has no result" for call in orphans]
         named = [f"request {self.requests}: {each}" for each in told]
-        self.faults += named[: MOST_NAMED - len(self.faults)]
+        self.faults += named[: MAX_NAMED - len(self.faults)]
 
     def _pairs(self, messages: Sequence[RequestMessage]) -> list[Pairing]:
         # A message of the last request is the same object in the next one, unless it changed.

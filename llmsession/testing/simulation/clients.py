@@ -27,12 +27,12 @@ from ..recording.entries import OutcomeSeen
 from ..recording.recorder import ends_of
 from ..workload.model import words
 from .model import CALM
-from .processes import Host, Life, World
+from .processes import Host, Incarnation, World
 from .schedule import Change, Heard, Interrupt, Send
 
 __all__ = ["SimSession"]
 
-MOST_TRIES = 40
+MAX_TRIES = 40
 RETRY_S = 0.02
 PATIENCE_S = 60.0
 """Virtual seconds after which somebody who waits was forgotten: all that takes time is shorter."""
@@ -53,7 +53,7 @@ class SimSession:
         self._hosts = hosts
         self._seed = f"{seed}/{name}"
         self._forks = 0
-        self._last: tuple[Life, LLMSession] | None = None
+        self._last: tuple[Incarnation, LLMSession] | None = None
         """The owner from which it was taken, and a handle there."""
         self.forks: list[SimSession] = []
 
@@ -64,11 +64,11 @@ class SimSession:
         life = await self._hosts[self.home].life()
         life.handles[self.name] = await life.manager.create(config, session_id=self.name)
 
-    async def reach(self, *, takeover: bool = False) -> tuple[Life, LLMSession] | None:
+    async def reach(self, *, takeover: bool = False) -> tuple[Incarnation, LLMSession] | None:
         """The life that owns the session, and a handle there; None if it cannot be had."""
-        for attempt in range(MOST_TRIES):
+        for attempt in range(MAX_TRIES):
             life = await self._hosts[self.home].life()
-            takes = takeover or attempt > MOST_TRIES // 2
+            takes = takeover or attempt > MAX_TRIES // 2
             try:
                 handle = await life.within(partial(life.opened, self.name, takeover=takes))
             except SessionInUse:
@@ -78,7 +78,7 @@ class SimSession:
             except (StoreError, SessionClosed, SessionMoved):
                 pass
             else:
-                if handle is not None and not life.is_dead:
+                if handle is not None and not life.owner_is_dead:
                     return life, handle
             await anyio.sleep(RETRY_S)
         return None
@@ -118,14 +118,14 @@ class SimSession:
 
     async def _call(
         self,
-        life: Life,
+        life: Incarnation,
         handle: LLMSession,
         command: str,
         perform: Callable[[], Awaitable[Any]],
         **how: Any,
     ) -> Any:
         scope = anyio.CancelScope()
-        if life.is_dead:
+        if life.owner_is_dead:
             scope.cancel()
         with life.waiting(scope):
             return await self._recorder.call(handle, command, perform, until=scope, **how)
@@ -137,7 +137,7 @@ class SimSession:
         *,
         heard: Heard = "once",
         command_id: str | None = None,
-        first: tuple[Life, LLMSession] | None = None,
+        first: tuple[Incarnation, LLMSession] | None = None,
         **how: Any,
     ) -> Any:
         """Ask for something, *first* there, until it is answered; once what has no *command_id*.
@@ -167,11 +167,11 @@ class SimSession:
         *,
         command_id: str | None,
         patience_s: float | None = None,
-        first: tuple[Life, LLMSession] | None,
+        first: tuple[Incarnation, LLMSession] | None,
         how: dict[str, Any],
     ) -> Any:
         answered: Any = None
-        for attempt in range(MOST_TRIES):
+        for attempt in range(MAX_TRIES):
             found = first if first is not None and not attempt else await self.reach()
             if found is None:
                 return None
@@ -225,7 +225,7 @@ class SimSession:
         heard: Heard,
         command_id: str | None,
         head: int | None = None,
-        first: tuple[Life, LLMSession] | None = None,
+        first: tuple[Incarnation, LLMSession] | None = None,
     ) -> Any:
         return await self.ask(
             "send",
@@ -244,7 +244,7 @@ class SimSession:
     async def _await(self, turn: Turn) -> str | None:
         """The stop reason of the turn's end, whoever writes it."""
         number = turn.id.number
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             found = await self.reach()
             if found is None:
                 return None
@@ -266,8 +266,8 @@ class SimSession:
             await anyio.sleep(RETRY_S)
         return None
 
-    def _read(self, life: Life, handle: LLMSession) -> None:
-        if not life.is_dead:
+    def _read(self, life: Incarnation, handle: LLMSession) -> None:
+        if not life.owner_is_dead:
             self._recorder.read_history(handle)
             self._recorder.read_state(handle)
 

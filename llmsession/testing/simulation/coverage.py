@@ -11,12 +11,12 @@ import anyio
 
 from llmsession.turns.machine import ENDED, TRANSITIONS
 
-__all__ = ["Reached", "unreached"]
+__all__ = ["Coverage", "unreached"]
 
 IDLE = "idle"
 
 
-class Reached:
+class Coverage:
     """Counts by name. ``bugs`` are what the sessions logged as faults of their own."""
 
     def __init__(self) -> None:
@@ -25,9 +25,9 @@ class Reached:
         self._phases: dict[str, dict[int, str]] = {}
         self._waiting: dict[tuple[str, str], anyio.Event] = {}
 
-    def logger(self, is_dead: Callable[[], bool]) -> Any:
+    def logger(self, owner_is_dead: Callable[[], bool]) -> Any:
         """A logger for a manager; what the dead say is not heard."""
-        return _Logger(self, is_dead, "")
+        return _Logger(self, owner_is_dead, "")
 
     def struck(self, what: str, session: str | None = None) -> None:
         """*what* happens now: to *session*, or to all."""
@@ -70,9 +70,9 @@ _ENDED = frozenset(phase.name for phase in ENDED)
 class _Logger:
     """What a session calls of structlog."""
 
-    def __init__(self, reached: Reached, is_dead: Callable[[], bool], session: str) -> None:
+    def __init__(self, reached: Coverage, owner_is_dead: Callable[[], bool], session: str) -> None:
         self._reached = reached
-        self._is_dead = is_dead
+        self._is_dead = owner_is_dead
         self._session = session
 
     def bind(self, *, session: str) -> _Logger:

@@ -16,7 +16,7 @@ from llmsession.store.protocol import (
     Appended,
     AppendResult,
     Batch,
-    Hold,
+    Lease,
     Lost,
     Owner,
     Search,
@@ -48,7 +48,7 @@ class KeepingStore(MemoryStore):
         log = self._logs.get(session)
         return log.row if log else None
 
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         before = {stored.seq: stored.body for stored in await self.read(hold.session)}
         await super().rewrite(hold, bodies)
         kept = self.replaced.setdefault(hold.session, {})
@@ -210,7 +210,7 @@ class DiskLink:
         if self.is_cut:
             raise _dead()
 
-    async def _held(self, owner: Owner, take: Callable[[], Awaitable[Hold]]) -> Hold:
+    async def _held(self, owner: Owner, take: Callable[[], Awaitable[Lease]]) -> Lease:
         await self._way()
         self.owners.add(owner.name)
         hold = await take()
@@ -218,21 +218,21 @@ class DiskLink:
         await self._back()
         return hold
 
-    async def create(self, session: str, owner: Owner) -> Hold:
+    async def create(self, session: str, owner: Owner) -> Lease:
         return await self._held(owner, lambda: self._disk.truth.create(session, owner))
 
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
-        async def take() -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
+        async def take() -> Lease:
             holder = await self._disk.holder(session)
             dead = holder is not None and holder.name in self._disk.dead
             return await self._disk.truth.acquire(session, owner, takeover=takeover or dead)
 
         return await self._held(owner, take)
 
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         return await self._held(owner, lambda: self._disk.truth.fork(parent, upto, session, owner))
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: Lease) -> None:
         await self._way()
         await self._disk.truth.release(hold)
         await self._back()
@@ -259,7 +259,7 @@ class DiskLink:
         await self._back()
         return found
 
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         await self._way()
         await self._disk.truth.rewrite(hold, bodies)
         await self._back()

@@ -27,11 +27,11 @@ from llmsession.turns.usage import Usage
 from ..recording.entries import Ended, Found
 from ..recording.recorder import Recorder
 from ..scripted import ScriptedProvider, ScriptedReply
-from .coverage import Reached
+from .coverage import Coverage
 from .disk import DiskLink, SimDisk
 from .model import SimModel
 
-__all__ = ["Host", "Life", "World"]
+__all__ = ["Host", "Incarnation", "World"]
 
 T = TypeVar("T")
 IDLE_S = 0.4
@@ -48,7 +48,7 @@ class World:
         model: SimModel,
         tools: Sequence[Tool],
         group: TaskGroup,
-        reached: Reached,
+        reached: Coverage,
     ) -> None:
         self.disk = disk
         self.recorder = recorder
@@ -69,13 +69,13 @@ class World:
         return 1_700_000_000.0 + anyio.current_time() + self.skew_s
 
 
-class Life:
+class Incarnation:
     """One life of a process, from its beginning to its death."""
 
     def __init__(self, world: World, number: int) -> None:
         self.number = number
         self.link = DiskLink(world.disk, world.group)
-        self.is_dead = False
+        self.owner_is_dead = False
         self.manager: SessionManager
         self.handles: dict[str, LLMSession] = {}
         self._world = world
@@ -103,7 +103,7 @@ class Life:
                     clock=world.clock,
                     tools=world.tools,
                     idle_s=IDLE_S,
-                    logger=world.reached.logger(lambda: self.is_dead),
+                    logger=world.reached.logger(lambda: self.owner_is_dead),
                     environ={},
                     observers=[self._asking],
                 ) as self.manager:
@@ -112,12 +112,12 @@ class Life:
                     for closed in await self.manager.close():
                         self.note_end(closed)
         except SessionError as error:
-            if not self.is_dead:
+            if not self.owner_is_dead:
                 world.found(13, f"a manager ended with {error!r}")
         finally:
             self._begun.set()
             self._ended.set()
-        if not self.is_dead:
+        if not self.owner_is_dead:
             world.open_streams += inner.open_streams
 
     def _reply(self, request: Request, tag: StepTag) -> ScriptedReply:
@@ -161,7 +161,7 @@ class Life:
 
     def kill(self) -> None:
         """The end at once."""
-        self.is_dead = True
+        self.owner_is_dead = True
         self.link.cut()
         self.handles.clear()
         for scope in tuple(self._waiting):
@@ -171,7 +171,7 @@ class Life:
     async def within(self, perform: Callable[[], Awaitable[T]]) -> T | None:
         """What a client gets who asks this process: None if it dies before it has answered."""
         with anyio.CancelScope() as scope:
-            if self.is_dead:
+            if self.owner_is_dead:
                 return None
             with self.waiting(scope):
                 return await perform()
@@ -191,7 +191,7 @@ class Life:
         handle = self.handles.get(session)
         if takeover or handle is None or handle.status().phase in ("closed", "moved"):
             handle = await self.manager.open(session, takeover=takeover)
-            if not self.is_dead:
+            if not self.owner_is_dead:
                 self.handles[session] = handle
         return handle
 
@@ -224,7 +224,7 @@ class _Asking:
 class _LinkedProvider:
     """A provider behind what separates a process from the world."""
 
-    def __init__(self, inner: ScriptedProvider, life: Life) -> None:
+    def __init__(self, inner: ScriptedProvider, life: Incarnation) -> None:
         self._inner = inner
         self._life = life
         self.name = inner.name
@@ -235,7 +235,7 @@ class _LinkedProvider:
     async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
         life = self._life
         await life.link.flows.wait()
-        if life.is_dead:
+        if life.owner_is_dead:
             raise ProviderError("the process is dead", kind="fatal")
         events = self._inner.stream(request, tag)
         try:
@@ -255,11 +255,11 @@ class Host:
         self._world = world
         self.number = number
         self._up = anyio.Event()
-        self._life: Life
+        self._life: Incarnation
         self._live()
 
     def _live(self) -> None:
-        self._life = Life(self._world, self.number)
+        self._life = Incarnation(self._world, self.number)
         self._up.set()
 
     @property
@@ -272,7 +272,7 @@ class Host:
         """Does it stand still?"""
         return not self._life.link.flows.is_set()
 
-    async def life(self) -> Life:
+    async def life(self) -> Incarnation:
         """The life that it has, or the next one."""
         await self._up.wait()
         life = self._life

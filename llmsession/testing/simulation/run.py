@@ -19,27 +19,39 @@ from llmsession.turns.machine import TurnLimits
 from ..checker.checker import check
 from ..recording.entries import Begun, LeftBehind, Logged, Recording, Rewritten
 from ..recording.recorder import Recorder
-from ..recording.violation import Breach
+from ..recording.violation import Violation
 from .clients import SimSession
-from .coverage import Reached
+from .coverage import Coverage
 from .disk import SimDisk
 from .model import SimModel, counted_tools
 from .processes import Host, World
-from .schedule import Act, Change, Clock, Disk, Freeze, Interrupt, Kill, LetGo, Move, Send, Story
-from .subscribers import Audience
-from .user_parts import Cast, config_of, told_of_errors, tools_of
+from .schedule import (
+    Change,
+    Clock,
+    Disk,
+    Evict,
+    Freeze,
+    Interrupt,
+    Kill,
+    Move,
+    Schedule,
+    Send,
+    Step,
+)
+from .subscribers import Subscribers
+from .user_parts import UserParts, config_of, told_of_errors, tools_of
 from .virtual_time import run_seeded
 
-__all__ = ["SimRun", "run_story"]
+__all__ = ["SimRun", "run_schedule"]
 
 GRACE_S = 0.1
 MARGIN_S = 0.05
 """What an interrupt may take beside its grace: two or three writes, or the way back from cold."""
-MOST_WAITS = 3
+MAX_WAITS = 3
 """How often what the story keeps back may stand in one interrupt's way."""
 STORM_S = 60.0
 """Virtual seconds in which every command of a story has to be answered."""
-MOST_PATIENT_S = 0.5
+MAX_PATIENT_S = 0.5
 """Virtual seconds that an act waits for its phase; then it happens all the same."""
 CALM_S = 60.0
 PROCESSES = 2
@@ -48,19 +60,19 @@ PROCESSES = 2
 class SimRun(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one story. ``seconds`` are virtual."""
 
-    story: Story
-    breaches: tuple[Breach, ...]
+    story: Schedule
+    breaches: tuple[Violation, ...]
     reached: Counter[str]
     recording: Recording
     seconds: float
     turns: int
 
 
-def run_story(story: Story, cast: Cast | None = None) -> SimRun:
+def run_schedule(story: Schedule, cast: UserParts | None = None) -> SimRun:
     """Play *story* and check its record. Raises InvalidInput where trio is not there, within an
     event loop, for a cast that cannot play and one that uses threads; InvalidConfig for a
     configuration that cannot be kept."""
-    run = _Run(story, cast or Cast())
+    run = _Run(story, cast or UserParts())
     seconds = run_seeded(story.seed, run.perform)
     recording = Recording(run.recorder.entries)
     return SimRun(
@@ -74,13 +86,13 @@ def run_story(story: Story, cast: Cast | None = None) -> SimRun:
 
 
 class _Run:
-    def __init__(self, story: Story, cast: Cast) -> None:
+    def __init__(self, story: Schedule, cast: UserParts) -> None:
         self._story = story
         self._cast = cast
         self.disk = SimDisk(story.seed)
         self._threads = Random(f"threads {story.seed}")
         self._ran: Counter[str] = Counter()
-        self.reached = Reached()
+        self.reached = Coverage()
         self._configs = [self._config(number) for number in range(story.sessions)]
         self._tools = tools_of(cast, self._configs) or counted_tools(self._ran)
 
@@ -130,7 +142,7 @@ class _Run:
             await session.create(self._configs[at])
         async with anyio.create_task_group() as listening:
             for session in self._sessions:
-                audience = Audience(session, world.recorder, f"{self._story.seed}")
+                audience = Subscribers(session, world.recorder, f"{self._story.seed}")
                 listening.start_soon(audience.follow)
                 listening.start_soon(partial(audience.follow, vanishing=True))
                 listening.start_soon(audience.answer_calls)
@@ -174,11 +186,11 @@ class _Run:
             if row.session not in names
         ]
 
-    async def _act(self, act: Act, group: TaskGroup) -> None:
+    async def _act(self, act: Step, group: TaskGroup) -> None:
         reached = self.reached
         if act.phase is not None:
             at = getattr(act, "session", None)
-            with anyio.move_on_after(MOST_PATIENT_S):
+            with anyio.move_on_after(MAX_PATIENT_S):
                 await reached.entered(act.phase, "" if at is None else f"s{at}")
         match act:
             case Send(session=at):
@@ -190,7 +202,7 @@ class _Run:
             case Change(session=at):
                 reached.struck(act.kind, f"s{at}")
                 await self._sessions[at].change(act)
-            case LetGo(session=at):
+            case Evict(session=at):
                 reached.struck("let go", f"s{at}")
                 await self._sessions[at].let_go()
             case Move(session=at):
@@ -262,8 +274,8 @@ class _Run:
         return told_of_errors(made, self.reached.counts)
 
 
-def _margin_s(story: Story) -> float:
-    return MARGIN_S + MOST_WAITS * story.worst_wait_s
+def _margin_s(story: Schedule) -> float:
+    return MARGIN_S + MAX_WAITS * story.worst_wait_s
 
 
 def _config(random: Random) -> SessionConfig:

@@ -13,21 +13,21 @@ from msgspec.structs import replace
 from llmsession.session.values.config import WhenBusy
 
 __all__ = [
-    "Act",
     "Change",
     "ChangeKind",
     "Clock",
     "Disk",
     "DiskFault",
+    "Evict",
     "Freeze",
     "Heard",
     "Interrupt",
     "Kill",
-    "LetGo",
     "Move",
+    "Schedule",
     "Send",
-    "Story",
-    "story_of",
+    "Step",
+    "schedule_of",
 ]
 
 Heard: TypeAlias = Literal["once", "lost", "twice"]
@@ -101,7 +101,7 @@ class Change(ActBase, frozen=True, tag="change"):
         return f"s{self.session}: {self.kind} ({self.when_busy}{_heard(self.heard)})"
 
 
-class LetGo(ActBase, frozen=True, tag="let_go"):
+class Evict(ActBase, frozen=True, tag="let_go"):
     """Nobody holds the session any more, and what is idle is evicted."""
 
     session: int
@@ -170,16 +170,16 @@ class Clock(ActBase, frozen=True, tag="clock"):
         return f"clock: put by {self.seconds:+.0f} s"
 
 
-Act: TypeAlias = Send | Interrupt | Change | LetGo | Move | Kill | Freeze | Disk | Clock
+Step: TypeAlias = Send | Interrupt | Change | Evict | Move | Kill | Freeze | Disk | Clock
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """What happens in one run. ``seed`` decides the rest: what the model says, how long things
     take, in which order tasks that could go on do so."""
 
     seed: int
     sessions: int = 2
-    acts: tuple[Act, ...] = ()
+    acts: tuple[Step, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}, {self.sessions} sessions, 2 processes"]
@@ -209,28 +209,28 @@ _PHASES = (
 _DISK: tuple[DiskFault, ...] = ("fail", "lose", "lose", "void", "echo", "unread", "slow")
 
 
-def story_of(seed: int, *, sessions: int = 2) -> Story:
+def schedule_of(seed: int, *, sessions: int = 2) -> Schedule:
     """The story that *seed* stands for."""
     random = Random(f"story {seed}")
-    acts: list[Act] = []
+    acts: list[Step] = []
     for session in range(sessions):
         acts += _life_of(random, session)
     # Some seeds have calm weather: a fault must not be what makes a rule hold.
     for _ in range(random.choice((0, 1, 2, 3, 4))):
         acts.append(_fault(random, sessions))
     acts = _varied(Random(f"variations {seed}"), acts)
-    return Story(seed=seed, sessions=sessions, acts=tuple(sorted(acts, key=lambda act: act.at)))
+    return Schedule(seed=seed, sessions=sessions, acts=tuple(sorted(acts, key=lambda act: act.at)))
 
 
 AT_ONCE = 100
 """From here on sends are numbered that come with an interrupt."""
 
 
-def _varied(random: Random, acts: Sequence[Act]) -> list[Act]:
+def _varied(random: Random, acts: Sequence[Step]) -> list[Step]:
     """*acts*, some of which happen in one moment with a send, and sends that are said to follow
     a turn."""
     sends = [act for act in acts if isinstance(act, Send)]
-    varied: list[Act] = []
+    varied: list[Step] = []
     for act in acts:
         if isinstance(act, Send) and random.random() < 0.15:
             act = replace(act, head=random.choice(("seen", "seen", "other")))
@@ -246,8 +246,8 @@ def _varied(random: Random, acts: Sequence[Act]) -> list[Act]:
     return varied
 
 
-def _life_of(random: Random, session: int) -> list[Act]:
-    acts: list[Act] = []
+def _life_of(random: Random, session: int) -> list[Step]:
+    acts: list[Step] = []
     at = 0.0
     for number in range(random.randint(3, 8)):
         at += random.choice((0.0, 0.001, 0.02, 0.1, 0.3))
@@ -284,7 +284,7 @@ def _life_of(random: Random, session: int) -> list[Act]:
     return acts
 
 
-def _fault(random: Random, sessions: int) -> Act:
+def _fault(random: Random, sessions: int) -> Step:
     at, session, process = _moment(random), random.randrange(sessions), random.randrange(2)
     kind, phase = random.random(), _any_phase(random, 0.6)
     if kind < 0.3:
@@ -300,7 +300,7 @@ def _fault(random: Random, sessions: int) -> Act:
     if kind < 0.95:
         how: Literal["close", "take"] = random.choice(("close", "take"))
         return Move(at=at, session=session, how=how, phase=phase)
-    return LetGo(at=at, session=session)
+    return Evict(at=at, session=session)
 
 
 def _moment(random: Random) -> float:

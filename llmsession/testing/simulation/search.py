@@ -11,15 +11,15 @@ import msgspec
 
 from llmsession.errors import InvalidInput
 
-from ..recording.violation import Breach
+from ..recording.violation import Violation
 from .coverage import unreached
-from .run import SimRun, run_story
-from .schedule import Act, Freeze, Interrupt, Kill, Send, Story, story_of
-from .user_parts import Cast
+from .run import SimRun, run_schedule
+from .schedule import Freeze, Interrupt, Kill, Schedule, Send, Step, schedule_of
+from .user_parts import UserParts
 
 __all__ = ["Failure", "SimulationPlan", "SimulationReport", "shrunk", "simulate"]
 
-MOST_RUNS = 400
+MAX_RUNS = 400
 """So many stories are tried to make one shorter."""
 
 
@@ -30,11 +30,11 @@ class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int = 200
     seed: int = 0
     sessions: int = 2
-    most_failures: int = 1
+    max_failures: int = 1
 
     def checked(self) -> SimulationPlan:
         """This plan. Raises InvalidInput for one that nothing can be done with."""
-        for name in ("seeds", "sessions", "most_failures"):
+        for name in ("seeds", "sessions", "max_failures"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; it must be 1 or more")
         return self
@@ -43,13 +43,13 @@ class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """A story that broke a promise; ``run`` is the shortest one that does so in the same way."""
 
-    story: Story
+    story: Schedule
     run: SimRun
     tried: int
     """How many stories were played to find the shortest one."""
 
     @property
-    def breaches(self) -> tuple[Breach, ...]:
+    def breaches(self) -> tuple[Violation, ...]:
         """Of the shortest story."""
         return self.run.breaches
 
@@ -76,7 +76,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def simulate(
     plan: SimulationPlan,
-    cast: Cast | None = None,
+    cast: UserParts | None = None,
     *,
     told: Callable[[int], None] = lambda done: None,
 ) -> SimulationReport:
@@ -93,14 +93,14 @@ def simulate(
     failures: list[Failure] = []
     turns, virtual_s, runs = 0, 0.0, 0
     for seed in range(plan.seed, plan.seed + plan.seeds):
-        run = run_story(story_of(seed, sessions=plan.sessions), cast)
+        run = run_schedule(schedule_of(seed, sessions=plan.sessions), cast)
         runs += 1
         reached.update(run.reached)
         turns += run.turns
         virtual_s += run.seconds
         if run.breaches:
             failures.append(shrunk(run, cast))
-            if len(failures) >= plan.most_failures:
+            if len(failures) >= plan.max_failures:
                 break
         told(runs)
     return SimulationReport(
@@ -115,26 +115,26 @@ def simulate(
     )
 
 
-def shrunk(run: SimRun, cast: Cast | None = None, *, most_runs: int = MOST_RUNS) -> Failure:
+def shrunk(run: SimRun, cast: UserParts | None = None, *, max_runs: int = MAX_RUNS) -> Failure:
     """The shortest story found that breaks one of the promises that *run* broke, after playing at
     most *most_runs*: acts are left out, many at once and then one by one, and what is left is made
     simpler."""
     broken = {breach.invariant for breach in run.breaches}
     best, tried = run, 0
 
-    def is_shorter(story: Story) -> bool:
+    def is_shorter(story: Schedule) -> bool:
         nonlocal best, tried
         tried += 1
-        candidate = run_story(story, cast)
+        candidate = run_schedule(story, cast)
         if broken.isdisjoint(breach.invariant for breach in candidate.breaches):
             return False
         best = candidate
         return True
 
     size = len(run.story.acts) // 2
-    while size and tried < most_runs:
+    while size and tried < max_runs:
         at, left_out = 0, False
-        while at < len(best.story.acts) and tried < most_runs:
+        while at < len(best.story.acts) and tried < max_runs:
             acts = best.story.acts
             if is_shorter(_with(best.story, (*acts[:at], *acts[at + size :]))):
                 left_out = True
@@ -145,18 +145,18 @@ def shrunk(run: SimRun, cast: Cast | None = None, *, most_runs: int = MOST_RUNS)
     for at in range(len(best.story.acts)):
         for simpler in _simpler(best.story.acts[at]):
             acts = best.story.acts
-            if tried < most_runs and is_shorter(
+            if tried < max_runs and is_shorter(
                 _with(best.story, (*acts[:at], simpler, *acts[at + 1 :]))
             ):
                 break
     return Failure(story=run.story, run=best, tried=tried)
 
 
-def _with(story: Story, acts: tuple[Act, ...]) -> Story:
+def _with(story: Schedule, acts: tuple[Step, ...]) -> Schedule:
     return msgspec.structs.replace(story, acts=acts)
 
 
-def _simpler(act: Act) -> list[Act]:
+def _simpler(act: Step) -> list[Step]:
     """Plainer forms of *act*, the plainest first."""
     replace = msgspec.structs.replace
     match act:

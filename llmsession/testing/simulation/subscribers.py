@@ -14,18 +14,18 @@ from llmsession.turns.blocks import encode_json
 from llmsession.turns.previews import ToolUse
 from llmsession.turns.records import ToolsRequested
 
-from ..recording.entries import Sighting, Watched
+from ..recording.entries import ObservedEvent, SubscriptionLog
 from ..recording.fingerprints import digest
 from ..recording.recorder import Recorder
 from ..workload.model import words
 from ..workload.subscribers import sighting_of
 from .clients import RETRY_S, SimSession
-from .processes import Life
+from .processes import Incarnation
 
-__all__ = ["Audience"]
+__all__ = ["Subscribers"]
 
 
-class Audience:
+class Subscribers:
     """The subscribers of one session, and the caller that runs its tools."""
 
     def __init__(self, session: SimSession, recorder: Recorder, seed: str) -> None:
@@ -49,11 +49,11 @@ class Audience:
                 await anyio.sleep(random.uniform(0, 0.05))
 
     async def _listen(
-        self, life: Life, handle: LLMSession, after: int, at_most: int | None
+        self, life: Incarnation, handle: LLMSession, after: int, at_most: int | None
     ) -> int | None:
         self._subscribers += 1
         subscriber, place = self._subscribers, self._recorder.place()
-        seen: list[Sighting] = []
+        seen: list[ObservedEvent] = []
         cursor, ending = after, "vanished"
 
         async def read() -> None:
@@ -84,7 +84,7 @@ class Audience:
             await life.within(read)
         finally:  # a zombie's is never told of the end: what it saw counts all the same
             self._recorder.note(
-                Watched(
+                SubscriptionLog(
                     session=self._session.name, subscriber=subscriber, after=after, cursor=cursor,
                     ending=ending, seen=tuple(seen), **place,
                 )
@@ -106,7 +106,7 @@ class Audience:
                     break
                 life, handle = found
 
-                async def answer(life: Life = life, handle: LLMSession = handle) -> None:
+                async def answer(life: Incarnation = life, handle: LLMSession = handle) -> None:
                     again = [call.id for call in handle.open_calls()]
                     group.start_soon(self._answer, again)
                     try:

@@ -14,10 +14,10 @@ from llmsession.errors import InvalidInput, error_text
 from llmsession.session.values.config import SessionConfig, Tool
 from llmsession.turns.blocks import encode_json
 
-__all__ = ["Cast", "config_of", "told_of_errors", "tools_of"]
+__all__ = ["UserParts", "config_of", "told_of_errors", "tools_of"]
 
 
-class Cast(msgspec.Struct, frozen=True, kw_only=True):
+class UserParts(msgspec.Struct, frozen=True, kw_only=True):
     """Who plays: a user's own parts in place of ours.
 
     *config* makes the configuration of each session, with a policy of the user's for example; its
@@ -31,7 +31,7 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
     calls: Mapping[str, Callable[[Random], Mapping[str, Any]]] | None = None
 
 
-def config_of(cast: Cast, random: Random) -> SessionConfig:
+def config_of(cast: UserParts, random: Random) -> SessionConfig:
     """What the cast's ``config`` makes. Raises InvalidInput where that is none, InvalidConfig
     where it cannot be used; what it raises itself passes."""
     if not callable(cast.config):
@@ -43,7 +43,7 @@ def config_of(cast: Cast, random: Random) -> SessionConfig:
     return made.checked()
 
 
-def tools_of(cast: Cast, configs: Sequence[SessionConfig]) -> tuple[Tool, ...]:
+def tools_of(cast: UserParts, configs: Sequence[SessionConfig]) -> tuple[Tool, ...]:
     """The tools that the managers run for *cast*; () for ours. Raises InvalidInput for a cast
     that says of no tool, or of one that is not there, how it is called."""
     for tool in cast.tools:

@@ -13,7 +13,7 @@ from llmsession.store.protocol import (
     Appended,
     AppendResult,
     Batch,
-    Hold,
+    Lease,
     Store,
     this_process,
 )
@@ -40,7 +40,7 @@ class Answer:
         return self.results[0]
 
 
-def append(store: Store, hold: Hold, *bodies: bytes, head: int | None = None) -> Answer:
+def append(store: Store, hold: Lease, *bodies: bytes, head: int | None = None) -> Answer:
     """Hand *bodies* over under *hold*, at its head or at *head*."""
     answer = Answer()
     at = hold.head if head is None else head
@@ -48,12 +48,12 @@ def append(store: Store, hold: Hold, *bodies: bytes, head: int | None = None) ->
     return answer
 
 
-async def written(store: Store, hold: Hold, *bodies: bytes, head: int | None = None) -> Hold:
+async def written(store: Store, hold: Lease, *bodies: bytes, head: int | None = None) -> Lease:
     """Append *bodies*, which must succeed. The hold at its new head."""
     result = await append(store, hold, *bodies, head=head).wait()
     at = (hold.head if head is None else head) + len(bodies)
     assert result == Appended(at), result
-    return Hold(hold.session, hold.epoch, at)
+    return Lease(hold.session, hold.epoch, at)
 
 
 async def raised(

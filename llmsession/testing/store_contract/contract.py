@@ -24,7 +24,7 @@ from llmsession.errors import SessionExists, SessionInUse, SessionNotFound
 from llmsession.store.protocol import (
     Appended,
     Conflict,
-    Hold,
+    Lease,
     Owner,
     Store,
     StoredRecord,
@@ -56,7 +56,7 @@ class StoreContract(SharedRecordsContract):
 
     async def test_a_new_session_has_epoch_one_head_zero_and_its_owner(self) -> None:
         async with self.store() as store:
-            assert await store.create("s", self.ann) == Hold("s", 1, 0)
+            assert await store.create("s", self.ann) == Lease("s", 1, 0)
             row = await store.row("s")
             assert (row.session, row.epoch, row.head, row.owner) == ("s", 1, 0, self.ann)
             assert list(await store.read("s")) == []
@@ -83,11 +83,11 @@ class StoreContract(SharedRecordsContract):
 
     async def test_an_append_to_an_unknown_session_conflicts_without_a_row(self) -> None:
         async with self.store() as store:
-            assert await append(store, Hold("unknown", 1, 0), b"1").wait() == Conflict(None)
+            assert await append(store, Lease("unknown", 1, 0), b"1").wait() == Conflict(None)
 
     async def test_releasing_an_unknown_session_has_no_effect(self) -> None:
         async with self.store() as store:
-            await store.release(Hold("unknown", 1, 0))
+            await store.release(Lease("unknown", 1, 0))
             assert list(await store.rows()) == []
 
     # Owners
@@ -98,7 +98,7 @@ class StoreContract(SharedRecordsContract):
             for epoch in (2, 3, 4):
                 await store.release(hold)
                 hold = await store.acquire("s", self.bob)
-                assert hold == Hold("s", epoch, 2)
+                assert hold == Lease("s", epoch, 2)
                 assert (await store.row("s")).owner == self.bob
 
     async def test_a_session_in_use_is_not_given_to_another_owner(self) -> None:
@@ -114,14 +114,14 @@ class StoreContract(SharedRecordsContract):
     async def test_a_takeover_gives_a_session_in_use_to_another_owner(self) -> None:
         async with self.store() as store:
             await written(store, await store.create("s", self.ann), b"1")
-            assert await store.acquire("s", self.bob, takeover=True) == Hold("s", 2, 1)
+            assert await store.acquire("s", self.bob, takeover=True) == Lease("s", 2, 1)
             assert (await store.row("s")).owner == self.bob
 
     async def test_an_owner_may_take_its_own_session_again_and_is_fenced_itself(self) -> None:
         async with self.store() as store:
             first = await store.create("s", self.ann)
             again = await store.acquire("s", self.ann)
-            assert again == Hold("s", 2, 0)
+            assert again == Lease("s", 2, 0)
             assert isinstance(await append(store, first, b"old").wait(), Conflict)
             await written(store, again, b"new")
 
@@ -131,7 +131,7 @@ class StoreContract(SharedRecordsContract):
             await store.release(hold)
             row = await store.row("s")
             assert (row.owner, row.epoch, row.head) == (None, 1, 1)
-            assert await store.acquire("s", self.bob) == Hold("s", 2, 1)
+            assert await store.acquire("s", self.bob) == Lease("s", 2, 1)
 
     async def test_releasing_an_older_epoch_has_no_effect(self) -> None:
         async with self.store() as store:
@@ -168,7 +168,7 @@ class StoreContract(SharedRecordsContract):
     async def test_an_epoch_that_was_never_given_out_conflicts(self) -> None:
         async with self.store() as store:
             hold = await store.create("s", self.ann)
-            result = await append(store, Hold("s", hold.epoch + 1, 0), b"from nowhere").wait()
+            result = await append(store, Lease("s", hold.epoch + 1, 0), b"from nowhere").wait()
             assert result == Conflict(await store.row("s"))
             assert await bodies_of(store, "s") == []
 
@@ -235,7 +235,7 @@ class StoreContract(SharedRecordsContract):
                 append(store, hold, b"1"),
                 append(store, hold, b"conflicts"),
                 append(store, hold, b"2", head=1),
-                append(store, Hold("unknown", 1, 0), b"1"),
+                append(store, Lease("unknown", 1, 0), b"1"),
             ]
             kinds = [type(await answer.wait()) for answer in answers]
             assert kinds == [Appended, Conflict, Appended, Conflict]

@@ -4,7 +4,7 @@ sessions: forks, rewriting, search."""
 from __future__ import annotations
 
 from llmsession.errors import InvalidInput, SessionExists, SessionMoved, SessionNotFound
-from llmsession.store.protocol import Appended, Batch, Conflict, Hold, Search, Store
+from llmsession.store.protocol import Appended, Batch, Conflict, Lease, Search, Store
 
 from .actions import Answer, StoreStage, append, bodies_of, raised, written
 
@@ -18,7 +18,7 @@ class SharedRecordsContract(StoreStage):
 
     # Forks
 
-    async def _parent(self, store: Store) -> Hold:
+    async def _parent(self, store: Store) -> Lease:
         return await written(store, await store.create("p", self.ann), b"1", LARGE, b"3", b"4")
 
     async def test_a_fork_begins_with_its_parents_records_and_goes_on_alone(self) -> None:
@@ -167,18 +167,18 @@ class SharedRecordsContract(StoreStage):
 
     async def _labelled(
         self, store: Store, session: str, at: float, labels: dict[str, str] | None
-    ) -> Hold:
+    ) -> Lease:
         hold = await store.create(session, self.ann)
         batch = Batch(session, hold.epoch, 0, (b"1",), at, labels)
         return await self._append(store, batch)
 
     @staticmethod
-    async def _append(store: Store, batch: Batch) -> Hold:
+    async def _append(store: Store, batch: Batch) -> Lease:
         answer = Answer()
         store.append(batch, answer.done)
         result = await answer.wait()
         assert isinstance(result, Appended), result
-        return Hold(batch.session, batch.epoch, result.head)
+        return Lease(batch.session, batch.epoch, result.head)
 
     async def test_a_row_has_its_times_and_its_newest_labels(self) -> None:
         async with self.store() as store:

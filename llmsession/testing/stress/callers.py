@@ -15,7 +15,7 @@ from llmsession.session.handles.session import LLMSession, Turn, live_state
 from llmsession.session.values.outcome import Closed, CompactionOutcome, InterruptOutcome
 from llmsession.turns.previews import ToolUse
 
-from ..recording.entries import Sighting, Watched
+from ..recording.entries import ObservedEvent, SubscriptionLog
 from ..recording.recorder import Recorder, ends_of
 from ..workload.model import words
 from ..workload.subscribers import sighting_of
@@ -151,13 +151,13 @@ class Callers:
 
     async def _follow(self, turn: Turn) -> None:
         """Read one turn's own events, to its end."""
-        seen: list[Sighting] = []
+        seen: list[ObservedEvent] = []
         place = self._recorder.place()
         async for event in turn:
             if not isinstance(event, ToolUse | Lagged):
                 seen.append(sighting_of(event))
         self._recorder.note(
-            Watched(
+            SubscriptionLog(
                 session=self._session.id,
                 subscriber=-turn.id.number,
                 after=0,

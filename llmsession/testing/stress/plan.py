@@ -21,9 +21,9 @@ from ..recording.entries import (
     Requested,
     Returned,
     Rewritten,
-    Watched,
+    SubscriptionLog,
 )
-from ..recording.violation import Breach
+from ..recording.violation import Violation
 
 __all__ = ["StressPlan", "StressReport", "count", "latencies_ms", "percentile"]
 
@@ -55,7 +55,7 @@ class StressReport(msgspec.Struct, frozen=True, kw_only=True):
 
     plan: StressPlan
     counts: dict[str, int]
-    breaches: tuple[Breach, ...]
+    breaches: tuple[Violation, ...]
     seconds: float
     interrupt_p50_ms: float
     interrupt_p99_ms: float
@@ -110,7 +110,7 @@ def count(recording: Recording) -> dict[str, int]:
             case Requested():
                 counted["requests"] += 1
                 counted["retries"] += entry.attempt > 1
-            case Watched(ending=ending):
+            case SubscriptionLog(ending=ending):
                 counted[f"subscriber {ending}"] += 1
                 counted["subscriber resumed"] += entry.turn is None and entry.after > 1
                 counted["previews"] += sum(not seen.seq for seen in entry.seen)
@@ -156,7 +156,7 @@ def _count_record(counted: Counter[str], record: r.Record, modes: dict[str, str 
         case r.CompactionApplied():
             counted["compactions"] += 1
             counted[f"compacted {record.trigger}"] += 1
-            counted["segments"] += record.segment is not None
+            counted["prefix_summaries"] += record.prefix_summary is not None
             counted["inputs shortened"] += len(record.inputs)
             counted["texts cut"] += len(record.texts)
         case r.ContextWarned():

@@ -24,7 +24,7 @@ from ..recording.recorder import Recorder
 from ..scripted import ScriptedProvider
 from ..simulation.disk import KeepingStore
 from ..workload.model import Model, stress_tools
-from ..workload.subscribers import Watchers
+from ..workload.subscribers import Subscribers
 from .callers import Callers
 from .plan import StressPlan, StressReport, count, latencies_ms, percentile
 
@@ -100,7 +100,7 @@ class _Run:
         for number in range(self._plan.sessions):
             session = await manager.create(self._config(number), session_id=f"s{number}")
             self._recorder.sessions[session.id] = session
-            watchers = Watchers(self._recorder, session, self._plan.seed)
+            watchers = Subscribers(self._recorder, session, self._plan.seed)
             watchers.start(listening)
             callers.append((Callers(self._recorder, session, self._plan), watchers))
         with anyio.move_on_after(self._plan.seconds + PATIENCE_S):
@@ -128,7 +128,7 @@ class _Run:
         self._recorder.note(ended)
 
     async def _work_one(
-        self, manager: SessionManager, number: int, callers: Callers, watchers: Watchers
+        self, manager: SessionManager, number: int, callers: Callers, watchers: Subscribers
     ) -> None:
         await callers.run()
         watchers.stop()

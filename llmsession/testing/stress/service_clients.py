@@ -29,15 +29,15 @@ from ..recording.entries import (
     Invoked,
     LeftBehind,
     Logged,
+    ObservedEvent,
     OutcomeSeen,
     Recording,
     Refused,
     Returned,
-    Sighting,
-    Watched,
+    SubscriptionLog,
 )
 from ..recording.recorder import Notes, ends_of
-from ..recording.violation import Breach
+from ..recording.violation import Violation
 from ..workload.model import CALLER_TOOLS, stress_tools, words
 from ..workload.subscribers import sighting_of
 from .plan import StressPlan, StressReport, count, latencies_ms, percentile
@@ -94,10 +94,10 @@ class _Run(Notes):
         asked = msgspec.to_builtins(plan)
         self.note(Begun(seed=plan.seed, plan=asked, grace_s=GRACE_S))
 
-    async def perform(self) -> tuple[float, list[Breach]]:
+    async def perform(self) -> tuple[float, list[Violation]]:
         """The seconds that the work took, and what the logs say about the histories."""
         callers: list[_Caller] = []
-        breaches: list[Breach] = []
+        breaches: list[Violation] = []
         lag_s = 0.0
 
         async def watch_clock() -> None:
@@ -302,7 +302,7 @@ class _Caller:
     ) -> int | None:
         events = session.subscribe(after=after)
         self._subscribers += 1
-        subscriber, place, seen = self._subscribers, self._run.place(), list[Sighting]()
+        subscriber, place, seen = self._subscribers, self._run.place(), list[ObservedEvent]()
         ending = "vanished"
         try:
             async for event in events:
@@ -325,7 +325,7 @@ class _Caller:
             if answering and self._whole:
                 ending = "closed"
             self._run.note(
-                Watched(
+                SubscriptionLog(
                     session=self.session.id, subscriber=subscriber, after=after, cursor=cursor,
                     ending=ending, seen=tuple(seen), **place,
                 )
@@ -352,7 +352,7 @@ class _Caller:
 
     # The log, as somebody reads it who comes new.
 
-    async def read_log(self) -> list[Breach]:
+    async def read_log(self) -> list[Violation]:
         last = (await self._elsewhere.read_status()).seq
         state, name = SessionState(self.session.id), self.session.id
         events = self._elsewhere.subscribe(after=0)
@@ -366,5 +366,5 @@ class _Caller:
         events.close()
         if state.history != await self.session.read_conversation():
             told = "the history that a client reads is not the fold of the log that it reads"
-            return [Breach(12, name, told, ())]
+            return [Violation(12, name, told, ())]
         return []

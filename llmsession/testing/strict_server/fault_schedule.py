@@ -12,7 +12,7 @@ import msgspec
 from .model.faults import WireFault
 from .replies.received import Received
 
-__all__ = ["FaultBook", "Faults", "RandomFaults"]
+__all__ = ["FaultSchedule", "Faults", "RandomFaults"]
 
 
 class RandomFaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class RandomFaults(msgspec.Struct, frozen=True, kw_only=True):
         WireFault.reset(),
         WireFault.error_event(after_events=3),
     )
-    most_bytes: int = 2000
+    max_bytes: int = 2000
     """A fault that falls after some bytes falls before this many."""
 
     def choose(self, conversation: str, number: int) -> WireFault | None:
@@ -43,7 +43,7 @@ class RandomFaults(msgspec.Struct, frozen=True, kw_only=True):
             return None
         fault = rng.choice(self.kinds)
         if fault.kind in ("cut", "reset", "stall") and rng.random() < 0.8:
-            return msgspec.structs.replace(fault, after_bytes=rng.randrange(self.most_bytes))
+            return msgspec.structs.replace(fault, after_bytes=rng.randrange(self.max_bytes))
         return fault
 
 
@@ -52,7 +52,7 @@ Faults: TypeAlias = (
 )
 
 
-class FaultBook:
+class FaultSchedule:
     """What is left of the faults. Asked once for each valid request, in the order they come."""
 
     def __init__(self, faults: Faults) -> None:

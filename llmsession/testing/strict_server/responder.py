@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from ..scripted import ScriptedReply, say
-from .fault_schedule import FaultBook, Faults
+from .fault_schedule import Faults, FaultSchedule
 from .model.context_edits import Context, beginning_with, find_edit
 from .model.faults import WireFault
 from .model.models import COMPLETION_MODELS, MESSAGE_MODELS, ModelRules, family_of
@@ -28,11 +28,11 @@ from .replies.answer import (
 )
 from .replies.received import Ended, HttpRequest, Received, conversation_of, without_keys
 from .routes import api_of, no_such_path, refuse_head, route_of
-from .rules.signatures import Sealer, transformations
+from .rules.signatures import Signer, transformations
 from .rules.validation import judge_chat, judge_message, no_json
-from .script import Playbook, ServerScript
+from .script import ReplyScript, ServerScript
 
-__all__ = ["Desk", "Summaries"]
+__all__ = ["Responder", "Summaries"]
 
 _UNTOLD = ScriptedReply().usage
 SILENT = ScriptedReply(stop_reason="compaction")
@@ -41,7 +41,7 @@ Summaries: TypeAlias = Callable[[Received], ScriptedReply]
 """What the server's own summary of a request says, and why it stopped, if not with a summary."""
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class SelectedReply(msgspec.Struct, frozen=True):
     """A script's reply to a request, and what goes wrong with it."""
 
     received: Received
@@ -50,7 +50,7 @@ class Chosen(msgspec.Struct, frozen=True):
     fault: WireFault | None
 
 
-class Told(msgspec.Struct, frozen=True):
+class ReplyParts(msgspec.Struct, frozen=True):
     """What a reply is made of: its blocks, its prompt, and what was done to the context.
     ``iterations`` are the summaries that were written; None where nobody asks for them."""
 
@@ -61,7 +61,7 @@ class Told(msgspec.Struct, frozen=True):
     iterations: tuple[Iteration, ...] | None = None
 
 
-class Desk:
+class Responder:
     """Answers requests, one after the other. ``log`` is what came, by number."""
 
     def __init__(
@@ -78,10 +78,10 @@ class Desk:
         self._summaries = summaries or _plain_summary
         self.log: list[Received] = []
         self._keep = keep
-        self._playbook = Playbook(script)
-        self._faults = FaultBook(faults)
+        self._playbook = ReplyScript(script)
+        self._faults = FaultSchedule(faults)
         self._api_keys = api_keys
-        self._sealer = Sealer(seed)
+        self._sealer = Signer(seed)
         self._messages_cache = CacheLedger()
         self._completions_cache = CacheLedger()
         self._models: dict[Api, Mapping[str, ModelRules]] = {
@@ -153,7 +153,7 @@ class Desk:
         summarised = context.compacts and not _just_summarised(request)
         pauses = summarised and context.pauses
         chosen = self._choose(received, "messages", SILENT if pauses else None)
-        if not isinstance(chosen, Chosen):
+        if not isinstance(chosen, SelectedReply):
             return chosen
         prompt = self._charge(request, context.parts, now_s)
         blocks = chosen.blocks
@@ -168,12 +168,12 @@ class Desk:
         dropped = transformations(request, verdict.broken)
         applied = context.applied if request.body.get("context_management") else None
         counts = find_edit(request.body, "compact_") is not None
-        told = Told(blocks, prompt, dropped, applied, iterations if counts else None)
+        told = ReplyParts(blocks, prompt, dropped, applied, iterations if counts else None)
         return self._reply(chosen, "messages", told)
 
     def _charge(self, request: MessageRequest, parts: Sequence[Part], now_s: float) -> PromptCost:
         least = request.rules.min_cache_tokens
-        return self._messages_cache.charge_message(parts, least_tokens=least, now_s=now_s)
+        return self._messages_cache.charge_message(parts, min_tokens=least, now_s=now_s)
 
     def _summarised(
         self, received: Received, context: Context, prompt: PromptCost
@@ -189,7 +189,7 @@ class Desk:
         """The answer to a request for a summary: a signed block, or nothing at all."""
         script = self._summaries(received)
         chosen = self._choose(received, "messages", script)
-        if not isinstance(chosen, Chosen):
+        if not isinstance(chosen, SelectedReply):
             return chosen
         text = _text_of(script)
         prompt = self._charge(request, context.parts, now_s)
@@ -199,7 +199,7 @@ class Desk:
             blocks = (self._sealer.sign_summary(request, text),)
             script = script.stopping("compaction")
         chosen = msgspec.structs.replace(chosen, script=script)
-        told = Told(blocks, PromptCost(), iterations=(iteration,))
+        told = ReplyParts(blocks, PromptCost(), iterations=(iteration,))
         return self._reply(chosen, "messages", told)
 
     def _completion(self, received: Received, now_s: float) -> Answer:
@@ -207,14 +207,14 @@ class Desk:
         if isinstance(verdict, Refusal):
             return self._refuse(received, "completions", verdict)
         chosen = self._choose(received, "completions")
-        if not isinstance(chosen, Chosen):
+        if not isinstance(chosen, SelectedReply):
             return chosen
         prompt = self._completions_cache.charge_completion(verdict.parts, now_s=now_s)
-        return self._reply(chosen, "completions", Told(chosen.blocks, prompt))
+        return self._reply(chosen, "completions", ReplyParts(chosen.blocks, prompt))
 
     def _choose(
         self, received: Received, api: Api, script: ScriptedReply | None = None
-    ) -> Chosen | Answer:
+    ) -> SelectedReply | Answer:
         """The script's reply and what goes wrong with it, or the answer in place of one. *script*
         is answered instead of the next one."""
         fault = self._faults.choose(received)
@@ -230,9 +230,9 @@ class Desk:
         if fault is not None and fault.loses_the_reply and not is_given:
             self._playbook.put_back(received, script)
         blocks = tuple(msgspec.json.decode(raw, type=dict[str, Any]) for raw in script.blocks)
-        return Chosen(received, script, blocks, fault)
+        return SelectedReply(received, script, blocks, fault)
 
-    def _reply(self, chosen: Chosen, api: Api, said: Told) -> Answer:
+    def _reply(self, chosen: SelectedReply, api: Api, said: ReplyParts) -> Answer:
         told = chosen.script.usage
         cost = cost_of_reply(said.prompt, said.blocks) if told == _UNTOLD else Cost.told(told)
         if said.iterations is not None:

@@ -15,7 +15,7 @@ from llmsession.turns.blocks import encode_json
 from ..scripted import Scripted, ScriptedReply, say
 from .replies.received import Received
 
-__all__ = ["Playbook", "ServerScript", "echo", "read_script"]
+__all__ = ["ReplyScript", "ServerScript", "echo", "read_script"]
 
 Chooser: TypeAlias = Callable[[Received], Scripted]
 OneScript: TypeAlias = Iterable[Scripted] | Chooser
@@ -37,7 +37,7 @@ def _texts(content: Any) -> Iterable[str]:
             yield from [text] if isinstance(text, str) else _texts(block.get("content"))
 
 
-class Playbook:
+class ReplyScript:
     """What is left of a script. Replies are taken in the order that requests come; with a
     mapping, each conversation has its own order, and the script under "" is for all others."""
 

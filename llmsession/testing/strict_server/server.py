@@ -19,7 +19,7 @@ from .fault_schedule import Faults
 from .model.models import ModelRules
 from .model.steps import Break, End, Head, Pause, Send, Step
 from .replies.received import Ended, Received
-from .responder import Desk, Summaries
+from .responder import Responder, Summaries
 from .script import ServerScript
 
 __all__ = ["StrictServer"]
@@ -55,7 +55,7 @@ class StrictServer:
         summaries: Summaries | None = None,
         keep: int | None = None,
     ) -> None:
-        self._desk = Desk(
+        self._desk = Responder(
             script,
             faults=faults,
             models=models,

@@ -17,23 +17,23 @@ from llmsession.turns.blocks import encode_json
 from llmsession.turns.previews import TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
 from llmsession.turns.records import ToolsRequested, encode_record
 
-from ..recording.entries import Sighting, Watched
+from ..recording.entries import ObservedEvent, SubscriptionLog
 from ..recording.fingerprints import digest
 from ..recording.recorder import Recorder
 from .model import words
 
-__all__ = ["Watchers", "sighting_of"]
+__all__ = ["Subscribers", "sighting_of"]
 
 
-def sighting_of(event: Event) -> Sighting:
+def sighting_of(event: Event) -> ObservedEvent:
     """What a subscriber notes of an event that is a record or a preview."""
     if isinstance(event, TextDelta | ThinkingDelta | ToolInputDelta):
-        return Sighting(0, "", event.turn, event.step, event.attempt)
+        return ObservedEvent(0, "", event.turn, event.step, event.attempt)
     assert not isinstance(event, ToolUse | Lagged)  # the caller has left those out
-    return Sighting(event.seq, digest(encode_record(event)))
+    return ObservedEvent(event.seq, digest(encode_record(event)))
 
 
-class Watchers:
+class Subscribers:
     """The subscribers of one session, and the caller that answers its tool calls."""
 
     def __init__(self, recorder: Recorder, session: LLMSession, seed: int) -> None:
@@ -77,7 +77,7 @@ class Watchers:
         subscription = self._session.subscribe(after=after)
         self._subscribers += 1
         subscriber, began, place = self._subscribers, subscription.cursor, self._recorder.place()
-        seen: list[Sighting] = []
+        seen: list[ObservedEvent] = []
         ending = "stuck"
         try:
             async for event in subscription:
@@ -97,7 +97,7 @@ class Watchers:
             cursor = subscription.cursor
             subscription.close()
             self._recorder.note(
-                Watched(
+                SubscriptionLog(
                     session=self._session.id, subscriber=subscriber, after=began, cursor=cursor,
                     ending=ending, seen=tuple(seen), **place,
                 )

@@ -17,7 +17,7 @@ from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_
 
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.recorded_message import Said
 from ..common.times import milliseconds
@@ -43,7 +43,7 @@ _TELLING = {"modelInfo", "metrics"}
 _INTERRUPTED = ("\n\n[Response interrupted by user]", "\n\n[Response interrupted by API Error]")
 
 
-def looks_cline_classic(peek: Peek) -> bool:
+def looks_cline_classic(peek: Probe) -> bool:
     """Are the files a task of Cline, or the history of one?"""
     if any(path.rpartition("/")[2] == HISTORY for path in peek.files):
         return True

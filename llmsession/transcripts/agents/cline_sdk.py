@@ -21,7 +21,7 @@ from llmsession.turns.blocks import encode_json
 
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.recorded_message import Said
 from ..common.times import iso_time
@@ -36,7 +36,7 @@ _ENDING = ".messages.json"
 _KNOWN = {"messages", "sessionId", "system_prompt"}
 
 
-def looks_cline_sdk(peek: Peek) -> bool:
+def looks_cline_sdk(peek: Probe) -> bool:
     """Are the files a session of Cline, or the transcript of one?"""
     if any(path.endswith(_ENDING) for path in peek.files):
         return True

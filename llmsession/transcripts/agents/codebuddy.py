@@ -18,7 +18,7 @@ from llmsession.turns.messages import Message
 
 from ..common.conversation import Conversation, Note
 from ..common.fold import fold
-from ..common.format import Files, Peek, only_file
+from ..common.format import Files, Probe, only_file
 from ..common.jsonl import clip
 from ..common.record import Record
 from ..common.recorded_message import Said
@@ -32,14 +32,14 @@ FORMAT = "codebuddy"
 _MAGIC = b"SQLite format 3\x00"
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "bot": "assistant",
           "model": "assistant", "ai": "assistant"}  # fmt: skip
-_MOST_ROWS = 1_000_000
+_MAX_ROWS = 1_000_000
 _COLUMNS = ("id", "agent_id", "message_content", "message_type", "timestamp", "session_id",
             "metadata")  # fmt: skip
 _KIND = "llmsession"
 """In ``metadata``: what a row cannot say about a message of ours."""
 
 
-def looks_codebuddy(peek: Peek) -> bool:
+def looks_codebuddy(peek: Probe) -> bool:
     """Is the file a database with CodeBuddy's table in it?"""
     raw = only_file(peek.files)
     return raw is not None and raw.startswith(_MAGIC) and b"chat_history" in raw
@@ -121,7 +121,7 @@ def _rows(database: sqlite3.Connection, columns: Sequence[str]) -> list[dict[str
         raise TranscriptError(f"chat_history has no column {min(missing)}")
     quoted = ", ".join(f'"{name}"' for name in columns if '"' not in name)
     names = [name for name in columns if '"' not in name]
-    found = database.execute(f"SELECT {quoted} FROM chat_history").fetchmany(_MOST_ROWS)
+    found = database.execute(f"SELECT {quoted} FROM chat_history").fetchmany(_MAX_ROWS)
     rows = [dict(zip(names, row, strict=True)) for row in found]
     # Not SQL's order: one table can hold times of both kinds, and many of one second.
     return sorted(rows, key=lambda row: (seconds_of(row.get("timestamp")), _number(row.get("id"))))
@@ -140,7 +140,7 @@ def _text(value: Any) -> str:
 def _titles(database: sqlite3.Connection, tables: dict[str, list[str]]) -> dict[str, str]:
     if not {"session_id", "title"} <= set(tables.get("chat_sessions", ())):
         return {}
-    rows = database.execute("SELECT session_id, title FROM chat_sessions").fetchmany(_MOST_ROWS)
+    rows = database.execute("SELECT session_id, title FROM chat_sessions").fetchmany(_MAX_ROWS)
     return {_text(session): _text(title) for session, title in rows}
 
 
@@ -149,7 +149,7 @@ def _summaries(database: sqlite3.Connection, tables: dict[str, list[str]]) -> di
     if not {"agent_id", "summary", "timestamp"} <= set(tables.get("chat_summaries", ())):
         return {}
     rows = database.execute("SELECT agent_id, summary, timestamp FROM chat_summaries")
-    found = sorted(rows.fetchmany(_MOST_ROWS), key=lambda row: seconds_of(row[2]))
+    found = sorted(rows.fetchmany(_MAX_ROWS), key=lambda row: seconds_of(row[2]))
     return {_text(agent): _text(summary) for agent, summary, _ in found}
 
 

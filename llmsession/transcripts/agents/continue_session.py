@@ -22,7 +22,7 @@ from ..common.attachments import Attached, attached_results, plain_text, results
 from ..common.content_parts import openai_blocks, openai_parts, split_thinking, told_more
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.jsonl import clip
 from ..common.listed import Listed
 from ..common.record import Record
@@ -39,7 +39,7 @@ _KNOWN_STATE = {"toolCallId", "toolCall", "status", "output", "resultId", "block
 _KNOWN_SESSION = {"sessionId", "title", "history"}
 
 
-def looks_continue(peek: Peek) -> bool:
+def looks_continue(peek: Probe) -> bool:
     """Is the file a session of Continue?"""
     history = peek.fields.get("history")
     if "sessionId" not in peek.fields or not isinstance(history, list):

@@ -9,7 +9,7 @@ import msgspec
 from llmsession.errors import InvalidMessage, TranscriptError
 
 from ..common.conversation import Conversation
-from ..common.format import Files, Format, Peek, only_file
+from ..common.format import Files, Format, Probe, only_file
 from ..message_lists import anthropic_list, cassettes, openai_chat
 from . import cline_classic, cline_sdk, codebuddy, codex, continue_session, gemini, pi, roo
 
@@ -40,7 +40,7 @@ def _each_file(read: _ReadBytes) -> _ReadFiles:
     return _translated(read_files)
 
 
-def _looks_cassette(peek: Peek) -> bool:
+def _looks_cassette(peek: Probe) -> bool:
     return cassettes.looks_cassette(only_file(peek.files))
 
 

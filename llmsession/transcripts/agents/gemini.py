@@ -22,7 +22,7 @@ from ..common.attachments import Attached, attached_results, plain_text, results
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.fold import fold
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.jsonl import clip
 from ..common.record import Record
 from ..common.recorded_message import Said, call_block, result_block
@@ -39,7 +39,7 @@ _TOLD = {"info", "error", "warning"}
 _FAILED = ("error", "cancelled")
 
 
-def looks_gemini(peek: Peek) -> bool:
+def looks_gemini(peek: Probe) -> bool:
     """Is the file a session of Gemini CLI?"""
     messages = peek.fields.get("messages")
     if "sessionId" not in peek.fields or not isinstance(messages, list):

@@ -17,7 +17,7 @@ from llmsession.turns.blocks import block_type, encode_json, split_blocks
 
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.recorded_message import Said
 from ..common.times import milliseconds
@@ -46,14 +46,14 @@ _TAGS = {
 }  # fmt: skip
 
 
-def looks_roo(peek: Peek) -> bool:
+def looks_roo(peek: Probe) -> bool:
     """Are the files a task of Roo Code, or the history of one?"""
     names = {path.rpartition("/")[2] for path in peek.files}
     if _LEGACY in names or (HISTORY in names and _ITEM in names):
         return True
     histories = [raw for path, raw in peek.files.items() if path.rpartition("/")[2] == HISTORY]
     if histories and len(peek.files) > 1:
-        return any(_is_tagged(Peek({"": raw}).items) for raw in histories)
+        return any(_is_tagged(Probe({"": raw}).items) for raw in histories)
     return _is_tagged(peek.items)
 
 

@@ -28,7 +28,7 @@ from ..common.chat_message import (
 )
 from ..common.conversation import Conversation
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.times import iso_time
 from ..common.writing import path_of
@@ -38,7 +38,7 @@ __all__ = ["FORMAT", "looks_chainreview", "read_chainreview", "write_chainreview
 FORMAT = "chainreview"
 
 
-def looks_chainreview(peek: Peek) -> bool:
+def looks_chainreview(peek: Probe) -> bool:
     """Is it a session with a repository's path and what is sent to the model?"""
     return {"id", "repoPath", "apiHistory"} <= peek.fields.keys()
 

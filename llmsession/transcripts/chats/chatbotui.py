@@ -29,7 +29,7 @@ from ..common.chat_message import (
 )
 from ..common.conversation import Conversation
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.times import iso_time
 
@@ -56,7 +56,7 @@ _ROLES: dict[str, Literal["user", "assistant", "system"]] = {
 _CHAT_IDS = ("chat_id", "chatId")
 
 
-def looks_chatbot_ui(peek: Peek) -> bool:
+def looks_chatbot_ui(peek: Probe) -> bool:
     """Is it an export of version 1 to 4?"""
     fields = peek.fields
     if peek.items:
@@ -174,7 +174,7 @@ def _with_text(said: Sequence[Said]) -> list[Said]:
 # Rows of the database.
 
 
-def looks_chatbot_ui_rows(peek: Peek) -> bool:
+def looks_chatbot_ui_rows(peek: Probe) -> bool:
     """Are there messages with sequence numbers, as rows of a table or of a dump of tables?"""
     rows = peek.items or peek.fields.get("messages")
     return isinstance(rows, list) and any(

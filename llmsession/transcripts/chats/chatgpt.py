@@ -40,7 +40,7 @@ from ..common.chat_message import (
 )
 from ..common.conversation import Conversation
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.trees import Branching, families, newest_leaf, paths, read_paths, written_path
 
@@ -53,7 +53,7 @@ _INSTRUCTIONS = ("user_profile", "user_instructions", "model_set_context")
 _OPEN = ("in_progress", "finished_partial_completion")
 
 
-def looks_chatgpt(peek: Peek) -> bool:
+def looks_chatgpt(peek: Probe) -> bool:
     """Is it a conversation with a mapping of nodes, or an array with one?"""
     document = peek.items or [peek.fields]
     return any(

@@ -36,7 +36,7 @@ from ..common.chat_message import (
 )
 from ..common.conversation import Conversation
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.jsonl import read_lines
 from ..common.record import Record
 from ..common.recorded_message import image_block, image_url
@@ -54,7 +54,7 @@ _THINK = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 _OPEN_STATES = ("pending", "stopped")
 
 
-def looks_jan(peek: Peek) -> bool:
+def looks_jan(peek: Probe) -> bool:
     """Are they a thread's files, by name, or one of them, by its fields?"""
     names = {path.rpartition("/")[2] for path in peek.files}
     if len(peek.files) > 1:

@@ -35,7 +35,7 @@ from ..common.chat_message import (
 )
 from ..common.conversation import Conversation
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.recorded_message import image_block, image_url
 from ..common.times import iso_time
@@ -60,7 +60,7 @@ _LISTS = ("messages", "messagesTree")
 _NOT_SAID = {"summary", "error", "agent_update"}
 
 
-def looks_librechat(peek: Peek) -> bool:
+def looks_librechat(peek: Probe) -> bool:
     """Is it an object with a conversation's id and messages, as LibreChat names them?"""
     fields = peek.fields
     return "conversationId" in fields and any(isinstance(fields.get(n), list) for n in _LISTS)

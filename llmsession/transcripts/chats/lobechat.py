@@ -37,7 +37,7 @@ from ..common.chat_message import (
 )
 from ..common.conversation import Conversation
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.times import milliseconds
 from ..common.trees import Branching, families, paths, read_paths, written_path
@@ -55,7 +55,7 @@ _BETWEEN = "____"
 """Between a plugin's identifier and the name of its function, in what the model is offered."""
 
 
-def looks_lobechat(peek: Peek) -> bool:
+def looks_lobechat(peek: Probe) -> bool:
     """Are there rows with ids, roles, and a link to a topic or a parent?"""
     found = _table(peek.fields, "messages") if peek.fields else peek.items
     return any(_is_row(row) for row in found)

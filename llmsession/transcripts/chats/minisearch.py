@@ -29,7 +29,7 @@ from ..common.chat_message import (
 )
 from ..common.conversation import Conversation
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.times import milliseconds
 
@@ -40,7 +40,7 @@ FORMAT = "minisearch"
 _TABLES = ("searches", "llmResponses", "chatHistory")
 
 
-def looks_minisearch(peek: Peek) -> bool:
+def looks_minisearch(peek: Probe) -> bool:
     """Are two of its tables there, at the top or in a dump?"""
     fields = peek.fields
     inner = fields.get("data")

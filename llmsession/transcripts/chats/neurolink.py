@@ -33,7 +33,7 @@ from ..common.chat_message import (
 )
 from ..common.conversation import Conversation
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.times import iso_time
 from ..common.writing import path_of
@@ -48,7 +48,7 @@ _TELLING = {*_SUMMARY_FIELDS, "lastTokenCount", "lastApiTokenCount"}
 _ROLES = ("user", "assistant", "system", "tool_call", "tool_result")
 
 
-def looks_neurolink(peek: Peek) -> bool:
+def looks_neurolink(peek: Probe) -> bool:
     """Is it a session with what NeuroLink counts and summarises, or a dump of such keys?"""
     fields = peek.fields
     if fields and all(name.startswith(_KEY) for name in fields):

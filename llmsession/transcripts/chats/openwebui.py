@@ -45,7 +45,7 @@ from ..common.chat_message import (
 )
 from ..common.conversation import Conversation
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.recorded_message import image_block, image_url
 from ..common.trees import (
@@ -74,7 +74,7 @@ _ENTITIES = {"&quot;": '"', "&#x27;": "'", "&#39;": "'", "&lt;": "<", "&gt;": ">
 _ENTITY = re.compile("|".join(_ENTITIES))
 
 
-def looks_open_webui(peek: Peek) -> bool:
+def looks_open_webui(peek: Probe) -> bool:
     """Is it a chat with a history of messages, or an array with one?"""
     document = peek.items or [peek.fields]
     return any(isinstance(item, dict) and _is_chat(item) for item in document)

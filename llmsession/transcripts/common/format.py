@@ -11,7 +11,7 @@ import msgspec
 from .conversation import Conversation
 from .jsonl import read_lines
 
-__all__ = ["Files", "Format", "Peek", "as_files", "only_file"]
+__all__ = ["Files", "Format", "Probe", "as_files", "only_file"]
 
 Files: TypeAlias = Mapping[str, bytes]
 """What is read or written: the files by their path below the folder, with ``/``. A single file
@@ -31,7 +31,7 @@ def only_file(files: Files) -> bytes | None:
     return next(iter(files.values())) if len(files) == 1 else None
 
 
-class Peek:
+class Probe:
     """Files, and what several formats ask of them, each found once."""
 
     def __init__(self, files: Files) -> None:
@@ -77,7 +77,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     title: str
-    looks_like: Callable[[Peek], bool]
+    looks_like: Callable[[Probe], bool]
     read: Callable[[Files, bool], tuple[Conversation, ...]]
     write: Callable[[Sequence[Conversation]], Files] | None = None
     lacks: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from llmsession.turns.usage import Usage
 from ..common.content_parts import blocks_of, split_thinking
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.listed import Listed
 from ..common.record import Record
 from ..common.recorded_message import Said
@@ -45,7 +45,7 @@ _TELLING = {
 }  # fmt: skip
 
 
-def looks_anthropic_list(peek: Peek) -> bool:
+def looks_anthropic_list(peek: Probe) -> bool:
     """Is the file a list of messages of both sides, with a block that only Anthropic has?"""
     held = peek.fields.get("messages") if isinstance(peek.document, dict) else peek.document
     if not isinstance(held, list) or not held:

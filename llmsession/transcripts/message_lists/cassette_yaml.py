@@ -10,8 +10,8 @@ from llmsession.errors import TranscriptError
 
 __all__ = ["load_yaml"]
 
-_MOST_LEVELS = 200
-_MOST_SIGNS = 2_000
+_MAX_LEVELS = 200
+_MAX_SIGNS = 2_000
 """Of brackets that are open, or of signs that a line is indented by: strings have some, too."""
 _BRACKETS = re.compile(r"[\[\]{}]")
 _EXPANSION = 10
@@ -58,7 +58,7 @@ def _check_depth(text: str) -> None:
         depth = depth + 1 if found[0] in "[{" else max(0, depth - 1)
         deepest = max(deepest, depth)
     indented = (len(row) - len(row.lstrip(" -?")) for row in text.split("\n"))
-    if max(deepest, *indented, 0) > _MOST_SIGNS:
+    if max(deepest, *indented, 0) > _MAX_SIGNS:
         raise TranscriptError("nested too deep to be read")
 
 
@@ -68,7 +68,7 @@ class _Plain:
 
     def plain(self, value: Any, depth: int) -> Any:
         self.room -= 1 + (len(value) if isinstance(value, str | bytes) else 0)
-        if self.room < 0 or depth > _MOST_LEVELS:
+        if self.room < 0 or depth > _MAX_LEVELS:
             raise TranscriptError("too large or too deep once its aliases are followed")
         if isinstance(value, dict):
             return {str(key): self.plain(item, depth + 1) for key, item in value.items()}

@@ -20,7 +20,7 @@ from llmsession.turns.usage import Usage
 from ..common.content_parts import openai_blocks, openai_parts, result_content, told_more
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
-from ..common.format import Files, Peek
+from ..common.format import Files, Probe
 from ..common.listed import Listed
 from ..common.record import Record
 from ..common.recorded_message import Said, call_block, result_block
@@ -53,7 +53,7 @@ _LISTS = ("messages", "traj", "trajectory")
 _IDS = ("id", "conversation_id", "session_id", "sessionId")
 
 
-def looks_openai_chat(peek: Peek) -> bool:
+def looks_openai_chat(peek: Probe) -> bool:
     """Is the file a list of chat messages, or of tasks with such a list?"""
     if isinstance(peek.document, dict):
         return _are_chat(peek.fields.get("messages"))

@@ -29,7 +29,7 @@ from llmsession.errors import (
 from ..wire import messages as w
 from ..wire.errors import from_wire
 from .channel import Channel, Dial
-from .pending_requests import Asked, Asking, again_after_s
+from .pending_requests import PendingRequest, PendingRequests, again_after_s
 
 __all__ = ["EventSink", "Link"]
 
@@ -92,7 +92,7 @@ class Link:
         self._unserved: Channel | None = None
         """The first one, until its task has begun."""
         self._ids = 0
-        self._asking = Asking(self._send, overloaded_s)
+        self._asking = PendingRequests(self._send, overloaded_s)
         # Weakly: who leaves a loop over a turn's events without closing it wants no more of them.
         self._sinks: weakref.WeakValueDictionary[int, EventSink] = weakref.WeakValueDictionary()
         self._subscribed: set[int] = set()
@@ -138,11 +138,11 @@ class Link:
         self._ids += 1
         return self._ids
 
-    def ask(self, command: w.Command) -> Asked:
+    def ask(self, command: w.Command) -> PendingRequest:
         """Send *command*, now or when there is a connection again. Its answer is a future: of the
         reply's body, or failed with the error."""
         if self._closed:
-            closed = Asked(command, asyncio.get_running_loop().create_future())
+            closed = PendingRequest(command, asyncio.get_running_loop().create_future())
             closed.answer.set_exception(SessionClosed("the connection was closed"))
             return closed
         asked = self._asking.ask(command)

@@ -21,7 +21,7 @@ from llmsession.errors import Overloaded, SessionError, Unreachable
 
 from ..wire import messages as w
 
-__all__ = ["Asked", "Asking", "again_after_s"]
+__all__ = ["PendingRequest", "PendingRequests", "again_after_s"]
 
 FIRST_DELAY_S = 0.05
 MAX_DELAY_S = 2.0
@@ -49,7 +49,7 @@ def again_after_s(hint_s: float, refusals: int) -> float:
     return max(hint_s, own_s) * random.uniform(1.0, 1.5)
 
 
-class Asked:
+class PendingRequest:
     """A command that has no answer yet."""
 
     __slots__ = ("answer", "command", "due", "refusal", "refusals", "repeated", "sent", "until")
@@ -76,25 +76,25 @@ class _Line:
         self.covered = 0
         """The id of the newest interrupt of all that is open: it covers the sends before it."""
         self.sent: set[int] = set()
-        self.held: list[Asked] = []
+        self.held: list[PendingRequest] = []
         """Refused, or behind one that was: in their order."""
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Asking:
+class PendingRequests:
     """*send* sends a command now; where there is no connection it does not, and returns False.
     *overloaded_s* is how long one that was refused is asked again. Nothing in it waits."""
 
     def __init__(self, send: Callable[[w.Command], bool], overloaded_s: float) -> None:
         self._send = send
         self._overloaded_s = overloaded_s
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, PendingRequest] = {}
         self._lines: dict[str | int, _Line] = {}
 
-    def ask(self, command: w.Command) -> Asked:
+    def ask(self, command: w.Command) -> PendingRequest:
         """Send *command*, or keep it behind one of its session that was refused."""
         loop = asyncio.get_running_loop()
-        asked = self._asked[command.id] = Asked(command, loop.create_future())
+        asked = self._asked[command.id] = PendingRequest(command, loop.create_future())
         key = _key(command)
         line = self._lines.get(key) if isinstance(key, str) else None
         if line is not None and line.held:
@@ -108,7 +108,7 @@ class Asking:
         asked.sent = self._send(command)
         return asked
 
-    def performed(self, id: int) -> Asked | None:
+    def performed(self, id: int) -> PendingRequest | None:
         """The command *id* was answered, otherwise than by ``Overloaded``: it is not asked any
         more. None for one that was not asked."""
         asked = self._asked.pop(id, None)
@@ -157,7 +157,7 @@ class Asking:
             self._note_sent(asked)
 
     @property
-    def waiting(self) -> tuple[Asked, ...]:
+    def waiting(self) -> tuple[PendingRequest, ...]:
         """What has no answer, in the order in which it was asked."""
         return tuple(self._asked.values())
 
@@ -169,7 +169,7 @@ class Asking:
         for each in asked:
             _fail(each, error)
 
-    def _note_sent(self, asked: Asked) -> None:
+    def _note_sent(self, asked: PendingRequest) -> None:
         key, command = _key(asked.command), asked.command
         if isinstance(command, w.Interrupt):
             line = self._lines.get(key)
@@ -198,14 +198,14 @@ class Asking:
         line.timer = None
         self._go_on(key, line)
 
-    def _let_go(self, line: _Line, held: Iterable[Asked]) -> None:
+    def _let_go(self, line: _Line, held: Iterable[PendingRequest]) -> None:
         """These are not asked again."""
         for asked in held:
             line.held.remove(asked)
             told = asked.refusal or Overloaded("what was asked before it was refused, too")
             self._give_up(asked, told)
 
-    def _give_up(self, asked: Asked, error: Overloaded) -> None:
+    def _give_up(self, asked: PendingRequest, error: Overloaded) -> None:
         del self._asked[asked.command.id]
         if asked.repeated and getattr(asked.command, "command_id", None) is not None:
             # Refused now, but the one that was sent before may have been performed.
@@ -223,7 +223,7 @@ def _key(command: w.Command) -> str | int:
     return command.id
 
 
-def _fail(asked: Asked, error: SessionError) -> None:
+def _fail(asked: PendingRequest, error: SessionError) -> None:
     if not asked.answer.done():
         asked.answer.set_exception(error)
         asked.answer.exception()  # perhaps nobody waits for it any more

@@ -57,7 +57,7 @@ from llmsession.turns.ids import turn_number
 from ..server.service import ServiceFigures
 from ..wire import messages as w
 from .link import Link
-from .pending_requests import Asked
+from .pending_requests import PendingRequest
 from .subscription import RemoteSubscription
 
 __all__ = ["RemoteManager", "RemoteSession", "RemoteTurn"]
@@ -65,15 +65,15 @@ __all__ = ["RemoteManager", "RemoteSession", "RemoteTurn"]
 T = TypeVar("T")
 
 
-async def _body(asked: Asked, kind: type[T]) -> T:
+async def _body(asked: PendingRequest, kind: type[T]) -> T:
     return msgspec.json.decode(await _answer(asked), type=kind)
 
 
-async def _done(asked: Asked) -> None:
+async def _done(asked: PendingRequest) -> None:
     await _answer(asked)
 
 
-async def _answer(asked: Asked) -> msgspec.Raw:
+async def _answer(asked: PendingRequest) -> msgspec.Raw:
     try:
         # Shielded: who does not wait any more has not taken back what was asked.
         return await asyncio.shield(asked.answer)
@@ -192,7 +192,7 @@ class RemoteSession:
     def __repr__(self) -> str:
         return f"<RemoteSession {self.id}{' closed' if self._closed else ''}>"
 
-    def _ask(self, kind: type[w.SessionCommand], **fields: Any) -> Asked:
+    def _ask(self, kind: type[w.SessionCommand], **fields: Any) -> PendingRequest:
         if self._closed:
             raise SessionClosed(f"session {self.id!r} was closed")
         return self._link.ask(kind(id=self._link.new_id(), session=self.id, **fields))
@@ -386,7 +386,7 @@ class RemoteSession:
         """As ``LLMSession.turn``. Whether the turn ever was is found out when it is used."""
         return RemoteTurn(self, turn_number(turn))
 
-    def ask_outcome(self, number: int) -> Asked:
+    def ask_outcome(self, number: int) -> PendingRequest:
         """Wait for the end of turn *number*, also of a session that was closed."""
         command = w.Outcome(id=self._link.new_id(), session=self.id, turn=number)
         return self._link.ask(command)
@@ -397,7 +397,7 @@ class RemoteTurn:
 
     def __init__(self, session: RemoteSession, number: int) -> None:
         self._session = session
-        self._asked: Asked | None = None
+        self._asked: PendingRequest | None = None
         self.id = TurnId("u", number)
 
     def __repr__(self) -> str:

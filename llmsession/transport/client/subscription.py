@@ -13,7 +13,7 @@ import msgspec
 
 from llmsession.errors import SessionError
 from llmsession.session import Event, Subscription
-from llmsession.session.core.subscriptions import Hub
+from llmsession.session.core.subscriptions import Subscriptions
 from llmsession.turns import Preview, ToolUse
 from llmsession.turns.records import decode_record
 
@@ -39,7 +39,9 @@ class RemoteSubscription(Subscription):
         self, link: Link, session: str, *, after: int | None, turn: int | None, known: int
     ) -> None:
         begin = known if after is None else after
-        super().__init__(Hub(), session, after=begin, head=begin, turn=turn, open_calls=self._calls)
+        super().__init__(
+            Subscriptions(), session, after=begin, head=begin, turn=turn, open_calls=self._calls
+        )
         self._link = link
         self._wanted = after
         self._known = known

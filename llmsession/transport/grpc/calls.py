@@ -31,7 +31,7 @@ __all__ = ["Calls"]
 
 IDLE_S = 60.0
 """How long a client of single calls is known after its last one."""
-READS = {
+READ_COMMANDS = {
     "Conversation", "Context", "Status", "Usage", "OpenCalls", "Summary", "Row", "Export", "List",
     "Statistics",
 }  # fmt: skip
@@ -169,7 +169,7 @@ class Calls(SessionServiceServicer):
             caller = self._caller(peer, token)
             caller.begins()
             try:
-                if name in READS:
+                if name in READ_COMMANDS:
                     await caller.wait_for_room(self._service.limits.outgoing_bytes)
                 caller.ids += 1
                 command = command_in(name, caller.ids, request)
@@ -184,7 +184,7 @@ class Calls(SessionServiceServicer):
 
     def _caller(self, peer: str, token: str | None) -> _Caller:
         caller = self._callers.get((peer, token))
-        if caller is not None and caller.connection.is_ending:  # its token counts no more
+        if caller is not None and caller.connection.is_closing:  # its token counts no more
             self._let_go(peer, token)
             caller = None
         if caller is None:

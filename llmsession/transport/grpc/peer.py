@@ -63,7 +63,7 @@ class GrpcPeer:
     async def _read(self) -> None:
         connection = self.connection
         try:
-            while not connection.is_over:
+            while not connection.is_closed:
                 message = await self._context.read()
                 if message is grpc.aio.EOF:
                     break
@@ -82,7 +82,7 @@ class GrpcPeer:
 
     async def _write(self) -> None:
         try:
-            while not self.connection.is_over:
+            while not self.connection.is_closed:
                 await self._woken.wait()
                 self._woken.clear()
                 while frames := self._batch():

@@ -25,9 +25,9 @@ LATENCY_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80)
 TURN_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 SHARES = (0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 MESSAGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-MOST_NAMES = 100
+MAX_NAMES = 100
 """Models and policies are named by clients: beyond so many they count as "other"."""
-MOST_OPEN = 100_000
+MAX_OPEN = 100_000
 """Turns whose beginning is remembered."""
 FORCED = ("window", "overflow")
 """Why a compaction had to be made at once, with all means."""
@@ -106,7 +106,7 @@ class Metrics:
 
     def _known(self, kind: str, name: str) -> str:
         names = self._names.setdefault(kind, set())
-        if name not in names and len(names) >= MOST_NAMES:
+        if name not in names and len(names) >= MAX_NAMES:
             return "other"
         names.add(name)
         return name
@@ -123,7 +123,7 @@ class Metrics:
         """See ``SessionObserver``."""
         match record:
             case r.TurnAccepted():
-                if len(self._accepted_at) >= MOST_OPEN:  # of sessions that another owner took
+                if len(self._accepted_at) >= MAX_OPEN:  # of sessions that another owner took
                     del self._accepted_at[next(iter(self._accepted_at))]
                 self._accepted_at[session, record.turn] = record.at
             case r.TurnCommitted():

@@ -195,7 +195,7 @@ class Serving:
             except SessionError as error:
                 self._log.error("tokens.not_reloaded", error=str(error))
             else:
-                turned_out = self._service.turn_out()
+                turned_out = self._service.revalidate_clients()
                 self._log.info("tokens.reloaded", tokens=count, turned_out=turned_out)
         if self._tls is not None:
             try:

@@ -33,7 +33,7 @@ CACHE_CREATION = "gen_ai.usage.cache_creation.input_tokens"
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_CALL = "gen_ai.tool.call.id"
 ERROR_TYPE = "error.type"
-MOST_OPEN = 10_000
+MAX_OPEN = 10_000
 NS = 1_000_000_000
 
 
@@ -67,7 +67,7 @@ class Tracing:
                 self._end(session, record, record.cause)
 
     def _begin(self, session: str, turn: int, at: float) -> Span:
-        if len(self._turns) >= MOST_OPEN:  # of sessions that another owner took
+        if len(self._turns) >= MAX_OPEN:  # of sessions that another owner took
             self._turns.pop(next(iter(self._turns))).end()
         span = self._turns[session, turn] = self._tracer.start_span(
             "invoke_agent",
@@ -85,7 +85,7 @@ class Tracing:
         span = self._turns.get((session, turn)) or self._begin(session, turn, time.time())
         return trace.set_span_in_context(span)
 
-    def _begin_call(self, session: str, record: r.ToolsRequested, call: r.CallOffer) -> None:
+    def _begin_call(self, session: str, record: r.ToolsRequested, call: r.PendingCall) -> None:
         span = self._tracer.start_span(
             f"execute_tool {call.name}",
             context=self._within(session, record.turn),

@@ -62,7 +62,7 @@ class TokenFile:
 
     def reload(self) -> int:
         """Read the file again; how many tokens there are now. Who is connected stays, until
-        ``Service.turn_out``. Raises InvalidConfig, and the old tokens hold on."""
+        ``Service.revalidate_clients``. Raises InvalidConfig, and the old tokens hold on."""
         self._known = _read_tokens(self._path)
         return len(self._known)
 

@@ -17,7 +17,7 @@ from llmsession.turns.blocks import block_type, split_blocks
 
 from ..wire import messages as w
 
-__all__ = ["READS", "WAITS", "content_of", "is_slow_to_number"]
+__all__ = ["ASYNC_COMMANDS", "READ_COMMANDS", "content_of", "is_slow_to_number"]
 
 PAGE_BYTES = 1024 * 1024
 """A page of a history ends here, or with its first message if that is larger."""
@@ -72,7 +72,7 @@ def _summary(handle: LLMSession, command: w.Summary) -> str:
     )
 
 
-READS: dict[type[w.SessionCommand], Callable[[LLMSession, Any], Any]] = {
+READ_COMMANDS: dict[type[w.SessionCommand], Callable[[LLMSession, Any], Any]] = {
     w.Conversation: _page,
     w.Context: lambda handle, _: handle.context(),
     w.Status: lambda handle, _: handle.status(),
@@ -134,7 +134,7 @@ async def _configure(handle: LLMSession, command: w.Configure) -> None:
     await handle.configure(command_id=command.command_id, **changes)
 
 
-WAITS: dict[type[w.SessionCommand], Callable[[LLMSession, Any], Awaitable[Any]]] = {
+ASYNC_COMMANDS: dict[type[w.SessionCommand], Callable[[LLMSession, Any], Awaitable[Any]]] = {
     w.Send: _send,
     w.Submit: _submit,
     w.Interrupt: _interrupt,

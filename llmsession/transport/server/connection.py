@@ -1,6 +1,7 @@
 """One client at the service, whatever carries its frames.
 
-A transport gives it each frame as it is read, sends what it takes out, and closes when ``is_over``.
+A transport gives it each frame as it is read, sends what it takes out, and closes when
+``is_closed``.
 Commands of one session are begun in the order of their frames, before anything is awaited: each
 is a task whose first step enqueues it, and tasks begin in the order that they are made. Where a
 session has to be opened first, its commands wait in line. A connection that is gone cancels
@@ -29,10 +30,10 @@ from llmsession.session.handles.subscription import is_cold, listen
 from ..wire import messages as w
 from ..wire.errors import to_wire
 from . import tenancy
-from .command_table import READS, WAITS, is_slow_to_number, opened
+from .command_table import ASYNC_COMMANDS, READ_COMMANDS, is_slow_to_number, opened
 from .limits import HELLO_BYTES
 from .outbox import Outbox
-from .subscription import Feed
+from .subscription import ServerSubscription
 
 if TYPE_CHECKING:
     from .service import Service
@@ -74,10 +75,10 @@ class Connection:
         self.peer = peer
         self._token = token
         self.tenant: str | None = None
-        self.greeted = False
+        self.authenticated = False
         self.outbox = Outbox(service.limits.outgoing_bytes, wake)
         self._attached: dict[str, _Attachment] = {}
-        self._feeds: dict[int, Feed] = {}
+        self._feeds: dict[int, ServerSubscription] = {}
         self._callers: dict[int, asyncio.Future[bytes]] = {}
         self._waits: set[asyncio.Task[None]] = set()
         """Tasks that only wait, for this client alone."""
@@ -102,15 +103,15 @@ class Connection:
     @property
     def max_frame_bytes(self) -> int:
         """The largest frame that is read now: a small one before the hello."""
-        return self._service.limits.frame_bytes if self.greeted else HELLO_BYTES
+        return self._service.limits.frame_bytes if self.authenticated else HELLO_BYTES
 
     @property
-    def is_over(self) -> bool:
+    def is_closed(self) -> bool:
         """Has everything been sent to a connection that ends? Then close it."""
         return self._closed or (self._closing and not len(self.outbox))
 
     @property
-    def is_ending(self) -> bool:
+    def is_closing(self) -> bool:
         """Is nothing more read, and at most what waits sent?"""
         return self._closing
 
@@ -151,12 +152,12 @@ class Connection:
     def welcome(self) -> None:
         """Take it as greeted, with the token that the transport has. Raises Unauthenticated."""
         self.tenant = self._service.authenticate(self.peer, self._token)
-        self.greeted = True
+        self.authenticated = True
 
-    def check_welcome(self) -> bool:
+    def still_authorized(self) -> bool:
         """Those who may connect have changed: is the client still one of them, as who it came? If
         not it is told so, and the connection ends. What it asked before is done."""
-        if self._closing or not self.greeted:
+        if self._closing or not self.authenticated:
             return True
         try:
             if self._service.authenticate(self.peer, self._token) == self.tenant:
@@ -232,7 +233,7 @@ class Connection:
                 self.leave("as you wish")
             case w.Hello():
                 self._greet(message)
-            case _ if not self.greeted:
+            case _ if not self.authenticated:
                 raise ProtocolError("say hello first")
             case w.Error():
                 self.outbox.put(w.encode(message))
@@ -240,10 +241,13 @@ class Connection:
                 self._command(message)
 
     def _greet(self, hello: w.Hello) -> None:
-        if self.greeted:
+        if self.authenticated:
             raise ProtocolError("hello was said before")
         if w.VERSION not in hello.versions:
-            raise ProtocolError(f"no version of {list(hello.versions)} is spoken here: 1 is")
+            raise ProtocolError(
+                f"version {w.VERSION} of the protocol is spoken here, and none of"
+                f" {list(hello.versions)}"
+            )
         self._token = self._token if hello.token is None else hello.token
         self.welcome()
         limits = self._service.limits
@@ -308,7 +312,7 @@ class Connection:
                 attachment.opening = True
                 self._service.start(self._open(session, attachment, command))
                 return
-            if type(command) in READS and not self.outbox.has_room and not self._closing:
+            if type(command) in READ_COMMANDS and not self.outbox.has_room and not self._closing:
                 attachment.held = True
                 self._service.start(self._go_on(session, attachment))
                 return
@@ -357,7 +361,7 @@ class Connection:
         self, attachment: _Attachment, handle: LLMSession, command: w.SessionCommand
     ) -> None:
         try:
-            read = READS.get(type(command))
+            read = READ_COMMANDS.get(type(command))
             if read is not None:
                 self._answer(command, None if self._closing else read(handle, command))
             elif isinstance(command, w.Subscribe):
@@ -367,7 +371,7 @@ class Connection:
                 self._start(command, lambda: self._fork(handle, command), attachment)
             else:
                 attachment.held = is_slow_to_number(command)
-                waits = WAITS[type(command)]
+                waits = ASYNC_COMMANDS[type(command)]
                 self._start(command, lambda: waits(handle, command), attachment)
         except SessionError as error:
             self._answer_error(command, error)
@@ -442,7 +446,7 @@ class Connection:
             raise Overloaded(f"{limit} subscriptions are open on this connection", retry_after_s=1)
         if command.id in self._feeds:
             raise InvalidInput(f"subscription {command.id} is open; choose another id")
-        feed = Feed(
+        feed = ServerSubscription(
             command.id,
             self.outbox,
             self._feed_ended,
@@ -455,7 +459,7 @@ class Connection:
         if feed.begin(listening):
             self._service.start(feed.catch_up())
 
-    def _feed_ended(self, feed: Feed) -> None:
+    def _feed_ended(self, feed: ServerSubscription) -> None:
         self._feeds.pop(feed.id, None)
         self._service.feed_ended(self, feed)
 

@@ -31,12 +31,12 @@ async def watch(
     time: who sends a byte now and then is dropped, too. Ends by cancellation or by a drop."""
     loop = asyncio.get_running_loop()
     await asyncio.sleep(limits.hello_s)
-    if not connection.greeted:
+    if not connection.authenticated:
         connection.fail(ProtocolError(f"no hello in {limits.hello_s:g} s"))
         await asyncio.sleep(LINGER_S)
         over()
     asked_at: float | None = None
-    while not connection.is_ending:
+    while not connection.is_closing:
         now = loop.time()
         # At the same time counts: it is asked later than it is heard, and uvloop's clock stands
         # still within a turn of the loop.

@@ -18,7 +18,7 @@ from llmsession.errors import (
 )
 from llmsession.session import LLMSession, SessionManager
 from llmsession.session.core.session_log import default_logger
-from llmsession.session.stats import SessionFigures, count_live, figures_of_live
+from llmsession.session.stats import SessionStats, count_live, figures_of_live
 from llmsession.session.values.config import load_config
 from llmsession.store import SessionRow
 from llmsession.transcripts import Conversation
@@ -27,7 +27,7 @@ from ..wire import messages as w
 from . import tenancy
 from .connection import Connection
 from .limits import Limits, LoopLag, RateLimit
-from .subscription import Feed
+from .subscription import ServerSubscription
 
 __all__ = [
     "Authenticator",
@@ -104,7 +104,7 @@ class ServiceFigures(msgspec.Struct, frozen=True, kw_only=True):
     service: ServiceStatistics | None
     live: int
     running: int
-    sessions: tuple[SessionFigures, ...]
+    sessions: tuple[SessionStats, ...]
 
 
 class Service:
@@ -174,11 +174,11 @@ class Service:
 
     # For whoever runs it.
 
-    def turn_out(self) -> int:
+    def revalidate_clients(self) -> int:
         """Those who may connect have changed: end the connections of who would not be let in any
         more, or only as another tenant, with ``Unauthenticated``. Their turns go on. Returns how
         many."""
-        return sum(not connection.check_welcome() for connection in tuple(self._connections))
+        return sum(not connection.still_authorized() for connection in tuple(self._connections))
 
     async def drain(self, timeout_s: float | None = None) -> tuple[str, ...]:
         """Take no new turns and sessions, and wait until the open turns have ended, at most
@@ -279,7 +279,7 @@ class Service:
         name, why = type(error).__name__, str(error)[:LOGGED_CHARS]
         self.log.warning("connection.refused", peer=peer, error=name, why=why)
 
-    def feed_ended(self, connection: Connection, feed: Feed) -> None:
+    def feed_ended(self, connection: Connection, feed: ServerSubscription) -> None:
         """A subscription is over."""
         self._lagged += feed.lagged
 

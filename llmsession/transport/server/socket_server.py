@@ -304,7 +304,7 @@ class _Peer:
     async def _read(self) -> None:
         connection = self._connection
         try:
-            while not connection.is_over:
+            while not connection.is_closed:
                 received = await self._reader.read(READ_BYTES)
                 if not received:
                     break
@@ -340,7 +340,7 @@ class _Peer:
             transport.write(self._next_lines())
         if len(outbox):
             self._draining = self._loop.create_task(self._drain())
-        elif self._connection.is_over:
+        elif self._connection.is_closed:
             self._over.set()
 
     def _next_lines(self) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from llmsession.errors import RecordDamaged, SessionError
-from llmsession.session.core.subscriptions import Listener
+from llmsession.session.core.subscriptions import EventSink
 from llmsession.session.handles.subscription import Listening
 from llmsession.session.log.open_calls import tool_uses
 from llmsession.session.log.reader import read_record
@@ -30,7 +30,7 @@ from ..wire import messages as w
 from ..wire.errors import to_wire
 from .outbox import Outbox
 
-__all__ = ["Feed"]
+__all__ = ["ServerSubscription"]
 
 FIRST_PAGE = 4
 PAGE = 32
@@ -51,7 +51,7 @@ def _bytes_of(record: Record) -> bytes:
     return known[1]
 
 
-class Feed(Listener):
+class ServerSubscription(EventSink):
     """``ended`` is called when nothing more will come, ``shown`` makes of an error what the client
     is told of it."""
 
@@ -59,7 +59,7 @@ class Feed(Listener):
         self,
         id: int,
         outbox: Outbox,
-        ended: Callable[[Feed], None],
+        ended: Callable[[ServerSubscription], None],
         turn: int | None,
         shown: Callable[[SessionError], SessionError],
     ) -> None:

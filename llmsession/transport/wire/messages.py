@@ -78,7 +78,7 @@ __all__ = [
     "encode_reply",
 ]
 
-VERSION = 1
+VERSION = 2
 """The version of the protocol that is spoken here."""
 MAX_ID = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""

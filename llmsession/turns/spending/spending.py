@@ -15,7 +15,7 @@ import msgspec
 
 from llmsession.errors import BudgetExhausted, InvalidConfig
 
-from ..records import ModelRequest, Overrun, Unspoken
+from ..records import ExceededBudget, ModelRequest, UnrecordedUsage
 from ..usage import Usage
 from .prices import PriceTable, dollars, nano_usd
 
@@ -25,7 +25,7 @@ __all__ = [
     "SpendingBudget",
     "cost_of",
     "exhausted",
-    "find_overrun",
+    "find_exceeded",
     "marginal_tokens",
     "with_unspoken",
 ]
@@ -122,15 +122,15 @@ class Spending(msgspec.Struct, frozen=True):
         )
 
 
-def find_overrun(
+def find_exceeded(
     budget: SpendingBudget, spent: Spending, whose: Literal["session", "tenant"], name: str
-) -> Overrun | None:
+) -> ExceededBudget | None:
     """What of *budget* is used up; None if there is some left of everything.
 
     Costs that nobody knows cannot be held to a budget, so they exhaust it.
     """
     if budget.max_tokens is not None and spent.tokens >= budget.max_tokens:
-        return Overrun(
+        return ExceededBudget(
             whose=whose, name=name, unit="tokens", limit=budget.max_tokens, spent=spent.tokens
         )
     if budget.max_cost_usd is None:
@@ -138,7 +138,7 @@ def find_overrun(
     limit = nano_usd(budget.max_cost_usd)
     if spent.cost_nano_usd < limit and not spent.unpriced:
         return None
-    return Overrun(
+    return ExceededBudget(
         whose=whose,
         name=name,
         unit="nano_usd",
@@ -148,41 +148,41 @@ def find_overrun(
     )
 
 
-def exhausted(overrun: Overrun) -> BudgetExhausted:
+def exhausted(exceeded: ExceededBudget) -> BudgetExhausted:
     """The error that says so."""
     return BudgetExhausted(
-        _told(overrun),
-        whose=overrun.whose,
-        name=overrun.name,
-        unit=overrun.unit,
-        limit=overrun.limit,
-        spent=overrun.spent,
-        unpriced=overrun.unpriced,
+        _told(exceeded),
+        whose=exceeded.whose,
+        name=exceeded.name,
+        unit=exceeded.unit,
+        limit=exceeded.limit,
+        spent=exceeded.spent,
+        unpriced=exceeded.unpriced,
     )
 
 
-def _told(overrun: Overrun) -> str:
-    who = f"the budget of {overrun.whose} {overrun.name!r}"
-    if overrun.unpriced:
-        models = ", ".join(name or "(not known)" for name in overrun.unpriced)
+def _told(exceeded: ExceededBudget) -> str:
+    who = f"the budget of {exceeded.whose} {exceeded.name!r}"
+    if exceeded.unpriced:
+        models = ", ".join(name or "(not known)" for name in exceeded.unpriced)
         return f"{who} is in dollars, and some was spent on models without a price: {models}"
-    if overrun.unit == "tokens":
-        return f"{who} is used up: {overrun.spent:,} of {overrun.limit:,} tokens"
-    return f"{who} is used up: {dollars(overrun.spent)} of {dollars(overrun.limit)}"
+    if exceeded.unit == "tokens":
+        return f"{who} is used up: {exceeded.spent:,} of {exceeded.limit:,} tokens"
+    return f"{who} is used up: {dollars(exceeded.spent)} of {dollars(exceeded.limit)}"
 
 
 _NOTHING = Usage()
 
 
 def with_unspoken(
-    spoken: Sequence[ModelRequest], unspoken: Sequence[Unspoken], total: Usage
+    reply: Sequence[ModelRequest], unrecorded_usage: Sequence[UnrecordedUsage], total: Usage
 ) -> tuple[ModelRequest, ...]:
     """All requests of a turn in their order. *spoken* are those whose replies are in the log;
     *total* is the usage in its last record, of which older logs do not say whose all of it is."""
-    if not unspoken and (spoken[0].usage if len(spoken) == 1 else _NOTHING) == total:
-        return tuple(spoken)
-    requests = list(spoken)
-    for each in unspoken:  # in ascending order, each at its place
+    if not unrecorded_usage and (reply[0].usage if len(reply) == 1 else _NOTHING) == total:
+        return tuple(reply)
+    requests = list(reply)
+    for each in unrecorded_usage:  # in ascending order, each at its place
         requests.insert(each.at, ModelRequest(each.model, each.usage))
     known = sum((request.usage for request in requests), Usage())
     rest = [getattr(total, name) - getattr(known, name) for name in Usage.__struct_fields__]

@@ -171,11 +171,11 @@ def test_a_server_that_cannot_be_reached_is_one_line_without_the_password(
 ) -> None:
     from llmsession.store.postgres import connections as postgres_connections
 
-    class Impatient(postgres_connections.Patience):
+    class Impatient(postgres_connections.RetryPolicy):
         def __init__(self, retry_s: float) -> None:
             super().__init__(0.0)
 
-    monkeypatch.setattr(postgres_connections, "Patience", Impatient)
+    monkeypatch.setattr(postgres_connections, "RetryPolicy", Impatient)
     ran = run(capsys, "list", "--store", "postgresql://ann:open-sesame@127.0.0.1:1/x")
     is_refused(ran, "127.0.0.1")
     assert "open-sesame" not in ran.err

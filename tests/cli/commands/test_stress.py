@@ -13,7 +13,7 @@ from llmsession.cli.commands import stress
 from llmsession.testing.checker import checker
 from llmsession.testing.checker.checker import check
 from llmsession.testing.recording.entries import Begun, Invoked, Recording, decode_lines
-from llmsession.testing.recording.violation import Breach
+from llmsession.testing.recording.violation import Violation
 from llmsession.testing.stress.run import StressPlan, StressReport
 from llmsession.turns.request import Profile
 from tests.cli.commands.test_check import check_again
@@ -61,7 +61,7 @@ def test_a_breach_is_exit_code_1_with_the_seed_and_the_shortest_record(
         return StressReport(
             plan=plan,
             counts={"turns": 1},
-            breaches=(Breach(13, "s0", "long", calls), Breach(4, "s0", "short", calls[:1])),
+            breaches=(Violation(13, "s0", "long", calls), Violation(4, "s0", "short", calls[:1])),
             seconds=1.0,
             interrupt_p50_ms=1.0,
             interrupt_p99_ms=2.0,

@@ -150,7 +150,7 @@ def test_a_store_that_another_program_holds_is_one_line(path: Path, capsys: Capt
     try:
         other.execute("BEGIN IMMEDIATE")
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(sqlite_file._Patience, "waits", lambda self, looks: False)
+            patched.setattr(sqlite_file._RetryPolicy, "waits", lambda self, looks: False)
             ran = run(capsys, "vacuum", "--store", f"sqlite:{path}")
         assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
         assert "held by another program" in ran.err

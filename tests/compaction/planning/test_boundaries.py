@@ -96,7 +96,7 @@ def test_the_suffix_fits_and_is_the_longest(sizes: list[int], room: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("keep_turns", "keep_steps", "most_tokens", "recent"),
+    ("keep_turns", "keep_steps", "max_tokens", "recent"),
     [
         (2, None, 1_000, 16),  # where the second newest turn starts
         (100, None, 1_000, 0),
@@ -107,11 +107,11 @@ def test_the_suffix_fits_and_is_the_longest(sizes: list[int], room: int) -> None
     ],
 )
 def test_what_is_recent_is_bounded_by_turns_steps_and_tokens(
-    keep_turns: int, keep_steps: int | None, most_tokens: int, recent: int
+    keep_turns: int, keep_steps: int | None, max_tokens: int, recent: int
 ) -> None:
     messages = talk(6).messages
     at = recent_from(
-        messages, [10] * 24, keep_turns=keep_turns, keep_steps=keep_steps, most_tokens=most_tokens
+        messages, [10] * 24, keep_turns=keep_turns, keep_steps=keep_steps, max_tokens=max_tokens
     )
     assert at == recent
 
@@ -119,19 +119,19 @@ def test_what_is_recent_is_bounded_by_turns_steps_and_tokens(
 def test_of_one_long_turn_only_the_newest_steps_are_recent() -> None:
     messages = one_long_turn(50).messages
     sizes = [10] * len(messages)
-    assert recent_from(messages, sizes, keep_turns=5, keep_steps=10, most_tokens=10**6) == 81
+    assert recent_from(messages, sizes, keep_turns=5, keep_steps=10, max_tokens=10**6) == 81
 
 
 def test_the_last_message_is_always_recent() -> None:
     # Split at the length left no recent message (NeuroLink).
     built = Talk()
     built.ask("a question larger than anything that is allowed")
-    assert recent_from(built.messages, [10**6], keep_turns=1, keep_steps=1, most_tokens=1) == 0
+    assert recent_from(built.messages, [10**6], keep_turns=1, keep_steps=1, max_tokens=1) == 0
     built.reply()
     built.ask()
-    at = recent_from(built.messages, [10**6] * 3, keep_turns=1, keep_steps=None, most_tokens=1)
+    at = recent_from(built.messages, [10**6] * 3, keep_turns=1, keep_steps=None, max_tokens=1)
     assert at == 2
-    assert recent_from([], [], keep_turns=1, keep_steps=1, most_tokens=1) == 0
+    assert recent_from([], [], keep_turns=1, keep_steps=1, max_tokens=1) == 0
 
 
 def test_open_thinking_is_that_of_the_open_turn_that_is_shown() -> None:

@@ -12,8 +12,8 @@ from llmsession.compaction.planning.cache_economics import (
     ahead_tokens,
     decide,
     expected_requests,
-    goes_now,
     payback_requests,
+    should_apply,
 )
 from llmsession.turns.records import Trigger
 from tests.compaction.conversations import talk
@@ -141,9 +141,9 @@ def test_before_its_mark_a_plan_only_goes_where_the_prefix_is_written_anew_anywa
     trigger: Trigger, cache: CacheState, free: bool
 ) -> None:
     decision = Decision(act=True, trigger=trigger, figures={})
-    assert goes_now(decision, cache, is_due=True)
-    assert goes_now(decision, cache, is_due=False) is free
+    assert should_apply(decision, cache, is_due=True)
+    assert should_apply(decision, cache, is_due=False) is free
 
 
 def test_a_plan_that_is_due_waits_for_the_decision() -> None:
-    assert not goes_now(Decision(act=False, trigger="threshold", figures={}), WARM, is_due=True)
+    assert not should_apply(Decision(act=False, trigger="threshold", figures={}), WARM, is_due=True)

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
-from llmsession.compaction.view.plan import Budget, Plan, Wanted
+from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Injected, Segment
+from llmsession.turns.records import Injected, PrefixSummary
 from llmsession.turns.request import Profile
 from tests.compaction.conversations import Talk, image, talk
 
@@ -21,21 +21,30 @@ def budget() -> Budget:
     return Budget(used_tokens=0, limit_tokens=0, profile=PROFILE, committed=0)
 
 
-def filled(messages: list[Message], segment: Segment | None, **of_plan: Any) -> Plan | None:
-    wanted = Wanted(first=0, upto=4, most_tokens=500)
+def filled(
+    messages: list[Message], prefix_summary: PrefixSummary | None, **of_plan: Any
+) -> Plan | None:
+    summary_request = SummaryRequest(first=0, upto=4, max_tokens=500)
     sizes = {"tokens_before": 0, "tokens_after": 0}
     plan = Plan(
-        **{"policy": "p", "frontier": 0, "reason": "", **sizes, "wanted": wanted, **of_plan}
+        **{
+            "policy": "p",
+            "compacted_before": 0,
+            "reason": "",
+            **sizes,
+            "summary_request": summary_request,
+            **of_plan,
+        }
     )
-    return with_segment(plan, segment, View(), messages, budget())
+    return with_segment(plan, prefix_summary, View(), messages, budget())
 
 
-def told(text: str) -> Segment:
-    return Segment(4, introduced(text), "model")
+def told(text: str) -> PrefixSummary:
+    return PrefixSummary(4, introduced(text), "model")
 
 
 def test_a_plan_that_wants_none_is_left_as_it_is() -> None:
-    plan = Plan(policy="p", frontier=0, reason="", tokens_before=9, tokens_after=8)
+    plan = Plan(policy="p", compacted_before=0, reason="", tokens_before=9, tokens_after=8)
     assert with_segment(plan, told("what was said"), View(), talk(3).messages, budget()) is plan
 
 
@@ -43,38 +52,40 @@ def test_a_summary_stands_in_the_plan_and_its_sizes_are_counted() -> None:
     built = talk(3).messages
     plan = filled(built, told("what was said"))
     assert plan is not None
-    assert (plan.segment, plan.wanted) == (told("what was said"), None)
+    assert (plan.prefix_summary, plan.summary_request) == (told("what was said"), None)
     assert plan.tokens_before == budget().size(built, View())
     assert plan.tokens_after == budget().size(built, View().applied(plan, len(built)))
 
 
-@pytest.mark.parametrize("segment", [None, Segment(4, " \n"), told("longer " * 1_000)])
-def test_no_summary_and_one_that_is_no_shorter_change_nothing(segment: Segment | None) -> None:
-    assert filled(talk(3).messages, segment) is None
+@pytest.mark.parametrize("prefix_summary", [None, PrefixSummary(4, " \n"), told("longer " * 1_000)])
+def test_no_summary_and_one_that_is_no_shorter_change_nothing(
+    prefix_summary: PrefixSummary | None,
+) -> None:
+    assert filled(talk(3).messages, prefix_summary) is None
 
 
 def test_what_a_plan_leaves_out_besides_is_left_out_without_a_summary_too() -> None:
     plan = filled(talk(3).messages, None, omitted=((4, 8),))
     assert plan is not None
-    assert (plan.segment, plan.wanted, plan.omitted) == (None, None, ((4, 8),))
+    assert (plan.prefix_summary, plan.summary_request, plan.omitted) == (None, None, ((4, 8),))
 
 
-OWN = Segment(4, "text", "provider", msgspec.Raw(b'{"type":"compaction"}'))
+OWN = PrefixSummary(4, "text", "provider", msgspec.Raw(b'{"type":"compaction"}'))
 
 
 def test_behind_a_providers_own_summary_nothing_is_edited() -> None:
     built = talk(3).messages
     edits = {
-        "frontier": 11, "frozen": {"c3": "short"}, "omitted": ((8, 9),),
+        "compacted_before": 11, "shown_results": {"c3": "short"}, "omitted": ((8, 9),),
         "injected": (Injected(5, "note"),), "texts": {"s/a2.3#0": "s"},
     }  # fmt: skip
     plan = filled(built, OWN, **edits)
     assert plan is not None
-    assert (plan.frontier, plan.frozen, plan.texts, plan.omitted) == (4, {}, {}, ())
-    assert (plan.segment, plan.injected) == (OWN, None)
+    assert (plan.compacted_before, plan.shown_results, plan.texts, plan.omitted) == (4, {}, {}, ())
+    assert (plan.prefix_summary, plan.injected) == (OWN, None)
     by_rules = filled(built, told("it"), **edits)
     assert by_rules is not None
-    assert (by_rules.frontier, by_rules.frozen) == (11, {"c3": "short"})
+    assert (by_rules.compacted_before, by_rules.shown_results) == (11, {"c3": "short"})
 
 
 def test_thinking_behind_a_providers_own_summary_stays_unless_two_messages_become_one() -> None:
@@ -93,12 +104,12 @@ def test_thinking_behind_a_providers_own_summary_stays_unless_two_messages_becom
 
 def test_a_segment_by_rules_has_its_title_and_its_room() -> None:
     built = talk(40)
-    wanted = Wanted(first=0, upto=120, most_tokens=300)
-    segment = extracted_segment(wanted, built.messages, PROFILE)
-    assert segment is not None
-    assert segment.text.startswith(introduced("").strip())
-    assert budget().size((), View(segments=(segment,))) <= 304
-    assert segment == extracted_segment(wanted, built.messages, PROFILE)
+    summary_request = SummaryRequest(first=0, upto=120, max_tokens=300)
+    prefix_summary = extracted_segment(summary_request, built.messages, PROFILE)
+    assert prefix_summary is not None
+    assert prefix_summary.text.startswith(introduced("").strip())
+    assert budget().size((), View(prefix_summaries=(prefix_summary,))) <= 304
+    assert prefix_summary == extracted_segment(summary_request, built.messages, PROFILE)
 
 
 def test_of_nothing_there_is_no_segment_and_images_alone_are_counted() -> None:
@@ -106,8 +117,11 @@ def test_of_nothing_there_is_no_segment_and_images_alone_are_counted() -> None:
     built.turn = 1
     built.add("user", [image()])
     assert (
-        extracted_segment(Wanted(first=1, upto=1, most_tokens=9), built.messages, PROFILE) is None
+        extracted_segment(SummaryRequest(first=1, upto=1, max_tokens=9), built.messages, PROFILE)
+        is None
     )
-    segment = extracted_segment(Wanted(first=0, upto=1, most_tokens=99), built.messages, PROFILE)
-    assert segment is not None
-    assert segment.text == introduced("1 message without words.")
+    prefix_summary = extracted_segment(
+        SummaryRequest(first=0, upto=1, max_tokens=99), built.messages, PROFILE
+    )
+    assert prefix_summary is not None
+    assert prefix_summary.text == introduced("1 message without words.")

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 
 from llmsession.compaction.planning.prefix_summaries import with_segment
-from llmsession.compaction.view.plan import Budget, Plan, Wanted
+from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Injected, Segment
+from llmsession.turns.records import Injected, PrefixSummary
 from llmsession.turns.request import Profile
 from tests.compaction.conversations import Talk, talk
 
@@ -21,50 +21,59 @@ def budget(**fields: Any) -> Budget:
 
 
 def filled(
-    messages: list[Message], segment: Segment | None, view: View | None = None, **fields: Any
+    messages: list[Message],
+    prefix_summary: PrefixSummary | None,
+    view: View | None = None,
+    **fields: Any,
 ) -> Plan | None:
     of_plan = {name: fields.pop(name) for name in ("omitted", "injected") if name in fields}
     fields["omitted"] = fields.pop("together", ())
-    wanted = Wanted(first=0, upto=fields.pop("upto", 4), most_tokens=500, **fields)
+    summary_request = SummaryRequest(first=0, upto=fields.pop("upto", 4), max_tokens=500, **fields)
     plan = Plan(
-        policy="p", frontier=0, reason="", tokens_before=0, tokens_after=0, wanted=wanted, **of_plan
+        policy="p",
+        compacted_before=0,
+        reason="",
+        tokens_before=0,
+        tokens_after=0,
+        summary_request=summary_request,
+        **of_plan,
     )
-    return with_segment(plan, segment, view or View(), messages, budget())
+    return with_segment(plan, prefix_summary, view or View(), messages, budget())
 
 
-def told(text: str, upto: int = 4) -> Segment:
-    return Segment(upto, introduced(text), "model")
+def told(text: str, upto: int = 4) -> PrefixSummary:
+    return PrefixSummary(upto, introduced(text), "model")
 
 
 def test_a_fallback_stands_where_no_summary_is_any_good() -> None:
     built = talk(3).messages
-    stands = Segment(4, introduced("12 messages"), "extractive")
-    for segment in (None, Segment(4, ""), told("longer " * 1_000)):
-        plan = filled(built, segment, fallback="12 messages")
+    stands = PrefixSummary(4, introduced("12 messages"), "extractive")
+    for prefix_summary in (None, PrefixSummary(4, ""), told("longer " * 1_000)):
+        plan = filled(built, prefix_summary, fallback="12 messages")
         assert plan is not None
-        assert plan.segment == stands
+        assert plan.prefix_summary == stands
     better = filled(built, told("better"), fallback="12 messages")
     assert better is not None
-    assert better.segment == told("better")
+    assert better.prefix_summary == told("better")
     assert filled(built, None, fallback="longer " * 1_000) is None
 
 
 def test_an_appendix_stands_behind_the_summary_whoever_wrote_it() -> None:
     built = talk(3).messages
-    for segment, fallback, text in ((told("it"), "", "it"), (None, "rules", "rules")):
-        plan = filled(built, segment, fallback=fallback, appendix="## Failures\n- none")
+    for prefix_summary, fallback, text in ((told("it"), "", "it"), (None, "rules", "rules")):
+        plan = filled(built, prefix_summary, fallback=fallback, appendix="## Failures\n- none")
         assert plan is not None
-        assert plan.segment is not None
-        assert plan.segment.text == introduced(text) + "\n\n## Failures\n- none"
+        assert plan.prefix_summary is not None
+        assert plan.prefix_summary.text == introduced(text) + "\n\n## Failures\n- none"
     assert filled(built, told("it"), appendix="longer " * 1_000) is None
     assert filled(built, None, appendix="## Failures\n- none") is None
 
 
 def test_a_providers_own_summary_gets_no_appendix_and_no_pin() -> None:
-    own = Segment(4, "text", "provider", msgspec.Raw(b'{"type":"compaction"}'))
+    own = PrefixSummary(4, "text", "provider", msgspec.Raw(b'{"type":"compaction"}'))
     plan = filled(talk(3).messages, own, appendix="more", pinned=Injected(4, "go"))
     assert plan is not None
-    assert (plan.segment, plan.injected) == (own, None)
+    assert (plan.prefix_summary, plan.injected) == (own, None)
 
 
 def test_what_goes_together_with_a_summary_stays_without_it() -> None:
@@ -104,7 +113,7 @@ def test_a_pin_counts_as_a_part_of_the_summary() -> None:
 
 
 def pinned_view(*others: Injected) -> View:
-    return View(segments=(told("it", 5),), injected=(Injected(-1, "be kind"), *others))
+    return View(prefix_summaries=(told("it", 5),), injected=(Injected(-1, "be kind"), *others))
 
 
 def test_an_earlier_pin_goes_with_the_earlier_summary_and_what_others_injected_stays() -> None:

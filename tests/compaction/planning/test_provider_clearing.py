@@ -80,5 +80,5 @@ def test_what_was_cleared_before_is_not_counted_again() -> None:
 
 def test_what_we_show_in_short_has_less_to_be_cleared() -> None:
     messages = steps(5).messages
-    view = View(frontier=3, frozen={"c1": "x" * 120})
+    view = View(compacted_before=3, shown_results={"c1": "x" * 120})
     assert clearing(trigger=tokens(1)).expected(9_000, messages, view, PROFILE) == 1_100

@@ -2,7 +2,7 @@
 
 ``live`` takes a policy through a conversation: at each of its stops it is asked whether it is
 due, and for a plan if it is; the plan is filled, applied and looked at, and the next stop sees
-the view it left. What is broken is told as a ``Breach``; rules that the policy declares itself
+the view it left. What is broken is told as a ``Violation``; rules that the policy declares itself
 exempt from are not asked.
 """
 
@@ -23,12 +23,12 @@ from llmsession.compaction.planning.prefix_summaries import (
 )
 from llmsession.compaction.policies import Balanced
 from llmsession.compaction.tokens.messages import frame_tokens
-from llmsession.compaction.view.plan import Budget, Plan, Policy, Wanted
+from llmsession.compaction.view.plan import Budget, Plan, Policy, SummaryRequest
 from llmsession.compaction.view.projection import is_thinking
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.blocks import TextBlock
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Segment, Trigger
+from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Request
 from tests.compaction.policies.moments import (
     Eyes,
@@ -42,8 +42,8 @@ from tests.compaction.policies.transcripts import Talked, contents_of
 
 __all__ = [
     "RULES",
-    "Breach",
     "Depth",
+    "Violation",
     "check_values",
     "exempt_from",
     "frame_stays",
@@ -76,7 +76,7 @@ SETTLES_WITHIN = 20
 Depth: TypeAlias = "Counter[str]"
 
 
-class Breach(AssertionError):
+class Violation(AssertionError):
     """A rule that a policy has broken."""
 
     def __init__(self, rule: str, what: str) -> None:
@@ -134,10 +134,10 @@ def live(policy: Policy, talked: Talked, limit_percent: int, depth: Depth) -> No
         if limit_percent < RESCUED_BELOW_PERCENT:
             view = _rescued(again_under(moment, view), depth)
     if contents_of(talked.messages) != talked.contents and "G1" not in exempt:
-        raise Breach("G1", "the content of a message is another one")
+        raise Violation("G1", "the content of a message is another one")
 
 
-def _heed(breaches: Iterator[Breach], exempt: frozenset[str]) -> None:
+def _heed(breaches: Iterator[Violation], exempt: frozenset[str]) -> None:
     for breach in breaches:
         if breach.rule not in exempt:
             raise breach
@@ -154,11 +154,11 @@ def _trigger(policy: Policy, moment: Moment) -> Trigger | None:
     return "asked" if len(moment.messages) % 3 == 0 else None
 
 
-def _due_is_whole(policy: Policy, moment: Moment) -> Iterator[Breach]:
+def _due_is_whole(policy: Policy, moment: Moment) -> Iterator[Violation]:
     used, limit = moment.budget.used_tokens, moment.budget.limit_tokens
     answers = [policy.due(at, limit) for at in (used // 2, used, used + 1, 3 * used)]
     if not all(type(answer) is bool for answer in answers) or answers != sorted(answers):
-        yield Breach("G12", f"due from {used // 2} to {3 * used} of {limit} is {answers}")
+        yield Violation("G12", f"due from {used // 2} to {3 * used} of {limit} is {answers}")
 
 
 def _planned(policy: Policy, moment: Moment, exempt: frozenset[str]) -> Plan | None:
@@ -171,7 +171,7 @@ def _planned(policy: Policy, moment: Moment, exempt: frozenset[str]) -> Plan | N
         msgspec.msgpack.encode(moment.view), msgspec.msgpack.encode(moment.budget)
     )  # fmt: skip
     if not (kept and same_settings) and "G1" not in exempt:
-        raise Breach("G1", "the view, the budget or the policy is another one")
+        raise Violation("G1", "the view, the budget or the policy is another one")
     # New objects, and dicts in another order: nothing of an earlier call, and no address, counts.
     budget_again = msgspec.structs.replace(
         moment.budget, summaries=dict(reversed(list(moment.budget.summaries.items())))
@@ -181,7 +181,7 @@ def _planned(policy: Policy, moment: Moment, exempt: frozenset[str]) -> Plan | N
         fresh = [msgspec.structs.replace(message) for message in moment.messages]
     again = type(policy)(**_fields(policy)).plan(moment.view, fresh, budget_again)
     if msgspec.msgpack.encode(again) != told and "G2" not in exempt:
-        raise Breach("G2", f"first {plan}, then {again}")
+        raise Violation("G2", f"first {plan}, then {again}")
     return plan
 
 
@@ -192,24 +192,24 @@ def _fields(policy: Any) -> dict[str, Any]:
 def _count(depth: Depth, plan: Plan, view: View) -> None:
     depth["plans"] += 1
     depth["again"] += bool(view.version)
-    depth["wanted"] += plan.wanted is not None
+    depth["summary_request"] += plan.summary_request is not None
     depth["omitted"] += bool(plan.omitted)
-    depth["masked"] += bool(plan.frozen or plan.inputs or plan.texts)
+    depth["masked"] += bool(plan.shown_results or plan.inputs or plan.texts)
     depth["injected"] += plan.injected is not None
 
 
 def _filled(plan: Plan, moment: Moment) -> Plan | None:
-    if plan.wanted is None:
+    if plan.summary_request is None:
         return plan
-    segment = extracted_segment(plan.wanted, moment.messages, moment.talked.profile)
-    return with_segment(plan, segment, moment.view, moment.messages, moment.budget)
+    prefix_summary = extracted_segment(plan.summary_request, moment.messages, moment.talked.profile)
+    return with_segment(plan, prefix_summary, moment.view, moment.messages, moment.budget)
 
 
 def _applied(filled: Plan | None, moment: Moment) -> View:
     return moment.view.applied(filled, len(moment.messages)) if filled else moment.view
 
 
-def _breaches(moment: Moment, plan: Plan, filled: Plan | None, after: View) -> Iterator[Breach]:
+def _breaches(moment: Moment, plan: Plan, filled: Plan | None, after: View) -> Iterator[Violation]:
     yield from check_values(plan)
     yield from _says_what_becomes(plan, moment, after)
     yield from _summary_covers_all(plan, moment)
@@ -222,30 +222,36 @@ def _breaches(moment: Moment, plan: Plan, filled: Plan | None, after: View) -> I
 # G12.
 
 
-def check_values(plan: Plan) -> Iterator[Breach]:
+def check_values(plan: Plan) -> Iterator[Violation]:
     """What in *plan* is a number and no whole one."""
     numbers: list[Any] = [
-        plan.frontier, plan.tokens_before, plan.tokens_after, plan.results_summarised,
+        plan.compacted_before, plan.tokens_before, plan.tokens_after, plan.results_summarised,
         plan.results_redacted, plan.turns_compacted, *plan.figures.values(),
         *(end for each in plan.omitted for end in each),
         *(each.at for each in plan.injected or ()),
     ]  # fmt: skip
-    if plan.wanted is not None:
-        numbers += [plan.wanted.first, plan.wanted.upto, plan.wanted.most_tokens]
+    if plan.summary_request is not None:
+        numbers += [
+            plan.summary_request.first,
+            plan.summary_request.upto,
+            plan.summary_request.max_tokens,
+        ]
     wrong = [number for number in numbers if type(number) is not int]
     if wrong:
-        yield Breach("G12", f"not whole: {wrong}")
+        yield Violation("G12", f"not whole: {wrong}")
 
 
 # G9.
 
 
-def _says_what_becomes(plan: Plan, moment: Moment, after: View) -> Iterator[Breach]:
+def _says_what_becomes(plan: Plan, moment: Moment, after: View) -> Iterator[Violation]:
     messages = moment.messages
     count = len(messages)
-    frontier = max(plan.frontier, moment.view.frontier)
+    compacted_before = max(plan.compacted_before, moment.view.compacted_before)
     results = {
-        result.tool_use_id for message in messages[:frontier] for result in message.tool_results
+        result.tool_use_id
+        for message in messages[:compacted_before]
+        for result in message.tool_results
     }
     calls = {call.id for message in messages for call in message.tool_calls}
     texts = {
@@ -254,31 +260,33 @@ def _says_what_becomes(plan: Plan, moment: Moment, after: View) -> Iterator[Brea
         for at, block in enumerate(message.content)
         if isinstance(block, TextBlock)
     }
-    strangers = [*(plan.frozen.keys() - results), *(plan.inputs.keys() - calls)]
+    strangers = [*(plan.shown_results.keys() - results), *(plan.inputs.keys() - calls)]
     strangers += plan.texts.keys() - texts
     if strangers:
-        yield Breach("G9", f"masks what is not there, or not before {frontier}: {strangers[:3]}")
-    if not 0 <= plan.frontier <= count:
-        yield Breach("G9", f"the frontier {plan.frontier} of {count} messages")
+        yield Violation(
+            "G9", f"masks what is not there, or not before {compacted_before}: {strangers[:3]}"
+        )
+    if not 0 <= plan.compacted_before <= count:
+        yield Violation("G9", f"the frontier {plan.compacted_before} of {count} messages")
     if wrong := [each for each in plan.omitted if not 0 <= each[0] < each[1] <= count]:
-        yield Breach("G9", f"leaves out {wrong} of {count} messages")
+        yield Violation("G9", f"leaves out {wrong} of {count} messages")
     if places := [each.at for each in plan.injected or () if not -1 <= each.at <= count]:
-        yield Breach("G9", f"injects at {places} of {count} messages")
-    segment = plan.segment
-    if segment is not None and not 0 < segment.upto <= count:
-        yield Breach("G9", f"folds {segment.upto} of {count} messages")
+        yield Violation("G9", f"injects at {places} of {count} messages")
+    prefix_summary = plan.prefix_summary
+    if prefix_summary is not None and not 0 < prefix_summary.upto <= count:
+        yield Violation("G9", f"folds {prefix_summary.upto} of {count} messages")
     yield from _nothing_vanishes(moment, after)
 
 
-def _nothing_vanishes(moment: Moment, after: View) -> Iterator[Breach]:
+def _nothing_vanishes(moment: Moment, after: View) -> Iterator[Violation]:
     """A message that nothing is left of has to be left out by the plan's own word."""
     messages = moment.messages
     sent = len(moment.eyes.apart(messages, after).messages)
     notes = {max(each.at, after.start) for each in after.injected if each.at >= 0}
     shown = [at for at in range(len(messages)) if after.shows(at) and _has_words(messages[at])]
-    most = sent - len(notes) - (after.segment is not None)
+    most = sent - len(notes) - (after.prefix_summary is not None)
     if most < len(shown):
-        yield Breach("G9", f"{len(shown)} messages are shown, but {most} are sent")
+        yield Violation("G9", f"{len(shown)} messages are shown, but {most} are sent")
 
 
 def _has_words(message: Message) -> bool:
@@ -288,50 +296,62 @@ def _has_words(message: Message) -> bool:
     )
 
 
-def _summary_covers_all(plan: Plan, moment: Moment) -> Iterator[Breach]:
-    wanted, view = plan.wanted, moment.view
-    if wanted is None:
+def _summary_covers_all(plan: Plan, moment: Moment) -> Iterator[Violation]:
+    summary_request, view = plan.summary_request, moment.view
+    if summary_request is None:
         return
-    if not view.start < wanted.upto <= len(moment.messages):
-        yield Breach("G9", f"wants a summary up to {wanted.upto}, one up to {view.start} stands")
-    if wanted.first > view.start and any(map(view.shows, range(view.start, wanted.first))):
-        yield Breach("G9", f"no summary has {view.start} to {wanted.first}")
-    told = without_title(view.segment.text) if view.segment else ""
-    if view.start and wanted.first and told not in wanted.earlier:
-        yield Breach("G9", "the summary so far is not folded into the next")
+    if not view.start < summary_request.upto <= len(moment.messages):
+        yield Violation(
+            "G9", f"wants a summary up to {summary_request.upto}, one up to {view.start} stands"
+        )
+    if summary_request.first > view.start and any(
+        map(view.shows, range(view.start, summary_request.first))
+    ):
+        yield Violation("G9", f"no summary has {view.start} to {summary_request.first}")
+    told = without_title(view.prefix_summary.text) if view.prefix_summary else ""
+    if view.start and summary_request.first and told not in summary_request.earlier:
+        yield Violation("G9", "the summary so far is not folded into the next")
 
 
 # G10.
 
 
-def _failures(wanted: Wanted, source_tokens: int) -> Iterator[Segment | None]:
+def _failures(
+    summary_request: SummaryRequest, source_tokens: int
+) -> Iterator[PrefixSummary | None]:
     """No summary, blank ones, and one as long as what it stands for."""
     yield None
-    yield Segment(wanted.upto, "")
-    yield Segment(wanted.upto, " \n")
-    yield Segment(wanted.upto, "word " * (source_tokens + 1))
+    yield PrefixSummary(summary_request.upto, "")
+    yield PrefixSummary(summary_request.upto, " \n")
+    yield PrefixSummary(summary_request.upto, "word " * (source_tokens + 1))
 
 
-def _summary_may_fail(plan: Plan, moment: Moment) -> Iterator[Breach]:
-    wanted = plan.wanted
-    if wanted is None:
+def _summary_may_fail(plan: Plan, moment: Moment) -> Iterator[Violation]:
+    summary_request = plan.summary_request
+    if summary_request is None:
         return
     views: list[View] = []
-    source_tokens = moment.budget.size(moment.messages[: wanted.upto], moment.view)
-    for failure in _failures(wanted, source_tokens):
+    source_tokens = moment.budget.size(moment.messages[: summary_request.upto], moment.view)
+    for failure in _failures(summary_request, source_tokens):
         left = with_segment(plan, failure, moment.view, moment.messages, moment.budget)
         view = moment.view if left is None else moment.view.applied(left, len(moment.messages))
-        if left is not None and left.segment is not None and wanted.fallback.strip():
+        if (
+            left is not None
+            and left.prefix_summary is not None
+            and summary_request.fallback.strip()
+        ):
             # The next fallback: a text by rules, which the policy has itself.
-            if wanted.fallback.strip() not in left.segment.text:
-                yield Breach("G10", "neither a summary nor the policy's own text stands there")
+            if summary_request.fallback.strip() not in left.prefix_summary.text:
+                yield Violation("G10", "neither a summary nor the policy's own text stands there")
             yield from _request_is_right(moment, view)
             continue
-        if view.segments != moment.view.segments:
-            yield Breach("G10", "a summary that failed stands for messages")
-        lost = [at for at in range(wanted.upto) if moment.view.shows(at) and not view.shows(at)]
+        if view.prefix_summaries != moment.view.prefix_summaries:
+            yield Violation("G10", "a summary that failed stands for messages")
+        lost = [
+            at for at in range(summary_request.upto) if moment.view.shows(at) and not view.shows(at)
+        ]
         if lost:
-            yield Breach("G10", f"no summary, and {lost[:5]} are left out all the same")
+            yield Violation("G10", f"no summary, and {lost[:5]} are left out all the same")
         if view not in views:
             views.append(view)
             yield from _request_is_right(moment, view)
@@ -340,24 +360,24 @@ def _summary_may_fail(plan: Plan, moment: Moment) -> Iterator[Breach]:
 # G7.
 
 
-def _frees_what_it_says(filled: Plan | None, moment: Moment, after: View) -> Iterator[Breach]:
+def _frees_what_it_says(filled: Plan | None, moment: Moment, after: View) -> Iterator[Violation]:
     if filled is None:
         return
     size = moment.budget.size
     before = moment.budget.used_tokens - moment.budget.frame_tokens
     now = size(moment.messages, after)
     if now > before:
-        yield Breach("G7", f"{before} tokens became {now}")
+        yield Violation("G7", f"{before} tokens became {now}")
     says = filled.tokens_before - filled.tokens_after
     # An estimate of an estimate may be off by a little.
     if says > (before - now) + 64 + before // 20:
-        yield Breach("G7", f"says that it frees {says} tokens, frees {before - now}")
+        yield Violation("G7", f"says that it frees {says} tokens, frees {before - now}")
 
 
 # G4, G5, G6, G8.
 
 
-def _request_is_right(moment: Moment, view: View) -> Iterator[Breach]:
+def _request_is_right(moment: Moment, view: View) -> Iterator[Violation]:
     messages = asking(moment.messages)
     request = moment.eyes.sent(messages, view)
     yield from frame_stays(moment.talked, request)
@@ -366,34 +386,34 @@ def _request_is_right(moment: Moment, view: View) -> Iterator[Breach]:
     yield from order_kept(moment.messages, moment.eyes.apart(moment.messages, view))
 
 
-def frame_stays(talked: Talked, request: Request) -> Iterator[Breach]:
+def frame_stays(talked: Talked, request: Request) -> Iterator[Violation]:
     """Has *request* the system text, at most with something behind it, the tools, the options?"""
     frame, system = talked.frame, request.system or ""
     head = system == frame.system or system.startswith(f"{frame.system}\n\n")
     if not head or (request.tools, request.options) != (frame.tools, frame.options):
-        yield Breach("G4", f"the system text is {system[:80]!r}")
+        yield Violation("G4", f"the system text is {system[:80]!r}")
 
 
 def _is_valid(
     moment: Moment, request: Request, messages: Sequence[Message], view: View
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     violations = moment.eyes.violations(request, messages, view)
     if violations:
         first = violations[0]
         more = f" ({len(violations)} in all)" if len(violations) > 1 else ""
-        yield Breach("G6", f"{first.rule} at {first.where}: {first.text}{more}")
+        yield Violation("G6", f"{first.rule} at {first.where}: {first.text}{more}")
 
 
-def _newest_words_shown(moment: Moment, view: View, request: Request) -> Iterator[Breach]:
+def _newest_words_shown(moment: Moment, view: View, request: Request) -> Iterator[Violation]:
     at = newest_request(moment.messages)
     if at is None or view.shows(at) or not moment.view.shows(at):
         return
     said = msgspec.json.encode(moment.messages[at].text)[1:-1]
     if not any(said in bytes(message.body) for message in request.messages):
-        yield Breach("G5", f"message {at} of {len(moment.messages)} is not shown")
+        yield Violation("G5", f"message {at} of {len(moment.messages)} is not shown")
 
 
-def order_kept(messages: Sequence[Message], request: Request) -> Iterator[Breach]:
+def order_kept(messages: Sequence[Message], request: Request) -> Iterator[Violation]:
     """Does *request*, whose neighbours of one role are apart, have *messages* in their order?"""
     bodies = {id(message.body): at for at, message in enumerate(messages)}
     calls = {call.id: at for at, message in enumerate(messages) for call in message.tool_calls}
@@ -412,11 +432,11 @@ def order_kept(messages: Sequence[Message], request: Request) -> Iterator[Breach
         if at is None:
             continue
         if at <= last:
-            yield Breach("G8", f"message {at} stands behind message {last}")
+            yield Violation("G8", f"message {at} stands behind message {last}")
         last = at
 
 
-def _can_be_rewound(moment: Moment, after: View) -> Iterator[Breach]:
+def _can_be_rewound(moment: Moment, after: View) -> Iterator[Violation]:
     """The open turn may be aborted, and the history cut at any turn's end."""
     messages = moment.messages
     ends = [at for at in range(1, len(messages)) if messages[at].turn != messages[at - 1].turn]
@@ -429,7 +449,7 @@ def _can_be_rewound(moment: Moment, after: View) -> Iterator[Breach]:
             # A turn that was stopped within its tool loop is open again, and its thinking is
             # void since a plan that was made when it was not: no policy can foresee that.
             if "V8" not in str(breach):
-                yield Breach("G6", f"after a cut to {cut}: {breach}")
+                yield Violation("G6", f"after a cut to {cut}: {breach}")
 
 
 # G3, G11.
@@ -445,18 +465,18 @@ def _settled(policy: Policy, moment: Moment, after: View, exempt: frozenset[str]
         plan = policy.plan(after, moment.messages, again.budget)
         if plan is None:
             return after
-        if plan.wanted is not None and "G11" not in exempt:
-            raise Breach("G11", f"a summary up to {plan.wanted.upto} is wanted, too")
+        if plan.summary_request is not None and "G11" not in exempt:
+            raise Violation("G11", f"a summary up to {plan.summary_request.upto} is wanted, too")
         filled = _filled(plan, again)
         view = _applied(filled, again)
         messages, sent = moment.messages, moment.eyes.sent
         if view == after or sent(messages, view).encode() == sent(messages, after).encode():
             return after
         if "G3" not in exempt:
-            raise Breach("G3", f"plan {number + 2} of the same: {plan.reason}")
+            raise Violation("G3", f"plan {number + 2} of the same: {plan.reason}")
         _heed(_breaches(again, plan, filled, view), exempt)
         after = view
-    raise Breach("G3", f"{SETTLES_WITHIN} plans without new messages, and no end")
+    raise Violation("G3", f"{SETTLES_WITHIN} plans without new messages, and no end")
 
 
 def _rescued(moment: Moment, depth: Depth) -> View:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmsession.compaction.rules.check import Checker, Violation
+from llmsession.compaction.rules.check import Checker, RuleViolation
 from llmsession.compaction.view.plan import Budget
 from llmsession.compaction.view.projection import Projector
 from llmsession.compaction.view.view import View
@@ -39,7 +39,7 @@ class Eyes:
 
     def violations(
         self, request: Request, messages: Sequence[Message], view: View
-    ) -> Sequence[Violation]:
+    ) -> Sequence[RuleViolation]:
         """What *request* breaks."""
         found = self._checker.check(request)
         if self._talked.profile.binds_thinking:

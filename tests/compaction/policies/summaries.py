@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
-from llmsession.compaction.view.plan import Budget, Plan, Policy, Wanted
+from llmsession.compaction.view.plan import Budget, Plan, Policy, SummaryRequest
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Segment, Trigger
+from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Profile
 from tests.compaction.conversations import Talk
 
@@ -25,9 +25,9 @@ class After(NamedTuple):
     view: View
 
     @property
-    def wanted(self) -> Wanted:
-        assert self.plan.wanted is not None
-        return self.plan.wanted
+    def summary_request(self) -> SummaryRequest:
+        assert self.plan.summary_request is not None
+        return self.plan.summary_request
 
 
 def said(tokens: int, word: str = "w") -> str:
@@ -96,12 +96,12 @@ def applied(
     budget = budget_for(messages, limit, view=view, **fields)
     plan = policy.plan(view, messages, budget)
     assert plan is not None
-    if plan.wanted is None:
+    if plan.summary_request is None:
         return After(plan, view.applied(plan, len(messages)))
-    segment = extracted_segment(plan.wanted, messages, budget.profile)
+    prefix_summary = extracted_segment(plan.summary_request, messages, budget.profile)
     if text is not None:
-        segment = Segment(plan.wanted.upto, introduced(text), "model")
-    filled = with_segment(plan, segment, view, messages, budget)
+        prefix_summary = PrefixSummary(plan.summary_request.upto, introduced(text), "model")
+    filled = with_segment(plan, prefix_summary, view, messages, budget)
     assert filled is not None
     return After(plan, view.applied(filled, len(messages)))
 

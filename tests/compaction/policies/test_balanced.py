@@ -17,7 +17,7 @@ from llmsession.compaction.view.projection import Frame, project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Segment, Trigger
+from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Profile
 from tests.compaction.conversations import (
     FRAME,
@@ -52,7 +52,7 @@ def planned(
 
 def swapped(plan: Plan | None) -> list[str]:
     assert plan is not None
-    return list(plan.frozen)
+    return list(plan.shown_results)
 
 
 def test_it_begins_above_the_threshold_in_whole_numbers() -> None:
@@ -67,12 +67,12 @@ def test_the_oldest_results_are_swapped_first_and_only_down_to_the_low_mark() ->
     plan = planned(built, 48_000, policy=Balanced(low=0.5))
     assert swapped(plan) == [f"c{n}" for n in range(1, 9)]
     assert plan is not None
-    assert plan.wanted is None
+    assert plan.summary_request is None
     after = context_tokens(built.messages, View().applied(plan, 80), PROFILE)
     assert 22_000 < after <= 24_000
     assert plan.tokens_after == after
     assert plan.tokens_before == context_tokens(built.messages, View(), PROFILE)
-    assert plan.frontier == 31
+    assert plan.compacted_before == 31
     assert plan.turns_compacted == 8
 
 
@@ -85,8 +85,8 @@ def test_what_is_recent_is_left_alone() -> None:
     plan = planned(built, 8_000, policy=Balanced(keep_recent_turns=3, recent_share=0.99))
     assert plan is not None
     assert swapped(plan) == ["c1", "c2", "c3", "c4", "c5"]
-    assert plan.wanted is not None
-    assert plan.wanted.upto <= 20
+    assert plan.summary_request is not None
+    assert plan.summary_request.upto <= 20
 
 
 def test_of_one_long_turn_old_steps_are_compacted() -> None:
@@ -103,9 +103,9 @@ def test_a_summary_that_is_there_is_shown_and_else_one_is_extracted() -> None:
     built = talk(8, OUTPUT)
     plan = planned(built, 12_000, summaries={"c1": "what the first one said"})
     assert plan is not None
-    assert plan.frozen["c1"].endswith("what the first one said")
-    assert "300 lines" in plan.frozen["c2"]
-    assert 'recall(id="c2")' in plan.frozen["c2"]
+    assert plan.shown_results["c1"].endswith("what the first one said")
+    assert "300 lines" in plan.shown_results["c2"]
+    assert 'recall(id="c2")' in plan.shown_results["c2"]
 
 
 CODE = "".join(f"def function_{n}() -> None:\n{OUTPUT[:340]}" for n in range(15))
@@ -125,7 +125,7 @@ def reading_code(path: str = "a.py", *, is_error: bool = False) -> Talk:
 def compacted_read(built: Talk, policy: Balanced, **changes: Any) -> str:
     plan = planned(built, 2_000, policy=policy, trigger="asked", **changes)
     assert plan is not None
-    return plan.frozen["c1"]
+    return plan.shown_results["c1"]
 
 
 FOLDS = Balanced(keep_recent_turns=1, fold_code=True)
@@ -169,7 +169,7 @@ def test_an_image_in_a_result_is_left_out_by_name() -> None:
         built.reply()
     plan = planned(built, 10_000)
     assert plan is not None
-    assert plan.frozen["c2"].endswith("[1 other block (image) left out]")
+    assert plan.shown_results["c2"].endswith("[1 other block (image) left out]")
 
 
 def test_then_long_inputs_of_old_calls_are_shortened() -> None:
@@ -182,7 +182,7 @@ def test_then_long_inputs_of_old_calls_are_shortened() -> None:
         built.reply()
     plan = planned(built, 32_000)
     assert plan is not None
-    assert plan.frozen == {}
+    assert plan.shown_results == {}
     assert list(plan.inputs)[:2] == ["c0", "c1"]
     assert len(plan.inputs) < 8
     shown = msgspec.json.decode(plan.inputs["c0"])
@@ -202,27 +202,29 @@ def test_then_a_summary_stands_for_a_prefix_that_ends_with_a_turn() -> None:
     built = talking(30)
     plan = planned(built, 50_000, policy=Balanced(low=0.5))
     assert plan is not None
-    wanted = plan.wanted
-    assert wanted is not None
-    assert (wanted.first, wanted.earlier) == (0, "")
-    assert wanted.upto % 2 == 0
-    assert built.messages[wanted.upto].turn != built.messages[wanted.upto - 1].turn
-    assert wanted.most_tokens == 6_000
+    summary_request = plan.summary_request
+    assert summary_request is not None
+    assert (summary_request.first, summary_request.earlier) == (0, "")
+    assert summary_request.upto % 2 == 0
+    assert (
+        built.messages[summary_request.upto].turn != built.messages[summary_request.upto - 1].turn
+    )
+    assert summary_request.max_tokens == 6_000
     # No longer than it has to be: the summary of one turn less would not do.
     sizes = [context_tokens([message], View(), PROFILE) for message in built.messages]
     used = sum(sizes)
-    assert used - sum(sizes[: wanted.upto]) + 6_000 <= 25_000
-    assert used - sum(sizes[: wanted.upto - 4]) + 6_000 > 25_000
+    assert used - sum(sizes[: summary_request.upto]) + 6_000 <= 25_000
+    assert used - sum(sizes[: summary_request.upto - 4]) + 6_000 > 25_000
 
 
 def test_a_second_summary_continues_the_first() -> None:
     built = talking(30)
-    view = View(version=1, segments=(Segment(10, "what was said before"),))
+    view = View(version=1, prefix_summaries=(PrefixSummary(10, "what was said before"),))
     plan = planned(built, 30_000, view=view)
     assert plan is not None
-    assert plan.wanted is not None
-    assert plan.wanted.first == 10 < plan.wanted.upto
-    assert plan.wanted.earlier == "what was said before"
+    assert plan.summary_request is not None
+    assert plan.summary_request.first == 10 < plan.summary_request.upto
+    assert plan.summary_request.earlier == "what was said before"
 
 
 def test_a_summary_that_would_stand_for_less_than_its_own_length_is_not_asked_for() -> None:
@@ -241,8 +243,8 @@ def test_only_where_it_is_forced_recent_results_are_taken(trigger: Trigger) -> N
     for _ in range(4):
         built.step(OUTPUT)
     policy = Balanced(recent_share=0.99, low=0.4)
-    frozen = {"c1": "short", "c2": "short"}
-    view = View(version=1, frontier=5, frozen=frozen)
+    shown_results = {"c1": "short", "c2": "short"}
+    view = View(version=1, compacted_before=5, shown_results=shown_results)
     assert planned(built, 3_900, view=view, policy=policy, committed=0) is None
     forced = planned(built, 3_800, view=view, policy=policy, committed=0, trigger=trigger)
     assert swapped(forced) == ["c3"]
@@ -271,8 +273,8 @@ def test_of_several_long_ones_each_gets_an_equal_share() -> None:
     built.step("a" * 60_000, "b" * 60_000, "short")
     plan = planned(built, 8_000, committed=0, trigger="window")
     assert plan is not None
-    assert set(plan.frozen) == {"c1", "c2"}
-    first, second = (plan.frozen[call] for call in ("c1", "c2"))
+    assert set(plan.shown_results) == {"c1", "c2"}
+    first, second = (plan.shown_results[call] for call in ("c1", "c2"))
     assert abs(len(first) - len(second)) < 10
     assert len(first) > 6_000
     assert context_tokens(built.messages, View().applied(plan, 3), PROFILE) <= 8_000
@@ -379,10 +381,10 @@ def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: 
     policy = Balanced(keep_recent_steps=5)
     plan = planned(built, 12_000, policy=policy, committed=0, trigger="window")
     assert plan is not None
-    assert plan.wanted is not None
-    pinned = plan.wanted.pinned
+    assert plan.summary_request is not None
+    pinned = plan.summary_request.pinned
     assert pinned is not None
-    assert pinned.at == plan.wanted.upto
+    assert pinned.at == plan.summary_request.upto
     if words == 5:
         assert pinned.text == built.messages[0].text
     else:  # over a fifth of the limit: its head and its tail
@@ -390,8 +392,8 @@ def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: 
         assert pinned.text.endswith("and mend it")
         assert len(pinned.text) < 12_000
     asked = budget(built.messages, View(), 12_000, committed=0)
-    segment = Segment(plan.wanted.upto, "a summary", "extractive")
-    filled = with_segment(plan, segment, View(), built.messages, asked)
+    prefix_summary = PrefixSummary(plan.summary_request.upto, "a summary", "extractive")
+    filled = with_segment(plan, prefix_summary, View(), built.messages, asked)
     assert filled is not None
     view = View().applied(filled, len(built.messages))
     sent = project(built.messages, view, PROFILE, Frame(model="m", max_tokens=10))
@@ -404,10 +406,10 @@ def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: 
         more.step("y" * 900)
     second = planned(more, 12_000, view=view, policy=policy, committed=0, trigger="window")
     assert second is not None
-    assert second.wanted is not None
-    later = Segment(second.wanted.upto, "another summary", "extractive")
+    assert second.summary_request is not None
+    later = PrefixSummary(second.summary_request.upto, "another summary", "extractive")
     now = with_segment(second, later, view, more.messages, asked)
     assert now is not None
     shown = view.applied(now, len(more.messages))
     assert [each.text for each in shown.injected] == [pinned.text]
-    assert shown.injected[0].at == second.wanted.upto
+    assert shown.injected[0].at == second.summary_request.upto

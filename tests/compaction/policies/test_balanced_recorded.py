@@ -57,7 +57,7 @@ def test_a_sample_of_recorded_conversations_stays_valid_and_within_its_budget(
     print(dict(seen))
     assert seen["requests"] > 200
     assert seen["plans"] > 10
-    assert seen["segments"] > 5
+    assert seen["prefix_summaries"] > 5
     assert not seen["found more than 5 %"]
     assert not seen["too large"]
 
@@ -77,4 +77,4 @@ def test_all_recorded_conversations_in_every_window(
     assert not seen["found more than 5 %"]
     assert not seen["too large"]
     if window_tokens <= 128_000:
-        assert seen["segments"] > 3
+        assert seen["prefix_summaries"] > 3

@@ -16,15 +16,15 @@ from msgspec.structs import replace
 from llmsession.compaction.planning.boundaries import must_wait, newest_request
 from llmsession.compaction.policies import make_policy, policy_names
 from llmsession.compaction.rules.check import check_against_history, check_request
-from llmsession.compaction.view.plan import Budget, Plan, Policy, Wanted
+from llmsession.compaction.view.plan import Budget, Plan, Policy, SummaryRequest
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Injected, Segment
+from llmsession.turns.records import Injected, PrefixSummary
 from tests.compaction.policies.contract import (
     RULES,
-    Breach,
     Depth,
+    Violation,
     exempt_from,
     frame_stays,
     live,
@@ -180,11 +180,13 @@ class Bad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def a_plan(**fields: Any) -> Plan:
-    return Plan(policy="bad", frontier=0, reason="bad", tokens_before=0, tokens_after=0, **fields)
+    return Plan(
+        policy="bad", compacted_before=0, reason="bad", tokens_before=0, tokens_after=0, **fields
+    )
 
 
 def changes_the_view(view: View, messages: Sequence[Message], budget: Budget) -> None:
-    view.frozen["c1"] = "gone"
+    view.shown_results["c1"] = "gone"
 
 
 def changes_a_message(view: View, messages: Sequence[Message], budget: Budget) -> None:
@@ -209,13 +211,13 @@ def folds_one_more(view: View, messages: Sequence[Message], budget: Budget) -> P
     newest = newest_request(messages) or 0
     if upto > newest or messages[upto].tool_results:
         return None
-    return a_plan(segment=Segment(upto, "short"))
+    return a_plan(prefix_summary=PrefixSummary(upto, "short"))
 
 
 def folds_all(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
     if messages[-1].is_assistant or view.start == len(messages) or len(messages) < 3:
         return None
-    return a_plan(segment=Segment(len(messages), "short"))
+    return a_plan(prefix_summary=PrefixSummary(len(messages), "short"))
 
 
 def leaves_out_the_first(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
@@ -231,14 +233,14 @@ def boasts(view: View, messages: Sequence[Message], budget: Budget) -> Plan | No
 
 
 def freezes_a_stranger(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-    return replace(a_plan(frozen={"stranger": ""}), frontier=len(messages))
+    return replace(a_plan(shown_results={"stranger": ""}), compacted_before=len(messages))
 
 
 def freezes_behind_the_frontier(
     view: View, messages: Sequence[Message], budget: Budget
 ) -> Plan | None:
     results = [result for message in messages for result in message.tool_results]
-    return a_plan(frozen={results[0].tool_use_id: ""}) if results else None
+    return a_plan(shown_results={results[0].tool_use_id: ""}) if results else None
 
 
 def empties_a_message(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
@@ -252,15 +254,15 @@ def summarises_the_rest_only(
     newest = newest_request(messages) or 0
     if newest < 2:
         return None
-    return a_plan(wanted=Wanted(first=1, upto=newest, most_tokens=100))
+    return a_plan(summary_request=SummaryRequest(first=1, upto=newest, max_tokens=100))
 
 
 def counts_on_its_summary(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
     newest = newest_request(messages) or 0
     if view.omitted or newest == 0 or messages[newest].tool_results:
         return None
-    wanted = Wanted(first=0, upto=newest, most_tokens=100)
-    return a_plan(wanted=wanted, omitted=((0, newest),))
+    summary_request = SummaryRequest(first=0, upto=newest, max_tokens=100)
+    return a_plan(summary_request=summary_request, omitted=((0, newest),))
 
 
 def summarises_one_more(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
@@ -270,8 +272,10 @@ def summarises_one_more(view: View, messages: Sequence[Message], budget: Budget)
         upto += 1
     if upto > newest:
         return None
-    earlier = view.segment.text if view.segment else ""
-    return a_plan(wanted=Wanted(first=view.start, upto=upto, most_tokens=100, earlier=earlier))
+    earlier = view.prefix_summary.text if view.prefix_summary else ""
+    return a_plan(
+        summary_request=SummaryRequest(first=view.start, upto=upto, max_tokens=100, earlier=earlier)
+    )
 
 
 def counts_in_halves(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
@@ -307,7 +311,7 @@ def does_nothing(view: View, messages: Sequence[Message], budget: Budget) -> Non
     ids=lambda each: each.does.__name__ if isinstance(each, Bad) else each,
 )
 def test_a_policy_that_breaks_a_rule_is_caught(rule: str, policy: Bad) -> None:
-    with pytest.raises(Breach) as caught:
+    with pytest.raises(Violation) as caught:
         lived(policy, 30, shrinks=False)
     forget_all()  # one of them has changed a conversation
     assert caught.value.rule == rule
@@ -322,7 +326,7 @@ def test_an_exemption_is_honoured_and_the_rule_still_has_an_end() -> None:
     class Endless(Bad, frozen=True):
         exempt: ClassVar[frozenset[str]] = frozenset({"G3", "G7"})
 
-    with pytest.raises(Breach, match="no end"):
+    with pytest.raises(Violation, match="no end"):
         live(Endless(does=injects_once_more), tell("free", 1, [4] * 3, is_open=True), 30, Counter())
 
 

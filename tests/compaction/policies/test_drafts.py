@@ -44,7 +44,7 @@ def test_what_is_used_is_what_the_plan_comes_to() -> None:
     # A note is estimated as a message of its own.
     assert draft.used == rest + plan.tokens_after + 4
     assert plan.figures == {"one": 1}
-    assert plan.frontier == 3
+    assert plan.compacted_before == 3
     assert plan.reason == "9,000 of 10,000 tokens used; this and that"
     assert plan.turns_compacted == 2
 
@@ -52,7 +52,7 @@ def test_what_is_used_is_what_the_plan_comes_to() -> None:
 def test_nothing_grows_and_what_was_decided_stays() -> None:
     messages = talk(2).messages
     (first,), (second,) = messages[2].tool_results, messages[6].tool_results
-    draft = drafted(messages, View(frontier=3, frozen={"c1": "decided"}))
+    draft = drafted(messages, View(compacted_before=3, shown_results={"c1": "decided"}))
     assert not draft.freeze(2, first, "x")
     assert not draft.freeze(6, second, "x" * 1_000)
     assert draft.freeze(6, second, "x" * 900)
@@ -76,13 +76,23 @@ def test_the_plan_of_another_policy_is_taken_over() -> None:
     messages = talk(3).messages
     draft = drafted(messages)
     other = Plan(
-        policy="other", frontier=3, frozen={"c1": "short"}, reason="", tokens_before=0,
-        tokens_after=0, omitted=((4, 8),), injected=(Injected(-1, "known"),),
-    )  # fmt: skip
+        policy="other",
+        compacted_before=3,
+        shown_results={"c1": "short"},
+        reason="",
+        tokens_before=0,
+        tokens_after=0,
+        omitted=((4, 8),),
+        injected=(Injected(-1, "known"),),
+    )
     draft.absorb(other)
     plan = draft.plan("mine", "both")
     assert plan is not None
-    assert (plan.policy, plan.frozen, plan.omitted) == ("mine", other.frozen, other.omitted)
+    assert (plan.policy, plan.shown_results, plan.omitted) == (
+        "mine",
+        other.shown_results,
+        other.omitted,
+    )
     assert plan.injected == other.injected
     assert draft.used == context_tokens(messages, View().applied(plan, 12), PLAIN)
 
@@ -150,9 +160,9 @@ def test_a_summary_is_wanted_of_half_of_what_it_stands_for_where_that_is_enough(
         source = sum(draft.sizes[:4])
         before = draft.used
         assert draft.condense(4, limit)
-        assert draft.wanted is not None
-        assert draft.wanted.most_tokens == (source // 2 if room is None else room)
-        assert draft.used == before - source + draft.wanted.most_tokens
+        assert draft.summary_request is not None
+        assert draft.summary_request.max_tokens == (source // 2 if room is None else room)
+        assert draft.used == before - source + draft.summary_request.max_tokens
         assert draft.start == 4
     assert not draft.condense(4, 10_000)  # nothing stands before it any more
     assert not drafted(messages).condense(2, 10_000)  # two short messages
@@ -163,6 +173,6 @@ def test_what_is_said_once_more_behind_a_summary_is_counted() -> None:
     without, draft = drafted(messages), drafted(messages)
     without.want(4, 300)
     draft.want(4, 300, pinned=Injected(4, "go on"))
-    assert draft.wanted is not None
-    assert draft.wanted.pinned == Injected(4, "go on")
+    assert draft.summary_request is not None
+    assert draft.summary_request.pinned == Injected(4, "go on")
     assert draft.used == without.used + len("go on")

@@ -11,7 +11,7 @@ from llmsession.compaction.policies.prefixes import (
     summary_plan,
 )
 from llmsession.compaction.view.view import View
-from llmsession.turns.records import Segment
+from llmsession.turns.records import PrefixSummary
 from llmsession.turns.request import Profile
 from tests.compaction.conversations import Talk, image, result_block, talk, text
 from tests.compaction.policies.summaries import budget_for, chat, loop
@@ -97,13 +97,13 @@ def test_a_summary_is_half_of_its_source_at_most_in_the_tokens_of_the_text() -> 
         budget = budget_for(built.messages, 0, scale_permille=scale)
         plan = summary_plan("p", View(), built.messages, budget, upto=2)
         assert plan is not None
-        assert plan.wanted is not None
-        assert plan.wanted.most_tokens == most
+        assert plan.summary_request is not None
+        assert plan.summary_request.max_tokens == most
     budget = budget_for(built.messages, 0, scale_permille=2_000)
-    plan = summary_plan("p", View(), built.messages, budget, upto=2, most_tokens=1_200)
+    plan = summary_plan("p", View(), built.messages, budget, upto=2, max_tokens=1_200)
     assert plan is not None
-    assert plan.wanted is not None
-    assert plan.wanted.most_tokens == 600
+    assert plan.summary_request is not None
+    assert plan.summary_request.max_tokens == 600
 
 
 def test_what_a_plan_promises_is_what_its_summary_frees_at_least() -> None:
@@ -111,10 +111,10 @@ def test_what_a_plan_promises_is_what_its_summary_frees_at_least() -> None:
     budget = budget_for(built.messages, 0)
     plan = summary_plan("p", View(), built.messages, budget, upto=4, omitted=((4, 6),))
     assert plan is not None
-    assert plan.wanted is not None
+    assert plan.summary_request is not None
     assert (plan.tokens_before, plan.tokens_after) == (9_000, 3_000 + 2_000)
-    segment = extracted_segment(plan.wanted, built.messages, budget.profile)
-    filled = with_segment(plan, segment, View(), built.messages, budget)
+    prefix_summary = extracted_segment(plan.summary_request, built.messages, budget.profile)
+    filled = with_segment(plan, prefix_summary, View(), built.messages, budget)
     assert filled is not None
     assert filled.tokens_after <= plan.tokens_after + 4
     assert filled.omitted == ((4, 6),)
@@ -125,5 +125,5 @@ def test_nothing_before_where_the_summary_ends_is_asked_for_again() -> None:
     built = chat(*[1_000] * 9)
     budget = budget_for(built.messages, 0)
     assert summary_plan("p", View(), built.messages, budget, upto=0) is None
-    view = View(segments=(Segment(4, "told"),))
+    view = View(prefix_summaries=(PrefixSummary(4, "told"),))
     assert summary_plan("p", view, built.messages, budget, upto=4) is None

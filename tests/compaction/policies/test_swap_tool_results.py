@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llmsession.compaction.policies import SwapToolResults
 from llmsession.compaction.summaries.extractive import compact_text
 from llmsession.compaction.tokens.messages import context_tokens
-from llmsession.compaction.view.plan import Budget, Plan, worth
+from llmsession.compaction.view.plan import Budget, Plan, is_worthwhile
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
@@ -96,8 +96,8 @@ def test_another_mode_is_refused() -> None:
 
 def test_turns_1_to_3_keep_2_swaps_turn_1_only() -> None:
     plan = planned(talk(3), KEEP_2)
-    assert plan.frozen == {"c1": compact(1)}
-    assert plan.frontier == 4
+    assert plan.shown_results == {"c1": compact(1)}
+    assert plan.compacted_before == 4
     assert (plan.policy, plan.results_summarised, plan.results_redacted, plan.turns_compacted) == (
         "swap_tool_results", 1, 0, 1,
     )  # fmt: skip
@@ -115,7 +115,7 @@ def test_an_empty_history_has_nothing_to_swap() -> None:
 def test_turns_are_counted_by_number_so_u1_and_a1_are_one() -> None:
     built = talk(2)
     assert KEEP_2.plan(View(), built.messages, budget(built)) is None
-    assert set(planned(built, SwapToolResults(keep_recent_turns=1)).frozen) == {"c1"}
+    assert set(planned(built, SwapToolResults(keep_recent_turns=1)).shown_results) == {"c1"}
 
 
 def test_turns_are_old_by_their_place_and_not_by_their_number() -> None:
@@ -125,19 +125,19 @@ def test_turns_are_old_by_their_place_and_not_by_their_number() -> None:
     keep_1 = SwapToolResults(keep_recent_turns=1)
     plan = keep_1.plan(View(), messages, budget(built))
     assert plan is not None
-    assert set(plan.frozen) == {"c1", "c3"}
+    assert set(plan.shown_results) == {"c1", "c3"}
 
 
 def test_a_result_without_a_summary_stays_as_it_is() -> None:
     plan = planned(talk(4), KEEP_2, summaries={"c2": "what it said", "c1": " "})
-    assert plan.frozen == {"c2": compact(2)}
+    assert plan.shown_results == {"c2": compact(2)}
     assert (plan.results_summarised, plan.turns_compacted) == (1, 1)
 
 
 def test_redact_shows_a_notice_and_needs_no_summary() -> None:
     redact = SwapToolResults(keep_recent_turns=2, mode="redact")
     plan = planned(talk(4), redact, summaries={})
-    assert plan.frozen == {"c1": compact(1, summary=""), "c2": compact(2, summary="")}
+    assert plan.shown_results == {"c1": compact(1, summary=""), "c2": compact(2, summary="")}
     assert (plan.results_summarised, plan.results_redacted, plan.turns_compacted) == (0, 2, 2)
 
 
@@ -151,7 +151,7 @@ def test_a_result_is_compared_with_what_its_cap_shows() -> None:
     capped = View(capped={"c1": "y" * len(compact(1))})
     assert KEEP_2.plan(capped, built.messages, budget(built)) is None
     longer = View(capped={"c1": "y" * (len(compact(1)) + 1)})
-    assert planned(built, KEEP_2, longer).frozen == {"c1": compact(1)}
+    assert planned(built, KEEP_2, longer).shown_results == {"c1": compact(1)}
 
 
 def test_an_image_is_larger_than_a_summary_and_is_named_in_it() -> None:
@@ -159,7 +159,7 @@ def test_an_image_is_larger_than_a_summary_and_is_named_in_it() -> None:
     for _ in range(3):
         built.ask()
         built.step([text("seen"), image()])
-    assert planned(built, KEEP_2).frozen == {
+    assert planned(built, KEEP_2).shown_results == {
         "c1": compact(1, chars=4, summary="what it said\n[1 other block (image) left out]")
     }
 
@@ -185,7 +185,7 @@ def long_turn(steps: int, **options: Any) -> Talk:
 
 def test_steps_inside_a_recent_turn_can_be_old() -> None:
     plan = planned(long_turn(10), SwapToolResults(keep_recent_steps=3))
-    assert set(plan.frozen) == {f"c{number}" for number in range(1, 8)}
+    assert set(plan.shown_results) == {f"c{number}" for number in range(1, 8)}
     assert plan.turns_compacted == 1
 
 
@@ -206,7 +206,7 @@ def test_a_call_that_is_not_answered_yet_is_no_step() -> None:
     open_call.calls = 3
     open_call.step("later")
     built.messages.append(msgspec.structs.replace(open_call.messages[0], id="open"))
-    assert set(planned(built, SwapToolResults(keep_recent_steps=2)).frozen) == {"c1"}
+    assert set(planned(built, SwapToolResults(keep_recent_steps=2)).shown_results) == {"c1"}
 
 
 def test_the_further_of_turn_frontier_and_step_frontier_counts() -> None:
@@ -214,8 +214,8 @@ def test_the_further_of_turn_frontier_and_step_frontier_counts() -> None:
     many = SwapToolResults(keep_recent_turns=2, keep_recent_steps=5)
     few = SwapToolResults(keep_recent_turns=5, keep_recent_steps=2)
     expected = {"c1", "c2", "c3", "c4"}
-    assert set(planned(built, many).frozen) == expected
-    assert set(planned(built, few).frozen) == expected
+    assert set(planned(built, many).shown_results) == expected
+    assert set(planned(built, few).shown_results) == expected
 
 
 # Again.
@@ -233,7 +233,7 @@ def test_a_later_run_counts_only_what_is_new() -> None:
     built.ask()
     built.step("x" * 1000)
     plan = planned(built, KEEP_2, view)
-    assert plan.frozen == {"c2": compact(2)}
+    assert plan.shown_results == {"c2": compact(2)}
     assert (plan.results_summarised, plan.turns_compacted) == (1, 1)
 
 
@@ -248,15 +248,15 @@ def test_a_summary_that_comes_late_still_serves_its_result() -> None:
     built = talk(4)
     first = planned(built, KEEP_2, summaries={"c1": "what it said"})
     view = View().applied(first, len(built.messages))
-    assert planned(built, KEEP_2, view).frozen == {"c2": compact(2)}
+    assert planned(built, KEEP_2, view).shown_results == {"c2": compact(2)}
 
 
 def test_the_frontier_never_goes_back() -> None:
     built = talk(4)
-    view = View(frontier=12)
+    view = View(compacted_before=12)
     plan = planned(built, KEEP_2, view)
-    assert plan.frontier == 12
-    assert set(plan.frozen) == {"c1", "c2", "c3"}
+    assert plan.compacted_before == 12
+    assert set(plan.shown_results) == {"c1", "c2", "c3"}
 
 
 # Thinking.
@@ -274,7 +274,7 @@ def test_nothing_is_swapped_while_the_open_turn_must_keep_its_thinking() -> None
 def test_at_a_turn_boundary_thinking_is_no_obstacle() -> None:
     built = long_turn(4, thinking="hm")
     built.reply()
-    assert set(planned(built, STEPS_1, profile=OPENS).frozen) == {"c1", "c2", "c3"}
+    assert set(planned(built, STEPS_1, profile=OPENS).shown_results) == {"c1", "c2", "c3"}
 
 
 def test_a_turn_that_was_stopped_within_its_loop_keeps_its_thinking() -> None:
@@ -286,7 +286,7 @@ def test_a_turn_that_was_stopped_within_its_loop_keeps_its_thinking() -> None:
 
 
 def test_an_open_turn_without_thinking_is_compacted() -> None:
-    assert set(planned(long_turn(4), STEPS_1, committed=0, profile=OPENS).frozen) == {
+    assert set(planned(long_turn(4), STEPS_1, committed=0, profile=OPENS).shown_results) == {
         "c1",
         "c2",
         "c3",
@@ -296,7 +296,7 @@ def test_an_open_turn_without_thinking_is_compacted() -> None:
 def test_thinking_that_is_left_out_already_is_no_obstacle() -> None:
     built = long_turn(4, thinking="hm")
     view = View(thinking_from=len(built.messages))
-    assert planned(built, STEPS_1, view, committed=0, profile=OPENS).frozen
+    assert planned(built, STEPS_1, view, committed=0, profile=OPENS).shown_results
 
 
 def test_another_profile_gives_up_the_thinking_of_the_open_turn() -> None:
@@ -311,7 +311,7 @@ def test_where_thinking_is_not_bound_only_the_committed_part_is_swapped() -> Non
     built = long_turn(4, thinking="hm")
     profile = Profile(thinking_opens_tool_loop=True, binds_thinking=False)
     plan = planned(built, STEPS_1, committed=5, profile=profile)
-    assert set(plan.frozen) == {"c1", "c2"}
+    assert set(plan.shown_results) == {"c1", "c2"}
     assert not plan.voids_thinking
 
 
@@ -324,7 +324,7 @@ def test_tokens_are_those_of_the_context_before_and_after() -> None:
     view = View().applied(plan, len(built.messages))
     assert plan.tokens_before == context_tokens(built.messages, View(), PROFILE)
     assert plan.tokens_after == context_tokens(built.messages, view, PROFILE)
-    assert worth(plan)
+    assert is_worthwhile(plan)
 
 
 def test_the_reason_says_how_much_is_used_and_what_is_kept() -> None:
@@ -366,10 +366,12 @@ def test_any_plan_is_monotone_shrinks_keeps_the_shape_and_is_the_last(
             continue
         event("swapped")
         after = view.applied(plan, cut)
-        assert plan.frozen.keys().isdisjoint(view.frozen)
-        assert view.frontier <= plan.frontier <= cut
+        assert plan.shown_results.keys().isdisjoint(view.shown_results)
+        assert view.compacted_before <= plan.compacted_before <= cut
         assert plan.tokens_after <= plan.tokens_before
         assert shape(project(messages, after, profile, FRAME).messages) == shape(messages)
         assert policy.plan(after, messages, given_budget) is None
-        assert {call: after.frozen[call] for call in view.frozen} == view.frozen
+        assert {
+            call: after.shown_results[call] for call in view.shown_results
+        } == view.shown_results
         view = after

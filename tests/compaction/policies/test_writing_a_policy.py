@@ -51,7 +51,7 @@ def test_the_example_forgets_old_failures_and_nothing_else(ran: dict[str, Any]) 
     built.reply()
     plan = asked(ran["ForgetFailures"](keep_messages=5), built.messages, 500)
     assert isinstance(plan, Plan)
-    assert plan.frozen == {"c1": "[failed, long ago]"}
+    assert plan.shown_results == {"c1": "[failed, long ago]"}
 
 
 def test_the_example_is_a_sessions_policy_by_its_name_and_as_a_value(ran: dict[str, Any]) -> None:

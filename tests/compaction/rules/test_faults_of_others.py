@@ -33,7 +33,7 @@ from llmsession.session.log.reported_usage import Reported
 from llmsession.testing.scripted import Scripted, call, never, say
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Segment, Trigger
+from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.usage import Usage
 from tests.compaction.conversations import (
@@ -121,10 +121,10 @@ def plan_for(
         trigger=trigger,
     )
     plan = Balanced(keep_recent_turns=2).plan(view, messages, budget)
-    if plan is None or plan.wanted is None:
+    if plan is None or plan.summary_request is None:
         return plan
-    segment = extracted_segment(plan.wanted, messages, PROFILE)
-    return with_segment(plan, segment, view, messages, budget)
+    prefix_summary = extracted_segment(plan.summary_request, messages, PROFILE)
+    return with_segment(plan, prefix_summary, view, messages, budget)
 
 
 def compacted(messages: list[Message], limit: int, view: View | None = None) -> View:
@@ -159,17 +159,17 @@ async def applied(on: Stage) -> list[r.CompactionApplied]:
     return [record for record in await on.log() if isinstance(record, r.CompactionApplied)]
 
 
-@pytest.mark.parametrize("written", [None, Segment(20, ""), Segment(20, " \n")])
-def test_01_an_empty_summary_keeps_the_history(written: Segment | None) -> None:
+@pytest.mark.parametrize("written", [None, PrefixSummary(20, ""), PrefixSummary(20, " \n")])
+def test_01_an_empty_summary_keeps_the_history(written: PrefixSummary | None) -> None:
     """LobeHub #12986, LibreChat #15294: an empty summary replaced what it stood for."""
     messages = talking(12).messages
     budget = Budget(used_tokens=20_000, limit_tokens=10_000, profile=PROFILE, committed=60)
     plan = Balanced(keep_recent_turns=2).plan(View(), messages, budget)
     assert plan is not None
-    assert plan.wanted is not None
+    assert plan.summary_request is not None
     left = with_segment(plan, written, View(), messages, budget)
     view = View() if left is None else View().applied(left, len(messages))
-    assert view.segments == ()
+    assert view.prefix_summaries == ()
     assert len(shown(messages, view).messages) == len(shown(messages, View()).messages)
 
 
@@ -209,8 +209,10 @@ def test_03_a_boundary_inside_a_tool_turn_is_moved() -> None:
         built.step(*["out " * 40] * 3)
     for limit in range(1_000, 6_000, 250):
         plan = plan_for(built.messages, limit)
-        if plan is not None and plan.segment is not None:
-            assert plan.segment.upto in set(safe_cuts(built.messages, 0, len(built.messages)))
+        if plan is not None and plan.prefix_summary is not None:
+            assert plan.prefix_summary.upto in set(
+                safe_cuts(built.messages, 0, len(built.messages))
+            )
             shown(built.messages, View().applied(plan, len(built.messages)))
 
 
@@ -218,7 +220,7 @@ def test_04_the_system_text_survives() -> None:
     """open-webui #26710, CodeBuddy: it was the first element of the list, and was trimmed."""
     messages = talking(12).messages
     view = compacted(messages, 8_000)
-    assert view.segments
+    assert view.prefix_summaries
     assert shown(messages, view).system == FRAME.system
 
 
@@ -266,13 +268,13 @@ def test_10_a_summary_that_is_merged_with_its_neighbour_is_still_known_as_one() 
     """Roo #11487: merged with the next user message it lost its flag, and was summarised again."""
     messages = talking(14).messages
     first = compacted(messages, 12_000)
-    assert first.segment is not None
+    assert first.prefix_summary is not None
     head = sent(shown(messages, first))[0]
-    assert head[0]["text"] == first.segment.text
+    assert head[0]["text"] == first.prefix_summary.text
     second = plan_for(messages, 7_000, first)
     assert second is not None
-    assert second.segment is not None
-    assert second.segment.upto > first.segment.upto
+    assert second.prefix_summary is not None
+    assert second.prefix_summary.upto > first.prefix_summary.upto
 
 
 def test_13_an_earlier_summary_stands_in_the_next_one_once() -> None:
@@ -284,25 +286,25 @@ def test_13_an_earlier_summary_stands_in_the_next_one_once() -> None:
             built.ask(f"later question {number} " + "word " * 300)
             built.reply("answer " * 300)
         view = compacted(built.messages, 12_000, view)
-    assert len(view.segments) >= 3
+    assert len(view.prefix_summaries) >= 3
     body = bytes(shown(built.messages, view).messages[0].body).decode()
     assert body.count(SEGMENT_TITLE) == 1
-    assert len(view.segments[-1].text) < 2 * len(view.segments[0].text)
+    assert len(view.prefix_summaries[-1].text) < 2 * len(view.prefix_summaries[0].text)
 
 
 def test_14_a_summary_never_points_at_what_is_not_there() -> None:
     """NeuroLink: the pointer named a message that had been deleted."""
     messages = talking(14).messages
     view = compacted(messages, 8_000)
-    assert view.segment is not None
-    cut = view.clamped(view.segment.upto - 1)
-    assert cut.segments == ()
-    end = cut.frontier or 5
+    assert view.prefix_summary is not None
+    cut = view.clamped(view.prefix_summary.upto - 1)
+    assert cut.prefix_summaries == ()
+    end = cut.compacted_before or 5
     end -= messages[end - 1].is_assistant  # a request ends with the user
     assert len(shown(messages[:end], cut).messages) >= 5
     gone = view.without_head(5, len(messages) - 5, {"c1"})
-    assert gone.segments == ()
-    assert "c1" not in gone.frozen
+    assert gone.prefix_summaries == ()
+    assert "c1" not in gone.shown_results
 
 
 def test_15_and_19_the_newest_message_is_always_shown() -> None:
@@ -402,9 +404,9 @@ async def test_31_a_summary_made_in_a_turn_that_is_dropped_goes_with_it() -> Non
         await on.say("hi")
         await on.session.send("SECRET work")
         await anyio.sleep(5)
-        assert any(each.segment for each in await applied(on))
+        assert any(each.prefix_summary for each in await applied(on))
         await on.session.interrupt()
-        assert live_state(on.session).view.segments == ()
+        assert live_state(on.session).view.prefix_summaries == ()
         assert await on.say("go on") == "next"
         request = on.provider.requests[-1].encode()
         assert b"SECRET" not in request.replace(b"SECRET work", b"")

@@ -61,15 +61,15 @@ def test_an_image_beside_a_text_that_is_too_long_stays() -> None:
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(st.lists(st.integers(0, 3_000), max_size=40), st.integers(120, 4_000))
 def test_every_message_is_in_one_run_in_order_and_no_run_is_empty_or_too_long(
-    lengths: list[int], most_tokens: int
+    lengths: list[int], max_tokens: int
 ) -> None:
     source = passages(*lengths)
-    runs = chunked(source, most_tokens, PROFILE)
+    runs = chunked(source, max_tokens, PROFILE)
     assert all(runs)
     flat = [each for run in runs for each in run]
     assert len(flat) == len(source)
     for shown, given_one in zip(flat, source, strict=True):
-        fits = passage_tokens(given_one, PROFILE) <= most_tokens
+        fits = passage_tokens(given_one, PROFILE) <= max_tokens
         assert shown == given_one if fits else shown.text.startswith(f"[{flat.index(shown)}]")
     for run in runs:
-        assert sum(passage_tokens(each, PROFILE) for each in run) <= most_tokens
+        assert sum(passage_tokens(each, PROFILE) for each in run) <= max_tokens

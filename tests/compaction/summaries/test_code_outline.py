@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from llmsession.compaction.summaries.cap import result_text
 from llmsession.compaction.summaries.code_outline import (
-    MOST_LINES,
+    MAX_LINES,
     fold_code,
     folded_read,
     language_of,
@@ -187,9 +187,9 @@ def test_the_call_says_if_a_result_is_code() -> None:
 
 
 def test_a_file_without_end_is_read_as_far_as_it_goes() -> None:
-    told = fold_code("def a():\n" * (MOST_LINES * 3), "a.py", max_chars=500)
+    told = fold_code("def a():\n" * (MAX_LINES * 3), "a.py", max_chars=500)
     assert told is not None
-    assert f"{MOST_LINES:,} lines" in told
+    assert f"{MAX_LINES:,} lines" in told
 
 
 _fragments = st.lists(

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from llmsession.compaction.tokens.calibration import (
     ERRORS_NEEDED,
     HIGHEST_PERMILLE,
-    LEAST_TOKENS,
     LOWEST_PERMILLE,
+    MIN_TOKENS,
     SAMPLES,
     Calibration,
 )
@@ -54,8 +54,8 @@ def test_large_samples_weigh_more_and_none_decides_alone() -> None:
     [
         (10_000, 4_999),  # a request that was rewritten, or is only partly reported
         (10_000, 20_010),  # content that we did not see
-        (LEAST_TOKENS - 1, 150),
-        (150, LEAST_TOKENS - 1),
+        (MIN_TOKENS - 1, 150),
+        (150, MIN_TOKENS - 1),
     ],
 )
 def test_a_sample_about_something_else_teaches_the_error_and_not_the_ratio(

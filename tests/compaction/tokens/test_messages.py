@@ -104,7 +104,9 @@ def test_the_context_counts_what_the_view_shows() -> None:
     built.step("x" * 100, thinking="t" * 50)
     built.step("y" * 100, thinking="t" * 50)
     plain = context_tokens(built.messages, View(), ONE)
-    view = View(frontier=3, frozen={"c1": "z" * 10, "c2": "hidden"}, capped={"c2": "w" * 20})
+    view = View(
+        compacted_before=3, shown_results={"c1": "z" * 10, "c2": "hidden"}, capped={"c2": "w" * 20}
+    )
     assert plain - context_tokens(built.messages, view, ONE) == 90 + 80
     thoughtless = msgspec.structs.replace(view, thinking_from=2)
     assert plain - context_tokens(built.messages, thoughtless, ONE) == 90 + 80 + 50
@@ -112,7 +114,7 @@ def test_the_context_counts_what_the_view_shows() -> None:
 
 def test_the_context_can_be_counted_from_a_position_on() -> None:
     built = talk(3)
-    view = View(frontier=5, frozen={"c1": "one", "c2": "two"})
+    view = View(compacted_before=5, shown_results={"c1": "one", "c2": "two"})
     whole = context_tokens(built.messages, view, ONE)
     head = context_tokens(built.messages[:4], view, ONE)
     assert context_tokens(built.messages, view, ONE, start=4) == whole - head
@@ -241,7 +243,7 @@ def test_what_a_view_shows_is_what_a_family_counts() -> None:
     built = Talk()
     built.ask("go")
     built.step("x y " * 400)
-    shown = View(frontier=3, frozen={"c1": "cut"})
+    shown = View(compacted_before=3, shown_results={"c1": "cut"})
     plain = context_tokens(built.messages, View(), CLAUDE)
     saved = text_tokens("x y " * 400, "claude") - text_tokens("cut", "claude")
     assert plain - context_tokens(built.messages, shown, CLAUDE) == saved
@@ -251,7 +253,7 @@ def test_a_context_that_was_counted_is_remembered_for_each_way_it_is_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     built = talk(4)
-    view = View(frontier=5, frozen={"c1": "one", "c2": "two"}, thinking_from=3)
+    view = View(compacted_before=5, shown_results={"c1": "one", "c2": "two"}, thinking_from=3)
     expected = [context_tokens(built.messages, each, CLAUDE) for each in (View(), view)]
     assert expected[0] > expected[1]
     counted: list[Message] = []

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from llmsession.compaction.policies import SwapToolResults
-from llmsession.compaction.view.plan import Budget, Plan, Policy, planned, worth
+from llmsession.compaction.view.plan import Budget, Plan, Policy, is_worthwhile, planned
 from llmsession.compaction.view.view import View
 from llmsession.turns.request import Profile
 from tests.compaction.conversations import talk
@@ -13,7 +13,12 @@ from tests.compaction.conversations import talk
 
 def plan(before: int, after: int) -> Plan:
     return Plan(
-        policy="p", frontier=1, frozen={}, reason="r", tokens_before=before, tokens_after=after
+        policy="p",
+        compacted_before=1,
+        shown_results={},
+        reason="r",
+        tokens_before=before,
+        tokens_after=after,
     )
 
 
@@ -22,12 +27,12 @@ def plan(before: int, after: int) -> Plan:
     [(1000, 950, True), (1000, 951, False), (1000, 0, True), (0, 0, False), (1000, 1200, False)],
 )
 def test_a_plan_is_worth_it_from_five_percent_on(before: int, after: int, is_worth: bool) -> None:
-    assert worth(plan(before, after)) is is_worth
+    assert is_worthwhile(plan(before, after)) is is_worth
 
 
 def test_the_least_gain_can_be_chosen_but_never_be_nothing() -> None:
-    assert worth(plan(1000, 999), min_gain=0.0)
-    assert not worth(plan(1000, 1000), min_gain=0.0)
+    assert is_worthwhile(plan(1000, 999), min_gain=0.0)
+    assert not is_worthwhile(plan(1000, 1000), min_gain=0.0)
 
 
 def test_swapping_is_a_policy() -> None:
@@ -45,9 +50,9 @@ def asked(**changes: Any) -> Budget:
 
 def test_a_planned_one_says_why_and_counts_what_it_frees() -> None:
     messages = talk(1).messages
-    view, budget = View(frontier=2), asked()
+    view, budget = View(compacted_before=2), asked()
     made = planned("p", view, messages, budget, "two go", omitted=((1, 3),), turns_compacted=1)
-    assert (made.policy, made.frontier, made.trigger) == ("p", 2, "asked")
+    assert (made.policy, made.compacted_before, made.trigger) == ("p", 2, "asked")
     assert not made.voids_thinking  # this profile binds none
     assert made.reason == "12,345 of 20,000 tokens used; two go"
     assert (made.omitted, made.turns_compacted) == (((1, 3),), 1)
@@ -56,6 +61,6 @@ def test_a_planned_one_says_why_and_counts_what_it_frees() -> None:
 
 
 def test_a_planned_one_keeps_what_is_given() -> None:
-    changes = {"frontier": 4, "tokens_before": 9, "tokens_after": 8, "voids_thinking": True}
+    changes = {"compacted_before": 4, "tokens_before": 9, "tokens_after": 8, "voids_thinking": True}
     made = planned("p", View(), talk(1).messages, asked(), "", **changes)
     assert {name: getattr(made, name) for name in changes} == changes

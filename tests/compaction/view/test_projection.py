@@ -43,7 +43,7 @@ def of_user(*blocks: dict[str, Any]) -> list[Message]:
 
 def test_an_untouched_message_is_sent_as_the_same_object() -> None:
     built = talk(2)
-    request = shown(built.messages, View(frontier=6, frozen={"c1": "short"}))
+    request = shown(built.messages, View(compacted_before=6, shown_results={"c1": "short"}))
     same = [
         part.body is message.body
         for part, message in zip(request.messages, built.messages, strict=True)
@@ -64,7 +64,7 @@ def test_a_swap_keeps_ids_order_count_and_is_error() -> None:
     built = Talk()
     built.ask()
     built.step("a" * 100, "b" * 100, is_error=True)
-    view = View(frontier=3, frozen={"c1": "A", "c2": "B"})
+    view = View(compacted_before=3, shown_results={"c1": "A", "c2": "B"})
     blocks = sent(shown(built.messages, view))[2]
     assert blocks == [
         result_block("c1", "A", is_error=True),
@@ -78,7 +78,7 @@ def test_a_swap_edits_the_content_and_leaves_every_other_byte() -> None:
         b'"tool_use_id":"c1","type":"tool_result","cache_control":null}]'
     )
     message = Message(id="m", session="s", turn=1, role="user", body=msgspec.Raw(raw))
-    request = shown([message], View(frontier=1, frozen={"c1": "é"}))
+    request = shown([message], View(compacted_before=1, shown_results={"c1": "é"}))
     assert bytes(request.messages[0].body) == raw.replace(
         b'[{"type":"text","text":"long"}]', '"é"'.encode()
     )
@@ -87,7 +87,7 @@ def test_a_swap_edits_the_content_and_leaves_every_other_byte() -> None:
 def test_a_result_without_content_or_with_null_can_be_swapped() -> None:
     bare = {"type": "tool_result", "tool_use_id": "c1"}
     null = {"type": "tool_result", "tool_use_id": "c2", "content": None}
-    view = View(frontier=1, frozen={"c1": "A", "c2": "B"})
+    view = View(compacted_before=1, shown_results={"c1": "A", "c2": "B"})
     assert sent(shown(of_user(bare, null), view)) == [
         [{**bare, "content": "A"}, {**null, "content": "B"}]
     ]
@@ -96,17 +96,24 @@ def test_a_result_without_content_or_with_null_can_be_swapped() -> None:
 def test_a_frozen_text_is_not_shown_from_the_frontier_on() -> None:
     built = talk(1)
     assert (
-        sent(shown(built.messages, View(frontier=2, frozen={"c1": "A"})))[2][0]["content"]
+        sent(shown(built.messages, View(compacted_before=2, shown_results={"c1": "A"})))[2][0][
+            "content"
+        ]
         == "x" * 1000
     )
-    assert sent(shown(built.messages, View(frontier=3, frozen={"c1": "A"})))[2][0]["content"] == "A"
+    assert (
+        sent(shown(built.messages, View(compacted_before=3, shown_results={"c1": "A"})))[2][0][
+            "content"
+        ]
+        == "A"
+    )
 
 
 def test_a_cap_is_shown_until_the_frontier_passes() -> None:
     built = talk(1)
-    view = View(frontier=2, frozen={"c1": "A"}, capped={"c1": "head and tail"})
+    view = View(compacted_before=2, shown_results={"c1": "A"}, capped={"c1": "head and tail"})
     assert sent(shown(built.messages, view))[2][0]["content"] == "head and tail"
-    passed = msgspec.structs.replace(view, frontier=3)
+    passed = msgspec.structs.replace(view, compacted_before=3)
     assert sent(shown(built.messages, passed))[2][0]["content"] == "A"
 
 
@@ -208,7 +215,7 @@ def test_a_merge_does_not_reorder_the_assistant() -> None:
 def test_unknown_blocks_pass_byte_for_byte_beside_a_swap() -> None:
     raw = b'[{"type":"tool_result","tool_use_id":"c1","content":"x"},{"type" : "new","n":1e2}]'
     message = Message(id="m", session="s", turn=1, role="user", body=msgspec.Raw(raw))
-    request = shown([message], View(frontier=1, frozen={"c1": "A"}))
+    request = shown([message], View(compacted_before=1, shown_results={"c1": "A"}))
     assert bytes(request.messages[0].body) == raw.replace(b'"x"', b'"A"')
 
 
@@ -219,9 +226,9 @@ def test_a_projector_follows_every_change_of_the_view() -> None:
     views = [
         View(),
         View(capped={"c3": "cap"}),
-        View(frontier=4, frozen={"c1": "A", "c4": "later"}),
-        View(frontier=14, frozen={"c1": "A", "c4": "later"}, thinking_from=14),
-        View(frontier=4, frozen={"c1": "other"}),
+        View(compacted_before=4, shown_results={"c1": "A", "c4": "later"}),
+        View(compacted_before=14, shown_results={"c1": "A", "c4": "later"}, thinking_from=14),
+        View(compacted_before=4, shown_results={"c1": "other"}),
         View(),
     ]
     for view in views:
@@ -233,7 +240,7 @@ def test_a_projector_reuses_what_it_showed_before_also_merged_and_changed_parts(
     built = talk(3)
     built.ask()
     built.ask("and")
-    view = View(frontier=4, frozen={"c1": "A"})
+    view = View(compacted_before=4, shown_results={"c1": "A"})
     projector = Projector()
     first = projector.project(built.messages, view, PROFILE, FRAME)
     built.reply()
@@ -270,7 +277,7 @@ def test_a_projector_follows_a_profile_that_merges_and_one_that_does_not() -> No
 
 def test_a_projection_leaves_no_parsed_content_behind() -> None:
     built = talk(2)
-    shown(built.messages, View(frontier=4, frozen={"c1": "A"}))
+    shown(built.messages, View(compacted_before=4, shown_results={"c1": "A"}))
     assert not any("content" in vars(message) for message in built.messages)
 
 
@@ -298,9 +305,9 @@ def views(draw: st.DrawFn, built: Talk) -> View:
         else st.just({})
     )
     return View(
-        frontier=draw(st.integers(0, length)),
+        compacted_before=draw(st.integers(0, length)),
         thinking_from=draw(st.integers(0, length)),
-        frozen=draw(texts),
+        shown_results=draw(texts),
         capped=draw(texts),
     )
 

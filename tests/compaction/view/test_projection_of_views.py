@@ -14,7 +14,7 @@ from llmsession.compaction.rules.check import check_against_history, check_reque
 from llmsession.compaction.view.projection import Projector, project
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Injected, Segment
+from llmsession.turns.records import Injected, PrefixSummary
 from llmsession.turns.request import Profile, Request
 from tests.compaction.conversations import FRAME, Talk, call_block, result_block, sent, talk
 
@@ -48,7 +48,7 @@ def roles(request: Request) -> list[str]:
 @both
 def test_a_segment_stands_in_place_of_a_prefix_on_the_users_side(profile: Profile) -> None:
     built = asking()
-    view = View(segments=(Segment(4, "what came before"),))
+    view = View(prefix_summaries=(PrefixSummary(4, "what came before"),))
     blocks = shown(built.messages, view, profile)
     assert blocks[0][0] == {"type": "text", "text": "what came before"}
     # The next turn begins in the same message where roles are merged, else in the next one.
@@ -61,7 +61,9 @@ def test_a_segment_stands_in_place_of_a_prefix_on_the_users_side(profile: Profil
 @both
 def test_a_segment_may_end_within_a_turn_before_a_reply(profile: Profile) -> None:
     built = asking()
-    request = project(built.messages, View(segments=(Segment(5, "before"),)), profile, TOOLS)
+    request = project(
+        built.messages, View(prefix_summaries=(PrefixSummary(5, "before"),)), profile, TOOLS
+    )
     assert check_request(request, profile) == ()
     assert roles(request)[:2] == ["user", "assistant"]
 
@@ -69,7 +71,7 @@ def test_a_segment_may_end_within_a_turn_before_a_reply(profile: Profile) -> Non
 @both
 def test_only_the_longest_segment_is_shown(profile: Profile) -> None:
     built = asking()
-    view = View(segments=(Segment(4, "the first"), Segment(8, "the second")))
+    view = View(prefix_summaries=(PrefixSummary(4, "the first"), PrefixSummary(8, "the second")))
     blocks = shown(built.messages, view, profile)
     assert "the second" in str(blocks)
     assert "the first" not in str(blocks)
@@ -125,7 +127,8 @@ def test_a_text_between_messages_never_parts_calls_from_their_results(
 def test_a_projection_that_grows_shows_what_a_new_one_shows(profile: Profile) -> None:
     built = asking(8)
     views = [
-        View(injected=(Injected(at, "note"),), segments=(Segment(4, "s"),)) for at in (2, 5, 6, 9)
+        View(injected=(Injected(at, "note"),), prefix_summaries=(PrefixSummary(4, "s"),))
+        for at in (2, 5, 6, 9)
     ]
     views.append(View(omitted=((4, 8),), texts={text_key(built.messages[12], 0): "cut"}))
     for view in views:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from llmsession.compaction.planning.prefix_summaries import introduced, with_segment
 from llmsession.compaction.rules.check import check_request
 from llmsession.compaction.tokens.messages import context_tokens
-from llmsession.compaction.view.plan import Budget, Plan, Wanted
+from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest
 from llmsession.compaction.view.projection import Projector, project
 from llmsession.compaction.view.provider_blocks import (
     is_sent_as_block,
@@ -22,7 +22,7 @@ from llmsession.compaction.view.provider_blocks import (
 from llmsession.compaction.view.view import View
 from llmsession.turns.blocks import encode_blocks, encode_json
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Segment
+from llmsession.turns.records import PrefixSummary
 from llmsession.turns.request import Profile
 from tests.compaction.conversations import FRAME, Talk, image, sent, talk, text, thinking_block
 
@@ -48,10 +48,10 @@ def summarised() -> tuple[list[Message], View]:
     return built.messages, View().with_provider_summary(found)
 
 
-def signed(upto: int) -> Segment:
-    segment = signed_segment(encode_json(SIGNED), upto)
-    assert segment is not None
-    return segment
+def signed(upto: int) -> PrefixSummary:
+    prefix_summary = signed_segment(encode_json(SIGNED), upto)
+    assert prefix_summary is not None
+    return prefix_summary
 
 
 # Finding them.
@@ -59,7 +59,7 @@ def signed(upto: int) -> Segment:
 
 def test_the_newest_summary_of_a_reply_is_the_one_that_counts() -> None:
     body = encode_blocks([BLOCK, text("a"), {**BLOCK, "content": "later"}, text("b")])
-    assert summary_in(body, 7) == Segment(7, introduced("later"), "provider", inside=2)
+    assert summary_in(body, 7) == PrefixSummary(7, introduced("later"), "provider", inside=2)
     assert summary_in(encode_blocks([text("compaction")]), 0) is None
 
 
@@ -71,11 +71,15 @@ def test_a_summary_without_content_is_none(content: str | None) -> None:
 
 def test_a_summary_that_was_asked_for_is_signed_and_kept_byte_for_byte() -> None:
     raw = b'{"type": "compaction",  "signature":"s", "content":"so far", "more": [1]}'
-    segment = signed_segment(raw, 3)
-    assert segment is not None
-    assert (bytes(segment.block), segment.upto, segment.by) == (raw, 3, "provider")
+    prefix_summary = signed_segment(raw, 3)
+    assert prefix_summary is not None
+    assert (bytes(prefix_summary.block), prefix_summary.upto, prefix_summary.by) == (
+        raw,
+        3,
+        "provider",
+    )
     assert signed_segment(encode_json(BLOCK), 3) is None
-    stored = msgspec.json.decode(msgspec.json.encode(segment), type=Segment)
+    stored = msgspec.json.decode(msgspec.json.encode(prefix_summary), type=PrefixSummary)
     assert bytes(stored.block) == raw
 
 
@@ -110,13 +114,13 @@ def test_without_its_edit_or_its_model_a_summary_is_a_text() -> None:
     for profile, frame in ((TAKES, FRAME), (Profile(), COMPACTS)):
         request = project(messages, view, profile, frame)
         assert sent(request)[0] == TITLED
-        assert not is_sent_as_block(view.segment, profile, frame)
+        assert not is_sent_as_block(view.prefix_summary, profile, frame)
         assert check_request(request, profile) == ()
 
 
 def test_v15_a_signed_summary_goes_first_in_place_of_what_it_stands_for() -> None:
     built = talk(3)
-    view = View(segments=(signed(8),))
+    view = View(prefix_summaries=(signed(8),))
     built.messages[8:] = []
     built.ask("next")
     request = project(built.messages, view, TAKES, FRAME)
@@ -129,7 +133,7 @@ def test_v15_a_signed_summary_goes_first_in_place_of_what_it_stands_for() -> Non
 def test_v14_a_signed_summary_never_meets_a_compact_edit() -> None:
     built = talk(2)
     built.ask("next")
-    request = project(built.messages, View(segments=(signed(8),)), TAKES, COMPACTS)
+    request = project(built.messages, View(prefix_summaries=(signed(8),)), TAKES, COMPACTS)
     assert sent(request)[0][0] == TITLED[0]
     assert check_request(request, TAKES) == ()
 
@@ -156,27 +160,31 @@ def test_a_summary_inside_of_a_message_is_not_counted_twice() -> None:
 def test_an_abort_or_a_rewind_behind_the_reply_takes_its_summary_away() -> None:
     messages, view = summarised()
     assert view.start == len(messages) - 2
-    assert view.clamped(len(messages) - 1).segment == view.segment
-    assert view.clamped(len(messages) - 2).segment is None
+    assert view.clamped(len(messages) - 1).prefix_summary == view.prefix_summary
+    assert view.clamped(len(messages) - 2).prefix_summary is None
     assert view.clamped(len(messages) - 2).start == 0
 
 
 def test_a_rewind_goes_back_to_the_summary_before() -> None:
-    view = View().with_provider_summary(Segment(4, "a", "provider", inside=0))
-    view = view.with_provider_summary(Segment(9, "b", "provider", inside=0))
+    view = View().with_provider_summary(PrefixSummary(4, "a", "provider", inside=0))
+    view = view.with_provider_summary(PrefixSummary(9, "b", "provider", inside=0))
     assert (view.start, view.thinking_from) == (9, 9)
-    assert view.clamped(9).segment == Segment(4, "a", "provider", inside=0)
+    assert view.clamped(9).prefix_summary == PrefixSummary(4, "a", "provider", inside=0)
 
 
 def test_forgetting_keeps_the_summary_that_is_a_part_of_what_is_left() -> None:
-    view = View(segments=(signed(3),)).with_provider_summary(Segment(6, "b", "provider", inside=0))
-    assert view.without_head(4, 5, ()).segments == (Segment(2, "b", "provider", inside=0),)
-    assert view.without_head(7, 2, ()).segments == ()
+    view = View(prefix_summaries=(signed(3),)).with_provider_summary(
+        PrefixSummary(6, "b", "provider", inside=0)
+    )
+    assert view.without_head(4, 5, ()).prefix_summaries == (
+        PrefixSummary(2, "b", "provider", inside=0),
+    )
+    assert view.without_head(7, 2, ()).prefix_summaries == ()
 
 
 def test_an_older_summary_does_not_replace_a_longer_segment() -> None:
-    view = View(segments=(Segment(8, "ours"),))
-    assert view.with_provider_summary(Segment(5, "b", "provider", inside=0)) is view
+    view = View(prefix_summaries=(PrefixSummary(8, "ours"),))
+    assert view.with_provider_summary(PrefixSummary(5, "b", "provider", inside=0)) is view
 
 
 # Plans.
@@ -189,14 +197,14 @@ def budget(profile: Profile) -> Budget:
 def wanting(upto: int) -> Plan:
     return Plan(
         policy="balanced",
-        frontier=8,
-        frozen={"c2": "short"},
+        compacted_before=8,
+        shown_results={"c2": "short"},
         reason="for its size",
         tokens_before=1,
         tokens_after=1,
         results_summarised=1,
         voids_thinking=True,
-        wanted=Wanted(first=0, upto=upto, most_tokens=100),
+        summary_request=SummaryRequest(first=0, upto=upto, max_tokens=100),
     )
 
 
@@ -204,7 +212,7 @@ def test_what_follows_a_signed_summary_is_sent_as_it_was_so_its_thinking_stays()
     built = talk(3)
     plan = with_segment(wanting(4), signed(4), View(), built.messages, budget(TAKES))
     assert plan is not None
-    assert (plan.frozen, plan.frontier, plan.voids_thinking) == ({}, 4, False)
+    assert (plan.shown_results, plan.compacted_before, plan.voids_thinking) == ({}, 4, False)
     view = View().applied(plan, len(built.messages))
     assert view.thinking_from == 0
     assert view.edited_from(built.messages) is None
@@ -239,5 +247,7 @@ def test_our_own_edit_behind_a_summary_is_an_edit() -> None:
     assert view.edited_from(messages) is None
     text_there = replace(view, texts={f"{messages[-1].id}#0": "cut"})
     assert text_there.edited_from(messages) == len(messages) - 1
-    ours = replace(view, segments=(*view.segments, Segment(len(messages) - 1, "ours")))
+    ours = replace(
+        view, prefix_summaries=(*view.prefix_summaries, PrefixSummary(len(messages) - 1, "ours"))
+    )
     assert ours.edited_from(messages) == 0

@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
-from llmsession.turns.records import Injected, Segment
+from llmsession.turns.records import Injected, PrefixSummary
 
 
-def plan(frontier: int, frozen: dict[str, str], *, voids_thinking: bool = True) -> Plan:
+def plan(
+    compacted_before: int, shown_results: dict[str, str], *, voids_thinking: bool = True
+) -> Plan:
     return Plan(
         policy="p",
-        frontier=frontier,
-        frozen=frozen,
+        compacted_before=compacted_before,
+        shown_results=shown_results,
         reason="because",
         tokens_before=2,
         tokens_after=1,
@@ -24,17 +26,21 @@ def plan(frontier: int, frozen: dict[str, str], *, voids_thinking: bool = True) 
 
 
 def test_a_plan_raises_version_and_frontier_and_adds_its_texts() -> None:
-    view = View(version=3, frontier=2, frozen={"a": "A"}).applied(plan(5, {"b": "B"}), 9)
-    assert view == View(version=4, frontier=5, frozen={"a": "A", "b": "B"}, thinking_from=9)
+    view = View(version=3, compacted_before=2, shown_results={"a": "A"}).applied(
+        plan(5, {"b": "B"}), 9
+    )
+    assert view == View(
+        version=4, compacted_before=5, shown_results={"a": "A", "b": "B"}, thinking_from=9
+    )
 
 
 def test_a_frozen_text_never_changes() -> None:
-    view = View(frozen={"a": "old"}).applied(plan(5, {"a": "new"}), 9)
-    assert view.frozen == {"a": "old"}
+    view = View(shown_results={"a": "old"}).applied(plan(5, {"a": "new"}), 9)
+    assert view.shown_results == {"a": "old"}
 
 
 def test_the_frontier_never_goes_back() -> None:
-    assert View(frontier=7).applied(plan(5, {}), 9).frontier == 7
+    assert View(compacted_before=7).applied(plan(5, {}), 9).compacted_before == 7
 
 
 def test_an_edit_leaves_out_all_thinking_made_before_it() -> None:
@@ -46,7 +52,7 @@ def test_thinking_that_was_left_out_does_not_come_back() -> None:
 
 
 def test_a_plan_that_edits_nothing_keeps_the_thinking() -> None:
-    view = View(thinking_from=4, frozen={"a": "A"})
+    view = View(thinking_from=4, shown_results={"a": "A"})
     assert view.applied(plan(5, {}), 9).thinking_from == 4
     assert view.applied(plan(5, {"a": "again"}), 9).thinking_from == 4
 
@@ -56,28 +62,35 @@ def test_an_edit_keeps_thinking_that_is_not_bound() -> None:
 
 
 def test_applying_changes_neither_the_view_nor_the_plan() -> None:
-    view = View(frozen={"a": "A"})
+    view = View(shown_results={"a": "A"})
     applied = plan(5, {"b": "B"})
     view.applied(applied, 9)
-    assert view.frozen == {"a": "A"}
-    assert applied.frozen == {"b": "B"}
+    assert view.shown_results == {"a": "A"}
+    assert applied.shown_results == {"b": "B"}
 
 
-def segment(upto: int, text: str, by: Any = "extractive") -> Plan:
-    return msgspec.structs.replace(plan(0, {}), segment=Segment(upto, text, by))
+def prefix_summary(upto: int, text: str, by: Any = "extractive") -> Plan:
+    return msgspec.structs.replace(plan(0, {}), prefix_summary=PrefixSummary(upto, text, by))
 
 
 def test_a_segment_is_only_followed_by_a_longer_one() -> None:
-    view = View().applied(segment(4, "one"), 8)
-    for other in (segment(3, "shorter"), segment(4, "as long"), segment(3, "told", "caller")):
-        assert view.applied(other, 8).segments == view.segments
-    assert [each.text for each in view.applied(segment(6, "two"), 8).segments] == ["one", "two"]
+    view = View().applied(prefix_summary(4, "one"), 8)
+    for other in (
+        prefix_summary(3, "shorter"),
+        prefix_summary(4, "as long"),
+        prefix_summary(3, "told", "caller"),
+    ):
+        assert view.applied(other, 8).prefix_summaries == view.prefix_summaries
+    assert [each.text for each in view.applied(prefix_summary(6, "two"), 8).prefix_summaries] == [
+        "one",
+        "two",
+    ]
 
 
 def test_the_callers_segment_takes_the_place_of_one_of_the_same_length() -> None:
-    view = View().applied(segment(2, "zero"), 8).applied(segment(4, "one"), 8)
-    told = view.applied(segment(4, "told", "caller"), 8)
-    assert [each.text for each in told.segments] == ["zero", "told"]
+    view = View().applied(prefix_summary(2, "zero"), 8).applied(prefix_summary(4, "one"), 8)
+    told = view.applied(prefix_summary(4, "told", "caller"), 8)
+    assert [each.text for each in told.prefix_summaries] == ["zero", "told"]
 
 
 def test_a_cap_is_added_beside_the_others_and_leaves_the_version() -> None:
@@ -92,24 +105,30 @@ def test_the_first_cap_of_a_call_stays() -> None:
 
 
 def test_a_view_is_clamped_to_the_messages_that_are_left() -> None:
-    view = View(version=1, frontier=8, thinking_from=10, frozen={"a": "A"}).clamped(6)
-    assert view == View(version=2, frontier=6, thinking_from=6, frozen={"a": "A"})
+    view = View(version=1, compacted_before=8, thinking_from=10, shown_results={"a": "A"}).clamped(
+        6
+    )
+    assert view == View(version=2, compacted_before=6, thinking_from=6, shown_results={"a": "A"})
 
 
 def test_clamping_to_a_longer_history_changes_nothing() -> None:
-    view = View(frontier=8, thinking_from=10)
+    view = View(compacted_before=8, thinking_from=10)
     assert view.clamped(10) is view
 
 
 def test_a_new_model_voids_all_thinking_so_far() -> None:
-    view = View(version=1, frontier=3, thinking_from=2).voided(9)
-    assert view == View(version=2, frontier=3, thinking_from=9)
+    view = View(version=1, compacted_before=3, thinking_from=2).voided(9)
+    assert view == View(version=2, compacted_before=3, thinking_from=9)
     assert view.voided(9) is view
 
 
 def test_a_frozen_text_shows_below_the_frontier_and_the_cap_shows_above_it() -> None:
-    view = View(frontier=4, frozen={"a": "frozen"}, capped={"a": "capped", "b": "only capped"})
-    assert view.text_for("a", 3) == "frozen"
+    view = View(
+        compacted_before=4,
+        shown_results={"a": "shown_results"},
+        capped={"a": "capped", "b": "only capped"},
+    )
+    assert view.text_for("a", 3) == "shown_results"
     assert view.text_for("a", 4) == "capped"
     assert view.text_for("b", 3) == "only capped"
     assert view.text_for("c", 3) is None
@@ -131,48 +150,50 @@ def test_whatever_plans_come_a_view_only_grows(plans: list[Plan]) -> None:
     view = View()
     for at, coming in enumerate(plans):
         after = view.applied(coming, 20 + at)
-        assert after.frontier >= view.frontier
+        assert after.compacted_before >= view.compacted_before
         assert after.thinking_from >= view.thinking_from
-        assert {call: after.frozen[call] for call in view.frozen} == view.frozen
-        assert set(after.frozen) == set(view.frozen) | set(coming.frozen)
+        assert {
+            call: after.shown_results[call] for call in view.shown_results
+        } == view.shown_results
+        assert set(after.shown_results) == set(view.shown_results) | set(coming.shown_results)
         view = after
 
 
 # Segments, ranges, inputs and texts
 
 
-def parts(frontier: int = 0, **changes: Any) -> Plan:
-    return msgspec.structs.replace(plan(frontier, {}), **changes)
+def parts(compacted_before: int = 0, **changes: Any) -> Plan:
+    return msgspec.structs.replace(plan(compacted_before, {}), **changes)
 
 
-FIRST, SECOND = Segment(4, "the first four"), Segment(8, "the first eight")
+FIRST, SECOND = PrefixSummary(4, "the first four"), PrefixSummary(8, "the first eight")
 
 
 def test_a_rewind_into_a_segment_shows_the_one_before_it() -> None:
-    view = View(segments=(FIRST, SECOND), thinking_from=10)
+    view = View(prefix_summaries=(FIRST, SECOND), thinking_from=10)
     cut = view.clamped(7)
-    assert cut.segment == FIRST
+    assert cut.prefix_summary == FIRST
     assert (cut.start, cut.thinking_from, cut.version) == (4, 7, 1)
-    assert cut.clamped(3).segment is None
-    assert view.clamped(8).segment == SECOND
+    assert cut.clamped(3).prefix_summary is None
+    assert view.clamped(8).prefix_summary == SECOND
 
 
 def test_forgetting_drops_every_segment_and_what_belonged_to_its_calls() -> None:
     view = View(
         version=3,
-        frontier=9,
-        frozen={"a": "A", "b": "B"},
+        compacted_before=9,
+        shown_results={"a": "A", "b": "B"},
         capped={"a": "A"},
         inputs={"a": msgspec.Raw(b"1"), "b": msgspec.Raw(b"2")},
         texts={"s/u1.0#0": "t"},
-        segments=(FIRST, SECOND),
+        prefix_summaries=(FIRST, SECOND),
         omitted=((1, 3), (3, 9)),
     )
     left = view.without_head(5, 7, {"a"})
     assert left == View(
         version=4,
-        frontier=4,
-        frozen={"b": "B"},
+        compacted_before=4,
+        shown_results={"b": "B"},
         inputs={"b": msgspec.Raw(b"2")},
         omitted=((0, 4),),
         thinking_from=7,
@@ -201,7 +222,7 @@ def test_every_kind_of_edit_leaves_out_the_thinking_that_was_bound_to_it() -> No
     edits: list[dict[str, Any]] = [
         {"inputs": {"a": msgspec.Raw(b"1")}},
         {"texts": {"x#0": "t"}},
-        {"segment": FIRST},
+        {"prefix_summary": FIRST},
         {"omitted": ((1, 2),)},
         {"injected": (Injected(3, "note"),)},
     ]

@@ -125,12 +125,12 @@ async def test_a_long_text_is_cut_into_slices_and_every_character_is_counted_onc
 
 
 @pytest.mark.parametrize(
-    ("text", "most_permille"),
+    ("text", "max_permille"),
     [(" " * MIB, 5), ("\n" * MIB, 5), ("a" * 300_000, 5), ("🧑‍🚀👩🏽‍💻" * 5_000, 5)],
     ids=["spaces", "line ends", "letters", "emoji"],
 )
 async def test_real_tiktoken_counts_what_it_would_panic_on_and_slices_cost_little(
-    real: TiktokenCounter, text: str, most_permille: int
+    real: TiktokenCounter, text: str, max_permille: int
 ) -> None:
     count = await real.count(ask(text))
     assert (count.method, real.statistics()["failures"]) == ("tiktoken", 0)
@@ -138,7 +138,7 @@ async def test_real_tiktoken_counts_what_it_would_panic_on_and_slices_cost_littl
     assert encoding is not None
     half = len(text) // 2  # below what tiktoken panics on
     exact = sum(len(encoding.encode_ordinary(part)) for part in (text[:half], text[half:]))
-    assert abs(count.input_tokens - fixed() - exact) * 1000 <= most_permille * exact + 2000
+    assert abs(count.input_tokens - fixed() - exact) * 1000 <= max_permille * exact + 2000
 
 
 async def test_the_real_vocabulary_counts_as_openai_documents_it(real: TiktokenCounter) -> None:

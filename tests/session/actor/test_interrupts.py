@@ -423,14 +423,14 @@ async def test_a_tool_that_swallows_cancellation_holds_the_interrupt_for_the_gra
         assert anyio.current_time() - before == pytest.approx(GRACE_S, abs=0.02)
         assert len(outcome.turns[0].still_running) == 1
         assert "tool t c" in outcome.turns[0].still_running[0]
-        assert on.session.status().lingering == outcome.turns[0].still_running
+        assert on.session.status().still_running == outcome.turns[0].still_running
         assert await on.say("the next turn does not wait for it") == "next"
         assert anyio.current_time() - before < 1
         history = on.session.conversation()
         await tool.ended.wait()
         await settled()
         assert on.session.conversation() is history
-        assert on.session.status().lingering == ()
+        assert on.session.status().still_running == ()
         assert on.session.status().late_reports == 1
 
 

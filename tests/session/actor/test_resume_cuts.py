@@ -191,7 +191,7 @@ class Cuts:
             assert times <= asked[f"call-{what}"]
 
 
-def _calls(log: Sequence[r.Record]) -> list[r.CallOffer]:
+def _calls(log: Sequence[r.Record]) -> list[r.PendingCall]:
     return [call for each in log if isinstance(each, r.ToolsRequested) for call in each.calls]
 
 

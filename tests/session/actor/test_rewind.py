@@ -144,12 +144,12 @@ async def test_compacted_results_and_thinking_of_what_is_left_stay_as_they_are_s
             await on.say(f"turn {n}")
         assert (await on.session.compact()).applied
         shown = texts_of(on.session.context())
-        frontier = on.session.status().frontier
+        compacted_before = on.session.status().compacted_before
         await on.session.rewind(2)
         assert texts_of(on.session.context()) == shown[:8]
-        assert on.session.status().frontier == min(frontier, 8)
+        assert on.session.status().compacted_before == min(compacted_before, 8)
         await on.session.rewind(1)
-        assert on.session.status().frontier == min(frontier, 4)
+        assert on.session.status().compacted_before == min(compacted_before, 4)
         assert await on.say("goes on") == "done 3"
 
 

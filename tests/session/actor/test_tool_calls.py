@@ -226,10 +226,10 @@ async def test_a_tool_that_swallows_the_cancellation_of_its_deadline_holds_nothi
         assert await on.say("go") == "ok"
         assert anyio.current_time() - before == pytest.approx(5, abs=0.2)
         await anyio.sleep(1)
-        assert len(on.session.status().lingering) == 1
+        assert len(on.session.status().still_running) == 1
         await tool.ended.wait()
         await settled()
-        assert on.session.status().lingering == ()
+        assert on.session.status().still_running == ()
         assert results(on)[0].text == settled_text("deadline")
 
 
@@ -465,7 +465,7 @@ async def test_a_tool_is_cancelled_at_its_deadline() -> None:
         assert await on.say("go") == "ok"
         await anyio.sleep(1)
         assert tool.cancelled
-        assert on.session.status().lingering == ()
+        assert on.session.status().still_running == ()
 
 
 async def test_a_tool_that_outlives_its_deadline_is_named_while_its_turn_goes_on() -> None:
@@ -475,7 +475,7 @@ async def test_a_tool_that_outlives_its_deadline_is_named_while_its_turn_goes_on
         turn = await on.session.send("go")
         await anyio.sleep(10)
         assert on.session.status().turn_phase == "streaming"
-        (name,) = on.session.status().lingering
+        (name,) = on.session.status().still_running
         assert "tool t c" in name
         outcome = await on.session.interrupt()
         assert (await turn.outcome()).status == "aborted"

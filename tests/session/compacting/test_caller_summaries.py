@@ -46,8 +46,8 @@ async def test_the_text_stands_for_all_up_to_the_end_of_the_turn(upto: Any) -> N
         assert "message 2" not in "".join(sent)
         (record,) = await applied(on)
         assert record.trigger == "caller"
-        assert record.segment is not None
-        assert (record.segment.upto, record.segment.by) == (4, "caller")
+        assert record.prefix_summary is not None
+        assert (record.prefix_summary.upto, record.prefix_summary.by) == (4, "caller")
         assert "turn 2" in record.reason
 
 
@@ -99,7 +99,9 @@ async def test_one_that_is_later_is_taken_one_that_is_earlier_is_refused() -> No
         await on.session.set_summary("two", upto=3)
         with pytest.raises(InvalidInput, match="summarised already, with all up to turn 3"):
             await on.session.set_summary("three", upto=2)
-        assert [record.segment.text[-3:] for record in await applied(on) if record.segment] == [
+        assert [
+            record.prefix_summary.text[-3:] for record in await applied(on) if record.prefix_summary
+        ] == [
             "one",
             "two",
         ]
@@ -113,7 +115,7 @@ async def test_one_for_the_same_turn_takes_the_place_of_the_one_before() -> None
         (sent,) = texts_of(on.session.context())
         assert "the second" in sent
         assert "the first" not in sent
-        assert len(live_state(on.session).view.segments) == 1
+        assert len(live_state(on.session).view.prefix_summaries) == 1
 
 
 async def test_while_a_reply_streams_it_waits_for_its_end() -> None:

@@ -60,7 +60,7 @@ async def test_past_the_threshold_old_results_are_swapped_in_the_background() ->
         assert record.tokens_after < record.tokens_before
         assert record.policy == "swap_tool_results"
         assert "tokens used" in record.reason
-        assert on.session.status().frontier > 0
+        assert on.session.status().compacted_before > 0
         shown = on.session.context().encode().decode()
         assert "[compacted: the full result has" in shown
         assert shown.count(LINE.strip()) < 7 * 200
@@ -164,9 +164,9 @@ async def test_summaries_that_come_later_serve_the_next_compaction_only() -> Non
     async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
         await turns(on, 4)
         await on.session.compact()
-        frozen = on.session.context().encode()
+        shown_results = on.session.context().encode()
         await on.session.store_compact_summaries({"c1": "better text for c1"})
-        assert on.session.context().encode() == frozen
+        assert on.session.context().encode() == shown_results
         await on.session.store_compact_summaries({"c3": "better text for c3"})
         await turns(on, 2)
         assert (await on.session.compact()).applied
@@ -180,11 +180,11 @@ async def test_a_frozen_text_never_changes_so_the_prefix_stays_byte_identical() 
     async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
         await turns(on, 4)
         await on.session.compact()
-        frozen = [bytes(m.body) for m in on.session.context().messages[:6]]
+        shown_results = [bytes(m.body) for m in on.session.context().messages[:6]]
         for _ in range(4):
             await turns(on, 2)
             await on.session.compact()
-            assert [bytes(m.body) for m in on.session.context().messages[:6]] == frozen
+            assert [bytes(m.body) for m in on.session.context().messages[:6]] == shown_results
 
 
 async def test_the_prefix_of_the_requests_changes_only_where_a_compaction_says_so() -> None:
@@ -238,7 +238,7 @@ async def test_a_compaction_is_discarded_when_the_history_was_cleared_meanwhile(
         # Either it was applied before the clear, or it was discarded; never after it.
         kinds = await on.kinds()
         assert "compaction.applied" not in kinds[kinds.index("conversation.cleared") :]
-        assert on.session.status().frontier == 0
+        assert on.session.status().compacted_before == 0
         assert len(outcomes) == 1
 
 
@@ -307,9 +307,9 @@ async def test_an_abort_clamps_the_view_to_what_is_kept() -> None:
         await on.say("hello")
         await on.session.send("long work")
         await anyio.sleep(1)
-        assert on.session.status().frontier > 2
+        assert on.session.status().compacted_before > 2
         assert (await on.session.interrupt()).result is InterruptResult.ABORTED
-        assert on.session.status().frontier <= 2
+        assert on.session.status().compacted_before <= 2
         assert await on.say("again") == "next"
 
 
@@ -318,7 +318,7 @@ async def test_clear_resets_the_view() -> None:
         await turns(on, 5)
         await on.session.compact()
         await on.session.clear()
-        assert on.session.status().frontier == 0
+        assert on.session.status().compacted_before == 0
         await turns(on, 1)
         assert b"[compacted" not in on.session.context().encode()
 
@@ -529,7 +529,7 @@ async def test_a_request_that_does_not_fit_is_compacted_as_hard_as_it_takes_in_o
         await on.say("a small result")
         await on.say("many large ones")
         (record,) = await applied(on)
-        assert {"c1", "c2_1", "c2_2"} <= set(record.frozen)
+        assert {"c1", "c2_1", "c2_2"} <= set(record.shown_results)
 
 
 async def test_what_a_dropped_turn_had_summarised_goes_with_it() -> None:

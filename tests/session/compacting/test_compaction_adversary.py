@@ -21,7 +21,7 @@ from llmsession import (
     Tool,
 )
 from llmsession.compaction.policies import register, registry
-from llmsession.compaction.view.plan import Budget, Plan, Wanted
+from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest
 from llmsession.compaction.view.view import View
 from llmsession.session.handles.session import live_state
 from llmsession.session.values.outcome import CompactionOutcome
@@ -253,7 +253,7 @@ async def test_a_plan_is_not_written_behind_a_configuration_that_is_on_its_way_i
             store.let_go()
         assert (await on.kinds())[-1] == "session.configured"
         assert outcomes == [CompactionOutcome(False, "the conversation changed meanwhile")]
-        assert live_state(on.session).view.frontier == 0
+        assert live_state(on.session).view.compacted_before == 0
 
 
 # What is left out, and what is left of it.
@@ -296,11 +296,15 @@ class RaisesWhenForced(msgspec.Struct, frozen=True, kw_only=True):
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         if budget.trigger == "window":
             raise ValueError("not like this")
-        wanted = Wanted(first=0, upto=4, most_tokens=500)
+        summary_request = SummaryRequest(first=0, upto=4, max_tokens=500)
         return Plan(
-            policy=self.name, frontier=0, reason="asked", tokens_before=10_000, tokens_after=500,
-            wanted=wanted,
-        )  # fmt: skip
+            policy=self.name,
+            compacted_before=0,
+            reason="asked",
+            tokens_before=10_000,
+            tokens_after=500,
+            summary_request=summary_request,
+        )
 
 
 class RaisesWhenDue(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,11 +316,15 @@ class RaisesWhenDue(msgspec.Struct, frozen=True, kw_only=True):
         raise ValueError("how should I know")
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        frozen = {"c1": "short"}
+        shown_results = {"c1": "short"}
         return Plan(
-            policy=self.name, frontier=4, reason="due", tokens_before=10_000, tokens_after=500,
-            frozen=frozen,
-        )  # fmt: skip
+            policy=self.name,
+            compacted_before=4,
+            reason="due",
+            tokens_before=10_000,
+            tokens_after=500,
+            shown_results=shown_results,
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -481,8 +489,8 @@ class Talkative(msgspec.Struct, frozen=True, kw_only=True):
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         return Plan(
-            policy=self.name, frontier=4, reason=f"they said {messages[0].text!r}",
-            tokens_before=10_000, tokens_after=500, frozen={"c1": "short"},
+            policy=self.name, compacted_before=4, reason=f"they said {messages[0].text!r}",
+            tokens_before=10_000, tokens_after=500, shown_results={"c1": "short"},
         )  # fmt: skip
 
 

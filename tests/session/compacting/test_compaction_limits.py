@@ -76,11 +76,11 @@ async def test_a_switch_to_a_smaller_model_plans_at_once(schedule: str) -> None:
         session = await manager.create(config, session_id="s")
         for number in range(8):
             await (await session.send(f"message {number}")).text()
-        assert session.status().frontier == 0
+        assert session.status().compacted_before == 0
         await session.configure(model="small")
         await settled()
         # Nobody has said a word to it yet.
-        assert session.status().frontier > 0
+        assert session.status().compacted_before > 0
         log = [r.decode_record(stored.body) for stored in await store.read("s")]
         (record,) = [each for each in log if isinstance(each, r.CompactionApplied)]
         assert record.trigger == ("window" if schedule == "cache" else "prefix_broken")
@@ -178,7 +178,7 @@ async def test_segments_follow_each_other_as_the_conversation_goes_on() -> None:
         for number in range(60):
             await on.say(f"question {number} " + "about it " * 40)
         records = await applied(on)
-        ends = [each.segment.upto for each in records if each.segment is not None]
+        ends = [each.prefix_summary.upto for each in records if each.prefix_summary is not None]
         assert len(ends) >= 2
         assert ends == sorted(set(ends))
         shown = on.session.context().encode().decode()

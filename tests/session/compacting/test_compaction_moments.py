@@ -301,7 +301,7 @@ async def test_a_plan_that_waits_is_gone_with_what_it_was_made_for() -> None:
         assert on.session.status().jobs == ()
         await anyio.sleep(1_000)
         assert await applied(on) == []
-        assert on.session.status().frontier == 0
+        assert on.session.status().compacted_before == 0
 
 
 async def test_a_plan_that_waits_is_gone_after_clear_and_after_forget() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from llmsession import ProviderError, Usage
-from llmsession.compaction.view.plan import Wanted
+from llmsession.compaction.view.plan import SummaryRequest
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.session.compacting.model_summary import ModelSummary, SummaryFailed, count_by
 from llmsession.session.values.config import SummariserConfig
@@ -41,8 +41,8 @@ def asked(
     return ModelSummary(provider, settings, step=1, count=count_by(ROOMY)), provider
 
 
-def wanted(talk: Talk, **fields: Any) -> Wanted:
-    return Wanted(**{"first": 0, "upto": len(talk.messages), "most_tokens": 1_000, **fields})
+def summary_request(talk: Talk, **fields: Any) -> SummaryRequest:
+    return SummaryRequest(**{"first": 0, "upto": len(talk.messages), "max_tokens": 1_000, **fields})
 
 
 def said(request: Request) -> str:
@@ -53,7 +53,10 @@ def said(request: Request) -> str:
 async def test_a_short_source_is_one_request_with_nothing_but_text() -> None:
     talk = conversation(3)
     summary, provider = asked(["they looked at three results"])
-    assert await summary.of_prefix(wanted(talk), talk.messages) == "they looked at three results"
+    assert (
+        await summary.of_prefix(summary_request(talk), talk.messages)
+        == "they looked at three results"
+    )
     (request,) = provider.requests
     assert (request.model, request.tools, request.options) == ("small", (), {})
     assert request.max_tokens >= 1_000
@@ -66,7 +69,7 @@ async def test_nothing_outside_of_its_range_is_in_the_request() -> None:
     talk = conversation(5)
     summary, provider = asked(["the middle"])
     # Turn 2 and turn 3 of five, with four messages a turn.
-    await summary.of_prefix(wanted(talk, first=4, upto=12), talk.messages)
+    await summary.of_prefix(summary_request(talk, first=4, upto=12), talk.messages)
     told = said(provider.requests[0])
     assert [n for n in range(5) if f"question {n}" in told] == [1, 2]
     assert [n for n in range(5) if f"answer {n}" in told] == [1, 2]
@@ -76,7 +79,9 @@ async def test_nothing_outside_of_its_range_is_in_the_request() -> None:
 async def test_instructions_of_the_policy_and_of_the_configuration_go_with_ours() -> None:
     talk = conversation(2)
     summary, provider = asked(["short"], instructions="write in French")
-    await summary.of_prefix(wanted(talk, instructions="keep the open tasks"), talk.messages)
+    await summary.of_prefix(
+        summary_request(talk, instructions="keep the open tasks"), talk.messages
+    )
     system = provider.requests[0].system or ""
     assert "write in French" in system
     assert "keep the open tasks" in system
@@ -86,7 +91,7 @@ async def test_an_earlier_summary_is_folded_in_once_and_without_its_title() -> N
     talk = conversation(2)
     summary, provider = asked(["all of it"])
     earlier = introduced("they sailed to Hull")
-    await summary.of_prefix(wanted(talk, earlier=earlier), talk.messages)
+    await summary.of_prefix(summary_request(talk, earlier=earlier), talk.messages)
     told = said(provider.requests[0])
     assert told.count("they sailed to Hull") == 1
     assert "Summary of the conversation up to here" not in told
@@ -101,7 +106,7 @@ async def test_a_source_that_is_too_long_goes_in_parts_that_cover_all_of_it_in_o
         return "merged" if merges else f"what part {tag.attempt} says"
 
     summary, provider = asked(script, profile=TIGHT, max_requests=12)
-    assert await summary.of_prefix(wanted(talk), talk.messages) == "merged"
+    assert await summary.of_prefix(summary_request(talk), talk.messages) == "merged"
     *parts, merge = provider.requests
     assert len(parts) > 1
     told = "".join(f"{said(request)}\n" for request in parts)
@@ -118,7 +123,7 @@ async def test_an_earlier_summary_is_merged_with_the_parts_and_given_to_none_of_
     talk = conversation(30)
     summary, provider = asked(lambda *_: "short", profile=TIGHT, max_requests=12)
     earlier = introduced("they sailed to Hull")
-    await summary.of_prefix(wanted(talk, earlier=earlier), talk.messages)
+    await summary.of_prefix(summary_request(talk, earlier=earlier), talk.messages)
     *parts, merge = provider.requests
     assert all("Hull" not in said(request) for request in parts)
     assert said(merge).count("they sailed to Hull") == 1
@@ -128,7 +133,7 @@ async def test_an_earlier_summary_is_merged_with_the_parts_and_given_to_none_of_
 async def test_where_there_are_too_many_parts_less_of_each_message_is_told() -> None:
     talk = conversation(30)
     summary, provider = asked(lambda *_: "short", profile=TIGHT, max_requests=4)
-    await summary.of_prefix(wanted(talk), talk.messages)
+    await summary.of_prefix(summary_request(talk), talk.messages)
     assert len(provider.requests) <= 4
     told = "".join(f"{said(request)}\n" for request in provider.requests)
     assert all(f"question {n}\n" in told for n in range(30))
@@ -138,7 +143,7 @@ async def test_what_takes_more_requests_than_are_allowed_is_not_begun() -> None:
     talk = conversation(200)
     summary, provider = asked(lambda *_: "short", profile=TIGHT, max_requests=2)
     with pytest.raises(SummaryFailed, match="requests"):
-        await summary.of_prefix(wanted(talk), talk.messages)
+        await summary.of_prefix(summary_request(talk), talk.messages)
     assert provider.requests == []
 
 
@@ -146,7 +151,7 @@ async def test_a_summary_that_is_too_long_is_shortened_until_it_fits() -> None:
     talk = conversation(10)
     lengths = iter([2_000, 900, 100])
     summary, provider = asked(lambda *_: "word " * next(lengths))
-    text_ = await summary.of_prefix(wanted(talk, most_tokens=300), talk.messages)
+    text_ = await summary.of_prefix(summary_request(talk, max_tokens=300), talk.messages)
     assert len(text_.split()) == 100
     assert [("Shorten" in (r.system or "")) for r in provider.requests] == [False, True, True]
     assert count_by(ROOMY)(introduced(text_)) <= 300
@@ -156,7 +161,7 @@ async def test_a_summary_that_gets_no_shorter_is_none() -> None:
     talk = conversation(20)
     summary, provider = asked(lambda *_: "word " * 500)
     with pytest.raises(SummaryFailed, match="gets no shorter"):
-        await summary.of_prefix(wanted(talk, most_tokens=300), talk.messages)
+        await summary.of_prefix(summary_request(talk, max_tokens=300), talk.messages)
     assert len(provider.requests) == 2
 
 
@@ -165,7 +170,7 @@ async def test_shortening_ends_with_the_requests_that_are_allowed() -> None:
     lengths = iter(range(900, 0, -1))
     summary, provider = asked(lambda *_: "word " * next(lengths), max_requests=5)
     with pytest.raises(SummaryFailed, match="5 requests"):
-        await summary.of_prefix(wanted(talk, most_tokens=300), talk.messages)
+        await summary.of_prefix(summary_request(talk, max_tokens=300), talk.messages)
     assert len(provider.requests) == 5
 
 
@@ -175,7 +180,7 @@ async def test_a_summary_that_is_longer_than_what_it_was_made_of_is_none() -> No
     talk.reply("hi")
     summary, _ = asked(["word " * 300])
     with pytest.raises(SummaryFailed, match="no shorter"):
-        await summary.of_prefix(wanted(talk), talk.messages)
+        await summary.of_prefix(summary_request(talk), talk.messages)
 
 
 @pytest.mark.parametrize(
@@ -201,20 +206,20 @@ async def test_a_reply_that_is_no_summary_is_a_failure(reply: Any) -> None:
     talk = conversation(3)
     summary, _ = asked([reply])
     with pytest.raises(SummaryFailed):
-        await summary.of_prefix(wanted(talk), talk.messages)
+        await summary.of_prefix(summary_request(talk), talk.messages)
 
 
 async def test_thinking_of_the_summariser_is_not_in_the_summary() -> None:
     talk = conversation(3)
     summary, _ = asked([think("let me think") + say("they looked")])
-    assert await summary.of_prefix(wanted(talk), talk.messages) == "they looked"
+    assert await summary.of_prefix(summary_request(talk), talk.messages) == "they looked"
 
 
 async def test_of_an_empty_range_there_is_no_summary_and_no_request() -> None:
     talk = conversation(3)
     summary, provider = asked([])
     with pytest.raises(SummaryFailed, match="nothing to summarise"):
-        await summary.of_prefix(wanted(talk, first=0, upto=0), talk.messages)
+        await summary.of_prefix(summary_request(talk, first=0, upto=0), talk.messages)
     assert provider.requests == []
 
 
@@ -223,7 +228,7 @@ async def test_images_are_sent_as_blocks_so_that_they_become_a_caption_and_a_rec
     talk.ask("what is it?")
     talk.step([text("a screenshot"), image()])
     summary, provider = asked(["c1 shows a login page; recall(c1)"])
-    await summary.of_prefix(wanted(talk), talk.messages)
+    await summary.of_prefix(summary_request(talk), talk.messages)
     blocks = msgspec.json.decode(provider.requests[0].messages[0].body)
     assert [block["type"] for block in blocks] == ["text", "image"]
     assert "in the result of c1" in blocks[0]["text"]
@@ -240,7 +245,7 @@ async def test_a_model_that_takes_no_images_is_told_that_they_were_there() -> No
         return "a screenshot"
 
     summary, provider = asked(script)
-    assert await summary.of_prefix(wanted(talk), talk.messages) == "a screenshot"
+    assert await summary.of_prefix(summary_request(talk), talk.messages) == "a screenshot"
     assert "[image: not shown here]" in said(provider.requests[1])
     assert len(provider.requests) == 2
 
@@ -251,7 +256,7 @@ async def test_a_refused_key_is_not_taken_for_a_refused_image() -> None:
     denied = say("").raising(ProviderError("bad key", kind="fatal", status=401))
     summary, provider = asked([denied, "never asked for"])
     with pytest.raises(ProviderError):
-        await summary.of_prefix(wanted(talk), talk.messages)
+        await summary.of_prefix(summary_request(talk), talk.messages)
     assert len(provider.requests) == 1
 
 
@@ -267,7 +272,7 @@ async def test_a_source_that_the_provider_finds_too_long_goes_in_parts_then() ->
         profile=Profile(window_tokens=40_000),
         max_requests=12,
     )
-    assert await summary.of_prefix(wanted(talk), talk.messages) == "short"
+    assert await summary.of_prefix(summary_request(talk), talk.messages) == "short"
     assert len(provider.requests) > 2
 
 
@@ -277,7 +282,7 @@ async def test_what_was_asked_is_counted_also_where_it_failed() -> None:
     broken = say("half a").costing(cost).raising(ProviderError("gone", kind="retryable"), at=2)
     summary, _ = asked([broken])
     with pytest.raises(ProviderError):
-        await summary.of_prefix(wanted(talk), talk.messages)
+        await summary.of_prefix(summary_request(talk), talk.messages)
     assert [(each.model, each.usage) for each in summary.requests] == [("small", cost)]
 
 
@@ -285,7 +290,7 @@ async def test_cancelling_it_closes_the_request() -> None:
     talk = conversation(3)
     summary, provider = asked([never()])
     with anyio.move_on_after(5) as scope:
-        await summary.of_prefix(wanted(talk), talk.messages)
+        await summary.of_prefix(summary_request(talk), talk.messages)
     assert scope.cancelled_caught
     assert provider.open_streams == 0
     assert len(summary.requests) == 1

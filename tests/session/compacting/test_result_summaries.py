@@ -65,10 +65,12 @@ async def working(
     summariser = ScriptedProvider(summaries, profile=Profile(window_tokens=200_000))
     kept: Store = store if store is not None else MemoryStore()
     tools = [Tool(name="t", run=outputs or Outputs())]
-    wanted = SummariserConfig(**{"model": "small", "improve_results": True, **(model or {})})
+    summary_request = SummariserConfig(
+        **{"model": "small", "improve_results": True, **(model or {})}
+    )
     settings = {"keep_recent_turns": 1, "schedule": "at_once", **compaction}
     config = SessionConfig(
-        model="m", tools=tools, compaction=CompactionConfig(summariser=wanted, **settings)
+        model="m", tools=tools, compaction=CompactionConfig(summariser=summary_request, **settings)
     )
     with anyio.fail_after(PATIENCE_S):
         async with SessionManager(provider=provider, summariser=summariser, store=kept) as manager:

@@ -83,9 +83,9 @@ async def talking(
         assert manager.running_works == ()
 
 
-async def segments(on: Stage) -> list[r.Segment]:
+async def prefix_summaries(on: Stage) -> list[r.PrefixSummary]:
     found = [each for each in await on.log() if isinstance(each, r.CompactionApplied)]
-    return [each.segment for each in found if each.segment is not None]
+    return [each.prefix_summary for each in found if each.prefix_summary is not None]
 
 
 def shown(on: Stage) -> str:
@@ -95,8 +95,11 @@ def shown(on: Stage) -> str:
 async def test_the_model_writes_the_segment_and_the_next_request_has_it() -> None:
     async with talking(["they wanted things"]) as (on, summariser):
         assert (await on.session.compact()).applied
-        (segment,) = await segments(on)
-        assert (segment.by, segment.text) == ("model", f"{SEGMENT_TITLE}\nthey wanted things")
+        (prefix_summary,) = await prefix_summaries(on)
+        assert (prefix_summary.by, prefix_summary.text) == (
+            "model",
+            f"{SEGMENT_TITLE}\nthey wanted things",
+        )
         assert summariser.requests[0].model == "small"
         await on.say("and now?")
         assert "they wanted things" in texts_of(on.provider.requests[-1])[0]
@@ -140,9 +143,9 @@ async def test_a_summariser_that_fails_costs_its_summary_alone(reply: Any) -> No
     async with talking(lambda *_: reply) as (on, _):
         history = on.session.conversation()
         assert (await on.session.compact()).applied
-        (segment,) = await segments(on)
-        assert segment.by == "extractive"
-        assert "message 0" in segment.text
+        (prefix_summary,) = await prefix_summaries(on)
+        assert prefix_summary.by == "extractive"
+        assert "message 0" in prefix_summary.text
         assert on.session.conversation() is history
         assert await on.say("and on") == "answer 7"
 
@@ -175,12 +178,12 @@ async def test_it_is_given_up_at_its_deadline_whatever_it_ignores(
         assert anyio.current_time() - started < 25.0
         await anyio.sleep(1.0)
         # It is left alone after its grace, and named: asking it again and again would take a core.
-        assert on.session.status().lingering == ("summary of s",)
+        assert on.session.status().still_running == ("summary of s",)
         before = loop_turns(anyio_backend)
         await anyio.sleep(100.0)
         assert loop_turns(anyio_backend) - before < 100
         await anyio.sleep(600.0)
-        assert on.session.status().lingering == ()
+        assert on.session.status().still_running == ()
 
 
 async def test_cancelling_the_compaction_closes_its_request() -> None:
@@ -198,7 +201,7 @@ async def test_cancelling_the_compaction_closes_its_request() -> None:
         await settled()
         assert summariser.open_streams == 0
         assert [outcome.applied for outcome in outcomes] == [False]
-        assert await segments(on) == []
+        assert await prefix_summaries(on) == []
 
 
 async def test_closing_the_session_closes_its_request() -> None:
@@ -228,11 +231,13 @@ async def test_after_so_many_failures_it_is_not_asked_until_something_changes() 
             assert (await on.session.compact()).applied
             await grow(on)
         assert len(summariser.requests) == 2
-        assert [segment.by for segment in await segments(on)] == ["extractive"] * 4
+        assert [prefix_summary.by for prefix_summary in await prefix_summaries(on)] == [
+            "extractive"
+        ] * 4
         # The configuration is another one now.
         await on.session.configure(system="be brief")
         assert (await on.session.compact()).applied
-        assert (await segments(on))[-1].by == "model"
+        assert (await prefix_summaries(on))[-1].by == "model"
 
 
 async def test_after_a_while_it_is_tried_once_more() -> None:
@@ -256,7 +261,7 @@ async def test_one_success_forgets_the_failures() -> None:
         for _ in range(4):
             assert (await on.session.compact()).applied
             await grow(on)
-        assert [s.by for s in await segments(on)] == ["extractive", "model"] * 2
+        assert [s.by for s in await prefix_summaries(on)] == ["extractive", "model"] * 2
 
 
 async def test_the_summary_before_is_folded_in_and_not_repeated() -> None:

@@ -55,7 +55,7 @@ async def test_a_turn_over_budget_ends_before_its_next_request_and_keeps_its_ste
         assert (outcome.status, outcome.stop_reason) == ("committed", "budget")
         assert len(on.provider.requests) == 3  # 110 each, whatever the prompts' whole length
         assert [m.role for m in outcome.messages] == ["user", *["assistant", "user"] * 3]
-        assert outcome.overrun == r.Overrun(
+        assert outcome.exceeded == r.ExceededBudget(
             whose="session", name="s", unit="tokens", limit=330, spent=330
         )
         assert outcome.error == "the budget of session 's' is used up: 330 of 330 tokens"
@@ -77,7 +77,7 @@ async def test_under_drop_a_turn_over_budget_fails_and_says_which_budget() -> No
         turn = await on.session.send("work")
         outcome = await turn.outcome()
         assert (outcome.status, outcome.stop_reason) == ("failed", "budget")
-        assert outcome.overrun is not None
+        assert outcome.exceeded is not None
         assert outcome.user_content[0].text == "work"  # type: ignore[union-attr]  # a text block
         with pytest.raises(BudgetExhausted, match="session 's'") as caught:
             await turn.text()
@@ -92,7 +92,7 @@ async def test_how_the_budget_ended_a_turn_is_read_from_the_log_again() -> None:
         first = await (await on.session.send("work")).outcome()
     async with stage(store=store, reopen=True) as on:
         turn = on.session.turn(1)
-        assert (await turn.outcome()).overrun == first.overrun
+        assert (await turn.outcome()).exceeded == first.exceeded
         with pytest.raises(BudgetExhausted):
             await turn.text()
 

@@ -209,7 +209,7 @@ async def test_previews_beyond_the_buffer_are_lost_and_counted_and_durable_event
         assert events.buffered[1] <= subscriptions.MAX_PREVIEW_CHARS
         read = durable(await up_to(events, on.session.status().seq))
         assert isinstance(read[-1], r.TurnCommitted)
-        assert text.encode() in bytes(read[-1].spoken.body)  # type: ignore[union-attr]  # it has spoken
+        assert text.encode() in bytes(read[-1].reply.body)  # type: ignore[union-attr]  # it has spoken
         events.close()
 
 
@@ -324,14 +324,14 @@ async def test_a_record_is_in_the_state_before_anybody_is_told_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heads: list[tuple[int, int]] = []
-    publish = subscriptions.Hub.publish
+    publish = subscriptions.Subscriptions.publish
 
-    def look(self: subscriptions.Hub, session: str, record: r.Record) -> None:
+    def look(self: subscriptions.Subscriptions, session: str, record: r.Record) -> None:
         heads.append((record.seq, on.session.status().seq))
         publish(self, session, record)
 
     async with stage([call("t", id="c"), "done"], tools=[Tool(name="t", run=Quick())]) as on:
-        monkeypatch.setattr(subscriptions.Hub, "publish", look)
+        monkeypatch.setattr(subscriptions.Subscriptions, "publish", look)
         await on.say("go")
         assert len(heads) >= 5
         assert [seq for seq, head in heads if head < seq] == []

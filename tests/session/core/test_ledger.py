@@ -205,7 +205,7 @@ async def test_attempts_that_broke_are_charged_in_their_order() -> None:
         assert usage.models["m"].requests == 3
         assert usage.charged_tokens == 101 + 5 + 15
         log = [r.decode_record(stored.body) for stored in await store.read("s")]
-        (told,) = [record.unspoken for record in log if r.is_terminal(record)][:1]
+        (told,) = [record.unrecorded_usage for record in log if r.is_terminal(record)][:1]
         assert [(each.at, each.model, each.usage.output_tokens) for each in told] == [(0, "m", 1)]
     assert await reopened_usage(store) == usage
 

@@ -38,7 +38,7 @@ def test_a_builder_builds_after_any_other_request_what_a_new_one_builds(
     views = [
         View(),
         View(capped={"c2": "cap"}),
-        View(frontier=5, frozen={"c2": "short"}, thinking_from=9),
+        View(compacted_before=5, shown_results={"c2": "short"}, thinking_from=9),
         View(thinking_from=6),
     ]
     kept = ContextBuilder(Profile(), FRAME)
@@ -65,13 +65,16 @@ def test_a_message_is_sized_once_also_behind_one_that_changed(
         return size(message)
 
     monkeypatch.setattr(builder, "_size", spy)
-    builder.build(messages, View(frontier=3, frozen={"c1": "short"}))
+    builder.build(messages, View(compacted_before=3, shown_results={"c1": "short"}))
     assert len(sized) == 1
 
 
 def test_the_first_edit_is_searched_once_for_a_view() -> None:
     messages = tuple(looking(4).messages)
-    builder, view = ContextBuilder(Profile(), FRAME), View(frontier=5, frozen={"c2": "s"})
+    builder, view = (
+        ContextBuilder(Profile(), FRAME),
+        View(compacted_before=5, shown_results={"c2": "s"}),
+    )
     assert builder._edited_from(messages, view) == 4
     known = builder._edits
     assert builder._edited_from((*messages, messages[0]), view) == 4
@@ -83,8 +86,8 @@ def test_thinking_that_is_sent_behind_an_edit_is_found_before_it_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     messages = tuple(looking(4).messages)
-    careless = View(frontier=5, frozen={"c2": "s"})
-    careful = View(frontier=5, frozen={"c2": "s"}, thinking_from=len(messages))
+    careless = View(compacted_before=5, shown_results={"c2": "s"})
+    careful = View(compacted_before=5, shown_results={"c2": "s"}, thinking_from=len(messages))
     builder = ContextBuilder(Profile(), FRAME)
 
     def broken() -> set[str]:

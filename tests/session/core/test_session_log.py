@@ -63,12 +63,12 @@ async def test_content_is_switched_on_and_off_by_configuration() -> None:
     logger, entries = recorder()
     async with stage(["a", "b"], logger=logger) as on:
         await on.session.configure(log_content=True)
-        await on.say("spoken")
-        assert "spoken" in str(entries)
+        await on.say("reply")
+        assert "reply" in str(entries)
         await on.session.configure(log_content=False)
         entries.clear()
-        await on.say("unspoken")
-        assert "unspoken" not in str(entries)
+        await on.say("unrecorded_usage")
+        assert "unrecorded_usage" not in str(entries)
 
 
 async def test_a_tool_that_ignores_cancellation_is_a_warning_with_its_name() -> None:

@@ -21,7 +21,7 @@ async def test_an_idle_session_says_where_it_stands() -> None:
         assert (status.messages, status.turns, status.generation) == (2, 1, 1)
         assert status.seq == len(await on.log())
         assert status.epoch == 1
-        assert (status.jobs, status.lingering, status.late_reports) == ((), (), 0)
+        assert (status.jobs, status.still_running, status.late_reports) == ((), (), 0)
 
 
 async def test_a_running_session_names_its_turn_phase_step_and_queue() -> None:

@@ -14,16 +14,16 @@ from llmsession.session.core.subscriptions import (
     MAX_DURABLE,
     MAX_PREVIEW_CHARS,
     Event,
-    Hub,
     Lagged,
     Subscription,
+    Subscriptions,
 )
 from llmsession.turns.blocks import encode_json
 from llmsession.turns.previews import Preview, TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
 from llmsession.turns.records import (
-    CallOffer,
+    AssistantReply,
+    PendingCall,
     Record,
-    Spoken,
     ToolsRequested,
     TurnAborted,
     TurnAccepted,
@@ -49,11 +49,11 @@ def requested(turn: int, *calls: str, also: Sequence[str] = ()) -> Record:
         {"type": "tool_use", "id": call, "name": "ls", "input": {"path": call}}
         for call in (*also, *calls)
     ]
-    spoken = Spoken(
+    reply = AssistantReply(
         body=msgspec.Raw(encode_json([{"type": "text", "text": "hm"}, *blocks])), started_at=0.0
     )
-    offers = tuple(CallOffer(call, "ls", "caller") for call in calls)
-    return ToolsRequested(turn=turn, step=1, spoken=spoken, calls=offers)
+    offers = tuple(PendingCall(call, "ls", "caller") for call in calls)
+    return ToolsRequested(turn=turn, step=1, reply=reply, calls=offers)
 
 
 def said(text: str, *, turn: int = 1, step: int = 1, attempt: int = 1, index: int = 0) -> Preview:
@@ -64,7 +64,7 @@ class Log:
     """A session's log beside its hub: what is written is published, and can be replayed."""
 
     def __init__(self, page: int = 100) -> None:
-        self.hub = Hub()
+        self.hub = Subscriptions()
         self.records: list[Record] = []
         self.page = page
         self.pages = 0
@@ -462,7 +462,7 @@ async def test_the_end_during_a_replay_waits_for_what_was_durable() -> None:
 
 
 async def test_end_all_ends_the_subscribers_of_every_session() -> None:
-    hub = Hub()
+    hub = Subscriptions()
     subscriptions = [Subscription(hub, name, after=0, head=0) for name in ("a", "b", "a")]
     hub.end_all()
     assert [await read_all(one) for one in subscriptions] == [[], [], []]
@@ -554,7 +554,7 @@ async def test_a_cursor_passes_a_record_only_with_the_last_of_its_calls() -> Non
 
 
 def test_a_subscriber_to_whom_a_record_is_missing_lags() -> None:
-    hub = Hub()
+    hub = Subscriptions()
     subscription = Subscription(hub, "s", after=1, head=1)
     hub.publish("s", msgspec.structs.replace(accepted(1), seq=3))
     assert isinstance(subscription._next_nowait() or Lagged(0), Lagged)
@@ -562,7 +562,7 @@ def test_a_subscriber_to_whom_a_record_is_missing_lags() -> None:
 
 
 def test_a_subscriber_lags_where_the_log_is_found_to_be_longer_than_it_was_told() -> None:
-    hub = Hub()
+    hub = Subscriptions()
     told, behind = (Subscription(hub, "s", after=head, head=head) for head in (5, 4))
     hub.reached("s", 5)
     assert hub.has("s")

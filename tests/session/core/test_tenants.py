@@ -143,8 +143,8 @@ async def test_a_running_turn_of_one_session_ends_when_another_has_spent_the_res
         await second.text()  # it was asked for before the first was answered
         outcome = await third.outcome()
         assert (outcome.status, outcome.stop_reason) == ("failed", "budget")
-        assert outcome.overrun is not None
-        assert (outcome.overrun.whose, outcome.overrun.name) == ("tenant", "acme")
+        assert outcome.exceeded is not None
+        assert (outcome.exceeded.whose, outcome.exceeded.name) == ("tenant", "acme")
 
 
 async def test_a_sessions_own_budget_goes_before_its_tenants() -> None:

@@ -40,7 +40,7 @@ async def _same_when_folded(life: Life) -> None:
     log = await log_of(life.store, "s")
     assert differences(live, fold("s", log)) == []
     shown = len(live.context_messages())
-    assert max(live.view.frontier, live.view.thinking_from) <= shown
+    assert max(live.view.compacted_before, live.view.thinking_from) <= shown
     life.seen["compactions"] += sum(isinstance(record, r.CompactionApplied) for record in log)
     life.seen["receipts pending"] += bool(live.receipts)
     life.seen["capped"] += bool(live.view.capped)
@@ -55,7 +55,7 @@ async def _same_when_folded(life: Life) -> None:
 
 
 NOT_KEPT = {
-    "epoch", "late_reports", "jobs", "lingering", "counted_tokens", "counted_at",
+    "epoch", "late_reports", "jobs", "still_running", "counted_tokens", "counted_at",
     "context_tokens",  # what usage has taught about a model's tokens begins anew
 }  # fmt: skip
 
@@ -90,7 +90,7 @@ def test_the_fold_of_the_log_is_the_state_in_memory_wherever_a_life_comes_to_res
     for state in ("rewound", "forked", "forgotten"):
         assert seen[state] >= 5, state
     # Turns of lives are short: tests/compaction/policies/test_balanced_properties.py goes deeper.
-    for state in ("segments", "compacted window"):
+    for state in ("prefix_summaries", "compacted window"):
         assert seen[state] >= 1, state
 
 
@@ -115,9 +115,9 @@ class _Cuts:
             session = await manager.open("s")
             written = (await log_of(store, "s"))[len(log) :]
             paid = [each for each in written if isinstance(each, r.RecordsRedacted)]
-            assert len(paid) == (before.owed is not None)
-            before.owed = None
-            self.seen["owed"] += len(paid)
+            assert len(paid) == (before.pending_redaction is not None)
+            before.pending_redaction = None
+            self.seen["pending_redaction"] += len(paid)
             ends = [each for each in written if each not in paid]
             self._assert_ends(before, ends, _settled_calls(log))
             after = live_state(session)
@@ -163,7 +163,7 @@ class _Cuts:
         if not before.open:
             assert changed <= {"head", "epoch"}
         assert after.receipts[: len(before.receipts)] == before.receipts
-        assert after.view.frontier <= len(after.history)
+        assert after.view.compacted_before <= len(after.history)
 
     @staticmethod
     async def _assert_goes_on(
@@ -215,7 +215,7 @@ def test_a_log_cut_after_any_record_is_recovered_by_ending_its_open_turns_and_no
     print(dict(cuts.seen))
     for state in ("open turns", "finished", "failed", "unknown"):
         assert cuts.seen[state] >= 10, state
-    assert cuts.seen["owed"] >= 2
+    assert cuts.seen["pending_redaction"] >= 2
 
 
 def _at_the_end(cuts: _Cuts) -> Any:

@@ -27,7 +27,7 @@ from llmsession import (
 from llmsession.errors import RecordDamaged
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import fold
-from llmsession.store.protocol import Hold, Store
+from llmsession.store.protocol import Lease, Store
 from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
 from llmsession.turns import records as r
@@ -55,7 +55,7 @@ class Doubtful(MemoryStore):
         self.after = False
         self.hold_back: anyio.Event | None = None
 
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         if self.hold_back is not None:
             await self.hold_back.wait()
         self.rewrites.append(dict(bodies))
@@ -276,12 +276,12 @@ async def test_summaries_and_views_of_what_is_kept_stay_and_others_go() -> None:
             await on.say(f"turn {n}")
         assert (await on.session.compact()).applied
         shown = [bytes(m.body) for m in on.session.context().messages]
-        frontier = on.session.status().frontier
+        compacted_before = on.session.status().compacted_before
         await on.session.forget(2)
         assert [bytes(m.body) for m in on.session.context().messages] == shown[4:]
-        assert on.session.status().frontier == max(0, frontier - 4)
-        assert "c0" not in live_state(on.session).view.frozen
-        assert "c1" in live_state(on.session).view.frozen
+        assert on.session.status().compacted_before == max(0, compacted_before - 4)
+        assert "c0" not in live_state(on.session).view.shown_results
+        assert "c1" in live_state(on.session).view.shown_results
         await same_as_its_log(on, on.session)
         assert await on.say("goes on") == "done 3"
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from llmsession.session.log.journal import Journal, Written
-from llmsession.store import Appended, Conflict, Hold, Lost, MemoryStore, Owner
+from llmsession.store import Appended, Conflict, Lease, Lost, MemoryStore, Owner
 from llmsession.testing import FaultyStore
 from llmsession.turns.records import Record, TurnAccepted, decode_record
 
@@ -19,7 +19,7 @@ ANN = Owner("ann")
 class Writing:
     """A journal on a store that fails on demand, and what came back."""
 
-    def __init__(self, store: FaultyStore, hold: Hold) -> None:
+    def __init__(self, store: FaultyStore, hold: Lease) -> None:
         self.store = store
         self.reports: list[Written] = []
         self.told: list[str] = []
@@ -66,7 +66,7 @@ async def test_seqs_go_on_where_the_log_stands() -> None:
     w.write(4)
     w.journal.flush()
     assert [record.seq for record in await w.stored()] == [1, 2, 3, 4]
-    assert w.journal.hold == Hold("s", 2, 3)
+    assert w.journal.hold == Lease("s", 2, 3)
 
 
 async def test_nothing_is_handed_over_before_it_is_flushed() -> None:

@@ -18,11 +18,11 @@ async def test_what_is_forgotten_leaves_the_summaries_that_are_a_part_of_the_res
     async with stage(["first", "second", SUMMARY, "fourth"]) as s:
         for turn in range(1, 5):
             await s.say(f"turn {turn}")
-        segment = live_state(s.session).view.segment
-        assert segment is not None
-        assert (segment.upto, segment.inside) == (5, 0)
+        prefix_summary = live_state(s.session).view.prefix_summary
+        assert prefix_summary is not None
+        assert (prefix_summary.upto, prefix_summary.inside) == (5, 0)
         await s.session.forget(before=before)
-        left = live_state(s.session).view.segment
+        left = live_state(s.session).view.prefix_summary
         if before == 4:
             assert left is None
         else:
@@ -40,7 +40,7 @@ async def test_an_interrupted_turn_takes_its_summary_with_it() -> None:
         async for event in turn:
             if type(event).__name__ == "StepCompleted":
                 break
-        assert live_state(s.session).view.segment is not None
+        assert live_state(s.session).view.prefix_summary is not None
         await s.session.interrupt()
-        assert live_state(s.session).view.segment is None
+        assert live_state(s.session).view.prefix_summary is None
         assert live_state(s.session).view.start == 0

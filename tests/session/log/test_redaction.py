@@ -27,21 +27,21 @@ def redaction(*turns: int, calls: tuple[str, ...] = (), **fields: Any) -> Redact
 
 
 # Each record of a turn with a marker wherever something can be said.
-SPOKEN = r.Spoken(body=SECRET, started_at=1.0, model="m")
+SPOKEN = r.AssistantReply(body=SECRET, started_at=1.0, model="m")
 RECEIPT = r.CallReceipt("marker", "marker", "failed", "marker")
 TOLD: list[r.Record] = [
     r.TurnAccepted(turn=3, body=SECRET, started=True, receipt="marker", seed="marker"),
     r.TurnStarted(turn=3, receipt="marker", seed="marker"),
     r.SteerAccepted(turn=3, body=SECRET),
     r.ToolsRequested(
-        turn=3, step=1, spoken=SPOKEN, calls=(r.CallOffer("marker", "marker", "caller", "marker"),)
+        turn=3, step=1, reply=SPOKEN, calls=(r.PendingCall("marker", "marker", "caller", "marker"),)
     ),
     r.ToolsAnswered(
         turn=3, step=1,
         answers=(r.Answer(call_id="marker", content=SECRET, summary="marker", capped="marker"),),
     ),
-    r.StepCompleted(turn=3, step=1, spoken=SPOKEN),
-    r.TurnCommitted(turn=3, stop_reason="x", usage=Usage(), spoken=SPOKEN, error="marker"),
+    r.StepCompleted(turn=3, step=1, reply=SPOKEN),
+    r.TurnCommitted(turn=3, stop_reason="x", usage=Usage(), reply=SPOKEN, error="marker"),
     r.TurnAborted(turn=3, reason="interrupt", usage=Usage(), calls=(RECEIPT,)),
     r.TurnFailed(turn=3, cause="fatal", error="marker", usage=Usage(), calls=(RECEIPT,)),
     r.TurnImported(
@@ -63,7 +63,7 @@ def test_a_record_of_a_forgotten_turn_keeps_its_kind_and_place_and_says_nothing(
     record = msgspec.structs.replace(record, seq=7, epoch=2, at=3.0)
     kept = redaction(3).apply(record)
     if isinstance(kept, r.ToolsRequested):
-        assert kept.calls == (r.CallOffer("marker", "", "caller"),)  # an id says nothing
+        assert kept.calls == (r.PendingCall("marker", "", "caller"),)  # an id says nothing
         kept_bytes = r.encode_record(msgspec.structs.replace(kept, calls=()))
     else:
         kept_bytes = r.encode_record(kept)
@@ -87,10 +87,17 @@ def test_what_came_of_forgotten_calls_goes_and_of_others_stays() -> None:
     stored = r.SummariesStored(seq=5, summaries={"a": "marker", "b": "stays"})
     assert cut.apply(stored) == msgspec.structs.replace(stored, summaries={"b": "stays"})
     applied = r.CompactionApplied(
-        seq=6, policy="p", reason="r", frontier=4, frozen={"a": "marker", "b": "stays"},
-        tokens_before=9, tokens_after=8,
-    )  # fmt: skip
-    assert cut.apply(applied) == msgspec.structs.replace(applied, reason="", frozen={"b": "stays"})
+        seq=6,
+        policy="p",
+        reason="r",
+        compacted_before=4,
+        shown_results={"a": "marker", "b": "stays"},
+        tokens_before=9,
+        tokens_after=8,
+    )
+    assert cut.apply(applied) == msgspec.structs.replace(
+        applied, reason="", shown_results={"b": "stays"}
+    )
     assert redaction(3).apply(stored) is stored
 
 
@@ -172,25 +179,27 @@ class _Forgetting:
     def _compare(self, log: list[r.Record], record: r.Record) -> None:
         record = msgspec.structs.replace(record, seq=len(log) + 1, epoch=log[-1].epoch, at=1.0)
         told = fold("s", [*log, record])
-        owed = told.owed
-        assert owed is not None
-        redacted = [r.decode_record(r.encode_record(owed.apply(each))) for each in log]
+        pending_redaction = told.pending_redaction
+        assert pending_redaction is not None
+        redacted = [r.decode_record(r.encode_record(pending_redaction.apply(each))) for each in log]
         done = r.RecordsRedacted(seq=len(log) + 2, epoch=record.epoch)
         told.apply(done)
         assert differences(told, fold("s", [*redacted, record, done])) == []
-        self._nothing_is_left(owed, redacted, told)
+        self._nothing_is_left(pending_redaction, redacted, told)
         self.seen["compared"] += 1
-        self.seen["forgotten turns"] += len(owed.turns)
-        self.seen["receipts rewritten"] += bool(owed.receipts)
-        self.seen["frozen kept"] += bool(told.view.frozen)
+        self.seen["forgotten turns"] += len(pending_redaction.turns)
+        self.seen["receipts rewritten"] += bool(pending_redaction.receipts)
+        self.seen["frozen kept"] += bool(told.view.shown_results)
 
     @staticmethod
-    def _nothing_is_left(owed: Redaction, redacted: list[r.Record], told: SessionState) -> None:
+    def _nothing_is_left(
+        pending_redaction: Redaction, redacted: list[r.Record], told: SessionState
+    ) -> None:
         for each in redacted:
-            if r.turn_of(each) not in owed.turns:
+            if r.turn_of(each) not in pending_redaction.turns:
                 continue
             assert not isinstance(each, r.TurnImported)
-            for name in ("body", "spoken", "answers", "receipt", "seed", "calls"):
+            for name in ("body", "reply", "answers", "receipt", "seed", "calls"):
                 value = getattr(each, name, None)
                 value = getattr(value, "body", value)
                 if name == "calls" and value:
@@ -199,7 +208,7 @@ class _Forgetting:
                     assert value in (None, (), "", NOTHING_SAID) or value == msgspec.Raw(
                         b'[{"type":"text","text":""}]'
                     )
-        assert not {message.turn for message in told.history} & owed.turns
+        assert not {message.turn for message in told.history} & pending_redaction.turns
 
 
 @pytest.mark.timeout(240)

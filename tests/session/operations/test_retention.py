@@ -21,7 +21,7 @@ from llmsession import (
 )
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import fold
-from llmsession.store.protocol import Hold, Owner, StoredRecord
+from llmsession.store.protocol import Lease, Owner, StoredRecord
 from llmsession.testing.scripted import ScriptedProvider, never, say
 from llmsession.transcripts import Conversation
 from llmsession.turns.blocks import encode_blocks
@@ -204,7 +204,7 @@ async def test_a_turn_that_an_owner_left_open_is_not_ended_by_a_rule() -> None:
 
 async def test_a_session_that_was_written_to_meanwhile_is_kept() -> None:
     class Touched(MemoryStore):
-        async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+        async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
             hold = await super().acquire(session, owner, takeover=takeover)
             log = self._logs[session]
             log.row = msgspec.structs.replace(log.row, touched_at=log.row.touched_at + 1)

@@ -24,7 +24,7 @@ from llmsession import (
 )
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import fold
-from llmsession.store.protocol import Hold, Owner, StoredRecord, this_process
+from llmsession.store.protocol import Lease, Owner, StoredRecord, this_process
 from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
 from llmsession.turns import records as r
@@ -198,8 +198,8 @@ async def test_summaries_and_the_view_come_with_a_fork() -> None:
         before = await on.session.fork()
         assert (await on.session.compact()).applied
         after = await on.session.fork()
-        assert before.status().frontier == 0
-        assert after.status().frontier == on.session.status().frontier > 0
+        assert before.status().compacted_before == 0
+        assert after.status().compacted_before == on.session.status().compacted_before > 0
         assert after.context().encode() == on.session.context().encode()
         # What was not compacted there can be compacted here, from the same summaries.
         assert (await before.compact()).applied
@@ -385,7 +385,7 @@ async def test_a_fork_that_a_crash_left_without_its_own_first_record_is_whole_wh
 
 async def test_a_fork_of_a_session_that_is_gone_says_so() -> None:
     class Gone(MemoryStore):
-        async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+        async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
             await self.delete(parent)
             return await super().fork(parent, upto, session, owner)
 

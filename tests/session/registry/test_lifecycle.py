@@ -25,7 +25,7 @@ from llmsession import (
     ToolUse,
 )
 from llmsession.session.values import commands as c
-from llmsession.store.protocol import Hold, Owner
+from llmsession.store.protocol import Lease, Owner
 from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, never, say
 from llmsession.turns import records as r
@@ -507,11 +507,11 @@ class SlowToRelease(MemoryStore):
         self.may = anyio.Event()
         self.calls: list[str] = []
 
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         self.calls.append("acquire")
         return await super().acquire(session, owner, takeover=takeover)
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: Lease) -> None:
         self.calls.append("release")
         await self.may.wait()
         await super().release(hold)
@@ -586,7 +586,7 @@ async def test_close_names_a_tool_that_is_in_the_grace_of_its_deadline() -> None
     script = [call("t", id="c"), "done"]
     async with stage(script, tools=[Tool(name="t", run=tool, deadline_s=5)], grace_s=20.0) as on:
         assert await on.say("go") == "done"  # its deadline has passed, its grace has not
-        assert len(on.session.status().lingering) == 1
+        assert len(on.session.status().still_running) == 1
         closed = await on.session.close()
         assert len(closed.still_running) == 1
         assert "tool t c" in closed.still_running[0]
@@ -596,7 +596,7 @@ async def test_close_names_a_tool_that_is_in_the_grace_of_its_deadline() -> None
 class _SlowToTake(MemoryStore):
     """Takes a second to give a session, so that many callers wait for it at once."""
 
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         await anyio.sleep(1)
         return await super().acquire(session, owner, takeover=takeover)
 

@@ -38,10 +38,10 @@ def records_of(turns: int) -> list[bytes]:
     """The log of a session of so many turns, a question and an answer each."""
     records: list[r.Record] = [r.SessionCreated(session="s", config=msgspec.Raw(b"{}"))]
     for turn in range(1, turns + 1):
-        said = r.Spoken(body=encode_blocks("an answer"), started_at=1.0)
+        said = r.AssistantReply(body=encode_blocks("an answer"), started_at=1.0)
         records += [
             r.TurnAccepted(turn=turn, body=encode_blocks("a question"), started=True),
-            r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=Usage(), spoken=said),
+            r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=Usage(), reply=said),
         ]
     return [
         r.encode_record(msgspec.structs.replace(record, seq=seq, epoch=1))

@@ -64,9 +64,9 @@ def test_what_failed_in_a_group_is_tried_alone() -> None:
 
 def test_a_group_ends_with_the_batch_that_makes_it_large_enough() -> None:
     entries = [entry(f"s{at}", 0, b"x" * 10) for at in range(5)]
-    assert len(formed(deque(entries), most_bytes=25)) == 3
-    assert len(formed(deque(entries), most_batches=2)) == 2
-    assert len(formed(deque([entry("s", 0, b"x" * 100)]), most_bytes=1)) == 1
+    assert len(formed(deque(entries), max_bytes=25)) == 3
+    assert len(formed(deque(entries), max_batches=2)) == 2
+    assert len(formed(deque([entry("s", 0, b"x" * 100)]), max_bytes=1)) == 1
 
 
 def test_units_are_in_the_order_of_their_sessions() -> None:

@@ -16,7 +16,7 @@ import anyio.to_thread
 import pytest
 
 from llmsession.errors import SessionExists, SessionInUse
-from llmsession.store import Conflict, Hold, Owner, StoredRecord, this_process
+from llmsession.store import Conflict, Lease, Owner, StoredRecord, this_process
 from llmsession.store.liveness import our_start, this_host
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
 from tests.store.conftest import Database
@@ -59,7 +59,7 @@ async def test_sessions_of_a_process_that_was_killed_are_free_at_once(database: 
             assert f"(pid {process.pid})" in str(error)
             process.kill()
             process.wait()
-            assert await store.acquire("s", ANN) == Hold("s", 2, 1)
+            assert await store.acquire("s", ANN) == Lease("s", 2, 1)
             assert await bodies_of(store, "s") == [b"from another process"]
 
 
@@ -71,7 +71,7 @@ async def test_an_owner_on_another_machine_keeps_its_sessions_for_its_lease(
         error = await raised(SessionInUse, lambda: here.acquire("s", ANN))
         assert "far (pid 7 on another machine)" in str(error)
         database.sql("UPDATE @owner SET lease_until = now() - interval '1 ms' WHERE name = 'far'")
-        assert await here.acquire("s", ANN) == Hold("s", 2, 0)
+        assert await here.acquire("s", ANN) == Lease("s", 2, 0)
 
 
 async def test_a_lease_is_renewed_while_its_store_is_open(database: Database) -> None:
@@ -148,7 +148,7 @@ async def test_owners_that_are_long_gone_are_forgotten(database: Database) -> No
 async def test_a_takeover_ends_although_others_take_the_session_too(database: Database) -> None:
     async with database.store() as one, database.store() as two:
         await one.create("s", ANN)
-        holds: list[Hold] = []
+        holds: list[Lease] = []
 
         async def steal(at: int) -> None:
             store = (one, two)[at % 2]
@@ -165,7 +165,7 @@ async def test_a_takeover_ends_although_others_take_the_session_too(database: Da
 async def test_of_two_that_find_a_session_free_one_gets_it(database: Database) -> None:
     async with database.store() as store:
         await store.release(await store.create("s", ANN))
-        taken: list[Hold] = []
+        taken: list[Lease] = []
         refused: list[str] = []
 
         async def take(owner: Owner) -> None:
@@ -182,7 +182,7 @@ async def test_of_two_that_find_a_session_free_one_gets_it(database: Database) -
                     while database.waiting() < count:
                         await anyio.lowlevel.checkpoint()
                 lock.run("ROLLBACK")
-        assert taken == [Hold("s", 2, 0)]
+        assert taken == [Lease("s", 2, 0)]
         holder = (await store.row("s")).owner
         assert holder is not None
         assert refused == [f"{holder.name} (pid {holder.pid})"]
@@ -232,7 +232,7 @@ async def test_a_session_whose_making_was_cut_off_is_made_once(
             await store.rows()
             proxy.cut(session.encode(), when)
             hold = await store.create(session, ANN)
-            assert hold == Hold(session, 1, 0)
+            assert hold == Lease(session, 1, 0)
             await written(store, hold, b"1")
             await raised(SessionExists, partial(store.create, session, ANN))
     assert proxy.cuts == 2

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from llmsession.errors import StoreError
-from llmsession.store import Hold, Lost, Owner
+from llmsession.store import Lease, Lost, Owner
 from llmsession.store.postgres.schema import MIGRATIONS
 from llmsession.testing.store_contract.actions import append, raised
 from tests.store.conftest import Database
@@ -37,9 +37,19 @@ async def test_tables_of_a_newer_version_are_refused_and_left_alone(database: Da
     async with database.store() as store:
         error = await raised(StoreError, lambda: store.create("t", ANN))
         assert "version 99" in str(error)
-        result = await append(store, Hold("s", 1, 0), b"1").wait()
+        result = await append(store, Lease("s", 1, 0), b"1").wait()
         assert isinstance(result, Lost)
         assert (result.committed, "version 99" in result.error) == (False, True)
+    assert database.sql("SELECT id FROM @session") == [("s",)]
+
+
+async def test_tables_of_an_earlier_version_are_refused_and_left_alone(database: Database) -> None:
+    async with database.store() as store:
+        await store.create("s", ANN)
+    database.sql("UPDATE @store SET version = 1")
+    async with database.store() as store:
+        error = await raised(StoreError, lambda: store.create("t", ANN))
+        assert "version 1, and this llmsession reads 2 and later: export" in str(error)
     assert database.sql("SELECT id FROM @session") == [("s",)]
 
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from llmsession.errors import SessionError, SessionExists, SessionNotFound
-from llmsession.store import Hold, Owner
+from llmsession.store import Lease, Owner
 from llmsession.store.postgres.store import PostgresStore
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
 from tests.store.conftest import Database
@@ -72,7 +72,7 @@ class _Family:
         self.store = store
         self.random = random
         self.logs: dict[str, list[bytes]] = {}
-        self.holds: dict[str, Hold] = {}
+        self.holds: dict[str, Lease] = {}
         self.acts: dict[str, int] = {}
         self._made = 0
 
@@ -111,7 +111,7 @@ class _Family:
     async def _append(self) -> None:
         name = self._some()
         bodies = [self._body() for _ in range(self.random.randint(1, 4))]
-        hold = Hold(name, self.holds[name].epoch, len(self.logs[name]))
+        hold = Lease(name, self.holds[name].epoch, len(self.logs[name]))
         await written(self.store, hold, *bodies)
         self.logs[name] += bodies
 

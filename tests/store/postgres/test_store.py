@@ -16,7 +16,7 @@ from llmsession.store import (
     Appended,
     Batch,
     Conflict,
-    Hold,
+    Lease,
     Lost,
     Owner,
     PostgresStore,
@@ -170,12 +170,12 @@ async def test_an_id_that_postgres_cannot_keep_is_refused_and_otherwise_unknown(
             lambda: store.delete(odd),
             lambda: store.acquire(odd, ANN),
             lambda: store.fork(odd, 0, "t", ANN),
-            lambda: store.rewrite(Hold(odd, 1, 0), {}),
+            lambda: store.rewrite(Lease(odd, 1, 0), {}),
         ]
         for ask in unknown:
             await raised(SessionNotFound, ask)
-        await store.release(Hold(odd, 1, 0))
-        assert await append(store, Hold(odd, 1, 0), b"1").wait() == Conflict(None)
+        await store.release(Lease(odd, 1, 0))
+        assert await append(store, Lease(odd, 1, 0), b"1").wait() == Conflict(None)
         assert [row.session for row in await store.rows()] == ["s"]
 
 
@@ -256,7 +256,7 @@ async def test_the_key_is_asked_for_and_compared(database: Database) -> None:
         async with database.store(key=key) as store:
             error = await raised(StoreError, partial(store.read, "s"))
             assert told in str(error)
-            result = await append(store, Hold("s", 1, 1), b"2").wait()
+            result = await append(store, Lease("s", 1, 1), b"2").wait()
             assert isinstance(result, Lost)
             assert result.committed is False
     async with database.store(key=right) as store:

@@ -15,9 +15,9 @@ import anyio.to_thread
 import pytest
 
 from llmsession.errors import StoreError
-from llmsession.store import Appended, AppendResult, Batch, Conflict, Hold, Lost, Owner
+from llmsession.store import Appended, AppendResult, Batch, Conflict, Lease, Lost, Owner
 from llmsession.store.postgres.connections import Connections
-from llmsession.store.postgres.groups import MOST_BATCHES
+from llmsession.store.postgres.groups import MAX_BATCHES
 from llmsession.store.postgres.store import PostgresStore
 from llmsession.store.postgres.writer import LANES
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
@@ -60,7 +60,7 @@ async def test_a_batch_whose_connection_is_cut_is_written_once_all_the_same(
         answers = [append(store, hold, MARK, b"3"), append(store, other, b"t1")]
         assert [await answer.wait() for answer in answers] == [Appended(3), Appended(1)]
         assert proxy.cuts == 1
-        await written(store, Hold("s", 1, 3), b"4")
+        await written(store, Lease("s", 1, 3), b"4")
         assert await bodies_of(store, "s") == [b"1", MARK, b"3", b"4"]
         assert await bodies_of(store, "t") == [b"t1"]
         assert await store.check() == []
@@ -80,7 +80,7 @@ async def test_without_patience_nobody_knows_what_became_of_a_batch_that_was_cut
         # The log knows; the next one finds a new connection.
         bodies = await bodies_of(store, "s")
         assert bodies == ([b"1", MARK] if when == "after" else [b"1"])
-        await written(store, Hold("s", 1, len(bodies)), b"next")
+        await written(store, Lease("s", 1, len(bodies)), b"next")
 
 
 async def test_batches_that_follow_a_doubtful_one_find_their_places(
@@ -162,7 +162,7 @@ async def test_a_doubtful_batch_of_a_session_that_was_deleted_conflicts_without_
 async def test_where_no_server_is_surely_nothing_was_written(database: Database) -> None:
     dsn = "postgresql://me:open-sesame@127.0.0.1:1/things"
     async with database.store(dsn=dsn, retry_s=0.05) as store:
-        result = await append(store, Hold("s", 1, 0), b"1").wait()
+        result = await append(store, Lease("s", 1, 0), b"1").wait()
         assert isinstance(result, Lost)
         assert result.committed is False
         error = await raised(StoreError, lambda: store.create("s", ANN))
@@ -186,7 +186,7 @@ async def test_all_that_wait_for_a_server_are_given_up_at_once(
 
     monkeypatch.setattr(Connections, "run", run)
     async with database.store() as store:
-        answers = [append(store, Hold(f"s{at}", 1, 0), b"1") for at in range(9 * MOST_BATCHES)]
+        answers = [append(store, Lease(f"s{at}", 1, 0), b"1") for at in range(9 * MAX_BATCHES)]
         all_wait.set()
         results = [await answer.wait() for answer in answers]
         assert all(result == Lost("nobody is there", False) for result in results)

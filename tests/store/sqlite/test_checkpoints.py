@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from llmsession.store import SqliteStore
-from llmsession.store.protocol import Hold
+from llmsession.store.protocol import Lease
 from llmsession.store.sqlite import checkpoints as module
 from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES, PASS_PAGES, Step, next_step
 from llmsession.store.sqlite.sync import sync_file
@@ -43,7 +43,7 @@ def test_a_few_pages_at_a_time_and_then_the_rest(
     assert next_step(standing, wal_pages, copied_pages) == step
 
 
-async def fill(store: SqliteStore, hold: Hold, pages: int) -> Hold:
+async def fill(store: SqliteStore, hold: Lease, pages: int) -> Lease:
     for _ in range(pages):
         hold = await written(store, hold, b"x" * (PAGE - 200))
     return hold

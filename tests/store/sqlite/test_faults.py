@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from llmsession.errors import InvalidInput, RecordDamaged, SessionExists, StoreError
-from llmsession.store import Appended, Batch, Conflict, Hold, Lost
+from llmsession.store import Appended, Batch, Conflict, Lease, Lost
 from llmsession.store.sqlite.store import READERS
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.faulty_vfs import faulty_disk
@@ -387,4 +387,4 @@ async def test_an_id_that_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
 
 async def test_releasing_what_is_gone_is_no_error(tmp_path: Path) -> None:
     async with opened(tmp_path / "s.db") as store:
-        await store.release(Hold("never", 1, 0))
+        await store.release(Lease("never", 1, 0))

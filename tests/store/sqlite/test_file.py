@@ -12,10 +12,17 @@ import apsw
 import pytest
 
 from llmsession.errors import InvalidConfig, SessionError, StoreError
-from llmsession.store import Hold, Lost, SqliteStore, StoredRecord, this_process
+from llmsession.store import Lease, Lost, SqliteStore, StoredRecord, this_process
 from llmsession.store.sqlite import file as module
 from llmsession.store.sqlite.file import check_sqlite, has_wal_reset_fault
-from llmsession.store.sqlite.schema import APPLICATION_ID, STEPS, Newer, migrate
+from llmsession.store.sqlite.schema import (
+    APPLICATION_ID,
+    FIRST_VERSION,
+    STEPS,
+    Newer,
+    Older,
+    migrate,
+)
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
 from tests.store.faulty_vfs import faulty_disk
 
@@ -47,7 +54,7 @@ async def refusal(path: Path, **options: object) -> StoreError:
             await raised(StoreError, store.rows),
             await raised(StoreError, store.vacuum),
         ]
-        lost = await append(store, Hold("s", 1, 0), b"1").wait()
+        lost = await append(store, Lease("s", 1, 0), b"1").wait()
     assert isinstance(lost, Lost)
     assert lost.committed is False
     assert {str(error) for error in told} | {lost.error} == {str(told[0])}
@@ -99,7 +106,7 @@ async def test_a_store_on_a_sqlite_with_the_fault_makes_no_file(
     async with opened(tmp_path / "s.db") as store:
         error = await raised(InvalidConfig, lambda: store.create("s", ANN))
         assert "3.50.4" in str(error)
-        lost = await append(store, Hold("s", 1, 0), b"1").wait()
+        lost = await append(store, Lease("s", 1, 0), b"1").wait()
         assert isinstance(lost, Lost)
         assert "3.50.4" in lost.error
     assert files_in(tmp_path) == {}
@@ -207,11 +214,12 @@ async def test_a_newer_schema_is_left_as_it_is(tmp_path: Path) -> None:
     async with opened(path) as store:
         await store.create("s", ANN)
     newer = apsw.Connection(str(path))
-    newer.pragma("user_version", len(STEPS) + 4)
+    newest = FIRST_VERSION + len(STEPS) - 1
+    newer.pragma("user_version", newest + 4)
     newer.close()
     before = path.read_bytes()
     told = str(await refusal(path))
-    assert f"newer llmsession (schema {len(STEPS) + 4}, and this one knows {len(STEPS)})" in told
+    assert f"newer llmsession (schema {newest + 4}, and this one knows {newest})" in told
     assert path.read_bytes() == before
 
 
@@ -303,9 +311,9 @@ async def test_without_the_library_no_file_is_made_and_the_extra_is_named(
 
 # Versions
 
-FIRST_VERSION = f"""
+FIRST_TABLES = f"""
 PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = 1;
+PRAGMA user_version = {FIRST_VERSION};
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
 INSERT INTO meta VALUES ('log', 2), ('highest_epoch', 7);
 CREATE TABLE owner (name TEXT PRIMARY KEY, pid INTEGER NOT NULL, started TEXT NOT NULL,
@@ -340,11 +348,11 @@ CREATE TABLE large_body (place INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 
 def first_version(path: Path) -> None:
     db = apsw.Connection(str(path))
-    db.execute(FIRST_VERSION).fetchall()
+    db.execute(FIRST_TABLES).fetchall()
     db.close()
 
 
-async def test_a_file_of_version_1_is_read_written_and_whole(tmp_path: Path) -> None:
+async def test_a_file_of_the_first_version_is_read_written_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     first_version(path)
     async with opened(path) as store:
@@ -359,7 +367,7 @@ async def test_a_file_of_version_1_is_read_written_and_whole(tmp_path: Path) -> 
         assert list(await store.check()) == []
 
 
-def test_the_first_step_makes_the_tables_of_version_1(tmp_path: Path) -> None:
+def test_the_first_step_makes_the_tables_of_the_first_version(tmp_path: Path) -> None:
     """A step that was released never changes: files that it made are out there."""
 
     def tables(db: apsw.Connection) -> set[str]:
@@ -367,7 +375,7 @@ def test_the_first_step_makes_the_tables_of_version_1(tmp_path: Path) -> None:
         return {" ".join(str(sql).split()).replace("( ", "(").replace(" )", ")") for (sql,) in made}
 
     by_hand, by_step = apsw.Connection(""), apsw.Connection("")
-    by_hand.execute(FIRST_VERSION).fetchall()
+    by_hand.execute(FIRST_TABLES).fetchall()
     migrate(by_step, STEPS[:1])
     assert tables(by_hand) == tables(by_step)
 
@@ -385,14 +393,32 @@ def test_an_older_file_is_brought_up_step_by_step_in_one_transaction(tmp_path: P
     failing = (*steps, "CREATE TABLE fourth (x); SELECT no_such_function()")
     with pytest.raises(apsw.SQLError), db:
         migrate(db, failing)
-    assert db.pragma("user_version") == 1
+    assert db.pragma("user_version") == FIRST_VERSION
     assert "colour" not in str(db.execute("SELECT sql FROM sqlite_schema").fetchall())
     with db:
         migrate(db, steps)
-    assert db.pragma("user_version") == 3
+    assert db.pragma("user_version") == FIRST_VERSION + 2
     assert db.execute("SELECT * FROM third ORDER BY id").fetchall() == [("f", "red"), ("p", "red")]
     with db:
         migrate(db, steps)  # once more changes nothing
     with pytest.raises(Newer):
         migrate(db, steps[:2])
     db.close()
+
+
+async def test_a_file_of_an_earlier_version_is_refused_in_one_line_and_left_as_it_is(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s.db"
+    first_version(path)
+    db = apsw.Connection(str(path))
+    db.pragma("user_version", FIRST_VERSION - 1)
+    with pytest.raises(Older):
+        migrate(db)
+    db.close()
+    before = path.read_bytes()
+    message = str(await refusal(path))
+    assert f"an earlier llmsession (schema {FIRST_VERSION - 1}, " in message
+    assert "export" in message
+    assert "\n" not in message
+    assert path.read_bytes() == before

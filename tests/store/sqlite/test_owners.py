@@ -9,8 +9,8 @@ import anyio.lowlevel
 import pytest
 
 from llmsession.errors import SessionInUse
-from llmsession.store import Hold, Owner
-from llmsession.store.sqlite.jobs import Sessions
+from llmsession.store import Lease, Owner
+from llmsession.store.sqlite.jobs import SessionTables
 from llmsession.store.writer_thread import MOST
 from llmsession.testing.store_contract.actions import append, raised, written
 from tests.store.sqlite.stage import ANN, BOB, held_back, opened, raw
@@ -80,13 +80,13 @@ async def test_a_lease_is_renewed_also_while_the_writer_never_rests(tmp_path: Pa
         await store.create("s", FAR)
         seen: list[float] = []
 
-        def look(do: Sessions) -> None:
+        def look(do: SessionTables) -> None:
             seen.append(do.db.execute("SELECT lease_until FROM owner").get)
 
         async with anyio.create_task_group() as group, held_back(store):
             clock.now += 500.0
             for _ in range(2 * MOST):  # more than one group: between them nothing rests
-                append(store, Hold("unknown", 1, 0), b"x")
+                append(store, Lease("unknown", 1, 0), b"x")
             group.start_soon(store._writer.run, look)
             await anyio.wait_all_tasks_blocked()
         assert seen == [pytest.approx(clock.now + 0.003)]
@@ -115,7 +115,7 @@ async def test_a_lease_outlasts_a_vacuum_and_is_short_again_after_it(tmp_path: P
         await store.create("s", FAR)
         seen: list[float] = []
 
-        def look(do: Sessions) -> None:
+        def look(do: SessionTables) -> None:
             seen.append(do.db.execute("SELECT lease_until FROM owner").get)
 
         await store._writer.run(look, alone=True)

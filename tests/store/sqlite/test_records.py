@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsession.errors import RecordDamaged, SessionError
-from llmsession.store import Appended, Batch, Hold, MemoryStore, Search
+from llmsession.store import Appended, Batch, Lease, MemoryStore, Search
 from llmsession.store.cipher import PLAIN
 from llmsession.store.sqlite.appends import append_all
-from llmsession.store.sqlite.jobs import Sessions
+from llmsession.store.sqlite.jobs import SessionTables
 from llmsession.store.sqlite.reading import Reading
 from llmsession.store.sqlite.schema import migrate
 from llmsession.testing.store_contract.actions import Answer, bodies_of, raised, written
@@ -282,9 +282,9 @@ class Pair:
         self.db = apsw.Connection("")
         with self.db:
             migrate(self.db)
-        self.sessions = Sessions(self.db, PLAIN, lambda: 0.0, 30.0)
+        self.sessions = SessionTables(self.db, PLAIN, lambda: 0.0, 30.0)
         self.reading = Reading(self.db, PLAIN)
-        self.holds: dict[str, Hold] = {}
+        self.holds: dict[str, Lease] = {}
 
     def both(self, ask: Any, do: Any) -> Any:
         """The answer that both give."""
@@ -298,14 +298,14 @@ class Pair:
         return found
 
     def append(self, name: str, bodies: list[bytes], labels: dict[str, str] | None) -> None:
-        hold = self.holds.get(name, Hold(name, 1, 0))
+        hold = self.holds.get(name, Lease(name, 1, 0))
         batch = Batch(name, hold.epoch, hold.head, tuple(bodies), float(len(bodies)), labels)
         answers: list[object] = []
         self.model.append(batch, answers.append)
         with self.db:
             assert append_all(self.sessions, [batch]) == answers
         if isinstance(answers[0], Appended):
-            self.holds[name] = Hold(name, hold.epoch, answers[0].head)
+            self.holds[name] = Lease(name, hold.epoch, answers[0].head)
 
     def check(self) -> None:
         rows = now(self.model.rows())
@@ -376,16 +376,16 @@ def perform(pair: Pair, act: tuple[Any, ...]) -> None:
         case "append", name, new, said:
             return pair.append(name, new, said)
         case "rewrite", name, changes:
-            hold = pair.holds.get(name, Hold(name, 1, 0))
+            hold = pair.holds.get(name, Lease(name, 1, 0))
             found = pair.both(
                 lambda m: m.rewrite(hold, changes), lambda do: do.rewrite(hold, changes)
             )
         case "release", name:
-            hold = pair.holds.get(name, Hold(name, 1, 0))
+            hold = pair.holds.get(name, Lease(name, 1, 0))
             found = pair.both(lambda m: m.release(hold), lambda do: do.release(hold))
         case "delete", name:
             found = pair.both(lambda m: m.delete(name), lambda do: do.delete(name))
-    if isinstance(found, Hold):
+    if isinstance(found, Lease):
         pair.holds[found.session] = found
 
 

@@ -13,7 +13,7 @@ import pytest
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidInput
 from llmsession.testing.checker import checker
-from llmsession.testing.checker.checker import Breach, check
+from llmsession.testing.checker.checker import Violation, check
 from llmsession.testing.recording.entries import (
     Abandoned,
     End,
@@ -23,14 +23,14 @@ from llmsession.testing.recording.entries import (
     Invoked,
     LeftBehind,
     Logged,
+    ObservedEvent,
     OutcomeSeen,
     Recording,
     Refused,
     Requested,
     Returned,
-    Sighting,
     StateRead,
-    Watched,
+    SubscriptionLog,
     decode_lines,
     encode_lines,
 )
@@ -75,7 +75,7 @@ def is_call(entry: Entry) -> bool:
     return isinstance(entry, Invoked | Returned)
 
 
-def only(recording: Recording) -> Breach:
+def only(recording: Recording) -> Violation:
     (breach,) = check(recording)
     return breach
 
@@ -143,15 +143,15 @@ def test_an_event_of_a_turn_after_its_end_breaks_2() -> None:
 
 
 def test_a_preview_after_the_turns_end_breaks_2() -> None:
-    seen = next(e for e in kept_promises().entries if isinstance(e, Watched)).seen
-    recording = changed(Watched, seen=(*seen, Sighting(0, "", 3, 1, 1)))
+    seen = next(e for e in kept_promises().entries if isinstance(e, SubscriptionLog)).seen
+    recording = changed(SubscriptionLog, seen=(*seen, ObservedEvent(0, "", 3, 1, 1)))
     assert broken(recording) == {2}
 
 
 def test_a_preview_of_an_attempt_that_is_over_breaks_2() -> None:
-    seen = next(e for e in kept_promises().entries if isinstance(e, Watched)).seen
-    again = (*seen[:-1], Sighting(0, "", 3, 1, 2), Sighting(0, "", 3, 1, 1), seen[-1])
-    assert broken(changed(Watched, seen=again)) == {2}
+    seen = next(e for e in kept_promises().entries if isinstance(e, SubscriptionLog)).seen
+    again = (*seen[:-1], ObservedEvent(0, "", 3, 1, 2), ObservedEvent(0, "", 3, 1, 1), seen[-1])
+    assert broken(changed(SubscriptionLog, seen=again)) == {2}
 
 
 def test_an_outcome_that_the_log_does_not_have_breaks_2() -> None:
@@ -201,9 +201,9 @@ def test_a_turn_that_built_an_invalid_request_breaks_4() -> None:
 
 
 def test_a_published_record_that_is_not_in_the_store_breaks_5() -> None:
-    seen = next(e for e in kept_promises().entries if isinstance(e, Watched)).seen
+    seen = next(e for e in kept_promises().entries if isinstance(e, SubscriptionLog)).seen
     other = (msgspec.structs.replace(seen[0], digest="other"), *seen[1:])
-    assert broken(changed(Watched, seen=other)) == {5}
+    assert broken(changed(SubscriptionLog, seen=other)) == {5}
 
 
 def test_an_epoch_that_decreases_breaks_6() -> None:
@@ -213,7 +213,7 @@ def test_an_epoch_that_decreases_breaks_6() -> None:
             record = r.decode_record(bytes(entry.body))
             record = msgspec.structs.replace(record, epoch=1 if record.seq == 12 else 2)
             entry = msgspec.structs.replace(entry, body=msgspec.Raw(r.encode_record(record)))
-        if not isinstance(entry, StateRead | Watched):
+        if not isinstance(entry, StateRead | SubscriptionLog):
             entries.append(entry)
     assert broken(Recording(entries)) == {6}
 
@@ -270,9 +270,9 @@ def test_an_interrupt_that_was_answered_before_the_end_was_durable_breaks_8() ->
     "fields",
     [
         {"tokens_after": 2000},
-        {"frontier": 99},
-        {"frozen": {"a": "longer " * 1000}},
-        {"frozen": {"never_offered": "x"}},
+        {"compacted_before": 99},
+        {"shown_results": {"a": "longer " * 1000}},
+        {"shown_results": {"never_offered": "x"}},
     ],
     ids=["gains_nothing", "past_the_end", "longer_than_the_source", "not_before_the_frontier"],
 )
@@ -282,11 +282,11 @@ def test_a_compaction_that_frees_nothing_or_knows_too_much_breaks_9(fields: Any)
 
 def test_a_frontier_that_an_abort_left_behind_breaks_9(monkeypatch: Any) -> None:
     step: list[r.Record] = [
-        r.ToolsRequested(turn=2, step=1, spoken=asking("c"), calls=offers("c")),
+        r.ToolsRequested(turn=2, step=1, reply=asking("c"), calls=offers("c")),
         r.ToolsAnswered(turn=2, step=1, answers=answers("c")),
         r.StepCompleted(turn=2, step=1),
         r.CompactionApplied(
-            policy="p", reason="r", frontier=7, frozen={"b": "short", "c": "short"},
+            policy="p", reason="r", compacted_before=7, shown_results={"b": "short", "c": "short"},
             tokens_before=2000, tokens_after=1000,
         ),
     ]  # fmt: skip
@@ -319,7 +319,12 @@ def test_a_wall_clock_that_was_put_back_is_no_reply_that_streamed() -> None:
 
 def test_a_frontier_that_goes_back_breaks_9() -> None:
     back = r.CompactionApplied(
-        policy="p", reason="r", frontier=2, frozen={}, tokens_before=20, tokens_after=10
+        policy="p",
+        reason="r",
+        compacted_before=2,
+        shown_results={},
+        tokens_before=20,
+        tokens_after=10,
     )
     assert broken(with_log(lambda records: [*records, back])) == {9}
 
@@ -464,14 +469,14 @@ def test_a_result_that_was_taken_and_is_not_in_the_log_breaks_13() -> None:
 
 
 def test_a_subscriber_that_missed_a_record_breaks_13() -> None:
-    seen = next(e for e in kept_promises().entries if isinstance(e, Watched)).seen
-    assert broken(changed(Watched, seen=(*seen[:3], *seen[4:]))) == {13}
-    assert broken(changed(Watched, seen=seen[:-1])) == {13}
-    assert broken(changed(Watched, seen=seen[:-1], ending="vanished")) == set()
+    seen = next(e for e in kept_promises().entries if isinstance(e, SubscriptionLog)).seen
+    assert broken(changed(SubscriptionLog, seen=(*seen[:3], *seen[4:]))) == {13}
+    assert broken(changed(SubscriptionLog, seen=seen[:-1])) == {13}
+    assert broken(changed(SubscriptionLog, seen=seen[:-1], ending="vanished")) == set()
 
 
 def test_a_subscriber_that_was_never_told_of_the_end_breaks_13() -> None:
-    assert broken(changed(Watched, ending="stuck")) == {13}
+    assert broken(changed(SubscriptionLog, ending="stuck")) == {13}
 
 
 VALUES = ("violation", "entries", "fingerprints")

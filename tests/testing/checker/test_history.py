@@ -13,12 +13,12 @@ from llmsession.testing.recording.entries import (
     Entry,
     Invoked,
     Logged,
+    ObservedEvent,
     Recording,
     Returned,
     Rewritten,
-    Sighting,
     StateRead,
-    Watched,
+    SubscriptionLog,
 )
 from llmsession.testing.recording.fingerprints import digest, state_parts
 from llmsession.turns import records as r
@@ -31,9 +31,9 @@ from tests.testing.recordings import (
     kept_promises,
     log_of,
     offers,
+    reply,
     said,
     script,
-    spoken,
     stamped,
     with_log,
 )
@@ -42,7 +42,7 @@ from tests.testing.recordings import (
 def committed(turn: int) -> list[r.Record]:
     return [
         r.TurnAccepted(turn=turn, body=said(f"more {turn}"), started=True),
-        r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=Usage(), spoken=spoken("so")),
+        r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=Usage(), reply=reply("so")),
     ]
 
 
@@ -58,12 +58,12 @@ FORGOTTEN = r.ConversationForgotten(before=3, generation=2, edge=9)
 def forgetting(records: list[r.Record]) -> tuple[list[r.Record], Redaction]:
     """*records*, of which the last forgets, and what is owed then."""
     state = fold(SESSION, records)
-    assert state.owed is not None
-    return records, state.owed
+    assert state.pending_redaction is not None
+    return records, state.pending_redaction
 
 
-def rewritten(records: list[r.Record], owed: Redaction) -> list[Entry]:
-    pairs = [(record, owed.apply(record)) for record in records]
+def rewritten(records: list[r.Record], pending_redaction: Redaction) -> list[Entry]:
+    pairs = [(record, pending_redaction.apply(record)) for record in records]
     return [
         Rewritten(session=SESSION, seq=kept.seq, body=msgspec.Raw(r.encode_record(kept)))
         for record, kept in pairs
@@ -74,8 +74,8 @@ def rewritten(records: list[r.Record], owed: Redaction) -> list[Entry]:
 def forgotten() -> tuple[list[r.Record], list[Entry]]:
     """A log that forgets what was before turn 3, and what stands in place of its records."""
     whole = stamped([*script(), FORGOTTEN, r.RecordsRedacted(), *committed(4)])
-    _, owed = forgetting(whole[:13])
-    return whole, rewritten(whole, owed)
+    _, pending_redaction = forgetting(whole[:13])
+    return whole, rewritten(whole, pending_redaction)
 
 
 def calls() -> list[Entry]:
@@ -116,12 +116,12 @@ def test_a_subscriber_may_read_a_record_as_it_was_or_as_it_is_now() -> None:
     whole, now = forgotten()
     for entries in (log_of(whole)[:8], now):
         sightings = tuple(
-            Sighting(each.seq, digest(each.body))
+            ObservedEvent(each.seq, digest(each.body))
             for each in entries
             if isinstance(each, Logged | Rewritten)
         )
         after = sightings[0].seq - 1
-        watched = Watched(
+        watched = SubscriptionLog(
             session=SESSION, subscriber=1, after=after, cursor=sightings[-1].seq,
             ending="vanished", seen=sightings,
         )  # fmt: skip
@@ -129,9 +129,9 @@ def test_a_subscriber_may_read_a_record_as_it_was_or_as_it_is_now() -> None:
             range(after + 1, after + 1 + len(sightings))
         ):
             assert check(Recording([*calls(), *log_of(whole), *now, watched])) == ()
-    strange = Watched(
+    strange = SubscriptionLog(
         session=SESSION, subscriber=1, after=1, cursor=2, ending="vanished",
-        seen=(Sighting(2, "0" * 16),),
+        seen=(ObservedEvent(2, "0" * 16),),
     )  # fmt: skip
     found = check(Recording([*calls(), *log_of(whole), *now, strange]))
     assert {breach.invariant for breach in found} == {5}
@@ -202,13 +202,13 @@ def test_a_turn_that_a_rewind_ended_was_ended_by_something() -> None:
 def test_results_that_are_forgotten_are_out_of_the_log_with_their_calls() -> None:
     more: list[r.Record] = [
         r.TurnAccepted(turn=4, body=said("t4"), started=True),
-        r.ToolsRequested(turn=4, step=1, spoken=asking("y"), calls=offers("y")),
+        r.ToolsRequested(turn=4, step=1, reply=asking("y"), calls=offers("y")),
         r.ToolsAnswered(turn=4, step=1, answers=answers("y")),
         r.StepCompleted(turn=4, step=1),
-        r.TurnCommitted(turn=4, stop_reason="end_turn", usage=Usage(), spoken=spoken("ok")),
+        r.TurnCommitted(turn=4, stop_reason="end_turn", usage=Usage(), reply=reply("ok")),
         r.ConversationCleared(generation=2, purge=True),
     ]
-    whole, owed = forgetting(stamped([*script(), *more]))
-    assert {"a", "b", "y"} == set(owed.calls)
+    whole, pending_redaction = forgetting(stamped([*script(), *more]))
+    assert {"a", "b", "y"} == set(pending_redaction.calls)
     done = stamped([*whole, r.RecordsRedacted()])
-    assert check(Recording([*calls(), *log_of(done), *rewritten(done, owed)])) == ()
+    assert check(Recording([*calls(), *log_of(done), *rewritten(done, pending_redaction)])) == ()

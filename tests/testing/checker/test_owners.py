@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from llmsession.testing import check
-from llmsession.testing.recording.entries import Recording, Sighting, Watched
+from llmsession.testing.recording.entries import ObservedEvent, Recording, SubscriptionLog
 from llmsession.turns import records as r
 from llmsession.turns.receipts import settled_answer
 from llmsession.turns.usage import Usage
@@ -18,19 +18,19 @@ from tests.testing.recordings import (
     asking,
     log_of,
     offers,
+    reply,
     requested,
     said,
     script,
     seen,
-    spoken,
 )
 
-OURS = (r.CallOffer("b", "ask", "session"),)
+OURS = (r.PendingCall("b", "ask", "session"),)
 ASKED = r.ToolsRequested(
-    turn=1, step=1, spoken=asking("a", "b"), calls=(*offers("a"), *OURS)
+    turn=1, step=1, reply=asking("a", "b"), calls=(*offers("a"), *OURS)
 )  # fmt: skip
 LOST = r.ToolsAnswered(turn=1, step=1, answers=(settled_answer("b", "crash"),))
-DONE = r.TurnCommitted(turn=1, stop_reason="end_turn", usage=Usage(), spoken=spoken("done"))
+DONE = r.TurnCommitted(turn=1, stop_reason="end_turn", usage=Usage(), reply=reply("done"))
 RESUMED = r.TurnResumed(turn=1, step=1)
 REST: tuple[r.Record, ...] = (
     r.ToolsAnswered(turn=1, step=1, answers=answers("a")), r.StepCompleted(turn=1, step=1), DONE,
@@ -118,7 +118,7 @@ def test_a_callers_call_that_a_crash_has_settled_breaks_13() -> None:
 
 def compaction(call: str) -> r.CompactionApplied:
     return r.CompactionApplied(
-        policy="p", reason="r", frontier=3, frozen={call: "short"},
+        policy="p", reason="r", compacted_before=3, shown_results={call: "short"},
         tokens_before=2000, tokens_after=1000,
     )  # fmt: skip
 
@@ -142,9 +142,13 @@ def test_a_preview_of_an_attempt_that_was_over_breaks_2_unless_a_new_owner_shows
 ) -> None:
     records = log((), (RESUMED, LOST, *REST[:2]), (r.TurnResumed(turn=1, step=2), DONE))
     *before, again, end = [seen(record) for record in records]
-    shown = [*before, Sighting(0, "", 1, 2, 2)]
-    shown += [again, Sighting(0, "", 1, 2, 1)] if resumed else [Sighting(0, "", 1, 2, 1), again]
-    watched = Watched(
+    shown = [*before, ObservedEvent(0, "", 1, 2, 2)]
+    shown += (
+        [again, ObservedEvent(0, "", 1, 2, 1)]
+        if resumed
+        else [ObservedEvent(0, "", 1, 2, 1), again]
+    )
+    watched = SubscriptionLog(
         session=SESSION, subscriber=1, after=0, cursor=end.seq, ending="closed",
         seen=(*shown, end),
     )  # fmt: skip

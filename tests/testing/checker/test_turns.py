@@ -13,17 +13,17 @@ from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json
 from llmsession.turns.receipts import PendingReceipt, receipt_text
 from llmsession.turns.usage import Usage
-from tests.testing.recordings import CONFIG, SESSION, asking, log_of, offers, said, spoken, stamped
+from tests.testing.recordings import CONFIG, SESSION, asking, log_of, offers, reply, said, stamped
 
 CALLS = (r.CallReceipt("a", "ask", "unknown", ""),)
-ASKED = r.ToolsRequested(turn=1, step=1, spoken=asking("a"), calls=offers("a"))
+ASKED = r.ToolsRequested(turn=1, step=1, reply=asking("a"), calls=offers("a"))
 FIRST = r.TurnAccepted(turn=1, body=said("t1: do"), started=True)
 WAITS = [r.TurnAccepted(turn=2, body=said("t2: b")), r.TurnAccepted(turn=3, body=said("t3: c"))]
 
 
 def done(turn: int, used: int = 0) -> r.TurnCommitted:
     usage = Usage(input_tokens=used)
-    return r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=usage, spoken=spoken("ok"))
+    return r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=usage, reply=reply("ok"))
 
 
 def crashed(*calls: r.CallReceipt) -> r.TurnAborted:
@@ -74,7 +74,7 @@ def test_a_dropped_turns_calls_are_told_of_and_carried_by_the_next() -> None:
 
 def test_a_turn_that_ends_by_itself_has_read_its_steers() -> None:
     steer = r.SteerAccepted(turn=1, body=said("t2: and"))
-    step = r.StepCompleted(turn=1, step=1, spoken=spoken("first"), steers=1)
+    step = r.StepCompleted(turn=1, step=1, reply=reply("first"), steers=1)
     read: list[r.Record] = [FIRST, steer, step, done(1)]
     assert told(read) == ""
     assert "was not read" in told([FIRST, steer, done(1)])

@@ -7,7 +7,12 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from llmsession.providers.replay import ReplayProvider
-from llmsession.testing.replay.gated_provider import RECORDED, Cut, Play, Stage
+from llmsession.testing.replay.gated_provider import (
+    RECORDED,
+    GatedProvider,
+    PlannedInterrupt,
+    ReplayedTurn,
+)
 from llmsession.testing.replay.recorded_turns import read_turns
 from llmsession.testing.replay.request_watch import RequestWatch
 from llmsession.turns.blocks import encode_blocks
@@ -28,11 +33,11 @@ def watch() -> RequestWatch:
 
 
 @pytest.fixture
-def stage(watch: RequestWatch) -> Stage:
-    return Stage(ReplayProvider(SAID.messages, delta_chars=1), watch)
+def stage(watch: RequestWatch) -> GatedProvider:
+    return GatedProvider(ReplayProvider(SAID.messages, delta_chars=1), watch)
 
 
-async def read(stage: Stage, turn: int, into: list[StreamEvent], step: int = 1) -> None:
+async def read(stage: GatedProvider, turn: int, into: list[StreamEvent], step: int = 1) -> None:
     async for event in stage.stream(REQUEST, StepTag(turn, step, 1)):
         into.append(event)
 
@@ -41,7 +46,9 @@ def said(events: list[StreamEvent]) -> str:
     return "".join(event.text for event in events if isinstance(event, BlockDelta))
 
 
-async def test_a_turn_waits_until_its_own_play_is_put_on(stage: Stage, watch: RequestWatch) -> None:
+async def test_a_turn_waits_until_its_own_play_is_put_on(
+    stage: GatedProvider, watch: RequestWatch
+) -> None:
     early: list[StreamEvent] = []
     other: list[StreamEvent] = []
     async with anyio.create_task_group() as group:
@@ -50,26 +57,26 @@ async def test_a_turn_waits_until_its_own_play_is_put_on(stage: Stage, watch: Re
         for _ in range(5):
             await checkpoint()
         assert watch.requests == 2
-        stage.put_on(Play(SECOND, 8, {}))
+        stage.start_turn(ReplayedTurn(SECOND, 8, {}))
         await anyio.sleep(1)
         assert (early, said(other)) == ([], "second")
-        stage.put_on(Play(FIRST, 7, {}))
+        stage.start_turn(ReplayedTurn(FIRST, 7, {}))
     assert said(early) == "first"
 
 
-async def test_a_turn_that_is_sent_again_has_the_same_replies(stage: Stage) -> None:
+async def test_a_turn_that_is_sent_again_has_the_same_replies(stage: GatedProvider) -> None:
     for turn in (1, 2):
         events: list[StreamEvent] = []
-        stage.put_on(Play(SECOND, turn, {}))
+        stage.start_turn(ReplayedTurn(SECOND, turn, {}))
         await read(stage, turn, events)
         assert said(events) == "second"
 
 
-async def test_a_held_interrupt_stops_the_stream_after_its_deltas(stage: Stage) -> None:
-    cut = Cut(point="streaming", policy="drop_turn", deltas=3, held=True)
-    play = Play(FIRST, 1, {1: cut})
+async def test_a_held_interrupt_stops_the_stream_after_its_deltas(stage: GatedProvider) -> None:
+    cut = PlannedInterrupt(point="streaming", policy="drop_turn", deltas=3, held=True)
+    play = ReplayedTurn(FIRST, 1, {1: cut})
     events: list[StreamEvent] = []
-    stage.put_on(play)
+    stage.start_turn(play)
     with anyio.move_on_after(5) as waited:
         await read(stage, 1, events)
     assert waited.cancelled_caught
@@ -77,38 +84,42 @@ async def test_a_held_interrupt_stops_the_stream_after_its_deltas(stage: Stage) 
     assert await play.wait_interrupt() is cut
 
 
-async def test_an_interrupt_at_the_end_is_asked_for_before_the_end_is_told(stage: Stage) -> None:
-    cut = Cut(point="ending", policy="keep_text")
-    play = Play(FIRST, 1, {1: cut})
-    stage.put_on(play)
+async def test_an_interrupt_at_the_end_is_asked_for_before_the_end_is_told(
+    stage: GatedProvider,
+) -> None:
+    cut = PlannedInterrupt(point="ending", policy="keep_text")
+    play = ReplayedTurn(FIRST, 1, {1: cut})
+    stage.start_turn(play)
     async for event in stage.stream(REQUEST, StepTag(1, 1, 1)):
         assert (play.cut is cut) == isinstance(event, ReplyEnded)
 
 
-async def test_beyond_the_recording_the_recorded_interrupt_is_asked_for(stage: Stage) -> None:
-    play = Play(FIRST, 1, {})
+async def test_beyond_the_recording_the_recorded_interrupt_is_asked_for(
+    stage: GatedProvider,
+) -> None:
+    play = ReplayedTurn(FIRST, 1, {})
     events: list[StreamEvent] = []
-    stage.put_on(play)
+    stage.start_turn(play)
     with anyio.move_on_after(5):
         await read(stage, 1, events, step=2)
     assert (play.cut, events) == (RECORDED, [])
 
 
 def test_a_planned_interrupt_is_met_once_also_by_a_turn_that_is_sent_again() -> None:
-    cuts = {1: Cut(point="tools", policy="drop_turn")}
-    first, again = Play(FIRST, 1, cuts), Play(FIRST, 2, cuts)
+    cuts = {1: PlannedInterrupt(point="tools", policy="drop_turn")}
+    first, again = ReplayedTurn(FIRST, 1, cuts), ReplayedTurn(FIRST, 2, cuts)
     assert first.take_cut(1, "streaming", "ending") is None
     assert first.take_cut(1, "tools") is not None
     assert again.take_cut(1, "tools") is None
 
 
 async def test_only_the_first_interrupt_of_a_play_counts_and_none_after_its_end() -> None:
-    play = Play(FIRST, 1, {})
-    cut = Cut(point="asked", policy="drop_turn")
+    play = ReplayedTurn(FIRST, 1, {})
+    cut = PlannedInterrupt(point="asked", policy="drop_turn")
     play.interrupt(cut)
     play.interrupt(RECORDED)
     assert await play.wait_interrupt() is cut
-    over = Play(FIRST, 1, {})
+    over = ReplayedTurn(FIRST, 1, {})
     over.over()
     over.interrupt(cut)
     assert await over.wait_interrupt() is None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmsession.testing.replay.history_diff import normalised, same_history, turn_differences
+from llmsession.testing.replay.history_diff import normalized, same_history, turn_differences
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
@@ -43,7 +43,7 @@ def test_ids_turn_numbers_times_and_suffixes_may_differ() -> None:
         other[2], body=encode_blocks([result("c1_2", "1"), result("c2_3", "2"), text("steer")])
     )
     assert same_history(TURN, other) is None
-    assert normalised(TURN) == normalised(other)
+    assert normalized(TURN) == normalized(other)
 
 
 def test_a_receipt_may_be_there_and_a_text_of_the_user_may_not() -> None:

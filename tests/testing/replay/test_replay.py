@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmsession.compaction.rules.check import Violation
+from llmsession.compaction.rules.check import RuleViolation
 from llmsession.errors import InvalidInput, ProviderError
 from llmsession.providers.replay import ReplayProvider
 from llmsession.session.values.config import CompactionConfig
 from llmsession.testing.replay import driver
-from llmsession.testing.replay.gated_provider import POINTS, Cut, Point, plan_cuts
+from llmsession.testing.replay.gated_provider import POINTS, PlannedInterrupt, Point, plan_cuts
 from llmsession.testing.replay.recorded_turns import (
     NO_RESULT,
     RecordedTurn,
@@ -216,7 +216,7 @@ async def test_a_turn_that_only_its_receipt_made_too_large_is_skipped_and_not_co
         if (await drive(said, DriveOptions(window_tokens=window, compaction=SWAP))).report.turns
         == 2
     ]
-    only(monkeypatch, 1, Cut(point="tools", policy="drop_turn"))
+    only(monkeypatch, 1, PlannedInterrupt(point="tools", policy="drop_turn"))
     options = msgspec.structs.replace(ONE, window_tokens=windows[0], compaction=SWAP)
     report = await replay_conversation(said, options)
     assert report.skipped_reasons == Counter(context_too_large=1)
@@ -314,10 +314,10 @@ async def test_kept_turns_are_beginnings_of_the_recorded_ones(policy: str, seed:
     assert not report.is_broken, report.faults
 
 
-def only(monkeypatch: pytest.MonkeyPatch, step: int, cut: Cut) -> None:
+def only(monkeypatch: pytest.MonkeyPatch, step: int, cut: PlannedInterrupt) -> None:
     """Let *cut* be the only interrupt, in *step* of the first turn."""
 
-    def plan(turn: RecordedTurn, **options: object) -> dict[int, Cut]:
+    def plan(turn: RecordedTurn, **options: object) -> dict[int, PlannedInterrupt]:
         return {step: cut} if turn.position == 0 else {}
 
     monkeypatch.setattr(driver, "plan_cuts", plan)
@@ -332,7 +332,11 @@ ONE = DriveOptions(interrupt_every=1, interrupt_policy="drop_turn", delta_chars=
 async def test_every_point_of_a_step_can_be_cut_under_every_policy(
     monkeypatch: pytest.MonkeyPatch, point: Point, policy: InterruptPolicy, step: int
 ) -> None:
-    only(monkeypatch, step, Cut(point=point, policy=policy, deltas=2, held=True, share=0.5))
+    only(
+        monkeypatch,
+        step,
+        PlannedInterrupt(point=point, policy=policy, deltas=2, held=True, share=0.5),
+    )
     report = await replay_conversation(tool_loop(), ONE)
     assert not report.is_broken, report.faults
     assert report.interrupts == 1
@@ -345,7 +349,11 @@ async def test_wherever_a_racing_interrupt_lands_the_history_is_the_recorded_one
     monkeypatch: pytest.MonkeyPatch, point: Point, spins: int
 ) -> None:
     for step in (1, 2, 3):
-        only(monkeypatch, step, Cut(point=point, policy="drop_turn", deltas=1, spins=spins))
+        only(
+            monkeypatch,
+            step,
+            PlannedInterrupt(point=point, policy="drop_turn", deltas=1, spins=spins),
+        )
         report = await replay_conversation(tool_loop(), ONE)
         assert not report.is_broken, report.faults
         assert report.turns == 3
@@ -354,7 +362,7 @@ async def test_wherever_a_racing_interrupt_lands_the_history_is_the_recorded_one
 async def test_results_that_came_before_an_interrupt_are_kept_and_the_others_settled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    only(monkeypatch, 1, Cut(point="tools", policy="keep_steps", share=0.9))
+    only(monkeypatch, 1, PlannedInterrupt(point="tools", policy="keep_steps", share=0.9))
     driven = await drive(tool_loop(), ONE)
     first, second = results_of(driven.history)[:2]
     assert first.text == "a\nb"
@@ -365,7 +373,7 @@ async def test_results_that_came_before_an_interrupt_are_kept_and_the_others_set
 async def test_receipts_of_dropped_turns_are_counted_and_not_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    only(monkeypatch, 1, Cut(point="tools", policy="drop_turn", share=0.9))
+    only(monkeypatch, 1, PlannedInterrupt(point="tools", policy="drop_turn", share=0.9))
     report = await replay_conversation(tool_loop(), ONE)
     assert (report.receipts, report.resent, report.history_equal) == (1, 1, True)
 
@@ -447,7 +455,7 @@ async def test_a_turn_that_fails_for_no_recorded_reason_breaks_the_promise(
 async def test_a_request_that_the_session_itself_refused_breaks_the_promise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broken = Violation("V0", "messages[0]", "made up")
+    broken = RuleViolation("V0", "messages[0]", "made up")
     monkeypatch.setattr(
         "llmsession.session.core.request_builder.Checker.check", lambda *_, **__: (broken,)
     )

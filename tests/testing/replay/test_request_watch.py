@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmsession.testing.replay.request_watch import MOST_NAMED, RequestWatch, orphan_calls
+from llmsession.testing.replay.request_watch import MAX_NAMED, RequestWatch, orphan_calls
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.request import Profile, Request, RequestMessage
 from tests.testing.conversations import call, recording, result, text
@@ -69,9 +69,9 @@ def test_a_broken_rule_is_told_with_its_place() -> None:
 
 def test_only_the_first_faults_are_told() -> None:
     watch = RequestWatch(Profile())
-    for _ in range(2 * MOST_NAMED):
+    for _ in range(2 * MAX_NAMED):
         watch.saw(request([text("a")], [text("b")]))
-    assert (watch.invalid, len(watch.faults)) == (2 * MOST_NAMED, MOST_NAMED)
+    assert (watch.invalid, len(watch.faults)) == (2 * MAX_NAMED, MAX_NAMED)
 
 
 def test_orphans_of_a_history_are_found_at_its_end_too() -> None:

@@ -15,15 +15,23 @@ import msgspec
 import pytest
 
 from llmsession.errors import InvalidInput
-from llmsession.session.core.subscriptions import Hub
+from llmsession.session.core.subscriptions import Subscriptions
 from llmsession.session.registry import reactivation
 from llmsession.session.values.config import CompactionConfig, SessionConfig, Tool
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Appended
-from llmsession.testing import Cast, SimulationPlan, run_story, simulate, story_of
+from llmsession.testing import SimulationPlan, UserParts, run_schedule, schedule_of, simulate
 from llmsession.testing.recording.entries import encode_lines
 from llmsession.testing.simulation.run import SimRun
-from llmsession.testing.simulation.schedule import Act, Change, Disk, Interrupt, Kill, Send, Story
+from llmsession.testing.simulation.schedule import (
+    Change,
+    Disk,
+    Interrupt,
+    Kill,
+    Schedule,
+    Send,
+    Step,
+)
 from llmsession.testing.simulation.search import SimulationReport, shrunk
 from llmsession.testing.simulation.virtual_time import run_seeded
 
@@ -76,13 +84,13 @@ def test_stories_come_to_the_deep_states(some: SimulationReport) -> None:
 def test_what_was_never_reached_is_named(some: SimulationReport) -> None:
     assert "machine: Started in ACCEPTED" not in some.unreached
     # A story without acts reaches next to nothing, and says so.
-    nothing = msgspec.structs.replace(some, reached=run_story(Story(seed=1)).reached)
+    nothing = msgspec.structs.replace(some, reached=run_schedule(Schedule(seed=1)).reached)
     assert "machine: StreamBroke in STREAMING" in nothing.unreached
     assert len(some.unreached) < len(nothing.unreached)
 
 
 def recording_of(seed: int) -> str:
-    entries = run_story(story_of(seed)).recording.entries
+    entries = run_schedule(schedule_of(seed)).recording.entries
     return hashlib.sha256(b"".join(encode_lines(entries))).hexdigest()
 
 
@@ -108,18 +116,18 @@ def test_a_seed_is_one_run_in_every_process() -> None:
 # A rule that is broken is found
 
 
-def first_failure(*acts: Act, seeds: int = 12) -> SimRun:
+def first_failure(*acts: Step, seeds: int = 12) -> SimRun:
     """The shortest story that fails, of stories that have *acts* beside their own."""
     for seed in range(seeds):
-        story = story_of(seed)
+        story = schedule_of(seed)
         story = msgspec.structs.replace(story, acts=tuple(sorted((*story.acts, *acts), key=_at)))
-        run = run_story(story)
+        run = run_schedule(story)
         if run.breaches:
-            return shrunk(run, most_runs=30).run
+            return shrunk(run, max_runs=30).run
     raise AssertionError("no story found it")
 
 
-def _at(act: Act) -> float:
+def _at(act: Step) -> float:
     return act.at
 
 
@@ -154,14 +162,14 @@ def test_a_lost_answer_that_is_taken_for_a_written_one_is_found(
 
 
 def test_a_gap_that_subscribers_are_not_told_of_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def publish(self: Hub, session: str, record: Any) -> None:
+    def publish(self: Subscriptions, session: str, record: Any) -> None:
         for _, listener in self._listeners(session):
             listener.offer_record(record)
 
-    monkeypatch.setattr(Hub, "reached", lambda self, session, head: None)
-    monkeypatch.setattr(Hub, "publish", publish)
+    monkeypatch.setattr(Subscriptions, "reached", lambda self, session, head: None)
+    monkeypatch.setattr(Subscriptions, "publish", publish)
     # The label is written and its answer lost; who subscribes then does not know of it.
-    story = Story(
+    story = Schedule(
         seed=3,
         acts=(
             Disk(at=0.2, kind="lose"),
@@ -171,7 +179,7 @@ def test_a_gap_that_subscribers_are_not_told_of_is_found(monkeypatch: pytest.Mon
             Interrupt(at=0.9, session=1),
         ),
     )
-    run = shrunk(run_story(story)).run
+    run = shrunk(run_schedule(story)).run
     assert any("a subscriber read" in breach.text for breach in run.breaches)
     assert len(run.story.acts) <= 3, told(run)
 
@@ -184,7 +192,7 @@ def test_commands_that_overtake_each_other_are_found(monkeypatch: pytest.MonkeyP
         async def __aexit__(self, *_: object) -> None:
             return None
 
-    monkeypatch.setattr(reactivation.Return, "in_turn", lambda self: Body())
+    monkeypatch.setattr(reactivation.ReactivationQueue, "in_turn", lambda self: Body())
     sends = [Send(at=0.2, session=0, number=100 + at) for at in range(6)]
     run = first_failure(Disk(at=0.1, kind="fail"), *sends, seeds=40)
     assert any("was asked for before" in breach.text for breach in run.breaches)
@@ -210,7 +218,7 @@ def test_a_users_tools_and_policy_are_played_with() -> None:
             compaction=CompactionConfig(policy="swap_tool_results", threshold=0.3, low=0.1),
         )
 
-    cast = Cast(
+    cast = UserParts(
         config=config,
         tools=(Tool(name="look", run=look),),
         calls={"look": lambda random: {"path": f"src/{random.randrange(9)}.py"}},
@@ -224,7 +232,7 @@ def test_a_users_tools_and_policy_are_played_with() -> None:
 # Plans and times
 
 
-@pytest.mark.parametrize("wrong", [{"seeds": 0}, {"sessions": 0}, {"most_failures": -1}])
+@pytest.mark.parametrize("wrong", [{"seeds": 0}, {"sessions": 0}, {"max_failures": -1}])
 def test_a_plan_that_cannot_be_played_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         simulate(SimulationPlan(**wrong))
@@ -249,12 +257,12 @@ def test_virtual_time_takes_no_time_and_a_seed_orders_tasks() -> None:
 
 
 def test_a_story_can_be_read_and_written_down() -> None:
-    story = story_of(7)
-    assert msgspec.json.decode(msgspec.json.encode(story), type=Story) == story
+    story = schedule_of(7)
+    assert msgspec.json.decode(msgspec.json.encode(story), type=Schedule) == story
     lines = str(story).splitlines()
     assert lines[0] == "seed 7, 2 sessions, 2 processes"
     assert len(lines) == 1 + len(story.acts)
-    plain = Story(
+    plain = Schedule(
         seed=1,
         acts=(
             Send(at=0.0, session=0, number=0),

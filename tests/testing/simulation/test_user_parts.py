@@ -12,7 +12,7 @@ import pytest
 
 from llmsession.errors import InvalidConfig, InvalidInput
 from llmsession.session.values.config import SessionConfig, Tool
-from llmsession.testing import Cast, SimulationPlan, simulate
+from llmsession.testing import SimulationPlan, UserParts, simulate
 from llmsession.testing.simulation.search import SimulationReport
 
 CALLS = {"look": lambda random: {"path": "a.txt"}}
@@ -20,7 +20,7 @@ CALLS = {"look": lambda random: {"path": "a.txt"}}
 
 def played(run: Any, seeds: int = 3) -> SimulationReport:
     tools = (Tool(name="look", run=run),)
-    return simulate(SimulationPlan(seeds=seeds), Cast(tools=tools, calls=CALLS))
+    return simulate(SimulationPlan(seeds=seeds), UserParts(tools=tools, calls=CALLS))
 
 
 async def quick(path: str) -> str:
@@ -48,18 +48,18 @@ def test_what_a_tool_raises_is_counted() -> None:
 @pytest.mark.parametrize(
     ("cast", "named"),
     [
-        (Cast(config=lambda random: None), "NoneType"),  # type: ignore[arg-type, return-value]
-        (Cast(config=SessionConfig(model="m")), "a function"),  # type: ignore[arg-type]
-        (Cast(calls={"nowhere": lambda random: {}}), "'nowhere'"),
-        (Cast(calls={"quick": lambda random: 5}), "calls\\['quick'\\]"),  # type: ignore[dict-item, return-value]
-        (Cast(calls={}), "no tool"),
-        (Cast(tools=(quick,)), "not function"),  # type: ignore[arg-type]
-        (Cast(tools=(Tool(name="look", run=quick),)), "has calls, too"),
+        (UserParts(config=lambda random: None), "NoneType"),  # type: ignore[arg-type, return-value]
+        (UserParts(config=SessionConfig(model="m")), "a function"),  # type: ignore[arg-type]
+        (UserParts(calls={"nowhere": lambda random: {}}), "'nowhere'"),
+        (UserParts(calls={"quick": lambda random: 5}), "calls\\['quick'\\]"),  # type: ignore[dict-item, return-value]
+        (UserParts(calls={}), "no tool"),
+        (UserParts(tools=(quick,)), "not function"),  # type: ignore[arg-type]
+        (UserParts(tools=(Tool(name="look", run=quick),)), "has calls, too"),
     ],
     ids=["no config", "no function", "no tool", "no arguments", "no calls", "a function", "idle"],
 )
 def test_a_cast_that_cannot_play_is_refused_before_anything_is_played(
-    cast: Cast, named: str
+    cast: UserParts, named: str
 ) -> None:
     with pytest.raises(InvalidInput, match=named):
         simulate(SimulationPlan(seeds=1), cast)
@@ -70,7 +70,7 @@ def test_a_configuration_that_cannot_be_used_is_no_group_of_errors() -> None:
         return SessionConfig(model="m", window_tokens=-4)
 
     with pytest.raises(InvalidConfig, match="window_tokens"):
-        simulate(SimulationPlan(seeds=1), Cast(config=config))
+        simulate(SimulationPlan(seeds=1), UserParts(config=config))
 
 
 async def test_a_simulation_within_a_loop_is_refused() -> None:

@@ -14,7 +14,7 @@ from llmsession.store import (
     AppendResult,
     Batch,
     Conflict,
-    Hold,
+    Lease,
     MemoryStore,
     Owner,
     Search,
@@ -97,7 +97,7 @@ class LosesWhatIsOnItsWay(MemoryStore):
 
 
 class KeepsEpoch(MemoryStore):
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         hold = await super().acquire(session, owner, takeover=takeover)
         log = self._logs[session]
         log.row = msgspec.structs.replace(log.row, epoch=1)
@@ -105,19 +105,19 @@ class KeepsEpoch(MemoryStore):
 
 
 class GivesAwayWhatIsInUse(MemoryStore):
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         return await super().acquire(session, owner, takeover=True)
 
 
 class AnybodyReleases(MemoryStore):
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: Lease) -> None:
         log = self._logs.get(hold.session)
         if log is not None:
             log.row = msgspec.structs.replace(log.row, owner=None)
 
 
 class NeverReleases(MemoryStore):
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: Lease) -> None:
         pass
 
 
@@ -170,7 +170,7 @@ class DeletesTheRowOnly(MemoryStore):
         await super().delete(session)
         self._old = {**getattr(self, "_old", {}), session: bodies}
 
-    async def create(self, session: str, owner: Owner) -> Hold:
+    async def create(self, session: str, owner: Owner) -> Lease:
         hold = await super().create(session, owner)
         self._logs[session].bodies += getattr(self, "_old", {}).get(session, [])
         return hold
@@ -183,7 +183,7 @@ class ReadingAcquires(MemoryStore):
 
 
 class OverwritesOnCreate(MemoryStore):
-    async def create(self, session: str, owner: Owner) -> Hold:
+    async def create(self, session: str, owner: Owner) -> Lease:
         if session in self._logs:
             await self.delete(session)
         return await super().create(session, owner)
@@ -192,13 +192,13 @@ class OverwritesOnCreate(MemoryStore):
 class RacesOnAcquire(MemoryStore):
     """Reads the epoch, waits, writes it: two owners can get one epoch."""
 
-    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Hold:
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         epoch = (await self.row(session)).epoch + 1
         await anyio.lowlevel.checkpoint()
         hold = await super().acquire(session, owner, takeover=takeover)
         log = self._logs[session]
         log.row = msgspec.structs.replace(log.row, epoch=epoch)
-        return Hold(session, epoch, hold.head)
+        return Lease(session, epoch, hold.head)
 
 
 BROKEN = [

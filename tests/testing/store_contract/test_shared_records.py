@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from llmsession.store import AppendResult, Batch, Hold, MemoryStore, Owner, Search, SessionRow
+from llmsession.store import AppendResult, Batch, Lease, MemoryStore, Owner, Search, SessionRow
 from llmsession.store.protocol import EVERYTHING
 from tests.testing.store_contract.test_contract import breaches
 
@@ -16,18 +16,18 @@ from tests.testing.store_contract.test_contract import breaches
 class ForksEverything(MemoryStore):
     """Whatever was asked for, the fork has all of its parent's records."""
 
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         await super().fork(parent, upto, session, owner)
         log, old = self._logs[session], self._logs[parent]
         log.bodies, log.epochs = list(old.bodies), list(old.epochs)
         log.row = replace(log.row, head=old.row.head)
-        return Hold(session, log.row.epoch, old.row.head)
+        return Lease(session, log.row.epoch, old.row.head)
 
 
 class ForksOneList(MemoryStore):
     """What is appended to one is appended to both."""
 
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         hold = await super().fork(parent, upto, session, owner)
         if upto == self._logs[parent].row.head:
             self._logs[session].bodies = self._logs[parent].bodies
@@ -37,14 +37,14 @@ class ForksOneList(MemoryStore):
 class ForkingTakes(MemoryStore):
     """The parent is acquired by who forks it."""
 
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         hold = await super().fork(parent, upto, session, owner)
         await self.acquire(parent, owner, takeover=True)
         return hold
 
 
 class ForksWithTheFirstEpoch(MemoryStore):
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         hold = await super().fork(parent, upto, session, owner)
         log = self._logs[session]
         log.row = replace(log.row, epoch=1)
@@ -54,7 +54,7 @@ class ForksWithTheFirstEpoch(MemoryStore):
 class ForksForgetTheDeleted(MemoryStore):
     """Epochs of deleted sessions are looked at when one is created, not when one is forked."""
 
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         kept, self._highest_epoch = self._highest_epoch, 0
         try:
             return await super().fork(parent, upto, session, owner)
@@ -63,20 +63,20 @@ class ForksForgetTheDeleted(MemoryStore):
 
 
 class ForksHaveNoParent(MemoryStore):
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         hold = await super().fork(parent, upto, session, owner)
         self._logs[session].row = replace(self._logs[session].row, parent=None)
         return hold
 
 
 class ForksWhatIsNotThere(MemoryStore):
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         head = self._log(parent).row.head
         return await super().fork(parent, max(0, min(upto, head)), session, owner)
 
 
 class ForksOverOthers(MemoryStore):
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         if session in self._logs and session != parent:
             await self.delete(session)
         elif session in self._logs:
@@ -87,7 +87,7 @@ class ForksOverOthers(MemoryStore):
 class ForksGiveTheirOwnEpoch(MemoryStore):
     """The records that are shared carry the fork's epoch."""
 
-    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Hold:
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         hold = await super().fork(parent, upto, session, owner)
         self._logs[session].epochs = [(1, hold.epoch)] if upto else []
         return hold
@@ -112,7 +112,7 @@ class DeletesForTheParentToo(MemoryStore):
 class RewritesForAll(MemoryStore):
     """A rewritten record is rewritten in every session that shares it."""
 
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         await super().rewrite(hold, bodies)
         parent = self._logs[hold.session].row.parent
         for log in self._logs.values():
@@ -123,7 +123,7 @@ class RewritesForAll(MemoryStore):
 
 
 class RewritesForTheParentToo(MemoryStore):
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         await super().rewrite(hold, bodies)
         log = self._logs[hold.session]
         if log.row.parent in self._logs:
@@ -133,7 +133,7 @@ class RewritesForTheParentToo(MemoryStore):
 class RewritesHalf(MemoryStore):
     """What can be rewritten is, before it is found that something cannot."""
 
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         log = self._log(hold.session)
         for seq, body in bodies.items():
             if log.row.epoch == hold.epoch and 1 <= seq <= log.row.head:
@@ -142,19 +142,19 @@ class RewritesHalf(MemoryStore):
 
 
 class RewritesWithoutFence(MemoryStore):
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         epoch = self._log(hold.session).row.epoch
         await super().rewrite(replace(hold, epoch=epoch), bodies)
 
 
 class RewritesUnderItsOwnEpoch(MemoryStore):
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         await super().rewrite(hold, bodies)
         self._logs[hold.session].epochs = [(1, hold.epoch)]
 
 
 class RewritesAppend(MemoryStore):
-    async def rewrite(self, hold: Hold, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
         await super().rewrite(hold, bodies)
         log = self._logs[hold.session]
         log.bodies += bodies.values()

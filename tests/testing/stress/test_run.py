@@ -10,7 +10,7 @@ import pytest
 from llmsession.errors import InvalidInput
 from llmsession.testing.checker.checker import check
 from llmsession.testing.recording.entries import decode_lines, encode_lines
-from llmsession.testing.recording.violation import Breach
+from llmsession.testing.recording.violation import Violation
 from llmsession.testing.stress.run import StressPlan, StressReport, run_stress
 from tests.steady_time import steady_backend
 
@@ -70,7 +70,7 @@ REACHED = {
     "refused TurnNotOpen": 2,
     # Everything else that can be asked.
     "compactions": 25,
-    "segments": 5,
+    "prefix_summaries": 5,
     "compacted asked": 5,
     "compacted cold_cache": 1,
     "compacted overflow": 3,
@@ -101,7 +101,7 @@ REACHED = {
 `compacted pays_back`, 6 and 3 more or less, and `forks`, 7."""
 
 
-def told(breaches: tuple[Breach, ...]) -> str:
+def told(breaches: tuple[Violation, ...]) -> str:
     return "\n".join(str(breach) for breach in breaches[:20])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from llmsession.testing.strict_server.model.models import COMPLETION_MODELS, MESSAGE_MODELS
 from llmsession.testing.strict_server.model.refusal import Refusal
 from llmsession.testing.strict_server.model.request import MessageRequest
-from llmsession.testing.strict_server.rules.signatures import Sealer
+from llmsession.testing.strict_server.rules.signatures import Signer
 from llmsession.testing.strict_server.rules.validation import (
     AcceptedMessage,
     judge_chat,
@@ -67,14 +67,14 @@ def refused(
     *,
     counting: bool = False,
     betas: tuple[str, ...] = (),
-    sealer: Sealer | None = None,
+    sealer: Signer | None = None,
 ) -> str | None:
     """What a Messages request is refused with; None if it is accepted."""
     verdict = judge_message(request, MESSAGE_MODELS, betas=betas, counting=counting, sealer=sealer)
     return verdict.message if isinstance(verdict, Refusal) else None
 
 
-def accepted(request: Any, *, sealer: Sealer | None = None) -> MessageRequest:
+def accepted(request: Any, *, sealer: Signer | None = None) -> MessageRequest:
     verdict = judge_message(request, MESSAGE_MODELS, sealer=sealer)
     assert isinstance(verdict, AcceptedMessage), verdict
     return verdict.request

@@ -15,7 +15,7 @@ from llmsession.testing.strict_server.replies.received import (
     conversation_of,
     without_keys,
 )
-from llmsession.testing.strict_server.script import Playbook, echo, read_script
+from llmsession.testing.strict_server.script import ReplyScript, echo, read_script
 
 
 def received(conversation: str = "", *messages: Any) -> Received:
@@ -30,12 +30,12 @@ def received(conversation: str = "", *messages: Any) -> Received:
 
 
 def test_replies_come_in_order_and_then_none() -> None:
-    playbook = Playbook([say("one"), "two"])
+    playbook = ReplyScript([say("one"), "two"])
     assert [playbook.choose(received()) for _ in range(3)] == [say("one"), say("two"), None]
 
 
 def test_a_reply_that_is_put_back_is_the_next_one_of_its_conversation() -> None:
-    playbook = Playbook({"a": ["one", "two"], "": ["other"]})
+    playbook = ReplyScript({"a": ["one", "two"], "": ["other"]})
     playbook.put_back(received("a"), say("again"))
     said = [playbook.choose(received("a")) for _ in range(4)]
     assert said == [say("again"), say("one"), say("two"), None]
@@ -43,7 +43,7 @@ def test_a_reply_that_is_put_back_is_the_next_one_of_its_conversation() -> None:
 
 
 def test_each_conversation_has_its_own_order() -> None:
-    playbook = Playbook({"a": ["a1", "a2"], "b": ["b1"], "c": lambda _: "c"})
+    playbook = ReplyScript({"a": ["a1", "a2"], "b": ["b1"], "c": lambda _: "c"})
     assert playbook.choose(received("a")) == say("a1")
     assert playbook.choose(received("b")) == say("b1")
     assert playbook.choose(received("a")) == say("a2")
@@ -54,7 +54,7 @@ def test_each_conversation_has_its_own_order() -> None:
 
 
 def test_without_a_script_the_last_message_is_said_back() -> None:
-    playbook = Playbook(None)
+    playbook = ReplyScript(None)
     assert playbook.choose(received("", {"content": "hi"})) == say("hi")
     blocks = [{"type": "tool_result", "content": [{"type": "text", "text": "a"}]}]
     assert echo(received("", {"content": "x"}, {"content": blocks})) == say("a")
@@ -96,9 +96,9 @@ def test_a_file_holds_a_list_of_replies_or_one_for_each_conversation(tmp_path: P
     ]
     reply = {"content": blocks, "stop_reason": "tool_use", "delay_s": 0.5, "delta_chars": 4}
     expected = (think("hm") + call("ls", id="c1")).stopping("tool_use").slow(0.5, delta_chars=4)
-    playbook = Playbook(read_script(written(tmp_path, ["hi", reply])))
+    playbook = ReplyScript(read_script(written(tmp_path, ["hi", reply])))
     assert [playbook.choose(received()) for _ in range(2)] == [say("hi"), expected]
-    playbook = Playbook(read_script(written(tmp_path, {"a": [{"content": "so"}]})))
+    playbook = ReplyScript(read_script(written(tmp_path, {"a": [{"content": "so"}]})))
     assert playbook.choose(received("a")) == say("so")
 
 

@@ -26,7 +26,7 @@ from llmsession.transcripts import (
 )
 from llmsession.transcripts.agents.formats import MESSAGE_LISTS
 from llmsession.transcripts.chats.formats import WEBCHATS
-from llmsession.transcripts.common.format import Peek, as_files
+from llmsession.transcripts.common.format import Probe, as_files
 from llmsession.turns.blocks import TextBlock
 from llmsession.turns.messages import Message
 from tests.transcripts.chats.samples import SAMPLES, Sample, as_sample, documents
@@ -67,7 +67,7 @@ def test_every_format_of_the_folder_has_a_sample_and_a_writer() -> None:
 @every_format
 def test_a_file_is_detected_as_its_own_format_and_none_other(name: str) -> None:
     assert detect(SAMPLES[name]) == name
-    peek = Peek(as_files(SAMPLES[name]))
+    peek = Probe(as_files(SAMPLES[name]))
     # Plain lists of messages come last: some of these files hold one.
     telling = [other for other in FORMATS if other not in MESSAGE_LISTS]
     assert [other for other in telling if FORMATS[other].looks_like(peek)] == [name]

@@ -10,7 +10,11 @@ import msgspec
 import pytest
 
 from llmsession import Overloaded, Unreachable
-from llmsession.transport.client.pending_requests import Asked, Asking, again_after_s
+from llmsession.transport.client.pending_requests import (
+    PendingRequest,
+    PendingRequests,
+    again_after_s,
+)
 from llmsession.transport.wire import messages as w
 from tests.virtual_time import virtual_backend
 
@@ -28,7 +32,7 @@ class Client:
     def __init__(self, overloaded_s: float = 30.0) -> None:
         self.sent: list[int] = []
         self.at: list[float] = []
-        self.asking = Asking(self._send, overloaded_s)
+        self.asking = PendingRequests(self._send, overloaded_s)
         self._ids = 0
 
     def _send(self, command: w.Command) -> bool:
@@ -36,16 +40,16 @@ class Client:
         self.at.append(asyncio.get_running_loop().time())
         return True
 
-    def ask(self, kind: Callable[..., w.Command] = w.Send, **fields: Any) -> Asked:
+    def ask(self, kind: Callable[..., w.Command] = w.Send, **fields: Any) -> PendingRequest:
         self._ids += 1
         if kind is w.Send:
             fields = {"content": TEXT, "command_id": f"c{self._ids}"} | fields
         return self.asking.ask(kind(id=self._ids, session=fields.pop("session", "s"), **fields))
 
-    def refuse(self, asked: Asked, hint_s: float | None = 1.0) -> None:
+    def refuse(self, asked: PendingRequest, hint_s: float | None = 1.0) -> None:
         assert self.asking.refused(asked.command.id, Overloaded("busy", retry_after_s=hint_s))
 
-    def perform(self, asked: Asked) -> None:
+    def perform(self, asked: PendingRequest) -> None:
         assert self.asking.performed(asked.command.id) is asked
 
 

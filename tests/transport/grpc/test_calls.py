@@ -33,7 +33,7 @@ from tests.transport.places import CONFIG, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
-HELLO = w.encode(w.Hello(versions=(1,)))
+HELLO = w.encode(w.Hello(versions=(w.VERSION,)))
 
 
 class Stubs:
@@ -476,9 +476,9 @@ async def test_a_client_that_says_nothing_is_dropped() -> None:
         await until(lambda: on.service.statistics().connections == 0)
     # A hello has to come through gRPC's threads first.
     async with stubs(limits=Limits(hello_s=1.0, keepalive_s=0.2)) as on:
-        greeted = on.calls.Connect()
-        await greeted.write(Frames(frames=[HELLO]))
-        heard = await heard_on(greeted)
+        authenticated = on.calls.Connect()
+        await authenticated.write(Frames(frames=[HELLO]))
+        heard = await heard_on(authenticated)
         assert [type(each) for each in heard] == [w.Welcome, w.Ping]
         await until(lambda: on.service.statistics().connections == 0)
 

@@ -96,7 +96,12 @@ def test_the_operations_page_names_every_metric_and_no_other() -> None:
 
 def compacted(**fields: object) -> r.CompactionApplied:
     applied = r.CompactionApplied(
-        policy="p", reason="", frontier=0, frozen={}, tokens_before=100, tokens_after=40
+        policy="p",
+        reason="",
+        compacted_before=0,
+        shown_results={},
+        tokens_before=100,
+        tokens_after=40,
     )
     return msgspec.structs.replace(applied, **fields)
 

@@ -211,7 +211,7 @@ async def change(service: Service, folder: Path, text: str) -> int:
     tokens: Any = service._authenticator
     toml(folder, text)
     await asyncio.to_thread(tokens.reload)
-    return service.turn_out()
+    return service.revalidate_clients()
 
 
 BERTS = f'[[tokens]]\ntoken = "{BERT}"\ntenant = "bert"\n'
@@ -297,7 +297,7 @@ async def test_who_is_sent_away_and_does_not_read_is_dropped_whatever_it_says(
     limits = Limits(keepalive_s=0.2, hello_s=0.1)
     async with guarded("unix", tmp_path, limits) as (service, address):
         reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
-        writer.write(w.encode(w.Hello(versions=(1,), token=ANNA)) + b"\n")
+        writer.write(w.encode(w.Hello(versions=(w.VERSION,), token=ANNA)) + b"\n")
         await reader.readline()
         # Answers that nobody reads: the goodbye stands behind them.
         config = json.dumps({"model": "m", "system": "x" * 500_000}).encode()

@@ -137,11 +137,11 @@ async def test_it_wakes_its_transport_and_says_when_it_is_over() -> None:
         on.say(w.Ping())
         assert on.woken == before + 1
         assert isinstance(await on.hear(), w.Pong)
-        assert not on.connection.is_over
+        assert not on.connection.is_closed
         on.say(w.Goodbye())
-        assert not on.connection.is_over
+        assert not on.connection.is_closed
         assert isinstance(await on.hear(), w.Goodbye)
-        assert on.connection.is_over
+        assert on.connection.is_closed
         on.say(w.Ping())
         assert on.connection.take() is None
 

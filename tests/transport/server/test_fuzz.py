@@ -20,7 +20,7 @@ from tests.transport.places import CONFIG, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
-HELLO = b'{"type":"hello","versions":[1]}\n'
+HELLO = b'{"type":"hello","versions":[2]}\n'
 LIMITS = Limits(frame_bytes=100_000, hello_s=0.5, keepalive_s=0.5)
 
 
@@ -62,10 +62,10 @@ class Wire:
         self.service = service
 
     @asynccontextmanager
-    async def peer(self, *, greeted: bool = True) -> AsyncIterator[Raw]:
+    async def peer(self, *, authenticated: bool = True) -> AsyncIterator[Raw]:
         peer = Raw(*await asyncio.open_unix_connection(self.path, limit=1 << 20))
         try:
-            if greeted:
+            if authenticated:
                 await peer.say(HELLO)
                 assert isinstance(await peer.hear(), w.Welcome)
             yield peer
@@ -167,13 +167,13 @@ async def test_a_lone_surrogate_is_replaced_as_in_every_text(tmp_path: Path) -> 
 
 async def test_before_the_hello_nothing_is_answered_but_a_ping(tmp_path: Path) -> None:
     async with wire(tmp_path) as on:
-        async with on.peer(greeted=False) as peer:
+        async with on.peer(authenticated=False) as peer:
             await peer.say(b'{"type":"ping"}\n')
             assert isinstance(await peer.hear(), w.Pong)
             await peer.say(b'{"type":"status","id":1,"session":"s"}\n')
             assert [type(each) for each in await peer.hear_all()] == [w.Error, w.Goodbye]
-        async with on.peer(greeted=False) as peer:
-            await peer.say(b'{"type":"hello","versions":[2,3]}\n')
+        async with on.peer(authenticated=False) as peer:
+            await peer.say(b'{"type":"hello","versions":[1,3]}\n')
             error = await peer.hear()
             assert isinstance(error, w.Error)
             assert "version" in error.message
@@ -181,8 +181,8 @@ async def test_before_the_hello_nothing_is_answered_but_a_ping(tmp_path: Path) -
 
 async def test_a_frame_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
     async with wire(tmp_path) as on:
-        for greeted, size in ((True, 100_001), (False, 65 * 1024)):
-            async with on.peer(greeted=greeted) as peer:
+        for authenticated, size in ((True, 100_001), (False, 65 * 1024)):
+            async with on.peer(authenticated=authenticated) as peer:
                 await peer.say(b"x" * size)  # no line end
                 error = await peer.hear()
                 assert isinstance(error, w.Error)
@@ -190,7 +190,7 @@ async def test_a_frame_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) 
 
 
 async def test_frames_come_byte_by_byte_and_many_at_once(tmp_path: Path) -> None:
-    async with wire(tmp_path) as on, on.peer(greeted=False) as peer:
+    async with wire(tmp_path) as on, on.peer(authenticated=False) as peer:
         frames = HELLO + b'{"type":"status","id":1,"session":"s"}\n\n  \n'
         for at in range(len(frames)):
             await peer.say(frames[at : at + 1])
@@ -224,7 +224,7 @@ async def test_a_peer_that_leaves_at_once_is_done_as_it_said(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("sent", [b"", b'{"type":"hel', HELLO, HELLO + b'{"type":"st'])
 async def test_a_silent_or_dripping_peer_is_dropped(tmp_path: Path, sent: bytes) -> None:
-    async with wire(tmp_path) as on, on.peer(greeted=False) as peer:
+    async with wire(tmp_path) as on, on.peer(authenticated=False) as peer:
         await peer.say(sent)
 
         async def drip() -> None:
@@ -283,7 +283,7 @@ async def test_random_frames_never_reach_anybody_else_and_leave_nothing_behind(
     async with wire(tmp_path) as on:
 
         async def attack() -> None:
-            async with on.peer(greeted=chance.random() < 0.7) as peer:
+            async with on.peer(authenticated=chance.random() < 0.7) as peer:
                 with suppress(OSError):
                     await peer.say(mangled())
                     if chance.random() < 0.5:

@@ -18,8 +18,8 @@ LIMITS = Limits(keepalive_s=0.02, hello_s=0.01)
 class Peer:
     """Answers each of its first *answers* pings at once."""
 
-    greeted = True
-    is_ending = False
+    authenticated = True
+    is_closing = False
 
     def __init__(self, answers: int) -> None:
         self._answers = answers

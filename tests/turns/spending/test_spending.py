@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmsession import BudgetExhausted, InvalidConfig, Price, Spending, SpendingBudget, Usage
-from llmsession.turns.records import ModelRequest, Unspoken
+from llmsession.turns.records import ModelRequest, UnrecordedUsage
 from llmsession.turns.spending.prices import PriceTable
 from llmsession.turns.spending.spending import (
     Charged,
     cost_of,
     exhausted,
-    find_overrun,
+    find_exceeded,
     marginal_tokens,
     with_unspoken,
 )
@@ -95,39 +95,39 @@ def test_one_request_without_a_price_makes_the_cost_unknown() -> None:
 
 def test_a_budget_is_used_up_when_all_of_it_is_spent_and_not_before() -> None:
     tokens, money = SpendingBudget(max_tokens=10), SpendingBudget(max_cost_usd=1.0)
-    assert find_overrun(tokens, Spending(9), "session", "s") is None
-    overrun = find_overrun(tokens, Spending(10), "session", "s")
-    assert overrun is not None
-    assert (overrun.whose, overrun.name, overrun.unit) == ("session", "s", "tokens")
-    assert (overrun.limit, overrun.spent, overrun.unpriced) == (10, 10, ())
-    assert find_overrun(money, Spending(0, 10**9 - 1), "tenant", "t") is None
-    overrun = find_overrun(money, Spending(0, 10**9), "tenant", "t")
-    assert overrun is not None
-    assert (overrun.unit, overrun.limit, overrun.spent) == ("nano_usd", 10**9, 10**9)
+    assert find_exceeded(tokens, Spending(9), "session", "s") is None
+    exceeded = find_exceeded(tokens, Spending(10), "session", "s")
+    assert exceeded is not None
+    assert (exceeded.whose, exceeded.name, exceeded.unit) == ("session", "s", "tokens")
+    assert (exceeded.limit, exceeded.spent, exceeded.unpriced) == (10, 10, ())
+    assert find_exceeded(money, Spending(0, 10**9 - 1), "tenant", "t") is None
+    exceeded = find_exceeded(money, Spending(0, 10**9), "tenant", "t")
+    assert exceeded is not None
+    assert (exceeded.unit, exceeded.limit, exceeded.spent) == ("nano_usd", 10**9, 10**9)
 
 
 def test_a_budget_without_limits_is_never_used_up() -> None:
-    assert find_overrun(SpendingBudget(), Spending(10**12, 10**15), "session", "s") is None
+    assert find_exceeded(SpendingBudget(), Spending(10**12, 10**15), "session", "s") is None
 
 
 def test_what_has_no_price_exhausts_a_budget_in_dollars_and_no_other() -> None:
     spent = Spending(5, 7, frozenset({"mystery"}))
-    assert find_overrun(SpendingBudget(max_tokens=10), spent, "session", "s") is None
-    overrun = find_overrun(SpendingBudget(max_cost_usd=5), spent, "session", "s")
-    assert overrun is not None
-    assert overrun.unpriced == ("mystery",)
-    assert "mystery" in str(exhausted(overrun))
+    assert find_exceeded(SpendingBudget(max_tokens=10), spent, "session", "s") is None
+    exceeded = find_exceeded(SpendingBudget(max_cost_usd=5), spent, "session", "s")
+    assert exceeded is not None
+    assert exceeded.unpriced == ("mystery",)
+    assert "mystery" in str(exhausted(exceeded))
 
 
 def test_the_error_says_whose_budget_and_how_much() -> None:
-    overrun = find_overrun(SpendingBudget(max_tokens=1000), Spending(1234), "tenant", "acme")
-    assert overrun is not None
-    error = exhausted(overrun)
+    exceeded = find_exceeded(SpendingBudget(max_tokens=1000), Spending(1234), "tenant", "acme")
+    assert exceeded is not None
+    error = exhausted(exceeded)
     assert isinstance(error, BudgetExhausted)
     assert str(error) == "the budget of tenant 'acme' is used up: 1,234 of 1,000 tokens"
     assert (error.whose, error.name, error.unit) == ("tenant", "acme", "tokens")
     assert (error.limit, error.spent, error.unpriced) == (1000, 1234, ())
-    money = find_overrun(SpendingBudget(max_cost_usd=0.5), Spending(0, 10**9), "session", "s")
+    money = find_exceeded(SpendingBudget(max_cost_usd=0.5), Spending(0, 10**9), "session", "s")
     assert money is not None
     assert str(exhausted(money)) == "the budget of session 's' is used up: $1.00 of $0.50"
 
@@ -146,10 +146,14 @@ def test_a_budget_that_cannot_be_is_refused_by_name(fields: dict[str, Any]) -> N
 
 
 def test_requests_whose_reply_is_in_no_record_come_in_at_their_places() -> None:
-    spoken = [asked(1), asked(3)]
-    told = [Unspoken(0, Usage(9), "n"), Unspoken(2, Usage(2), "m"), Unspoken(4, Usage(4), None)]
+    reply = [asked(1), asked(3)]
+    told = [
+        UnrecordedUsage(0, Usage(9), "n"),
+        UnrecordedUsage(2, Usage(2), "m"),
+        UnrecordedUsage(4, Usage(4), None),
+    ]
     total = Usage(input_tokens=19)
-    assert with_unspoken(spoken, told, total) == (
+    assert with_unspoken(reply, told, total) == (
         asked(9, model="n"), asked(1), asked(2), asked(3), asked(4, model=None),
     )  # fmt: skip
 

@@ -57,14 +57,14 @@ class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
 
     threshold_tokens: int = 80_000
     retain_percent: int = 20
-    least_messages: int = 4
+    min_messages: int = 4
     summary_tokens: int = 1_000
 
     def _threshold(self, limit_tokens: int) -> int:
         return min(self.threshold_tokens, limit_tokens) if limit_tokens > 0 else 0
 
     def __post_init__(self) -> None:
-        for name in ("threshold_tokens", "least_messages", "summary_tokens"):
+        for name in ("threshold_tokens", "min_messages", "summary_tokens"):
             check_whole(name, getattr(self, name), 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
@@ -75,7 +75,7 @@ class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The summary and its place; None without a user's turn to begin at."""
         path = len(messages) - view.start
-        if path < self.least_messages:
+        if path < self.min_messages:
             return None
         percent = max(10, min(self.retain_percent, 50))
         keep = max(2, path * percent // 100)
@@ -97,7 +97,7 @@ class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
             messages,
             budget,
             upto=upto,
-            most_tokens=self.summary_tokens,
+            max_tokens=self.summary_tokens,
         )
 
 
@@ -155,7 +155,7 @@ class AutoCompactThreshold(msgspec.Struct, frozen=True, kw_only=True):
             messages,
             budget,
             upto=latest_cut(view, messages, budget, pins=True),
-            most_tokens=self.summary_tokens,
+            max_tokens=self.summary_tokens,
             pins=True,
         )
 
@@ -232,7 +232,7 @@ class AppendOnlyProjection(msgspec.Struct, frozen=True, kw_only=True):
             messages,
             budget,
             upto=0 if cut is None else min(cut, latest),
-            most_tokens=self.summary_tokens,
+            max_tokens=self.summary_tokens,
             fallback=OMISSION_NOTE if self.notes_omission else "",
             pins=True,
         )

@@ -76,12 +76,12 @@ class LlmSummary(msgspec.Struct, frozen=True, kw_only=True):
             messages,
             budget,
             upto=cut_at_most(messages, min(first, latest_cut(view, messages, budget))),
-            most_tokens=self.summary_tokens,
+            max_tokens=self.summary_tokens,
         )
 
 
 FAILURES_TITLE = "## Tool Failures"
-_MOST_FAILURES, _FAILURE_CHARS = 8, 240
+_MAX_FAILURES, _FAILURE_CHARS = 8, 240
 
 _CHECKPOINT = (
     "Write it under these headings, in this order, and leave out one that has nothing to say:"
@@ -130,7 +130,7 @@ def tool_failures(messages: Sequence[Message]) -> str:
                 why = " ".join(result.text.split())
                 name = tools.get(result.tool_use_id, "tool")
                 found[result.tool_use_id] = f"- {name}: {why}"[:_FAILURE_CHARS].rstrip()
-    newest = list(found.values())[-_MOST_FAILURES:]
+    newest = list(found.values())[-_MAX_FAILURES:]
     return "\n".join([FAILURES_TITLE, *newest]) if newest else ""
 
 
@@ -138,7 +138,7 @@ class RecencyTurnSummary(msgspec.Struct, frozen=True, kw_only=True):
     """LibreChat agents: the newest ``keep_turns`` turns stay, what is older is folded into a
     checkpoint with the failures of tools listed behind it.
 
-    ``trigger`` and ``trigger_value``: see ``is_triggered``. With ``most_recent_tokens`` whole
+    ``trigger`` and ``trigger_value``: see ``is_triggered``. With ``max_recent_tokens`` whole
     turns are recent as long as they come to at most that; the latest always is, also with
     ``keep_turns`` 0. Where no summary comes, one line says how many messages there were. Not
     copied: an empty summary was taken for progress and asked for until the recursion limit.
@@ -149,7 +149,7 @@ class RecencyTurnSummary(msgspec.Struct, frozen=True, kw_only=True):
     trigger: str = "pruned"
     trigger_value: float | None = None
     keep_turns: int = 2
-    most_recent_tokens: int | None = None
+    max_recent_tokens: int | None = None
     summary_tokens: int = SUMMARY_TOKENS
 
     def __post_init__(self) -> None:
@@ -174,7 +174,7 @@ class RecencyTurnSummary(msgspec.Struct, frozen=True, kw_only=True):
             messages,
             budget,
             upto=upto,
-            most_tokens=self.summary_tokens,
+            max_tokens=self.summary_tokens,
             instructions=_CHECKPOINT,
             appendix=tool_failures(messages[:upto]),
             fallback=metadata_stub(messages[:upto]),
@@ -185,7 +185,7 @@ class RecencyTurnSummary(msgspec.Struct, frozen=True, kw_only=True):
         starts = request_starts(messages)[-max(1, self.keep_turns) :]
         if not starts:
             return 0
-        most, sizes = self.most_recent_tokens, sizes_in_budget(view, messages, budget)
+        most, sizes = self.max_recent_tokens, sizes_in_budget(view, messages, budget)
         fitting = [at for at in starts if most is None or sum(sizes[at:]) <= most]
         return cut_at_most(messages, min(latest, (fitting or starts[-1:])[0]))
 
@@ -246,7 +246,7 @@ class UnionPreserveCompress(msgspec.Struct, frozen=True, kw_only=True):
             messages,
             budget,
             upto=min(suffix, latest),
-            most_tokens=self.summary_tokens,
+            max_tokens=self.summary_tokens,
             pins=True,
         )
 
@@ -255,19 +255,19 @@ class SummaryKeepLast4(msgspec.Struct, frozen=True, kw_only=True):
     """CodeBuddy's provider path: past the limit all but the last ``keep_messages`` become a
     summary, and where that is not enough the oldest pairs behind it are left out.
 
-    With fewer than ``least_messages`` there is no summary, only the oldest pairs go. Not copied:
+    With fewer than ``min_messages`` there is no summary, only the oldest pairs go. Not copied:
     the fresh summary was the first thing that was evicted, a summary that did not come stood
     there as the word "undefined", and two user messages could follow one another.
     """
 
     name: ClassVar[str] = "summary_keep_last_4"
 
-    least_messages: int = 6
+    min_messages: int = 6
     keep_messages: int = 4
     summary_tokens: int = SUMMARY_TOKENS
 
     def __post_init__(self) -> None:
-        for name in ("least_messages", "keep_messages", "summary_tokens"):
+        for name in ("min_messages", "keep_messages", "summary_tokens"):
             check_whole(name, getattr(self, name), 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
@@ -278,10 +278,10 @@ class SummaryKeepLast4(msgspec.Struct, frozen=True, kw_only=True):
         """A summary and what is left out behind it, or only that; None if nothing can go."""
         latest = latest_cut(view, messages, budget)
         shown = [at for at in range(len(messages)) if view.shows(at)]
-        count = len(shown) + (view.segment is not None)
+        count = len(shown) + (view.prefix_summary is not None)
         if not latest or budget.used_tokens <= budget.limit_tokens:
             return None
-        if count >= self.least_messages and len(shown) > self.keep_messages:
+        if count >= self.min_messages and len(shown) > self.keep_messages:
             cut = cut_at_most(messages, min(latest, shown[-self.keep_messages]))
             plan = self._with_summary(view, messages, budget, cut)
             if plan is not None:
@@ -299,7 +299,7 @@ class SummaryKeepLast4(msgspec.Struct, frozen=True, kw_only=True):
             messages,
             budget,
             upto=cut,
-            most_tokens=self.summary_tokens,
+            max_tokens=self.summary_tokens,
             omitted=_oldest_pairs(messages, sizes, cut, room, budget),
         )
 

@@ -39,7 +39,7 @@ __all__ = [
 
 TRIGGER_SHARE = 0.90
 ENOUGH_PAIRS = 5
-_MOST_TRIES = 8
+_MAX_TRIES = 8
 COMMAND_CHARS, LATEST_TEXTS = 100, 3
 _NOTICE = "<SYSTEM_NOTICE>\nEarlier context was compacted."
 _NOTICE_HEAD = f"{_NOTICE} Summary of your actions after the request above:"
@@ -134,7 +134,7 @@ class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
                 break
             # The notices need room, too, and how much is only known when they are written.
             tries += 1
-            room = room - (tried.used - target) if tries < _MOST_TRIES else 0
+            room = room - (tried.used - target) if tries < _MAX_TRIES else 0
             before = count
         if tried.used >= draft.used:
             return None
@@ -180,11 +180,11 @@ class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
         draft.inject(notices, instead_of=_NOTICE)
 
 
-def middle_cut(text: str, most_chars: int) -> str:
+def middle_cut(text: str, max_chars: int) -> str:
     """Head and tail of *text*, halves of *most_chars* characters, and what is between counted."""
-    if len(text) <= most_chars:
+    if len(text) <= max_chars:
         return text
-    half = most_chars // 2
+    half = max_chars // 2
     cut = len(text) - 2 * half
     return f"{text[:half]}\n\n...[truncated {cut} chars]...\n\n{text[len(text) - half :]}"
 

@@ -38,7 +38,7 @@ __all__ = [
 
 _MEMORY, _MEMORY_END = "<memory_context>", "</memory_context>"
 QUERY_MESSAGES, QUERY_CHARS = 7, 4_000
-SECTION_CHARS, LEAST_SECTION_CHARS = 2_000, 250
+SECTION_CHARS, MIN_SECTION_CHARS = 2_000, 250
 TOP_MEMORIES = 8
 _WORD = re.compile(r"\w{3,40}")
 
@@ -57,10 +57,10 @@ def memory_query(messages: Sequence[Message]) -> str:
     return "\n".join(said[-QUERY_MESSAGES:])[-QUERY_CHARS:]
 
 
-def _section(title: str, entries: Sequence[str], most_chars: int) -> str:
+def _section(title: str, entries: Sequence[str], max_chars: int) -> str:
     """*entries* below *title*, as many whole ones as fit; a first one that is too long is cut."""
     lines: list[str] = []
-    room = most_chars - len(title) - 1
+    room = max_chars - len(title) - 1
     for entry in entries:
         line = f"- {' '.join(entry.split())}"
         if len(line) + 1 > room:
@@ -77,7 +77,7 @@ def memory_block(
 ) -> str:
     """The block for the system text's end, each section at most *section_chars* and at least 250
     characters long; "" without memories."""
-    most = max(LEAST_SECTION_CHARS, section_chars)
+    most = max(MIN_SECTION_CHARS, section_chars)
     sections = [
         _section("[User Memory]", [each for each in memories if each.strip()], most),
         _section("[Relevant Context]", [each for each in relevant if each.strip()], most),
@@ -107,7 +107,7 @@ class MemoryInjection(msgspec.Struct, frozen=True, kw_only=True):
     top: int = TOP_MEMORIES
 
     def __post_init__(self) -> None:
-        check_whole("section_chars", self.section_chars, LEAST_SECTION_CHARS)
+        check_whole("section_chars", self.section_chars, MIN_SECTION_CHARS)
         check_whole("top", self.top, 0)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:

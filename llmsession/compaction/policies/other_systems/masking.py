@@ -42,9 +42,9 @@ SNAP_CHARS = 200
 """A cut moves to the end of a line that is at most so far away."""
 BANDS = ((800, 1_000), (850, 500), (900, 200), (990, 50))
 """From so many thousandths of the limit on, so many thousandths of the budget are left."""
-LEAST_BAND_TOKENS = 1_024
-RESULT_PERCENT, MOST_RESULT_CHARS, LEAST_RESULT_CHARS = 30, 400_000, 200
-INPUT_PERCENT, MOST_INPUT_CHARS = 15, 200_000
+MIN_BAND_TOKENS = 1_024
+RESULT_PERCENT, MAX_RESULT_CHARS, MIN_RESULT_CHARS = 30, 400_000, 200
+INPUT_PERCENT, MAX_INPUT_CHARS = 15, 200_000
 
 
 class _Result(NamedTuple):
@@ -63,22 +63,22 @@ def head_and_tail(text: str, head_chars: int, tail_chars: int, limit_chars: int)
     return f"{text[:head]}{marker}{tail}"
 
 
-def _within(text: str, most_chars: int) -> str:
+def _within(text: str, max_chars: int) -> str:
     """*text* as a head of 70 % and a tail, with the marker at most about *most_chars*."""
-    room = max(0, most_chars - 60)
+    room = max(0, max_chars - 60)
     head = room * HEAD_PERCENT // 100
-    return head_and_tail(text, head, room - head, most_chars)
+    return head_and_tail(text, head, room - head, max_chars)
 
 
-def masked_chars(number: int, count: int, budget_tokens: int, least_chars: int = 300) -> int:
+def masked_chars(number: int, count: int, budget_tokens: int, min_chars: int = 300) -> int:
     """The characters left to result *number*, from 0, of *count* that are masked: its share of
     *budget_tokens*, weighted 0.2 for the oldest to 1.0 for the newest."""
     chars = max(0, budget_tokens) * CHARS_PER_TOKEN
     if count <= 1:
-        return max(least_chars, chars)
+        return max(min_chars, chars)
     # (0.2 + 0.8 p) / (0.6 n), with p = number / (count - 1).
     weight = 2 * (count - 1) + 8 * number
-    return max(least_chars, chars * weight // (6 * count * (count - 1)))
+    return max(min_chars, chars * weight // (6 * count * (count - 1)))
 
 
 def fading_tokens(budget_tokens: int, used_tokens: int, limit_tokens: int) -> int:
@@ -88,17 +88,17 @@ def fading_tokens(budget_tokens: int, used_tokens: int, limit_tokens: int) -> in
     for pressure, left in BANDS:
         if used_tokens * 1_000 >= limit_tokens * pressure:
             share = left
-    return max(LEAST_BAND_TOKENS, budget_tokens * share // 1_000)
+    return max(MIN_BAND_TOKENS, budget_tokens * share // 1_000)
 
 
 def fading_chars(number: int, count: int, tokens: int) -> int:
     """The characters left to result *number*, from 0, of *count*, measured by *tokens*: 30 % of
     them for the newest, a fifth of that for the oldest."""
     # In tenths of a percent and of a weight, so that only the end is rounded.
-    most = min(tokens * CHARS_PER_TOKEN * RESULT_PERCENT, MOST_RESULT_CHARS * 100)
+    most = min(tokens * CHARS_PER_TOKEN * RESULT_PERCENT, MAX_RESULT_CHARS * 100)
     last = max(1, count - 1)
     weight = 2 * last + 8 * (number if count > 1 else 1)
-    return max(LEAST_RESULT_CHARS, most * weight // (1_000 * last))
+    return max(MIN_RESULT_CHARS, most * weight // (1_000 * last))
 
 
 def _effective(budget: Budget, reserve: float) -> int:
@@ -142,12 +142,12 @@ class MaskConsumed(msgspec.Struct, frozen=True, kw_only=True):
 
     threshold: float = 0.80
     reserve: float = 0.05
-    least_chars: int = 300
+    min_chars: int = 300
 
     def __post_init__(self) -> None:
         check_fraction("threshold", self.threshold)
         check_fraction("reserve", self.reserve)
-        check_whole("least_chars", self.least_chars, 1)
+        check_whole("min_chars", self.min_chars, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is at least the threshold of the limit used?"""
@@ -162,7 +162,7 @@ class MaskConsumed(msgspec.Struct, frozen=True, kw_only=True):
         tokens = _effective(budget, self.reserve)
         masked = 0
         for number, (at, result) in enumerate(consumed):
-            most = masked_chars(number, len(consumed), tokens, self.least_chars)
+            most = masked_chars(number, len(consumed), tokens, self.min_chars)
             text = draft.result(at, result)
             if len(text) <= most or other_blocks(result.content):
                 continue
@@ -211,17 +211,17 @@ class PressureFading(msgspec.Struct, frozen=True, kw_only=True):
             text = draft.result(at, result)
             if len(text) > most and not other_blocks(result.content):
                 faded += draft.freeze(at, result, _within(text, most))
-        most = min(tokens * CHARS_PER_TOKEN * INPUT_PERCENT // 100, MOST_INPUT_CHARS)
+        most = min(tokens * CHARS_PER_TOKEN * INPUT_PERCENT // 100, MAX_INPUT_CHARS)
         inputs = _shorten_inputs(draft, most)
         return draft.plan(self.name, f"{faded} results and {inputs} inputs faded")
 
 
-def _shorten_inputs(draft: Draft, most_chars: int) -> int:
+def _shorten_inputs(draft: Draft, max_chars: int) -> int:
     shortened = 0
     for at, message in enumerate(draft.messages):
         for call in message.tool_calls if draft.shows(at) else ():
-            if len(msgspec.json.encode(call.input)) > most_chars:
-                shown = shorten_input(call.input, string_chars=max(100, most_chars // 4))
+            if len(msgspec.json.encode(call.input)) > max_chars:
+                shown = shorten_input(call.input, string_chars=max(100, max_chars // 4))
                 if shown is not None:
                     shortened += draft.shorten_input(at, call, shown)
     return shortened
@@ -284,6 +284,6 @@ class PositionClear(msgspec.Struct, frozen=True, kw_only=True):
 
     def _old_until(self, messages: Sequence[Message]) -> int:
         """Where the newest turns that an assistant spoke in begin."""
-        spoken = dict.fromkeys(each.turn for each in reversed(messages) if each.is_assistant)
-        kept = set(list(spoken)[: self.keep_turns])
+        reply = dict.fromkeys(each.turn for each in reversed(messages) if each.is_assistant)
+        kept = set(list(reply)[: self.keep_turns])
         return next((at for at, each in enumerate(messages) if each.turn in kept), 0)

@@ -29,7 +29,7 @@ from ..prefixes import beside_tokens, cut_at_least, latest_cut, summary_plan
 __all__ = ["Chunking", "PointerSummary", "available_tokens", "chunked_summarise", "threshold_of"]
 
 UNKNOWN_THRESHOLD_TOKENS = 50_000
-MOST_REPLY_TOKENS = 64_000
+MAX_REPLY_TOKENS = 64_000
 PART_SUMMARY_TOKENS = 2_000
 EMERGENCY_NOTE = "[Emergency compression: {count} messages archived due to size]"
 
@@ -42,7 +42,7 @@ _RULES_SURVIVE = (
 def available_tokens(window_tokens: int, max_tokens: int | None = None) -> int:
     """The window less what is kept for the reply: *max_tokens*, or 35 % of the window and at most
     64,000."""
-    reserve = max_tokens or min(MOST_REPLY_TOKENS, -(-window_tokens * 35 // 100))
+    reserve = max_tokens or min(MAX_REPLY_TOKENS, -(-window_tokens * 35 // 100))
     return window_tokens - reserve
 
 
@@ -86,7 +86,7 @@ class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
     """NeuroLink: from the threshold on, all but the newest ``recent`` of it are folded into the
     summary, of at most ``cap`` of it, and no message is longer than ``message_cap`` of it.
 
-    Less is kept, half as much each time and ``most_iterations`` times at most, until the context
+    Less is kept, half as much each time and ``max_iterations`` times at most, until the context
     is within ``safe`` of the threshold; the user's newest message stays whatever it costs. The
     limit is what the window leaves beside a reply. Where the request has to fit now and no summary
     comes, its emergency note stands there. Not copied: with everything within ``recent``, all was
@@ -101,14 +101,14 @@ class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
     recent: float = 0.30
     cap: float = 0.20
     safe: float = 0.70
-    most_iterations: int = 10
+    max_iterations: int = 10
     message_cap: float = 0.80
     """What a message may be of the threshold; a longer one is cut to head and tail."""
 
     def __post_init__(self) -> None:
         for name in ("recent", "cap", "safe", "message_cap"):
             check_fraction(name, getattr(self, name))
-        check_whole("most_iterations", self.most_iterations, 1)
+        check_whole("max_iterations", self.max_iterations, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the threshold reached?"""
@@ -123,7 +123,7 @@ class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
         cap, safe = portion(threshold, self.cap), portion(threshold, self.safe)
         beside = beside_tokens(sizes, view, budget) + cap
         keep, upto, iterations = portion(threshold, self.recent), 0, 0
-        while iterations < self.most_iterations and upto < latest:
+        while iterations < self.max_iterations and upto < latest:
             iterations += 1
             upto = min(cut_at_least(messages, newest_that_fit(sizes, keep)), latest)
             keep //= 2
@@ -136,7 +136,7 @@ class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
             messages,
             budget,
             upto=upto,
-            most_tokens=cap,
+            max_tokens=cap,
             instructions=_RULES_SURVIVE,
             fallback=EMERGENCY_NOTE.format(count=upto) if forced else "",
             figures={"iterations": iterations},
@@ -174,8 +174,8 @@ def _both(plan: Plan, cut: Plan | None) -> Plan:
         return plan
     return msgspec.structs.replace(
         plan,
-        frontier=max(plan.frontier, cut.frontier),
-        frozen=cut.frozen,
+        compacted_before=max(plan.compacted_before, cut.compacted_before),
+        shown_results=cut.shown_results,
         texts=cut.texts,
         results_summarised=cut.results_summarised,
         tokens_after=plan.tokens_after - (cut.tokens_before - cut.tokens_after),

@@ -43,7 +43,7 @@ DUPLICATE_NOTICE = (
 )
 OUTDATED_NOTICE = "[outdated - see the latest file content]"
 BATCH_BYTES = 65_536
-_MOST_BYTES_A_TOKEN = 16
+_MAX_BYTES_A_TOKEN = 16
 _OPENS = {
     tag: re.compile(f'<{tag} path="([^"]{{1,1000}})">')
     for tag in ("final_file_content", "file_content")
@@ -174,7 +174,7 @@ def removals(plan: Plan, messages: Sequence[Message]) -> tuple[Removal, ...]:
     now_s = messages[-1].created_at if messages else 0.0
     for at, message in enumerate(messages):
         for number, block in enumerate(message.content):
-            if isinstance(block, ToolResultBlock) and block.tool_use_id in plan.frozen:
+            if isinstance(block, ToolResultBlock) and block.tool_use_id in plan.shown_results:
                 found.append(Removal(at, number, block.tool_use_id, now_s, len(block.text)))
             elif isinstance(block, TextBlock) and text_key(message, number) in plan.texts:
                 key = text_key(message, number)
@@ -185,11 +185,13 @@ def removals(plan: Plan, messages: Sequence[Message]) -> tuple[Removal, ...]:
 def undone(view: View, log: Sequence[Removal], since_s: float) -> View:
     """*view* with everything shown again that *log* says was replaced at *since_s* or later."""
     keys = {each.key for each in log if each.at_s >= since_s}
-    frozen = {key: text for key, text in view.frozen.items() if key not in keys}
+    shown_results = {key: text for key, text in view.shown_results.items() if key not in keys}
     texts = {key: text for key, text in view.texts.items() if key not in keys}
-    if (frozen, texts) == (view.frozen, view.texts):
+    if (shown_results, texts) == (view.shown_results, view.texts):
         return view
-    return msgspec.structs.replace(view, version=view.version + 1, frozen=frozen, texts=texts)
+    return msgspec.structs.replace(
+        view, version=view.version + 1, shown_results=shown_results, texts=texts
+    )
 
 
 class FileReadDedupe(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,7 +251,7 @@ class StaleReadBatching(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Could a batch be waiting? Not in fewer tokens than it has at 16 bytes each."""
-        return used_tokens * _MOST_BYTES_A_TOKEN >= self.batch_bytes
+        return used_tokens * _MAX_BYTES_A_TOKEN >= self.batch_bytes
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """All that waits, if it is a batch; else None."""

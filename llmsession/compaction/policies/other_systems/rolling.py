@@ -37,7 +37,7 @@ def history_room(
 
 
 def extracted_lines(
-    messages: Sequence[Message], earlier: str, most_tokens: int, count: Callable[[str], int]
+    messages: Sequence[Message], earlier: str, max_tokens: int, count: Callable[[str], int]
 ) -> str:
     """MiniSearch's summary by rules: the earlier one and ``ROLE: text`` of each message, the
     newest that come to at most *most_tokens*. A newest one that is longer by itself is cut to
@@ -46,13 +46,13 @@ def extracted_lines(
     parts += [f"{each.role.upper()}: {text}" for each in messages if (text := each.text.strip())]
     kept: list[str] = []
     for part in reversed(parts):
-        if count("\n\n".join([part, *kept])) > most_tokens:
+        if count("\n\n".join([part, *kept])) > max_tokens:
             break
         kept.insert(0, part)
     if kept or not parts:
         return "\n\n".join(kept)
     newest, chars = parts[-1], len(parts[-1])
-    while chars and count(newest) > most_tokens:
+    while chars and count(newest) > max_tokens:
         chars = chars * 9 // 10
         newest = shorten_text(parts[-1], chars) if chars > 100 else parts[-1][:chars]
     return newest
@@ -102,7 +102,7 @@ class RollingSummary75(msgspec.Struct, frozen=True, kw_only=True):
         profile = budget.profile
         lines = extracted_lines(
             messages[view.start : upto],
-            without_title(view.segment.text) if view.segment else "",
+            without_title(view.prefix_summary.text) if view.prefix_summary else "",
             self.summary_tokens,
             lambda text: budget.scaled(text_tokens_for(text, profile)),
         )
@@ -112,7 +112,7 @@ class RollingSummary75(msgspec.Struct, frozen=True, kw_only=True):
             messages,
             budget,
             upto=upto,
-            most_tokens=self.summary_tokens,
+            max_tokens=self.summary_tokens,
             instructions=_MEMORY,
             fallback=lines,
         )

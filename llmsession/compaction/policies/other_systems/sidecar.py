@@ -122,7 +122,7 @@ class SidecarProjection(msgspec.Struct, frozen=True, kw_only=True):
             messages,
             budget,
             upto=cut_at_most(messages, cut),
-            most_tokens=self.summary_tokens,
+            max_tokens=self.summary_tokens,
             instructions=_SECTIONS,
         )
 

@@ -36,7 +36,7 @@ READ_BELOW = "[File {path} - refer to latest read below]"
 TRUNCATED = "[Earlier conversation history was truncated to fit within context limits]"
 KEPT_FIRST, FEW_MESSAGES = 2, 4
 SUMMARY_TOKENS = 2_000
-LEAST_CUT_CHARS = 200
+MIN_CUT_CHARS = 200
 _CUT_ROUNDS = 8
 
 
@@ -74,7 +74,7 @@ class FourStage(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float = 0.80
     target: float = 1.0
     protected_tokens: int = 40_000
-    least_saved_tokens: int = 500
+    min_saved_tokens: int = 500
     protected_tools: tuple[str, ...] = ("skill",)
     min_saving: float = 0.30
     recent_share: float = 0.30
@@ -85,7 +85,7 @@ class FourStage(msgspec.Struct, frozen=True, kw_only=True):
         if self.target != 1:
             check_fraction("target", self.target)
         check_whole("protected_tokens", self.protected_tokens, 0)
-        check_whole("least_saved_tokens", self.least_saved_tokens, 0)
+        check_whole("min_saved_tokens", self.min_saved_tokens, 0)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is at least the threshold of the limit used?"""
@@ -132,7 +132,7 @@ class FourStage(msgspec.Struct, frozen=True, kw_only=True):
                     continue
                 old.append((at, result))
                 saved += tokens
-        if saved < self.least_saved_tokens:
+        if saved < self.min_saved_tokens:
             return 0
         return sum(draft.freeze(at, result, RESULT_CLEARED) for at, result in old)
 
@@ -203,7 +203,7 @@ def _cut_longest(draft: Draft, target: int) -> int:
         for part in _parts(draft, request):
             if draft.used <= target:
                 break
-            if _cut(draft, part, max(LEAST_CUT_CHARS, part.chars * keep // 1_000)):
+            if _cut(draft, part, max(MIN_CUT_CHARS, part.chars * keep // 1_000)):
                 cut.add((part.at, part.block))
                 changed = True
         if not changed:
@@ -221,21 +221,21 @@ def _parts(draft: Draft, request: int | None) -> list[_Part]:
                 chars = len(draft.text(at, number))
             else:
                 continue
-            if chars > LEAST_CUT_CHARS:
+            if chars > MIN_CUT_CHARS:
                 parts.append(_Part(chars, at, number))
     return sorted(parts, key=lambda part: (-part.chars, part.at, part.block))
 
 
-def _cut(draft: Draft, part: _Part, most_chars: int) -> bool:
+def _cut(draft: Draft, part: _Part, max_chars: int) -> bool:
     block = draft.messages[part.at].content[part.block]
     if isinstance(block, ToolResultBlock):
         text = result_text(block.content)
         if other_blocks(block.content):
             return False
-        shown = cap_text(text, max_chars=most_chars, call_id=block.tool_use_id)
+        shown = cap_text(text, max_chars=max_chars, call_id=block.tool_use_id)
         return shown is not None and draft.freeze(part.at, block, shown)
     if isinstance(block, TextBlock):
-        return draft.shorten(part.at, part.block, shorten_text(block.text, most_chars))
+        return draft.shorten(part.at, part.block, shorten_text(block.text, max_chars))
     return False
 
 
@@ -315,7 +315,7 @@ class MiddlewarePipeline(msgspec.Struct, frozen=True, kw_only=True):
             if plan is not None:
                 draft.absorb(plan)
                 ran.append(policy.name)
-                if plan.wanted is not None:
+                if plan.summary_request is not None:
                     break
         return draft.plan(self.name, f"stages: {', '.join(ran)}")
 
@@ -334,7 +334,7 @@ def _stage_plan(policy: Policy, draft: Draft) -> Plan | None:
 
 def shows_pairs(view: View, messages: Sequence[Message]) -> bool:
     """Does *view* show each call with its results, and a person's word first?"""
-    begins = view.segment is not None
+    begins = view.prefix_summary is not None
     for at in range(view.start, len(messages)):
         if not view.shows(at):
             continue

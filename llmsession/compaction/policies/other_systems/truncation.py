@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from llmsession.compaction.planning.boundaries import is_safe_cut, must_wait
-from llmsession.compaction.view.plan import Budget, Plan, Wanted, planned
+from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, planned
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
@@ -288,7 +288,7 @@ class NondestructiveTruncate(msgspec.Struct, frozen=True, kw_only=True):
         return spans
 
 
-SUMMARY_PERCENT, LEAST_SUMMARY_TOKENS, MOST_SUMMARY_TOKENS = 6, 250, 6_000
+SUMMARY_PERCENT, MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 6, 250, 6_000
 """A summary's share of the limit, and its bounds."""
 
 
@@ -348,30 +348,34 @@ class NondestructiveCondense(msgspec.Struct, frozen=True, kw_only=True):
             plan = truncate.plan(view, messages, budget)
             return None if plan is None else replace(plan, policy=self.name)
         most = min(
-            MOST_SUMMARY_TOKENS,
-            max(LEAST_SUMMARY_TOKENS, budget.limit_tokens * SUMMARY_PERCENT // 100),
+            MAX_SUMMARY_TOKENS,
+            max(MIN_SUMMARY_TOKENS, budget.limit_tokens * SUMMARY_PERCENT // 100),
         )
-        wanted = self._wanted(view, messages, most)
+        summary_request = self._wanted(view, messages, most)
         sizes = sizes_in_budget(view, messages, budget)
-        gone = sum(sizes[: wanted.upto]) - most if wanted else 0
+        gone = sum(sizes[: summary_request.upto]) - most if summary_request else 0
         if gone <= 0:
-            wanted, gone = None, 0
+            summary_request, gone = None, 0
         spans: tuple[Span, ...] = ()
         if truncate.due(budget.used_tokens - gone, budget.limit_tokens):
-            spans = _hidden(view, messages, self.fraction, wanted.upto if wanted else 0)
-        if wanted is None:
+            spans = _hidden(
+                view, messages, self.fraction, summary_request.upto if summary_request else 0
+            )
+        if summary_request is None:
             what = "none folded"
             return _truncation(self.name, view, messages, budget, spans=spans, what=what)
-        return self._folded(view, messages, budget, wanted=wanted, spans=spans, gone=gone)
+        return self._folded(
+            view, messages, budget, summary_request=summary_request, spans=spans, gone=gone
+        )
 
-    def _wanted(self, view: View, messages: Sequence[Message], most: int) -> Wanted | None:
+    def _wanted(self, view: View, messages: Sequence[Message], most: int) -> SummaryRequest | None:
         """The summary of what is older than the newest request; None if that is one message, or
         little more than the summary so far."""
         upto = next(iter(pinned(messages)), 0)
-        earlier = view.segment.text if view.segment else ""
+        earlier = view.prefix_summary.text if view.prefix_summary else ""
         if upto - view.start < 2:
             return None
-        return Wanted(first=view.start, upto=upto, most_tokens=most, earlier=earlier)
+        return SummaryRequest(first=view.start, upto=upto, max_tokens=most, earlier=earlier)
 
     def _folded(
         self,
@@ -379,21 +383,23 @@ class NondestructiveCondense(msgspec.Struct, frozen=True, kw_only=True):
         messages: Sequence[Message],
         budget: Budget,
         *,
-        wanted: Wanted,
+        summary_request: SummaryRequest,
         spans: tuple[Span, ...],
         gone: int,
     ) -> Plan:
-        injected = _marked(view, messages, spans, wanted.upto)
+        injected = _marked(view, messages, spans, summary_request.upto)
         plan = planned(
             self.name,
             view,
             messages,
             budget,
-            f"a summary for the first {wanted.upto} messages",
-            wanted=wanted,
+            f"a summary for the first {summary_request.upto} messages",
+            summary_request=summary_request,
             omitted=spans,
             injected=None if injected == view.injected else injected,
-            turns_compacted=len({message.turn for message in messages[view.start : wanted.upto]}),
+            turns_compacted=len(
+                {message.turn for message in messages[view.start : summary_request.upto]}
+            ),
             figures={"kept_before_tokens": budget.frame_tokens},
         )
         return replace(plan, tokens_after=max(0, plan.tokens_after - gone))

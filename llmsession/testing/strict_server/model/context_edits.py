@@ -17,7 +17,7 @@ from .request import THINKING, MessageRequest, blocks_of, read_request
 
 __all__ = [
     "COMPACT_AT_TOKENS",
-    "LEAST_COMPACT_AT_TOKENS",
+    "MIN_COMPACT_AT_TOKENS",
     "Context",
     "beginning_with",
     "context_of",
@@ -28,7 +28,7 @@ __all__ = [
 
 CLEARED = "[Old tool result content cleared]"
 CLEAR_AT_TOKENS, CLEAR_KEEPS = 100_000, 3
-COMPACT_AT_TOKENS, LEAST_COMPACT_AT_TOKENS = 150_000, 50_000
+COMPACT_AT_TOKENS, MIN_COMPACT_AT_TOKENS = 150_000, 50_000
 
 
 class Context(msgspec.Struct, frozen=True):

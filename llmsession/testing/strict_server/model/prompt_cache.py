@@ -27,7 +27,7 @@ __all__ = ["CacheLedger", "Part", "completion_parts", "message_parts", "prompt_t
 
 LOOKBACK_BLOCKS = 20
 TTL_S = {"5m": 300.0, "1h": 3600.0}
-LEAST_COMPLETION_TOKENS = 1024
+MIN_COMPLETION_TOKENS = 1024
 COMPLETION_STEP_TOKENS = 128
 
 
@@ -123,9 +123,7 @@ class CacheLedger:
     def __init__(self) -> None:
         self._entries: dict[bytes, _Entry] = {}
 
-    def charge_message(
-        self, parts: Sequence[Part], *, least_tokens: int, now_s: float
-    ) -> PromptCost:
+    def charge_message(self, parts: Sequence[Part], *, min_tokens: int, now_s: float) -> PromptCost:
         """What a Messages prompt costs; what it wrote is read by the next one."""
         marked = [at for at, part in enumerate(parts) if part.ttl is not None]
         hit = max((at for mark in marked for at in self._found(parts, mark, now_s)), default=None)
@@ -135,7 +133,7 @@ class CacheLedger:
         done, written = read, {"5m": 0, "1h": 0}
         for at in marked:
             part = parts[at]
-            if part.ttl is None or part.tokens < least_tokens or (hit is not None and at <= hit):
+            if part.ttl is None or part.tokens < min_tokens or (hit is not None and at <= hit):
                 continue
             written[part.ttl] += part.tokens - done
             done = part.tokens
@@ -160,7 +158,7 @@ class CacheLedger:
             (part.tokens for part in reversed(parts) if self._is_cached(part.name, now_s)), 0
         )
         read = longest // COMPLETION_STEP_TOKENS * COMPLETION_STEP_TOKENS
-        read = read if read >= LEAST_COMPLETION_TOKENS else 0
+        read = read if read >= MIN_COMPLETION_TOKENS else 0
         for part in parts:
             self._entries[part.name] = _Entry(now_s + TTL_S["5m"], TTL_S["5m"])
         return PromptCost(new=prompt_tokens(parts) - read, read=read)

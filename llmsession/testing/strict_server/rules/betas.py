@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..model.context_edits import LEAST_COMPACT_AT_TOKENS, edits_of, find_edit
+from ..model.context_edits import MIN_COMPACT_AT_TOKENS, edits_of, find_edit
 from ..model.request import MessageRequest
 
 __all__ = ["beta_faults", "edit_faults"]
@@ -52,10 +52,10 @@ def edit_faults(request: MessageRequest) -> Iterator[str]:
     if (compact is not None or request.asks_for_compaction) and not request.rules.compacts:
         yield f"compaction is not supported for model {request.body['model']}"
     value = ((compact or {}).get("trigger") or {}).get("value")
-    if value is not None and value < LEAST_COMPACT_AT_TOKENS:
+    if value is not None and value < MIN_COMPACT_AT_TOKENS:
         yield (
             "context_management.edits: compact_20260112.trigger.value: Input should be greater"
-            f" than or equal to {LEAST_COMPACT_AT_TOKENS}"
+            f" than or equal to {MIN_COMPACT_AT_TOKENS}"
         )
     if not request.asks_for_compaction:
         return

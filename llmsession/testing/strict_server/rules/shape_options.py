@@ -14,7 +14,7 @@ Fields: TypeAlias = Mapping[str, Any]
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 OWN_TOOL = re.compile(r"\w+_20\d{6}|mcp_toolset")
-LEAST_BUDGET_TOKENS = 1024
+MIN_BUDGET_TOKENS = 1024
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
 
 _COUNTED = {
@@ -155,10 +155,10 @@ def _thinking_faults(thinking: Any) -> Iterator[str]:
         yield "thinking.enabled.budget_tokens: Field required"
     elif kind == "enabled" and (not isinstance(budget, int) or isinstance(budget, bool)):
         yield "thinking.enabled.budget_tokens: Input should be a valid integer"
-    elif kind == "enabled" and budget < LEAST_BUDGET_TOKENS:
+    elif kind == "enabled" and budget < MIN_BUDGET_TOKENS:
         yield (
             "thinking.enabled.budget_tokens: Input should be greater than or equal to"
-            f" {LEAST_BUDGET_TOKENS}"
+            f" {MIN_BUDGET_TOKENS}"
         )
     for field in thinking:
         if field not in _THINKING_FIELDS[kind]:

@@ -24,7 +24,7 @@ from ..model.canonical import canonical_block, canonical_tool
 from ..model.request import THINKING, MessageRequest, Run, Spot
 from .options import BINDING_BETA
 
-__all__ = ["Broken", "Sealer", "refused_seal", "transformations"]
+__all__ = ["Broken", "Signer", "refused_seal", "transformations"]
 
 Fate: TypeAlias = Literal["tampered", "foreign", "system", "tools", "messages", "gap", "moved"]
 
@@ -34,7 +34,7 @@ _SIZES = (8, 8, 8, 16, 8, 16)
 """Bytes of the first six fields of a seal."""
 
 
-class Seal(NamedTuple):
+class Signature(NamedTuple):
     """What a signature holds. ``local`` is what stood before it in its own reply, without
     thinking; ``mac`` is over all else and the text, and names the block."""
 
@@ -59,7 +59,7 @@ class Broken(NamedTuple):
     fate: Fate
 
 
-class Sealer:
+class Signer:
     """Makes and checks seals with a key of its own, made from *seed*."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -133,7 +133,7 @@ class Sealer:
                         yield Broken(spot, fate)
                 walk.pass_by(run, spot, seal)
 
-    def _fate(self, seal: Seal | None, walk: _Walk, latest: bool, spot: Spot) -> Fate | None:
+    def _fate(self, seal: Signature | None, walk: _Walk, latest: bool, spot: Spot) -> Fate | None:
         if seal is None or not hmac.compare_digest(seal.mac, self._mac(seal, spot.block)):
             return "tampered"
         if seal.family != walk.family:
@@ -152,7 +152,7 @@ class Sealer:
 
     def _signed(self, block: dict[str, Any], walk: _Walk) -> dict[str, Any]:
         count = walk.reply_length
-        seal = Seal(
+        seal = Signature(
             walk.family,
             walk.system,
             walk.tools,
@@ -167,12 +167,12 @@ class Sealer:
         field = "signature" if block["type"] == "thinking" else "data"
         return {**block, field: _PREFIX + raw}
 
-    def _mac(self, seal: Seal, block: dict[str, Any]) -> bytes:
+    def _mac(self, seal: Signature, block: dict[str, Any]) -> bytes:
         text = str(block.get("thinking", "")).encode("utf-8", "replace")
         said = b"%s\x00%s\x00%s" % (str(block["type"]).encode(), seal.body(), text)
         return hmac.digest(self._key, said, "sha256")[:16]
 
-    def _read(self, block: dict[str, Any]) -> Seal | None:
+    def _read(self, block: dict[str, Any]) -> Signature | None:
         written = block.get("signature") if block["type"] == "thinking" else block.get("data")
         if block["type"] not in THINKING or not isinstance(written, str):
             return None
@@ -189,7 +189,7 @@ class Sealer:
             raw[end - size : end] for end, size in zip(ends, _SIZES, strict=True)
         )
         count = int.from_bytes(raw[ends[-1] : -16], "big")
-        return Seal(family, system, tools, messages, local, previous, count, raw[-16:])
+        return Signature(family, system, tools, messages, local, previous, count, raw[-16:])
 
 
 class Summarised(NamedTuple):
@@ -221,7 +221,7 @@ class _Walk:
         self._in_run: list[bytes] = []
         self._reply_from = 0
 
-    def pass_by(self, run: Run, spot: Spot, seal: Seal | None) -> None:
+    def pass_by(self, run: Run, spot: Spot, seal: Signature | None) -> None:
         """Go on behind *spot*."""
         self._enter(run.role)
         if spot.kind in THINKING:

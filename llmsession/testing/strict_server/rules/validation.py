@@ -22,7 +22,7 @@ from .chat import CHAT_RULES
 from .messages import MESSAGE_RULES
 from .options import OPTION_RULES
 from .shape import shape_faults
-from .signatures import Broken, Sealer, refused_seal
+from .signatures import Broken, Signer, refused_seal
 
 __all__ = ["AcceptedChat", "AcceptedMessage", "judge_chat", "judge_message", "no_json"]
 
@@ -57,7 +57,7 @@ def judge_message(
     betas: Sequence[str] = (),
     wants_betas: bool = False,
     counting: bool = False,
-    sealer: Sealer | None = None,
+    sealer: Signer | None = None,
 ) -> AcceptedMessage | Refusal:
     """*counting* is for ``count_tokens``. Without a *sealer* no signature is looked at.
     *wants_betas*: what needs a beta is refused where the header does not name it."""

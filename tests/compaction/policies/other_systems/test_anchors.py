@@ -22,7 +22,7 @@ from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.testing.checker.requests import extends
-from llmsession.turns.records import Injected, Segment
+from llmsession.turns.records import Injected, PrefixSummary
 from tests.compaction.conversations import FRAME, Talk, sent, talk
 from tests.compaction.policies.summaries import (
     PROFILE,
@@ -50,16 +50,16 @@ def test_a_fifth_of_the_messages_is_kept_from_a_users_turn_on(percent: int, upto
     built = chat(*[1_000] * 20)
     policy = CheckpointOnFirstKept(retain_percent=percent)
     after = applied(policy, built.messages, 15_000)
-    assert after.wanted.upto == upto
+    assert after.summary_request.upto == upto
     assert built.messages[upto].is_user
-    assert after.wanted.most_tokens == 1_000
+    assert after.summary_request.max_tokens == 1_000
 
 
 def test_a_boundary_inside_a_tool_turn_is_moved_to_where_the_turn_begins() -> None:
     built = talk(5, said(1_000))
     # 20 messages, 4 of them kept: the turn before has 16 as its end; of 6 kept, 14 is inside it.
     after = applied(CheckpointOnFirstKept(retain_percent=30), built.messages, 4_500)
-    assert after.wanted.upto == 12
+    assert after.summary_request.upto == 12
     assert built.messages[12].turn == 4
 
 
@@ -77,7 +77,7 @@ def test_a_place_that_does_not_suffice_moves_on_by_whole_turns() -> None:
     # By count 12 messages would stay; 5,000 less the summary's 1,000 take 4.
     built = chat(*[1_000] * 24)
     after = applied(CheckpointOnFirstKept(retain_percent=50), built.messages, 5_000)
-    assert after.wanted.upto == 20
+    assert after.summary_request.upto == 20
     used = budget_for(built.messages, 0, view=after.view).used_tokens
     assert not CheckpointOnFirstKept().due(used, 5_000)
 
@@ -85,7 +85,7 @@ def test_a_place_that_does_not_suffice_moves_on_by_whole_turns() -> None:
 def test_who_asks_for_a_checkpoint_keeps_the_last_turn_and_gets_no_second() -> None:
     built = chat(*[1_000] * 24)
     after = applied(CheckpointOnFirstKept(), built.messages, 90_000, trigger="asked")
-    assert after.wanted.upto == 22
+    assert after.summary_request.upto == 22
     again = planned(CheckpointOnFirstKept(), built.messages, 90_000, after.view, trigger="asked")
     assert again is None
 
@@ -93,7 +93,7 @@ def test_who_asks_for_a_checkpoint_keeps_the_last_turn_and_gets_no_second() -> N
 def test_only_the_last_turn_is_left_where_nothing_suffices() -> None:
     built = chat(*[1_000] * 23, 9_000)
     after = applied(CheckpointOnFirstKept(retain_percent=50), built.messages, 5_000)
-    assert after.wanted.upto == 22
+    assert after.summary_request.upto == 22
     assert planned(CheckpointOnFirstKept(), built.messages, 5_000, after.view) is None
 
 
@@ -142,14 +142,14 @@ def test_a_window_that_leaves_nothing_is_refused() -> None:
 def test_everything_but_the_newest_words_becomes_one_summary() -> None:
     built = chat(*[1_000] * 9)
     after = applied(AutoCompactThreshold(), built.messages, 10_000)
-    assert after.wanted.upto == 8
+    assert after.summary_request.upto == 8
     assert planned(AutoCompactThreshold(), built.messages, 10_000, after.view) is None
 
 
 def test_in_a_long_turn_the_newest_step_stays_and_the_request_is_said_once_more() -> None:
     built = loop(9)
     after = applied(AutoCompactThreshold(), built.messages, 10_000)
-    assert after.wanted.upto == 17
+    assert after.summary_request.upto == 17
     assert after.view.injected == (Injected(17, "look at all of it"),)
     assert planned(AutoCompactThreshold(), built.messages, 10_000, after.view) is None
 
@@ -206,15 +206,15 @@ def test_eight_messages_are_kept_and_less_than_two_are_not_worth_it() -> None:
 
 def test_who_asks_for_it_keeps_two() -> None:
     built = chat(*[1_000] * 20)
-    assert applied(AppendOnlyProjection(), built.messages, 20_000).wanted.upto == 12
+    assert applied(AppendOnlyProjection(), built.messages, 20_000).summary_request.upto == 12
     asked = applied(AppendOnlyProjection(), built.messages, 20_000, trigger="asked")
-    assert asked.wanted.upto == 18
+    assert asked.summary_request.upto == 18
 
 
 def test_the_request_of_a_long_turn_is_covered_and_said_once_more() -> None:
     built = loop(9)
     after = applied(AppendOnlyProjection(), built.messages, 10_000)
-    assert after.wanted.upto == 11
+    assert after.summary_request.upto == 11
     shown = sent(project(built.messages, after.view, PROFILE, FRAME))
     assert shown[0][1]["text"] == "look at all of it"
 
@@ -239,4 +239,4 @@ def test_a_failure_leaves_a_note_only_where_that_is_wanted() -> None:
     noting = AppendOnlyProjection(notes_omission=True)
     left = left_without_summary(noting, built.messages, 20_000)
     assert left is not None
-    assert left.segment == Segment(12, introduced(OMISSION_NOTE))
+    assert left.prefix_summary == PrefixSummary(12, introduced(OMISSION_NOTE))

@@ -28,7 +28,7 @@ from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
-from llmsession.turns.records import Injected, Segment
+from llmsession.turns.records import Injected, PrefixSummary
 from tests.compaction.conversations import FRAME, Talk, image, sent, talk, text
 from tests.compaction.policies.summaries import (
     PROFILE,
@@ -60,7 +60,11 @@ def test_llm_summary_refuses_what_cannot_be(fields: dict[str, Any]) -> None:
 def test_llm_summary_puts_one_summary_in_place_of_all_older_turns() -> None:
     built = talk(7, "x" * 6_000)
     after = applied(LlmSummary(), built.messages, 10_000)
-    assert (after.wanted.first, after.wanted.upto, after.wanted.most_tokens) == (0, 8, 1_520)
+    assert (
+        after.summary_request.first,
+        after.summary_request.upto,
+        after.summary_request.max_tokens,
+    ) == (0, 8, 1_520)
     assert built.messages[8].turn == 3
     assert after.plan.turns_compacted == 2
     assert after.plan.figures["turns_kept"] == 5
@@ -81,14 +85,14 @@ def test_llm_summary_folds_the_summary_so_far_into_the_next() -> None:
         built.step("y" * 6_000)
         built.reply()
     second = applied(LlmSummary(), built.messages, 10_000, first)
-    assert (second.wanted.first, second.wanted.upto) == (8, 16)
-    assert second.wanted.earlier == introduced("the first summary")
-    assert [each.upto for each in second.view.segments] == [8, 16]
+    assert (second.summary_request.first, second.summary_request.upto) == (8, 16)
+    assert second.summary_request.earlier == introduced("the first summary")
+    assert [each.upto for each in second.view.prefix_summaries] == [8, 16]
 
 
 def test_a_summary_is_at_most_two_thousand_tokens() -> None:
     after = applied(LlmSummary(), talk(7, "x" * 60_000).messages, 50_000)
-    assert after.wanted.most_tokens == 2_048
+    assert after.summary_request.max_tokens == 2_048
 
 
 # recency_turn_summary.
@@ -121,20 +125,20 @@ def test_a_trigger_without_its_value_and_an_unknown_one_never_is(
 def test_two_turns_stay_and_the_coverage_is_the_first_of_them() -> None:
     built = talk(5, said(1_000))
     after = applied(RecencyTurnSummary(), built.messages, 5_000)
-    assert after.wanted.upto == after.view.start == 12
+    assert after.summary_request.upto == after.view.start == 12
     assert built.messages[12].turn == 4
 
 
 @pytest.mark.parametrize(("most", "upto"), [(None, 12), (2_500, 12), (1_500, 16), (10, 16)])
 def test_with_a_cap_whole_turns_stay_and_the_latest_always(most: int | None, upto: int) -> None:
     built = talk(5, said(1_000))
-    after = applied(RecencyTurnSummary(most_recent_tokens=most), built.messages, 5_000)
-    assert after.wanted.upto == upto
+    after = applied(RecencyTurnSummary(max_recent_tokens=most), built.messages, 5_000)
+    assert after.summary_request.upto == upto
 
 
 def test_keeping_no_turn_keeps_the_latest() -> None:
     after = applied(RecencyTurnSummary(keep_turns=0), talk(5, said(1_000)).messages, 5_000)
-    assert after.wanted.upto == 16
+    assert after.summary_request.upto == 16
 
 
 @pytest.mark.parametrize(("least", "plans"), [(12, True), (13, False)])
@@ -164,9 +168,9 @@ def test_the_newest_eight_failures_are_listed_behind_the_summary() -> None:
     built.ask()
     built.reply()
     after = applied(RecencyTurnSummary(), built.messages, 4_000, text="the checkpoint")
-    assert after.view.segment is not None
-    assert after.view.segment.text == introduced("the checkpoint") + "\n\n" + tool_failures(
-        built.messages[: after.wanted.upto]
+    assert after.view.prefix_summary is not None
+    assert after.view.prefix_summary.text == introduced("the checkpoint") + "\n\n" + tool_failures(
+        built.messages[: after.summary_request.upto]
     )
 
 
@@ -187,9 +191,9 @@ def test_a_list_of_failures_does_not_grow_by_being_folded_again() -> None:
     for number in range(2):
         messages = built.messages[: 8 + 12 + 4 * number]
         view = applied(RecencyTurnSummary(), messages, limits[number], view, text="it").view
-    assert view.segment is not None
-    assert view.segment.text.count("## Tool Failures") == 1
-    assert view.segment.text.count("no such file") == 3
+    assert view.prefix_summary is not None
+    assert view.prefix_summary.text.count("## Tool Failures") == 1
+    assert view.prefix_summary.text.count("no such file") == 3
 
 
 def test_without_a_summary_one_line_says_how_many_messages_there_were() -> None:
@@ -200,7 +204,7 @@ def test_without_a_summary_one_line_says_how_many_messages_there_were() -> None:
     assert metadata_stub(chat(9, 9).messages) == ("[Metadata summary: 2 messages (1 human, 1 ai)]")
     left = left_without_summary(RecencyTurnSummary(), built.messages, 5_000)
     assert left is not None
-    assert left.segment == Segment(12, introduced(metadata_stub(built.messages[:12])))
+    assert left.prefix_summary == PrefixSummary(12, introduced(metadata_stub(built.messages[:12])))
 
 
 # union_preserve_compress.
@@ -225,8 +229,8 @@ def test_the_group_is_all_but_the_suffix_that_is_kept() -> None:
     # 15 % of 10,000 are kept: 1,500.
     built = chat(3_000, 3_000, 600, 600, 600, 300)
     after = applied(UnionPreserveCompress(), built.messages, 10_000)
-    assert after.wanted.upto == 3
-    assert after.wanted.pinned is None
+    assert after.summary_request.upto == 3
+    assert after.summary_request.pinned is None
     shown = [at for at in range(6) if after.view.shows(at)]
     assert shown == [3, 4, 5]
 
@@ -234,13 +238,13 @@ def test_the_group_is_all_but_the_suffix_that_is_kept() -> None:
 def test_at_least_the_first_message_is_compressed() -> None:
     built = chat(9_000, 100, 100)
     after = applied(UnionPreserveCompress(keep_ratio=0.99), built.messages, 10_000)
-    assert after.wanted.upto == 1
+    assert after.summary_request.upto == 1
 
 
 def test_a_newest_request_before_the_suffix_is_said_once_more_behind_the_summary() -> None:
     built = loop(9)
     after = applied(UnionPreserveCompress(), built.messages, 10_000)
-    assert after.wanted.upto == 17
+    assert after.summary_request.upto == 17
     assert after.view.injected == (Injected(17, "look at all of it"),)
     shown = sent(project(built.messages, after.view, PROFILE, FRAME))
     assert [block["text"] for block in shown[0]][1:] == ["look at all of it"]
@@ -272,7 +276,7 @@ def test_a_newest_request_with_an_image_ends_the_group() -> None:
     for _ in range(9):
         built.step(said(1_000))
     after = applied(UnionPreserveCompress(), built.messages, 10_000)
-    assert after.wanted.upto == 2
+    assert after.summary_request.upto == 2
     assert after.view.injected == ()
 
 
@@ -289,17 +293,17 @@ def test_it_is_due_past_the_limit_only() -> None:
 def test_the_last_four_messages_stay_behind_the_summary() -> None:
     built = chat(2_000, 2_000, 200, 200, 200, 200, 200)
     after = applied(SummaryKeepLast4(), built.messages, 4_000)
-    assert (after.wanted.upto, after.wanted.omitted) == (3, ())
+    assert (after.summary_request.upto, after.summary_request.omitted) == (3, ())
     assert [at for at in range(7) if after.view.shows(at)] == [3, 4, 5, 6]
 
 
 def test_the_oldest_pairs_behind_the_summary_go_and_never_the_summary() -> None:
     built = chat(2_000, 2_000, 200, 200, 3_000, 200, 200)
     after = applied(SummaryKeepLast4(), built.messages, 4_000)
-    assert after.wanted.upto == 3
+    assert after.summary_request.upto == 3
     # 5 and 6 would fit; 5 is the model's.
-    assert after.wanted.omitted == ((3, 6),)
-    assert after.view.segment is not None
+    assert after.summary_request.omitted == ((3, 6),)
+    assert after.view.prefix_summary is not None
     assert [at for at in range(7) if after.view.shows(at)] == [6]
 
 
@@ -307,7 +311,7 @@ def test_the_oldest_pairs_behind_the_summary_go_and_never_the_summary() -> None:
 def test_fewer_than_six_messages_get_no_summary(count: int) -> None:
     built = chat(*[1_000] * count)
     after = applied(SummaryKeepLast4(), built.messages, 2_500)
-    assert after.plan.wanted is None
+    assert after.plan.summary_request is None
     assert after.plan.omitted == ((0, count - 1),)
     request = project(built.messages, after.view, PROFILE, FRAME)
     assert request.messages[0].role == "user"
@@ -331,7 +335,7 @@ def test_a_summary_that_does_not_come_leaves_no_word_and_no_gap(newest: int) -> 
         (SummaryKeepLast4, "keep_messages", 0),
         (RollingSummary75, "ratio", 0.0),
         (PointerSummary, "message_cap", 1.5),
-        (PointerSummary, "most_iterations", 0),
+        (PointerSummary, "max_iterations", 0),
         (CheckpointOnFirstKept, "threshold_tokens", 0),
         (AutoCompactThreshold, "summary_tokens", 0),
         (AppendOnlyProjection, "keep_messages", -1),
@@ -349,4 +353,4 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(kind: Any, name: str, v
 def test_a_conversation_of_small_talk_is_not_worth_a_summary(policy: Policy) -> None:
     built = chat(*[20] * 16)
     plan = planned(policy, built.messages, 400, used=400)
-    assert plan is None or plan.wanted is None
+    assert plan is None or plan.summary_request is None

@@ -114,7 +114,7 @@ def test_what_a_person_said_stays_and_what_was_done_becomes_a_notice_behind_it()
     limit = a_budget(messages, 1).used_tokens
     plan = asked(BasicFold(), messages, limit, profile=ROOMY)
     assert plan is not None
-    assert plan.wanted is None
+    assert plan.summary_request is None
     view = View().applied(plan, len(messages))
     # Requests at 0, 8, 16 and answers at 7, 15, 23; the newest turn as far as it fits.
     kept = shown(plan, messages)
@@ -220,7 +220,7 @@ def test_thinking_goes_first_and_nothing_else_if_that_is_enough() -> None:
     assert plan is not None
     assert plan.drops_thinking
     assert plan.figures.keys() == {"thinking_tokens"}
-    assert plan.texts == plan.frozen == {}
+    assert plan.texts == plan.shown_results == {}
     assert plan.omitted == ()
 
 
@@ -233,10 +233,10 @@ def test_texts_are_cut_next_the_newest_first_and_then_whole_closures_go_the_olde
     plan = asked(BudgetProjection(), messages, 22_000, profile=ROOMY)
     assert plan is not None
     assert plan.omitted == ()
-    assert "c9" in plan.frozen
-    assert "c1" not in plan.frozen
-    assert "c10" not in plan.frozen  # not answered yet
-    assert "...[truncated " in plan.frozen["c9"]
+    assert "c9" in plan.shown_results
+    assert "c1" not in plan.shown_results
+    assert "c10" not in plan.shown_results  # not answered yet
+    assert "...[truncated " in plan.shown_results["c9"]
     plan = asked(BudgetProjection(), messages, 4_500, profile=ROOMY)
     assert plan is not None
     ((first, end),) = plan.omitted
@@ -257,7 +257,7 @@ def test_the_first_and_the_newest_request_and_the_open_step_stay_as_they_are() -
     plan = asked(BudgetProjection(), messages, 1_000, profile=ROOMY)
     assert plan is not None
     assert shown(plan, messages) == [0, 12, 13, 14]
-    assert plan.frozen.keys().isdisjoint({"c4"})
+    assert plan.shown_results.keys().isdisjoint({"c4"})
     assert plan.figures["unachievable"] == 1
     assert "cannot be reached" in plan.reason
     view = View().applied(plan, len(messages))

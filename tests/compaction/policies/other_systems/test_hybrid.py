@@ -80,11 +80,11 @@ def at_share(policy: Any, messages: list[Message], percent: int, **fields: Any) 
 
 def folded(plan: Plan, messages: list[Message], view: View | None = None) -> View:
     view = view or View()
-    assert plan.wanted is not None
-    segment = extracted_segment(plan.wanted, messages, WIDE)
-    filled = with_segment(plan, segment, view, messages, a_budget(messages, 1, view))
+    assert plan.summary_request is not None
+    prefix_summary = extracted_segment(plan.summary_request, messages, WIDE)
+    filled = with_segment(plan, prefix_summary, view, messages, a_budget(messages, 1, view))
     assert filled is not None
-    assert filled.segment is not None
+    assert filled.prefix_summary is not None
     return view.applied(filled, len(messages))
 
 
@@ -96,7 +96,7 @@ def test_from_60_percent_on_the_newest_70_percent_stay_back_to_a_request() -> No
     messages = turns(10)
     plan = at_share(Hybrid608090(), messages, 65)
     assert plan is not None
-    assert plan.wanted is None
+    assert plan.summary_request is None
     assert "truncate" in plan.reason
     assert shown(plan, messages) == list(range(6, 20))
     plan = at_share(Hybrid608090(), turns(11), 65)  # 22 messages: 6.6 is in the fourth turn
@@ -108,8 +108,8 @@ def test_from_80_percent_on_all_but_five_turns_become_a_summary() -> None:
     messages = turns(10)
     plan = at_share(Hybrid608090(), messages, 85)
     assert plan is not None
-    assert plan.wanted is not None
-    assert (plan.wanted.first, plan.wanted.upto) == (0, 10)
+    assert plan.summary_request is not None
+    assert (plan.summary_request.first, plan.summary_request.upto) == (0, 10)
     assert plan.omitted == ()
     assert plan.figures == {}
 
@@ -117,7 +117,7 @@ def test_from_80_percent_on_all_but_five_turns_become_a_summary() -> None:
 def test_from_90_percent_on_a_new_session_is_suggested_too() -> None:
     plan = at_share(Hybrid608090(), turns(10), 91)
     assert plan is not None
-    assert plan.wanted is not None
+    assert plan.summary_request is not None
     assert plan.figures == {"suggest_new_session": 1}
     assert "new session" in plan.reason
 
@@ -126,8 +126,8 @@ def test_what_is_over_the_budget_after_a_summary_is_left_out_the_oldest_first() 
     messages = turns(10)
     plan = at_share(Hybrid608090(), messages, 300)
     assert plan is not None
-    assert plan.wanted is not None
-    assert plan.wanted.upto == 10
+    assert plan.summary_request is not None
+    assert plan.summary_request.upto == 10
     view = folded(plan, messages)
     visible = [at for at in range(20) if view.shows(at)]
     assert visible == list(range(visible[0], 20))
@@ -140,7 +140,7 @@ def test_where_no_summary_can_be_made_the_oldest_go() -> None:
     messages = turns(4)
     plan = at_share(Hybrid608090(), messages, 120)
     assert plan is not None
-    assert plan.wanted is None
+    assert plan.summary_request is None
     assert shown(plan, messages)[-1] == 7
     assert 0 not in shown(plan, messages)
 
@@ -164,8 +164,8 @@ def test_the_rival_folds_the_oldest_60_percent_from_70_percent_on() -> None:
     assert at_share(Hybrid7060(), messages, 69) is None
     plan = at_share(Hybrid7060(), messages, 71)
     assert plan is not None
-    assert plan.wanted is not None
-    assert (plan.wanted.first, plan.wanted.upto) == (0, 12)
+    assert plan.summary_request is not None
+    assert (plan.summary_request.first, plan.summary_request.upto) == (0, 12)
     view = folded(plan, messages)
     assert [at for at in range(20) if view.shows(at)] == list(range(12, 20))
 
@@ -178,7 +178,7 @@ def test_the_next_fold_takes_the_summary_in() -> None:
     more = turns(20)
     again = asked(Hybrid7060(), more, 10_000, view, profile=WIDE)
     assert again is not None
-    assert again.wanted is not None
-    assert (again.wanted.first, again.wanted.upto) == (12, 24)
-    assert view.segment is not None
-    assert again.wanted.earlier == view.segment.text
+    assert again.summary_request is not None
+    assert (again.summary_request.first, again.summary_request.upto) == (12, 24)
+    assert view.prefix_summary is not None
+    assert again.summary_request.earlier == view.prefix_summary.text

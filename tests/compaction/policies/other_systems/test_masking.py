@@ -26,7 +26,7 @@ from tests.compaction.policies.requested import asked
     [
         ("mask_consumed", {"threshold": 1.0}),
         ("mask_consumed", {"reserve": 0}),
-        ("mask_consumed", {"least_chars": 0}),
+        ("mask_consumed", {"min_chars": 0}),
         ("pressure_fading", {"reserve": 1}),
         ("position_clear", {"trim_age": 0.6}),
         ("position_clear", {"keep_turns": 0}),
@@ -120,9 +120,9 @@ def read_and_unread() -> Talk:
 def test_only_what_was_read_is_masked() -> None:
     plan = asked(MaskConsumed(), read_and_unread().messages, 2_000)
     assert plan is not None
-    assert set(plan.frozen) == {"c1"}
-    assert "… [truncated: 20000 chars exceeded 7600 limit] …" in plan.frozen["c1"]
-    assert len(plan.frozen["c1"]) <= 7_600
+    assert set(plan.shown_results) == {"c1"}
+    assert "… [truncated: 20000 chars exceeded 7600 limit] …" in plan.shown_results["c1"]
+    assert len(plan.shown_results["c1"]) <= 7_600
 
 
 def test_words_and_not_calls_say_that_a_result_was_read() -> None:
@@ -139,7 +139,7 @@ def test_a_summary_stands_instead_where_there_is_one() -> None:
     )
     assert plan is not None
     expected = compact_text("twenty thousand a", call_id="c1", chars=20_000)
-    assert plan.frozen == {"c1": expected}
+    assert plan.shown_results == {"c1": expected}
 
 
 def test_an_image_is_not_masked() -> None:
@@ -158,8 +158,8 @@ def test_what_is_masked_once_stays_as_it_is() -> None:
     built.reply()
     more = asked(MaskConsumed(), built.messages, 2_000, view)
     assert more is not None
-    assert set(more.frozen) == {"c2"}
-    assert view.applied(more, len(built.messages)).frozen["c1"] == plan.frozen["c1"]
+    assert set(more.shown_results) == {"c2"}
+    assert view.applied(more, len(built.messages)).shown_results["c1"] == plan.shown_results["c1"]
 
 
 @given(st.lists(st.integers(0, 30_000), min_size=1, max_size=8), st.integers(300, 30_000))
@@ -170,7 +170,7 @@ def test_masking_only_shrinks(sizes: list[int], limit: int) -> None:
         built.step("x" * size)
     built.reply()
     plan = asked(MaskConsumed(), built.messages, limit)
-    for call, shown in (plan.frozen if plan else {}).items():
+    for call, shown in (plan.shown_results if plan else {}).items():
         assert len(shown) < sizes[int(call[1:]) - 1]
 
 
@@ -186,7 +186,7 @@ def test_every_result_fades_the_oldest_most_and_inputs_too() -> None:
     built.add("assistant", [written])
     plan = asked(PressureFading(), built.messages, 90_000, used=89_500)
     assert plan is not None
-    sizes = [len(plan.frozen[call]) for call in ("c1", "c2", "c3")]
+    sizes = [len(plan.shown_results[call]) for call in ("c1", "c2", "c3")]
     assert sizes == sorted(sizes)
     assert sizes[-1] < 6_000
     assert len(bytes(plan.inputs["w"])) < 20_000
@@ -202,9 +202,9 @@ def test_a_faded_result_does_not_fade_again_under_more_pressure() -> None:
     view = View().applied(plan, len(built.messages))
     more = asked(PressureFading(), built.messages, 70_000, view, used=69_990)
     assert more is not None
-    assert "c1" in plan.frozen
-    assert set(more.frozen) == {"c1", "c2", "c3"} - set(plan.frozen)
-    assert view.applied(more, len(built.messages)).frozen["c1"] == plan.frozen["c1"]
+    assert "c1" in plan.shown_results
+    assert set(more.shown_results) == {"c1", "c2", "c3"} - set(plan.shown_results)
+    assert view.applied(more, len(built.messages)).shown_results["c1"] == plan.shown_results["c1"]
 
 
 # position_clear.
@@ -224,11 +224,11 @@ def test_the_older_half_is_cleared_what_is_younger_trimmed_and_three_turns_stay(
     plan = asked(PositionClear(), built.messages, 100_000)
     assert plan is not None
     # Forty messages; results at 2, 6, ...: the older half is up to 20, and 30 % up to 28.
-    cleared = [call for call, shown in plan.frozen.items() if shown == CLEARED]
+    cleared = [call for call, shown in plan.shown_results.items() if shown == CLEARED]
     assert cleared == ["c1", "c2", "c3", "c4", "c5"]
-    assert set(plan.frozen) - set(cleared) == {"c6", "c7"}
+    assert set(plan.shown_results) - set(cleared) == {"c6", "c7"}
     marker = "\n\n… [truncated: 50000 chars exceeded 3000 limit] …\n\n"
-    assert plan.frozen["c6"] == "x" * 1_500 + marker + "x" * 1_500
+    assert plan.shown_results["c6"] == "x" * 1_500 + marker + "x" * 1_500
     assert plan.figures == {"cleared": 5, "trimmed": 2}
 
 

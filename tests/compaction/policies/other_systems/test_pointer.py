@@ -11,7 +11,7 @@ from llmsession.compaction.policies.other_systems.pointer import (
 from llmsession.compaction.summaries.rendering import passage_tokens, render
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
-from llmsession.turns.records import Segment
+from llmsession.turns.records import PrefixSummary
 from tests.compaction.conversations import Talk, talk
 from tests.compaction.policies.summaries import (
     PROFILE,
@@ -55,13 +55,13 @@ def test_thirty_percent_stay_and_the_summary_has_twenty() -> None:
     # The threshold is 8,000: 2,400 stay, which are two of 1,000, and the summary gets 1,600.
     built = chat(*[1_000] * 9)
     after = applied(PointerSummary(), built.messages, 10_000)
-    assert (after.wanted.upto, after.wanted.most_tokens) == (7, 1_600)
+    assert (after.summary_request.upto, after.summary_request.max_tokens) == (7, 1_600)
     assert after.plan.figures["iterations"] == 1
 
 
 def test_the_users_newest_message_stays_behind_the_pointer() -> None:
     after = applied(PointerSummary(), chat(1_000, 1_000, 5_000).messages, 8_000)
-    assert after.wanted.upto == 2
+    assert after.summary_request.upto == 2
     built = loop(9)
     assert planned(PointerSummary(), built.messages, 10_000) is None
 
@@ -70,8 +70,8 @@ def test_no_call_is_split_from_its_results() -> None:
     built = talk(6, said(1_500))
     for limit in range(4_000, 12_000, 200):
         plan = planned(PointerSummary(), built.messages, limit)
-        if plan is not None and plan.wanted is not None:
-            assert not built.messages[plan.wanted.upto].tool_results
+        if plan is not None and plan.summary_request is not None:
+            assert not built.messages[plan.summary_request.upto].tool_results
 
 
 def test_less_is_kept_each_time_until_the_context_is_safe() -> None:
@@ -80,13 +80,13 @@ def test_less_is_kept_each_time_until_the_context_is_safe() -> None:
     frame = budget_for(built.messages, 0).used_tokens + 4_000
     after = applied(PointerSummary(), built.messages, 10_000, used=frame, frame_tokens=4_000)
     assert after.plan.figures["iterations"] > 1
-    assert after.wanted.upto == 16
+    assert after.summary_request.upto == 16
     calm = applied(PointerSummary(), built.messages, 10_000)
-    assert (calm.plan.figures["iterations"], calm.wanted.upto) == (1, 13)
+    assert (calm.plan.figures["iterations"], calm.summary_request.upto) == (1, 13)
     few = applied(
-        PointerSummary(most_iterations=2), built.messages, 10_000, used=frame, frame_tokens=4_000
+        PointerSummary(max_iterations=2), built.messages, 10_000, used=frame, frame_tokens=4_000
     )
-    assert (few.plan.figures["iterations"], few.wanted.upto) == (2, 15)
+    assert (few.plan.figures["iterations"], few.summary_request.upto) == (2, 15)
 
 
 def test_the_pointer_only_moves_on() -> None:
@@ -95,7 +95,7 @@ def test_the_pointer_only_moves_on() -> None:
         built = chat(*[1_000] * turns)
         if planned(PointerSummary(), built.messages, 10_000, view) is not None:
             after = applied(PointerSummary(), built.messages, 10_000, view)
-            assert after.wanted.first == view.start
+            assert after.summary_request.first == view.start
             view = after.view
         pointers.append(view.start)
     assert pointers == sorted(pointers)
@@ -113,8 +113,8 @@ def test_a_message_over_80_percent_of_the_threshold_is_cut_and_not_dropped(
     else:
         built.ask("begin" + said(20_000) + "end")
     after = applied(PointerSummary(), built.messages, 10_000)
-    assert after.wanted.upto == 2
-    (shown,) = (after.plan.frozen or after.plan.texts).values()
+    assert after.summary_request.upto == 2
+    (shown,) = (after.plan.shown_results or after.plan.texts).values()
     assert shown.startswith("begin")
     assert shown.endswith("end")
     used = budget_for(built.messages[2:], 0, view=View()).used_tokens
@@ -135,7 +135,7 @@ def test_where_it_has_to_fit_an_emergency_note_stands_for_what_went(trigger: str
     left = left_without_summary(PointerSummary(), built.messages, 10_000, trigger=trigger)
     assert left is not None
     note = "[Emergency compression: 7 messages archived due to size]"
-    assert left.segment == Segment(7, introduced(note))
+    assert left.prefix_summary == PrefixSummary(7, introduced(note))
 
 
 def test_a_pointer_beyond_the_history_is_forgotten_and_all_is_shown() -> None:

@@ -44,7 +44,7 @@ def asking() -> Talk:
 
 def replaced(built: Talk, view: View | None = None) -> dict[str, str]:
     plan = asked(DEDUPE, built.messages, 1_000, view)
-    return plan.frozen if plan else {}
+    return plan.shown_results if plan else {}
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_an_undo_shows_exactly_what_was_replaced_since_then() -> None:
         (2, 0, 4.0), (4, 0, 8.0), (6, 0, 8.0),
     ]  # fmt: skip
     assert all(each.old_chars == len(CODE) + 1 for each in log)
-    assert set(undone(view, log, 8.0).frozen) == {"c1"}
+    assert set(undone(view, log, 8.0).shown_results) == {"c1"}
     everything = project(messages, View(), PLAIN, FRAME).messages
     assert project(messages, undone(view, log, 0.0), PLAIN, FRAME).messages == everything
     assert undone(view, log, 9.0) is view
@@ -214,10 +214,10 @@ def test_outdated_reads_wait_until_they_are_a_batch_and_go_together() -> None:
     assert asked(policy, stale(2, BATCH_BYTES + room - 1).messages, 1) is None
     plan = asked(policy, stale(2, BATCH_BYTES + room).messages, 1)
     assert plan is not None
-    assert plan.frozen == {"c2": OUTDATED_NOTICE}
+    assert plan.shown_results == {"c2": OUTDATED_NOTICE}
     plan = asked(policy, stale(4, 30_000).messages, 1)
     assert plan is not None
-    assert plan.frozen == dict.fromkeys(("c2", "c4", "c6"), OUTDATED_NOTICE)
+    assert plan.shown_results == dict.fromkeys(("c2", "c4", "c6"), OUTDATED_NOTICE)
     assert plan.figures == {"reclaimed_bytes": 3 * (30_000 - room)}
 
 
@@ -236,11 +236,11 @@ def test_the_same_lines_again_make_a_read_old_and_other_lines_do_not() -> None:
     uses(built, "read_file", "z" * 5_000, path="a.py", offset=1, limit=50)
     plan = asked(policy, built.messages, 1)
     assert plan is not None
-    assert set(plan.frozen) == {"c1"}
+    assert set(plan.shown_results) == {"c1"}
     uses(built, "read_file", "w" * 5_000, path="a.py")
     plan = asked(policy, built.messages, 1)
     assert plan is not None
-    assert set(plan.frozen) == {"c1", "c2", "c3"}
+    assert set(plan.shown_results) == {"c1", "c2", "c3"}
 
 
 def test_between_two_batches_the_prefix_stays_as_it_is() -> None:

@@ -7,7 +7,7 @@ from llmsession.compaction.policies.other_systems.rolling import extracted_lines
 from llmsession.compaction.tokens.messages import text_tokens_for
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
-from llmsession.turns.records import Segment
+from llmsession.turns.records import PrefixSummary
 from tests.compaction.policies.summaries import (
     PROFILE,
     applied,
@@ -43,7 +43,11 @@ def test_the_newest_that_fit_beside_the_summary_are_kept_from_a_users_word_on() 
     # 3,072 less 800 for the summary: 2,272, which are four of 500.
     built = chat(*[500] * 9)
     after = applied(RollingSummary75(), built.messages, 100_000)
-    assert (after.wanted.first, after.wanted.upto, after.wanted.most_tokens) == (0, 6, 800)
+    assert (
+        after.summary_request.first,
+        after.summary_request.upto,
+        after.summary_request.max_tokens,
+    ) == (0, 6, 800)
     assert built.messages[6].is_user
 
 
@@ -51,7 +55,7 @@ def test_system_text_and_tools_come_out_of_the_same_room() -> None:
     built = chat(*[500] * 9)
     frame = budget_for(built.messages, 100_000).used_tokens + 1_000
     after = applied(RollingSummary75(), built.messages, 100_000, used=frame, frame_tokens=1_000)
-    assert after.wanted.upto == 8
+    assert after.summary_request.upto == 8
 
 
 def test_the_context_fits_again_with_the_new_summary_in_it() -> None:
@@ -64,7 +68,7 @@ def test_the_context_fits_again_with_the_new_summary_in_it() -> None:
 def test_the_users_own_message_stays_where_nothing_fits() -> None:
     built = chat(500, 500, 500, 500, 5_000)
     after = applied(RollingSummary75(), built.messages, 100_000)
-    assert after.wanted.upto == 4
+    assert after.summary_request.upto == 4
     assert planned(RollingSummary75(), built.messages, 100_000, after.view) is None
     long = loop(9)
     assert planned(RollingSummary75(), long.messages, 100_000) is None
@@ -78,9 +82,9 @@ def test_each_message_is_folded_once() -> None:
         if plan is None:
             continue
         after = applied(RollingSummary75(), built.messages, 100_000, view)
-        folded += range(after.wanted.first, after.wanted.upto)
-        if view.segment:
-            assert after.wanted.earlier == view.segment.text
+        folded += range(after.summary_request.first, after.summary_request.upto)
+        if view.prefix_summary:
+            assert after.summary_request.earlier == view.prefix_summary.text
         view = after.view
     assert folded == list(range(len(folded)))
     assert len(folded) >= 20
@@ -97,7 +101,7 @@ def test_without_a_summary_its_own_lines_stand_there() -> None:
     assert lines == "ASSISTANT: " + said(500, "a")
     left = left_without_summary(RollingSummary75(), built.messages, 100_000)
     assert left is not None
-    assert left.segment == Segment(6, introduced(lines))
+    assert left.prefix_summary == PrefixSummary(6, introduced(lines))
 
 
 def test_lines_are_kept_newest_first_and_the_earlier_summary_goes_first() -> None:

@@ -31,13 +31,13 @@ def test_it_is_due_from_90_percent_on(most: int, trigger: int) -> None:
 
 def test_twenty_thousand_tokens_are_kept_or_the_target_if_that_is_less() -> None:
     built = chat(*[1_000] * 61)
-    assert applied(SidecarProjection(), built.messages, 60_000).wanted.upto == 41
-    assert applied(SidecarProjection(), built.messages, 10_000).wanted.upto == 56
+    assert applied(SidecarProjection(), built.messages, 60_000).summary_request.upto == 41
+    assert applied(SidecarProjection(), built.messages, 10_000).summary_request.upto == 56
 
 
 def test_a_cut_goes_back_to_a_safe_one_and_never_behind_the_latest_typed_turn() -> None:
     built = talk(9, said(3_000))
-    cut = applied(SidecarProjection(), built.messages, 30_000).wanted.upto
+    cut = applied(SidecarProjection(), built.messages, 30_000).summary_request.upto
     assert not built.messages[cut].tool_results
     assert planned(SidecarProjection(), loop(30).messages, 20_000) is None
 

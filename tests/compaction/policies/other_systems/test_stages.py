@@ -64,9 +64,9 @@ def reading(*reads: tuple[str, str, str]) -> Talk:
 
 def filled(plan: Plan | None, messages: Sequence[Message], limit: int) -> View:
     assert plan is not None
-    if plan.wanted is not None:
-        segment = extracted_segment(plan.wanted, messages, PLAIN)
-        made = with_segment(plan, segment, View(), messages, a_budget(messages, limit))
+    if plan.summary_request is not None:
+        prefix_summary = extracted_segment(plan.summary_request, messages, PLAIN)
+        made = with_segment(plan, prefix_summary, View(), messages, a_budget(messages, limit))
         assert made is not None
         plan = made
     return View().applied(plan, len(messages))
@@ -81,9 +81,9 @@ def test_the_first_stage_clears_results_before_the_newest_tokens_of_them() -> No
     built = reading(*[("bash", "a", "x" * 900)] * 4)
     plan = asked(SMALL, built.messages, 3_500)
     assert plan is not None
-    assert plan.frozen == dict.fromkeys(("c1", "c2", "c3"), RESULT_CLEARED)
+    assert plan.shown_results == dict.fromkeys(("c1", "c2", "c3"), RESULT_CLEARED)
     assert plan.figures == {"results_cleared": 3}
-    assert plan.wanted is None
+    assert plan.summary_request is None
     assert plan.omitted == ()
 
 
@@ -91,24 +91,24 @@ def test_the_newest_40000_tokens_of_results_are_protected() -> None:
     built = reading(*[("bash", "a", "x" * 20_000)] * 3)
     plan = asked(FourStage(), built.messages, 50_000)
     assert plan is not None
-    assert set(plan.frozen) == {"c1"}
+    assert set(plan.shown_results) == {"c1"}
 
 
 def test_a_skill_is_never_cleared() -> None:
     built = reading(("skill", "a", "x" * 900), ("bash", "a", "x" * 900), ("bash", "a", "y" * 900))
     plan = asked(SMALL, built.messages, 2_500)
     assert plan is not None
-    assert set(plan.frozen) == {"c2"}
+    assert set(plan.shown_results) == {"c2"}
 
 
 def test_clearing_that_saves_under_500_tokens_is_not_done() -> None:
     policy = replace(SMALL, protected_tokens=300)
     built = reading(*[("bash", "a", "x" * 240)] * 3)  # 480 beside what is protected
     plan = asked(policy, built.messages, 600)
-    assert plan is None or RESULT_CLEARED not in plan.frozen.values()
-    plan = asked(replace(policy, least_saved_tokens=400), built.messages, 600)
+    assert plan is None or RESULT_CLEARED not in plan.shown_results.values()
+    plan = asked(replace(policy, min_saved_tokens=400), built.messages, 600)
     assert plan is not None
-    assert RESULT_CLEARED in plan.frozen.values()
+    assert RESULT_CLEARED in plan.shown_results.values()
 
 
 def test_the_second_stage_drops_files_that_were_read_again_if_that_saves_30_percent() -> None:
@@ -118,8 +118,8 @@ def test_the_second_stage_drops_files_that_were_read_again_if_that_saves_30_perc
     )
     plan = asked(policy, built.messages, 2_400)
     assert plan is not None
-    assert plan.frozen == {"c1": READ_BELOW.replace("{path}", "a.py")}
-    assert plan.frozen["c1"] == "[File a.py - refer to latest read below]"
+    assert plan.shown_results == {"c1": READ_BELOW.replace("{path}", "a.py")}
+    assert plan.shown_results["c1"] == "[File a.py - refer to latest read below]"
     others = [("bash", "b", "z" * 900)] * 3
     less = reading(("read", "a.py", "x" * 900), *others, ("read", "a.py", "y" * 900))
     plan = asked(policy, less.messages, 4_200)
@@ -139,9 +139,9 @@ def test_the_third_stage_wants_a_summary_and_keeps_30_percent_of_the_target() ->
     messages = chatting(10)
     plan = asked(FourStage(), messages, 15_000)
     assert plan is not None
-    assert plan.wanted is not None
+    assert plan.summary_request is not None
     # 4,500 tokens are four messages.
-    assert (plan.wanted.first, plan.wanted.upto) == (0, 16)
+    assert (plan.summary_request.first, plan.summary_request.upto) == (0, 16)
     assert plan.figures == {"messages_summarised": 16}
     view = filled(plan, messages, 15_000)
     assert [at for at in range(20) if view.shows(at)] == [16, 17, 18, 19]
@@ -150,7 +150,7 @@ def test_the_third_stage_wants_a_summary_and_keeps_30_percent_of_the_target() ->
 def test_four_messages_are_not_summarised() -> None:
     plan = asked(FourStage(), chatting(2), 3_000)
     assert plan is not None
-    assert plan.wanted is None
+    assert plan.summary_request is None
 
 
 def test_the_fourth_stage_keeps_the_first_two_messages_a_marker_and_a_tail() -> None:
@@ -162,8 +162,8 @@ def test_the_fourth_stage_keeps_the_first_two_messages_a_marker_and_a_tail() -> 
     policy = FourStage()
     plan = asked(policy, built.messages, 4_000)
     assert plan is not None
-    assert plan.wanted is None
-    assert plan.frozen == {}
+    assert plan.summary_request is None
+    assert plan.shown_results == {}
     ((first, end),) = plan.omitted
     assert first == 3  # the first call keeps its result
     assert plan.injected is not None
@@ -195,8 +195,8 @@ def test_what_is_over_in_the_end_is_cut_the_longest_first() -> None:
     built.step("x" * 90_000, "y" * 3_000)
     plan = asked(FourStage(), built.messages, 10_000)
     assert plan is not None
-    assert set(plan.frozen) == {"c1"}
-    assert 'recall(id="c1"' in plan.frozen["c1"]
+    assert set(plan.shown_results) == {"c1"}
+    assert 'recall(id="c1"' in plan.shown_results["c1"]
     assert plan.tokens_after <= 10_000
 
 
@@ -241,7 +241,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
         if not self.omits:
             return None
         return Plan(
-            policy=self.name, frontier=0, reason="", tokens_before=0, tokens_after=0,
+            policy=self.name, compacted_before=0, reason="", tokens_before=0, tokens_after=0,
             omitted=self.omits,
         )  # fmt: skip
 
@@ -326,7 +326,7 @@ def test_a_stage_that_wants_a_summary_is_the_last(noted: list[tuple[str, int]]) 
     pipeline = MiddlewarePipeline(stages=(Stage(policy="four_stage"), stage("after")))
     plan = asked(pipeline, chatting(10), 15_000)
     assert plan is not None
-    assert plan.wanted is not None
+    assert plan.summary_request is not None
     assert noted == []
 
 

@@ -24,7 +24,7 @@ from llmsession.compaction.policies.other_systems.truncation import (
     effective_percent,
     hidden_count,
 )
-from llmsession.compaction.view.plan import Plan, Wanted
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
@@ -231,7 +231,7 @@ def test_where_files_read_again_are_enough_nothing_else_goes() -> None:
     messages = reads([2_000, 2_000])
     plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
     assert plan is not None
-    assert plan.frozen == {"r0": DUPLICATE_NOTICE}
+    assert plan.shown_results == {"r0": DUPLICATE_NOTICE}
     assert (plan.omitted, plan.injected) == ((), None)
     assert plan.figures["saved_chars"] == 2_000 - len(DUPLICATE_NOTICE)
 
@@ -241,7 +241,7 @@ def test_where_they_are_not_enough_both_go() -> None:
     plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
     assert plan is not None
     assert plan.omitted
-    assert plan.frozen == {"r0": DUPLICATE_NOTICE}
+    assert plan.shown_results == {"r0": DUPLICATE_NOTICE}
 
 
 # nondestructive_truncate
@@ -333,10 +333,10 @@ def test_a_profiles_percentage_counts_from_5_to_100() -> None:
 def filled(plan: Plan | None, messages: list[Message], view: View | None = None) -> View:
     """The view after *plan*, with the summary that it wants extracted by rules."""
     assert plan is not None
-    assert plan.wanted is not None
+    assert plan.summary_request is not None
     view = view or View()
-    segment = extracted_segment(plan.wanted, messages, PLAIN)
-    whole = with_segment(plan, segment, view, messages, a_budget(messages, 100_000, view))
+    prefix_summary = extracted_segment(plan.summary_request, messages, PLAIN)
+    whole = with_segment(plan, prefix_summary, view, messages, a_budget(messages, 100_000, view))
     return after(whole, messages, view)
 
 
@@ -344,7 +344,7 @@ def test_all_before_the_newest_request_becomes_a_summary() -> None:
     messages = said(9, size=1_000)
     plan = asked(NondestructiveCondense(), messages, 9_500)
     assert plan is not None
-    assert plan.wanted == Wanted(first=0, upto=8, most_tokens=570)
+    assert plan.summary_request == SummaryRequest(first=0, upto=8, max_tokens=570)
     assert (plan.omitted, plan.injected) == ((), None)
     assert plan.tokens_after == 9_000 - 8_000 + 570
     view = filled(plan, messages)
@@ -358,10 +358,10 @@ def test_nothing_to_fold_and_a_summary_that_is_fresh_are_left_alone() -> None:
     assert asked(NondestructiveCondense(), messages[:9], 100_000, view, **CALM) is None
     again = asked(NondestructiveCondense(), messages, 10_000, view, **CALM)
     assert again is not None
-    assert again.wanted is not None
-    assert (again.wanted.first, again.wanted.upto) == (8, 10)
-    assert view.segment is not None
-    assert again.wanted.earlier == view.segment.text
+    assert again.summary_request is not None
+    assert (again.summary_request.first, again.summary_request.upto) == (8, 10)
+    assert view.prefix_summary is not None
+    assert again.summary_request.earlier == view.prefix_summary.text
 
 
 def test_where_a_summary_is_not_enough_half_of_the_open_turn_is_hidden_too() -> None:
@@ -369,8 +369,8 @@ def test_where_a_summary_is_not_enough_half_of_the_open_turn_is_hidden_too() -> 
     messages = [replace(each, id=f"m{at}") for at, each in enumerate(messages)]
     plan = asked(NondestructiveCondense(max_tokens=1), messages, 5_000)
     assert plan is not None
-    assert plan.wanted is not None
-    assert plan.wanted.upto == 8
+    assert plan.summary_request is not None
+    assert plan.summary_request.upto == 8
     assert plan.omitted == ((9, 15),)
     assert plan.injected is not None
     assert plan.injected[0].at == 9
@@ -390,10 +390,10 @@ def test_of_several_summaries_the_newest_is_shown_and_a_rewind_goes_back_to_the_
     both = filled(
         asked(NondestructiveCondense(), messages, 100_000, first, **CALM), messages, first
     )
-    assert [each.upto for each in both.segments] == [10, 20]
-    assert texts(messages, both)[0] == [both.segments[1].text, "x" * 996]
+    assert [each.upto for each in both.prefix_summaries] == [10, 20]
+    assert texts(messages, both)[0] == [both.prefix_summaries[1].text, "x" * 996]
     back = both.clamped(15)
-    assert [each.upto for each in back.segments] == [10]
+    assert [each.upto for each in back.prefix_summaries] == [10]
     assert texts(messages[:15], back) == texts(messages[:15], first)
 
 
@@ -407,13 +407,13 @@ def test_a_rewind_to_before_it_shows_everything_again(
     budget = a_budget(messages, 10**9, profile=profile)
     budget = replace(budget, limit_tokens=max(1, budget.used_tokens * percent // 100))
     plan = NondestructiveCondense().plan(View(), messages, budget)
-    if plan is None or plan.wanted is None:
+    if plan is None or plan.summary_request is None:
         return
-    segment = extracted_segment(plan.wanted, messages, profile)
-    whole = with_segment(plan, segment, View(), messages, budget)
-    if whole is None or whole.segment is None:
+    prefix_summary = extracted_segment(plan.summary_request, messages, profile)
+    whole = with_segment(plan, prefix_summary, View(), messages, budget)
+    if whole is None or whole.prefix_summary is None:
         return
-    cut = data.draw(st.integers(0, whole.segment.upto - 1))
+    cut = data.draw(st.integers(0, whole.prefix_summary.upto - 1))
     rewound = View().applied(whole, len(messages)).clamped(cut)
     frame = replace(FRAME, tools=())
     assert project(messages[:cut], rewound, profile, frame) == project(

@@ -10,7 +10,7 @@ from llmsession.testing.strict_server.model.context_edits import Context, contex
 from llmsession.testing.strict_server.model.models import MESSAGE_MODELS
 from llmsession.testing.strict_server.model.prompt_cache import prompt_tokens
 from llmsession.testing.strict_server.model.refusal import Refusal
-from llmsession.testing.strict_server.rules.signatures import Sealer
+from llmsession.testing.strict_server.rules.signatures import Signer
 from llmsession.testing.strict_server.rules.validation import judge_message
 from tests.testing.strict_server.requests import (
     accepted,
@@ -142,7 +142,7 @@ def test_an_old_model_writes_no_summaries() -> None:
 
 
 def test_a_signed_summary_is_taken_only_as_it_was_made() -> None:
-    sealer = Sealer()
+    sealer = Signer()
     block = sealer.sign_summary(accepted(ASKED), "so far")
     assert refused(body(assistant(block), user("hi")), sealer=sealer) is None
     other = {**block, "content": "something else"}
@@ -152,7 +152,7 @@ def test_a_signed_summary_is_taken_only_as_it_was_made() -> None:
 
 
 def test_thinking_that_followed_what_was_summarised_is_valid_behind_the_summary() -> None:
-    sealer = Sealer()
+    sealer = Signer()
     first = body(user("a"), assistant("b"), user("c"))
     thought = sealer.sign(accepted(first), [{"type": "thinking", "thinking": "hm"}])[0]
     kept = [user("c"), assistant(thought, "d"), user("e")]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsession.testing.strict_server.fault_schedule import FaultBook, RandomFaults
+from llmsession.testing.strict_server.fault_schedule import FaultSchedule, RandomFaults
 from llmsession.testing.strict_server.model.faults import WireFault, spoiled
 from llmsession.testing.strict_server.model.steps import Break, End, Head, Pause, Send, Step
 from llmsession.testing.strict_server.replies.received import Received
@@ -113,19 +113,19 @@ def test_what_keeps_a_reply_from_its_client_is_known() -> None:
 
 
 def test_listed_faults_come_in_order_and_then_none() -> None:
-    book = FaultBook([None, WireFault.cut()])
+    book = FaultSchedule([None, WireFault.cut()])
     assert [book.choose(received()) for _ in range(3)] == [None, WireFault.cut(), None]
 
 
 def test_a_function_is_asked_with_what_was_received() -> None:
-    book = FaultBook(lambda request: WireFault.cut() if request.conversation == "a" else None)
+    book = FaultSchedule(lambda request: WireFault.cut() if request.conversation == "a" else None)
     assert book.choose(received("a")) == WireFault.cut()
     assert book.choose(received("b")) is None
-    assert FaultBook(None).choose(received()) is None
+    assert FaultSchedule(None).choose(received()) is None
 
 
 def chances(faults: RandomFaults, conversations: list[str]) -> list[Any]:
-    book = FaultBook(faults)
+    book = FaultSchedule(faults)
     return [book.choose(received(conversation)) for conversation in conversations]
 
 

@@ -30,14 +30,14 @@ def text(tokens: int, letter: str = "a", control: dict[str, Any] | None = None) 
 class Server:
     """One cache, at one time."""
 
-    def __init__(self, least_tokens: int = 100) -> None:
+    def __init__(self, min_tokens: int = 100) -> None:
         self.ledger = CacheLedger()
         self.now_s = 0.0
-        self.least_tokens = least_tokens
+        self.min_tokens = min_tokens
 
     def cost(self, *messages: Any, **fields: Any) -> PromptCost:
         parts = message_parts(accepted(body(*messages, **fields)))
-        cost = self.ledger.charge_message(parts, least_tokens=self.least_tokens, now_s=self.now_s)
+        cost = self.ledger.charge_message(parts, min_tokens=self.min_tokens, now_s=self.now_s)
         assert cost.whole == prompt_tokens(parts)
         return cost
 
@@ -72,7 +72,7 @@ def test_the_next_turn_reads_what_the_last_one_wrote_and_writes_the_rest() -> No
 
 
 def test_a_prefix_below_the_models_least_length_is_not_cached() -> None:
-    server = Server(least_tokens=505)
+    server = Server(min_tokens=505)
     for _ in range(2):
         assert server.cost(user(text(500, control=MARK))) == PromptCost(new=504)
     assert server.cost(user(text(501, control=MARK))).written_5m == 505
@@ -108,7 +108,7 @@ def test_a_breakpoint_looks_back_20_blocks_and_no_further() -> None:
 
 
 def test_tools_come_first_then_system_then_messages() -> None:
-    server = Server(least_tokens=1)
+    server = Server(min_tokens=1)
     tools = [{**LS, "cache_control": MARK}]
     system = [text(300, control=MARK)]
     server.cost(user("hi"), tools=tools, system=system)
@@ -161,8 +161,8 @@ def test_a_cost_is_always_the_whole_prompt_and_a_repeat_reads_at_least_as_much(
         now_s += wait_s
         names = [bytes([prefix if at < 3 else 9, at]) for at in range(len(marks))]
         parts = [Part(name, 100 * (at + 1), marks[at]) for at, name in enumerate(names)]
-        first = ledger.charge_message(parts, least_tokens=200, now_s=now_s)
-        again = ledger.charge_message(parts, least_tokens=200, now_s=now_s)
+        first = ledger.charge_message(parts, min_tokens=200, now_s=now_s)
+        again = ledger.charge_message(parts, min_tokens=200, now_s=now_s)
         assert first.whole == again.whole == prompt_tokens(parts)
         assert again.read >= first.read
         assert again.read == first.read + first.written_5m + first.written_1h

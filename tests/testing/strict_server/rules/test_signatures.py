@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmsession.testing.strict_server.model.models import MESSAGE_MODELS
-from llmsession.testing.strict_server.rules.signatures import Sealer, transformations
+from llmsession.testing.strict_server.rules.signatures import Signer, transformations
 from llmsession.testing.strict_server.rules.validation import AcceptedMessage, judge_message
 from tests.testing.strict_server.requests import (
     BOUND,
@@ -24,7 +24,7 @@ from tests.testing.strict_server.requests import (
     user,
 )
 
-SEALER = Sealer(7)
+SEALER = Signer(7)
 BETA = "thinking-binding-controls-2026-08-01"
 DROP = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
 INVALID = "Invalid `signature` in `thinking` block"
@@ -76,8 +76,8 @@ def test_v7_what_comes_back_as_it_was_made_is_accepted() -> None:
 
 def test_v7_equal_seeds_make_equal_signatures() -> None:
     request = accepted(body(user("hi")))
-    first, again = (Sealer(7).sign(request, [thinking("a")]) for _ in range(2))
-    other = Sealer(8).sign(request, [thinking("a")])
+    first, again = (Signer(7).sign(request, [thinking("a")]) for _ in range(2))
+    other = Signer(8).sign(request, [thinking("a")])
     assert first == again
     assert first != other
     assert first[0]["signature"] != "strict.x"
@@ -87,7 +87,7 @@ def test_v7_equal_seeds_make_equal_signatures() -> None:
 def test_v7_a_signature_that_is_not_ours_is_refused(model: str) -> None:
     request = body(user("one"), assistant(thinking("hm", "signed"), "1"), user("two"), model=model)
     assert told(request) == f"messages.1.content.0: {INVALID}"
-    foreign = Sealer(99).sign(accepted(body(user("one"), model=model)), [thinking("hm")])
+    foreign = Signer(99).sign(accepted(body(user("one"), model=model)), [thinking("hm")])
     request = body(user("one"), assistant(*foreign, "1"), user("two"), model=model)
     assert told(request) == f"messages.1.content.0: {INVALID}"
 

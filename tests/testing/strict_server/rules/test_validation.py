@@ -19,7 +19,7 @@ from llmsession.testing.strict_server.model.models import (
     ModelRules,
 )
 from llmsession.testing.strict_server.model.refusal import Refusal
-from llmsession.testing.strict_server.rules.signatures import Sealer
+from llmsession.testing.strict_server.rules.signatures import Signer
 from llmsession.testing.strict_server.rules.validation import (
     AcceptedChat,
     AcceptedMessage,
@@ -151,7 +151,7 @@ def test_what_the_real_api_answered_is_accepted_and_what_it_refused_is_refused(
 
 # Any JSON at all.
 
-SEALER = Sealer()
+SEALER = Signer()
 START = body(
     user("hi", {"type": "image", "source": {"type": "url", "url": "x"}}),
     system=[{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}],
