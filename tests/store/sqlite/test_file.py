@@ -410,7 +410,8 @@ async def test_a_file_of_an_earlier_version_is_refused_in_one_line_and_left_as_i
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "s.db"
-    first_version(path)
+    async with opened(path) as store:
+        await store.create("s", ANN)
     db = apsw.Connection(str(path))
     db.pragma("user_version", FIRST_VERSION - 1)
     with pytest.raises(Older):

@@ -69,7 +69,7 @@ async def bare(
         on.say(w.Hello(versions=(1, 2)))
         welcome = await on.hear()
         assert isinstance(welcome, w.Welcome)
-        assert welcome.version == 1
+        assert welcome.version == w.VERSION
         yield on
         on.connection.close()
 
