@@ -46,7 +46,7 @@ setup: $(WORDS) ## make .venv from the lock; instant when nothing changed
 	@:
 
 run: setup ## tell the story: recorded replies, no model, no key, offline
-	@$(BIN)/llmsession story examples/recordings/*.jsonl
+	@$(BIN)/python -m examples.story examples/recordings/*.jsonl
 
 test: setup ## every test but the long ones
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)

@@ -1,4 +1,4 @@
-"""The command line's frame: its commands, and what becomes of errors."""
+"""The command line: registers the commands, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from .commands.transfer import export_sessions, import_files
 from .commands.upkeep import integrity, vacuum
 from .commands.vocabulary import vocabulary
 from .common.exit_codes import HUNG_UP, USAGE
-from .story import story
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 app = typer.Typer(
     name="llmsession",
@@ -43,7 +42,6 @@ app.command()(calibrate)
 app.command()(lab)
 app.command()(stress)
 app.command("check")(check_record)
-app.command()(story)
 app.command()(top)
 app.command("list")(list_sessions)
 app.command()(show)
@@ -56,11 +54,17 @@ app.command()(vocabulary)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit. A user's mistake is one line on stderr and exit code 2."""
-    command = get_command(app)
-    given = list(arguments) if arguments is not None else None
+    """Run the ``llmsession`` command and exit: see ``run``."""
+    run(app, "llmsession", arguments)
+
+
+def run(commands: typer.Typer, name: str, arguments: Sequence[str] | None = None) -> None:
+    """Run *commands* as the program *name* and exit. *arguments* are those of the process unless
+    they are given. A user's mistake is one line on stderr and exit code 2."""
+    command = get_command(commands)
+    options = list(arguments) if arguments is not None else None
     try:
-        code = command(args=given, prog_name="llmsession", standalone_mode=False)
+        code = command(args=options, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except BrokenPipeError:
@@ -68,13 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(HUNG_UP)
     except TyperException as error:
-        told = str(getattr(error, "format_message", error.__str__)())
-        # A bare command has printed its help by now, and has nothing to say.
-        if told.strip():
-            print(f"llmsession: {' '.join(told.split())}", file=sys.stderr)
+        message = str(getattr(error, "format_message", error.__str__)())
+        # A bare command has printed its help already, and its error has no message.
+        if message.strip():
+            print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(USAGE)
     except (SessionError, OSError) as error:
-        print(f"llmsession: {_told(error)}", file=sys.stderr)
+        print(f"{name}: {_message(error)}", file=sys.stderr)
         sys.exit(USAGE)
     except SystemExit as leaving:
         # Typer and rich both leave with 1 here, which would say that a promise was broken.
@@ -85,8 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _told(error: Exception) -> str:
-    told = str(error)
+def _message(error: Exception) -> str:
+    message = str(error)
     if isinstance(error, OSError) and error.strerror:
-        told = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-    return " ".join(told.split()) or type(error).__name__
+        reason = error.strerror
+        message = reason if error.filename is None else f"{error.filename}: {reason}"
+    return " ".join(message.split()) or type(error).__name__

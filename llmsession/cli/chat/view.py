@@ -10,52 +10,23 @@ from rich.markup import escape
 
 from llmsession.session.values.outcome import SessionStatus, SessionUsage, TurnOutcome
 from llmsession.turns import records as r
-from llmsession.turns.blocks import TextBlock, ThinkingBlock, parse_blocks
+from llmsession.turns.blocks import ThinkingBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.previews import TextDelta, ThinkingDelta, ToolUse
 from llmsession.turns.spending.prices import dollars
 from llmsession.turns.usage import Usage
 
+from ..common.formatting import ShownText, bar, cost_line
+
 __all__ = [
-    "SaidText",
     "TurnView",
-    "bar",
     "context_line",
-    "cost_line",
     "print_conversation",
     "usage_lines",
 ]
 
 BRIEF = 100
 """Characters of a call's input and of a result that are printed."""
-BAR = 20
-
-
-class SaidText:
-    """What was shown of the step that streams. Previews may be lost, above all those from before a
-    client subscribed; the record that follows has the text as it counts."""
-
-    def __init__(self) -> None:
-        self._attempt: tuple[int, int] | None = None
-        self._shown = ""
-
-    def add(self, delta: TextDelta) -> None:
-        """*delta* is shown."""
-        if (delta.step, delta.attempt) != self._attempt:
-            self._attempt, self._shown = (delta.step, delta.attempt), ""
-        self._shown += delta.text
-
-    def rest(self, event: object) -> tuple[str, bool]:
-        """What of the reply in *event*, if one is, was not shown; and whether it goes on from what
-        was, or is the whole of it."""
-        reply = getattr(event, "reply", None)
-        if not isinstance(reply, r.AssistantReply):
-            return "", True
-        texts = [b.text for b in parse_blocks(reply.body) if isinstance(b, TextBlock)]
-        whole, shown = "".join(texts), self._shown
-        self._attempt, self._shown = None, ""
-        goes_on = whole.startswith(shown)
-        return (whole[len(shown) :] if goes_on else whole), goes_on
 
 
 class TurnView:
@@ -67,11 +38,11 @@ class TurnView:
         self._unfolded = thinking
         self._thought = 0
         self._open = False  # a line that was begun and not ended
-        self._said = SaidText()
+        self._shown_text = ShownText()
 
     def show(self, event: Any) -> None:
         """Print what *event* adds; most events add nothing."""
-        rest, goes_on = self._said.rest(event)
+        rest, goes_on = self._shown_text.rest(event)
         if rest:
             self._close_thinking()
             if not goes_on:
@@ -80,7 +51,7 @@ class TurnView:
         match event:
             case TextDelta(text=text):
                 self._close_thinking()
-                self._said.add(event)
+                self._shown_text.add(event)
                 self._write(text)
             case ThinkingDelta(text=text):
                 self._think(text)
@@ -166,12 +137,6 @@ def _brief(text: str) -> str:
     return escape(text if len(text) <= BRIEF else f"{text[: BRIEF - 3]}...")
 
 
-def bar(share: float, width: int = BAR) -> str:
-    """*share* of *width* cells filled; more than all is all."""
-    filled = min(width, round(share * width))
-    return "█" * filled + "░" * (width - filled)
-
-
 def context_line(status: SessionStatus) -> str:
     """How full the context is, in one line."""
     return (
@@ -190,15 +155,6 @@ def usage_lines(usage: SessionUsage) -> list[str]:
         for number, spent in shown
     ]
     return [*lines, escape(cost_line(usage))] if usage.models else lines
-
-
-def cost_line(usage: SessionUsage) -> str:
-    """What a session cost, by the list prices; what has none is said, and is not 0."""
-    if usage.cost_nano_usd is not None:
-        return f"cost {dollars(usage.cost_nano_usd)}"
-    models = ", ".join(name or "(model not known)" for name in usage.unpriced)
-    known = f"{dollars(usage.priced_nano_usd)} and more; " if usage.priced_nano_usd else ""
-    return f"cost {known}not known for {models}"
 
 
 def _cost(nano_usd: int | None) -> str:

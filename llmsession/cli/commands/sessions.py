@@ -29,8 +29,8 @@ from llmsession.turns.blocks import Block, OpaqueBlock, TextBlock, ToolResultBlo
 from llmsession.turns.messages import Message, count_turns
 from llmsession.turns.spending.prices import PriceTable, dollars
 
-from ..chat.view import cost_line
 from ..common.confirm import confirm
+from ..common.formatting import cost_line
 from ..common.service import (
     CaFile,
     ConnectTo,

@@ -11,7 +11,7 @@ from llmsession.session.stats import SessionStats
 from llmsession.transport.server.service import ServiceFigures, ServiceStatistics
 from llmsession.turns.spending.prices import dollars
 
-from ..chat.view import bar
+from ..common.formatting import bar
 
 __all__ = ["Line", "Look", "Totals", "look_at", "table_of"]
 

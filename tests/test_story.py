@@ -1,4 +1,4 @@
-"""``llmsession story``: what it shows happened, and what it cannot be told with is one line."""
+"""The story of ``make run``: what it shows happened; a file it cannot use is one line."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from llmsession.cli import main
+from examples.story.__main__ import main
 from llmsession.transcripts import Conversation, write_own
 from tests.testing.conversations import call, recording, result, text
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "recordings").glob("*.jsonl"))
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted((ROOT / "examples" / "recordings").glob("*.jsonl"))
 WAIT_S = 150
 
 
 def tell(*files: Path) -> int:
     try:
-        main(["story", *map(str, files)])
+        main([*map(str, files)])
     except SystemExit as stopped:
         return int(stopped.code or 0)
     return 0
@@ -39,11 +40,12 @@ def started(room: Path, columns: int) -> subprocess.Popen[str]:
     """The story, told by a process of its own."""
     environ = os.environ | {"COLUMNS": str(columns), "TMPDIR": str(room), "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "llmsession", "story", *map(str, EXAMPLES)],
+        [sys.executable, "-m", "examples.story", *map(str, EXAMPLES)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environ,
+        cwd=ROOT,
         start_new_session=True,
     )
 
@@ -110,7 +112,7 @@ def test_a_file_that_cannot_be_read_is_one_line_that_names_it(
         assert tell(bad) == 2
         told, err = capsys.readouterr()
         assert told == ""
-        assert err.startswith(f"llmsession: {bad}: ")
+        assert err.startswith(f"story: {bad}: ")
         assert err.count("\n") == 1
 
 

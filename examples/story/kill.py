@@ -1,4 +1,4 @@
-"""Part 5 of ``llmsession story``: the service is killed in the middle of a turn, and comes back."""
+"""Part 5 of the story: the service is killed in the middle of a turn, and comes back."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from llmsession.transport.interface import ManagerInterface, SessionInterface
 from llmsession.turns import records as r
 from llmsession.turns.previews import TextDelta
 
-from .story_recordings import LONG
+from .recordings import LONG
 
-__all__ = ["tell_kill"]
+__all__ = ["show_kill"]
 
 NAMES = ("red", "green", "blue")
 STREAMED_CHARS = 200
 """So much of each reply has come at everybody when the service is killed."""
 
 
-class _News:
-    """Something has changed; somebody waits until it is enough."""
+class _Changes:
+    """Wakes a task that waits until a condition holds, at each change."""
 
     def __init__(self) -> None:
         self._changed = anyio.Event()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
 
@@ -47,7 +47,7 @@ class _Subscriber:
         self.records: list[r.Record] = []
         self.ended = anyio.Event()
 
-    async def follow(self, tell: Callable[[], None]) -> None:
+    async def follow(self, notify: Callable[[], None]) -> None:
         events = self.session.subscribe(after=0)
         async for event in events:
             if isinstance(event, TextDelta):
@@ -56,10 +56,10 @@ class _Subscriber:
                 self.records.append(event)
                 if r.is_terminal(event):
                     self.ended.set()
-            tell()
+            notify()
 
 
-async def tell_kill(
+async def show_kill(
     console: Console, service: ServedProgram, ways: Mapping[str, ManagerInterface]
 ) -> bool:
     """Kill *service* while three replies stream, start it, and let everybody go on; *ways* are
@@ -73,29 +73,31 @@ async def tell_kill(
         _Subscriber(await client.open(name), way) for way, client in ways.items() for name in NAMES
     ]
     async with anyio.create_task_group() as group:
-        news = _News()
-        for each in followers:
-            group.start_soon(each.follow, news.tell)
+        changes = _Changes()
+        for follower in followers:
+            group.start_soon(follower.follow, changes.notify)
         for name in NAMES:
             await (await sessions.open(name)).send("Tell me something long.")
-        await news.wait_for(lambda: all(each.chars >= STREAMED_CHARS for each in followers))
+        await changes.wait_for(
+            lambda: all(follower.chars >= STREAMED_CHARS for follower in followers)
+        )
         over = " and ".join(ways)
         console.print(f"{len(NAMES)} replies stream to {len(followers)} subscribers, over {over}")
         pid = service.pid
         await service.kill()
         console.print(f"[bold red]kill -9 {pid}[/]")
-        asked = anyio.current_time()
+        killed_at = anyio.current_time()
         await service.start()
-        console.print(f"started again: ready after {anyio.current_time() - asked:.1f} s")
-        await news.wait_for(lambda: all(each.ended.is_set() for each in followers))
-        took_s = anyio.current_time() - asked
+        console.print(f"started again: ready after {anyio.current_time() - killed_at:.1f} s")
+        await changes.wait_for(lambda: all(follower.ended.is_set() for follower in followers))
+        took_s = anyio.current_time() - killed_at
         group.cancel_scope.cancel()
     whole = True
     for name in NAMES:
         log = await _log_of(sessions, name)
-        mine = [each for each in followers if each.session.id == name]
-        same = all(each.records == log[: len(each.records)] for each in mine)
-        ends = [sum(map(r.is_terminal, each.records)) for each in mine]
+        mine = [follower for follower in followers if follower.session.id == name]
+        same = all(one.records == log[: len(one.records)] for one in mine)
+        ends = [sum(map(r.is_terminal, one.records)) for one in mine]
         whole = whole and same and set(ends) == {1}
         how = next(record for record in log if r.is_terminal(record))
         ended = str(how.__struct_config__.tag).removeprefix("turn.")

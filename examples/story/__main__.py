@@ -1,4 +1,4 @@
-"""``llmsession story``: what a session does, told in under a minute. Recorded replies, no model.
+"""The story of ``make run``: what a session does, in under a minute. Recorded replies, no model.
 
 A service is started as a process of its own, the story is told through clients of it, and in the
 middle it is killed. Nothing is left behind, also on Ctrl-C.
@@ -17,23 +17,28 @@ import anyio
 import typer
 from rich.console import Console
 
+from llmsession.cli.app import run
+from llmsession.cli.commands.replay import drive_files, print_table
+from llmsession.cli.common.exit_codes import BROKEN_PROMISE
 from llmsession.errors import InvalidInput, TranscriptError
 from llmsession.testing.local_service import ServedProgram, free_port, serving
 from llmsession.transcripts import Conversation, read
 from llmsession.transport import RemoteManager, connect
 
-from .commands.replay import drive_files, print_table
-from .common.exit_codes import BROKEN_PROMISE
-from .story_killed import tell_kill
-from .story_recordings import first_turn, largest_recallable, write_recordings
-from .story_told import tell_compaction, tell_interrupt
+from .interrupt_and_compaction import show_compaction, show_interrupt
+from .kill import show_kill
+from .recordings import first_turn, largest_recallable, write_recordings
 
-__all__ = ["story"]
+__all__ = ["main"]
 
-LONGEST_FOLDER = 80
+MAX_FOLDER_CHARS = 80
 """Characters: the path of a Unix socket has room for about a hundred."""
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
 def story(
     # Typer would refuse the whole call for one file that may not be read.
     files: Annotated[
@@ -50,7 +55,7 @@ def story(
     largest_recallable(first_turn(longest))
     console = Console(highlight=False)
     console.rule("[bold]llmsession: recorded replies, no model")
-    whole = anyio.run(_tell, console, longest)
+    whole = anyio.run(_show, console, longest)
     console.print("\n[bold]6. The recorded conversations, replayed through real sessions[/]")
     replayed = list(drive_files(files))
     print_table(replayed, console)
@@ -60,30 +65,30 @@ def story(
         "\n      README.md, then ARCHITECTURE.md",
         soft_wrap=True,
     )
-    if not whole or any(found.report.is_broken for found in replayed):
+    if not whole or any(file.report.is_broken for file in replayed):
         raise typer.Exit(BROKEN_PROMISE)
 
 
 def _one(path: Path) -> Conversation:
     try:
-        found = read(path.read_bytes())
+        conversations = read(path.read_bytes())
     except TranscriptError as error:
         raise InvalidInput(f"{path}: {error}") from error
-    if not found or not found[0].messages:
+    if not conversations or not conversations[0].messages:
         raise InvalidInput(f"{path}: no conversation in it")
-    return found[0]
+    return conversations[0]
 
 
-async def _tell(console: Console, conversation: Conversation) -> bool:
+async def _show(console: Console, conversation: Conversation) -> bool:
     async with _served(console, conversation) as service, AsyncExitStack() as stack:
         ways: dict[str, RemoteManager] = {}
         for address in service.addresses:
             way = "gRPC" if address.startswith("grpc:") else "the Unix socket"
             ways[way] = await stack.enter_async_context(connect(address))
         newest = list(ways.values())[-1]
-        await tell_interrupt(console, newest)
-        await tell_compaction(console, newest, first_turn(conversation))
-        return await tell_kill(console, service, ways)
+        await show_interrupt(console, newest)
+        await show_compaction(console, newest, first_turn(conversation))
+        return await show_kill(console, service, ways)
 
 
 @asynccontextmanager
@@ -91,7 +96,7 @@ async def _served(console: Console, conversation: Conversation) -> AsyncIterator
     """The service, in a folder that is gone afterwards."""
     base = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(
-        prefix="llmsession-", dir=base if len(base) <= LONGEST_FOLDER else "/tmp"
+        prefix="llmsession-", dir=base if len(base) <= MAX_FOLDER_CHARS else "/tmp"
     ) as folder:
         config = write_recordings(Path(folder), conversation)
         listen = ["--listen", f"unix:{folder}/story.sock", *_grpc()]
@@ -102,7 +107,7 @@ async def _served(console: Console, conversation: Conversation) -> AsyncIterator
             folder=folder,
         ) as service:  # fmt: skip
             took_s = anyio.current_time() - started
-            where = _told(service.addresses)
+            where = _listed(service.addresses)
             console.print(
                 f"a service of its own process: pid {service.pid}, ready in {took_s:.1f} s,"
                 f" {where}",
@@ -111,8 +116,10 @@ async def _served(console: Console, conversation: Conversation) -> AsyncIterator
             yield service
 
 
-def _told(addresses: Sequence[str]) -> str:
-    return " and ".join("a Unix socket" if each.startswith("unix:") else each for each in addresses)
+def _listed(addresses: Sequence[str]) -> str:
+    return " and ".join(
+        "a Unix socket" if address.startswith("unix:") else address for address in addresses
+    )
 
 
 def _grpc() -> list[str]:
@@ -120,3 +127,12 @@ def _grpc() -> list[str]:
     if importlib.util.find_spec("grpc") is None:
         return []
     return ["--grpc", f"127.0.0.1:{free_port()}"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the story and exit."""
+    run(app, "story", arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""What the service of ``llmsession story`` plays: recorded and written replies, in a folder."""
+"""What the service of the story plays: recorded and written replies, in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts 1 to 4 of ``llmsession story``: a reply, an interrupt, a receipt, a context that fills."""
+"""Parts 1 to 4 of the story: a reply, an interrupt, a receipt, a context that fills."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import anyio
 from rich.console import Console
 from rich.text import Text
 
+from llmsession.cli.common.formatting import ShownText
 from llmsession.errors import InvalidInput
 from llmsession.session.values.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.transport.interface import ManagerInterface, SessionInterface, TurnInterface
@@ -16,10 +17,9 @@ from llmsession.turns.messages import Message
 from llmsession.turns.previews import TextDelta, ToolUse
 from llmsession.turns.records import CompactionApplied, StepCompleted, TurnCommitted, TurnFailed
 
-from .chat.view import SaidText
-from .story_recordings import RECORDED, SCRIPTED, largest_recallable, results_of
+from .recordings import RECORDED, SCRIPTED, largest_recallable, results_of
 
-__all__ = ["tell_compaction", "tell_interrupt"]
+__all__ = ["show_compaction", "show_interrupt"]
 
 BAR = 40
 """Width of the context bar in characters, where the terminal has room for it."""
@@ -31,7 +31,7 @@ STORY_WINDOW_TOKENS = 48_000
 """Small on purpose, so that the bar fills before the reader's patience ends."""
 
 
-async def tell_interrupt(console: Console, sessions: ManagerInterface) -> None:
+async def show_interrupt(console: Console, sessions: ManagerInterface) -> None:
     """A reply streams; an interrupt in the middle of a tool; the same send again."""
     config = SessionConfig(model=SCRIPTED, tools=(Tool(name="deploy"),))
     session = await sessions.create(config, session_id="story")
@@ -46,9 +46,9 @@ async def tell_interrupt(console: Console, sessions: ManagerInterface) -> None:
         if isinstance(event, ToolUse):
             break
     console.print("[dim]tool:[/] deploy is running ... [bold red]interrupt![/]")
-    asked = anyio.current_time()
+    began = anyio.current_time()
     outcome = await session.interrupt()
-    took_ms = (anyio.current_time() - asked) * 1000
+    took_ms = (anyio.current_time() - began) * 1000
     console.print(f"answered {outcome.result.value} after {took_ms:.1f} ms")
     same = await session.read_conversation() == base
     console.print(f"the history is as it was: [bold]{same}[/]")
@@ -70,11 +70,11 @@ def _receipt(message: Message) -> str:
 
 async def _print_stream(console: Console, session: SessionInterface, turn: TurnInterface) -> None:
     console.print("[dim]assistant:[/] ", end="")
-    said = SaidText()
+    shown_text = ShownText()
     async for event in turn:
-        console.print(said.rest(event)[0], end="", markup=False)
+        console.print(shown_text.rest(event)[0], end="", markup=False)
         if isinstance(event, TextDelta):
-            said.add(event)
+            shown_text.add(event)
             console.print(event.text, end="", markup=False)
         elif isinstance(event, ToolUse):
             console.print(f"[dim](calls {event.name})[/] ", end="")
@@ -82,7 +82,7 @@ async def _print_stream(console: Console, session: SessionInterface, turn: TurnI
     console.print()
 
 
-async def tell_compaction(
+async def show_compaction(
     console: Console, sessions: ManagerInterface, turn: Sequence[Message]
 ) -> None:
     """The context fills, results are swapped, one is recalled whole."""
