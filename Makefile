@@ -80,7 +80,7 @@ vocabulary: $(READY) ## fetch the vocabulary that tokens are counted with, if it
 lock: setup ## write requirements.lock anew from pyproject.toml
 	@$(UV_ENV) $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url --upgrade \
 	  --python-version 3.11 --custom-compile-command "make lock" \
-	  --group dev pyproject.toml -o requirements.lock
+	  --all-extras --group dev pyproject.toml -o requirements.lock
 
 stubs: setup ## generate the gRPC stubs anew from proto/
 	@$(BIN)/python -m grpc_tools.protoc -I llmsession/transport/v1=proto/llmsession/v1 \

@@ -127,7 +127,7 @@ def test_the_container_is_built_from_what_is_there() -> None:
     (build,) = (rest for word, rest in instructions() if "pip install" in rest)
     (extras,) = re.findall(r'"/src\[([a-z,]+)\]"', build)
     # All that a service uses: nobody installs more into an image.
-    used = {"encryption", "grpc", "metrics", "speed", "tracing"}
+    used = {"cli", "encryption", "grpc", "metrics", "openai", "postgres", "speed", "tracing"}
     assert set(extras.split(",")) == used
     assert used <= set(pyproject["project"]["optional-dependencies"])
 

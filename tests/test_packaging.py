@@ -1,0 +1,202 @@
+"""The wheel, installed into empty environments: bare, and with each extra."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+IN_EXTRAS = [line for lines in EXTRAS.values() for line in lines]
+LOCK = (ROOT / "requirements.lock").read_text("utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
+QUICKSTART = README.partition("## Quickstart\n")[2].partition("```python\n")[2].partition("```")[0]
+
+# What each extra is for, in a few lines that run with it and with nothing else.
+USES = {
+    "cassettes": "from llmsession.transcripts import read\nimport yaml",
+    "cli": "from llmsession.cli.app import main\nmain(['--help'])",
+    "encryption": "from llmsession import SqliteStore\nSqliteStore('s.db', key='a passphrase')\n"
+    "import cryptography",
+    "grpc": "import llmsession.transport.grpc.server",
+    "metrics": "from llmsession.transport.metrics import Metrics\nMetrics().page()",
+    "openai": "from llmsession import OpenAIProvider\nOpenAIProvider(api_key='k')",
+    "postgres": "from llmsession import PostgresStore\nPostgresStore('postgresql://localhost/x')\n"
+    "import asyncpg",
+    "simulation": "from llmsession.testing import SimulationPlan, simulate\nimport trio",
+    "speed": "import uvloop",
+    "testing": "from llmsession.testing import StrictServer, simulate",
+    "tracing": "from llmsession.transport.tracing import Tracing\nTracing()",
+    "all": "import llmsession.cli.app, llmsession.transport.grpc.server, llmsession.testing",
+}
+
+MISSING = """
+import importlib, pkgutil, llmsession
+missing = set()
+for module in pkgutil.walk_packages(llmsession.__path__, "llmsession."):
+    if module.name.endswith("__main__"):
+        continue
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        missing.add(error.name.partition(".")[0])
+print(*sorted(missing))
+"""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=ROOT)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+class Environment:
+    """A virtual environment with the wheel, at the versions of the lock."""
+
+    def __init__(self, folder: Path, wheel: Path, extra: str) -> None:
+        self.folder = folder
+        pins = folder / "constraints.txt"
+        pins.write_text(re.sub(r" \\\n( +--hash=\S+( \\)?\n)+", "\n", LOCK), "utf-8")
+        self.python = folder / "env" / "bin" / "python"
+        uv = [sys.executable, "-m", "uv", "--quiet"]
+        run([*uv, "venv", "--python", sys.executable, str(folder / "env")])
+        requirement = f"{wheel}[{extra}]" if extra else str(wheel)
+        run(
+            [*uv, "pip", "install", "--python", str(self.python), "-c", str(pins), requirement],
+            environ=_registry(),
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.python), *arguments],
+            cwd=self.folder,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def passes(self, program: str) -> str:
+        done = self.run("-W", "error", "-c", program)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def run(
+    command: Sequence[str],
+    cwd: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(environ or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"\n{done.stdout}{done.stderr}"
+
+
+def _registry() -> dict[str, str]:
+    """uv reads no settings of pip's: the registry that pip was told of is handed to it, as the
+    Makefile does."""
+    if os.environ.get("UV_DEFAULT_INDEX"):
+        return {}
+    pip = subprocess.run(
+        ["python3", "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
+    index = re.search(r"^global\.index-url='(.*)'", pip.stdout, re.MULTILINE)
+    return {"UV_DEFAULT_INDEX": index[1]} if index else {}
+
+
+# What is declared.
+
+
+def declared(requirements: Sequence[str]) -> set[str]:
+    return {canonicalize_name(Requirement(line).name) for line in requirements}
+
+
+def third_party() -> Iterator[tuple[str, str]]:
+    """The file and the top-level name of every import of the package that is neither ours nor
+    the standard library's."""
+    for path in sorted((ROOT / "llmsession").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            for name in names:
+                top = name.partition(".")[0]
+                if top != "llmsession" and top not in sys.stdlib_module_names:
+                    yield path.relative_to(ROOT).as_posix(), top
+
+
+def test_every_import_of_the_package_is_declared() -> None:
+    owners = importlib.metadata.packages_distributions()
+    known = declared(
+        [*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)]
+    )
+    undeclared = [
+        (file, name) for file, name in third_party() if not known & declared(owners.get(name, []))
+    ]
+    assert undeclared == []
+
+
+def test_all_takes_in_every_other_extra() -> None:
+    (line,) = EXTRAS["all"]
+    assert Requirement(line).extras == EXTRAS.keys() - {"all"}
+    assert USES.keys() == EXTRAS.keys()
+
+
+# What is installed.
+
+
+@pytest.mark.timeout(300)  # the registry may be slow the first time
+def test_bare_it_runs_the_quickstart_and_names_the_extra_of_the_command(
+    wheel: Path, tmp_path: Path
+) -> None:
+    bare = Environment(tmp_path, wheel, "")
+    assert bare.passes(QUICKSTART) == "Hello from a script. 2\n"
+    bare.passes("from llmsession.testing import ScriptedProvider")
+    command = subprocess.run(
+        [str(bare.python.with_name("llmsession")), "chat"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (command.returncode, command.stdout) == (2, "")
+    assert command.stderr.count("\n") == 1
+    assert "pip install 'llmsession[cli]'" in command.stderr
+    missing = set(bare.passes(MISSING).split())
+    owners = importlib.metadata.packages_distributions()
+    extras = declared([line for lines in EXTRAS.values() for line in lines])
+    unknown = {
+        name for name in missing if not extras & {canonicalize_name(o) for o in owners[name]}
+    }
+    assert unknown == set(), "imported, and in no extra"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_with_an_extra_what_it_is_for_works(wheel: Path, tmp_path: Path, extra: str) -> None:
+    environment = Environment(tmp_path, wheel, extra)
+    environment.passes(USES[extra])
+    assert environment.passes(QUICKSTART) == "Hello from a script. 2\n"
+    if extra == "all":
+        assert environment.passes(MISSING).strip() == ""
