@@ -114,8 +114,8 @@ def chat(
     else:
         answers = recording.provider if recording else _provider(named, base_url)
         address = store or os.environ.get(STORE_VARIABLE) or "memory:"
-        kept = open_store(address, key=store_key(key_file))
-        where = partial(_embedded, config, answers, kept)
+        opened = open_store(address, key=store_key(key_file))
+        where = partial(_embedded, config, answers, opened)
     anyio.run(partial(_chat, where, session_id=session, recording=recording))
 
 
@@ -291,7 +291,7 @@ async def _turn(talk: Talk, line: str, recording: Recording | None) -> str:
         raise
     view.end(outcome)
     if recording is not None:
-        recording.end(kept=outcome.status == "committed")
+        recording.end(is_committed=outcome.status == "committed")
     return line if outcome.status != "committed" else ""
 
 

@@ -67,9 +67,9 @@ async def _clear(talk: Talk, _: str) -> None:
     talk.say("the conversation is empty; the log keeps what was said")
 
 
-async def _fork(talk: Talk, at: str) -> None:
+async def _fork(talk: Talk, turn: str) -> None:
     before = talk.session.id
-    talk.session = await talk.session.fork(at or None)
+    talk.session = await talk.session.fork(turn or None)
     talk.rewound((await talk.session.read_status()).turns)
     talk.say(f"this is a fork now: {escape(talk.session.id)}; {escape(before)} stays as it was")
 
@@ -83,8 +83,8 @@ async def _rewind(talk: Talk, to: str) -> None:
     # Without a turn: the last one is taken back, and its line can be said again.
     target: int | str = to or (turns[-2] if len(turns) > 1 else 0)
     await talk.session.rewind(target)
-    kept = await talk.session.read_conversation()
-    gone = [message for message in messages[len(kept) :] if message.is_user and message.text]
+    remaining = await talk.session.read_conversation()
+    gone = [message for message in messages[len(remaining) :] if message.is_user and message.text]
     talk.draft = gone[0].text if gone else ""
     status = await talk.session.read_status()
     talk.rewound(status.turns)
@@ -107,8 +107,8 @@ async def _quit(talk: Talk, _: str) -> None:
 
 
 async def _help(talk: Talk, _: str) -> None:
-    for name, (_command, told) in COMMANDS.items():
-        talk.say(f"[bold]/{name:<9}[/] {told}")
+    for name, (_command, description) in COMMANDS.items():
+        talk.say(f"[bold]/{name:<9}[/] {description}")
     talk.say("Esc or Ctrl-C stops a reply; what you said is in the line again.")
 
 

@@ -21,12 +21,12 @@ class Recording:
 
     def __init__(self, path: Path, *, delay_s: float) -> None:
         try:
-            found = read(path.read_bytes())
+            conversations = read(path.read_bytes())
         except TranscriptError as error:
             raise InvalidInput(f"{path}: {error}") from error
-        if not found or not found[0].messages:
+        if not conversations or not conversations[0].messages:
             raise InvalidInput(f"{path}: no conversation in it")
-        self._conversation = found[0]
+        self._conversation = conversations[0]
         self._turns = read_turns(self._conversation)
         self.provider = ReplayProvider(self._conversation.messages, delay_s=delay_s)
         self._next = 0
@@ -74,15 +74,15 @@ class Recording:
         """The recorded result of *call*: by place, for a repeated call has another id."""
         steps = self._turns[self._next].steps
         step = steps[self._step - 1] if 0 < self._step <= len(steps) else None
-        at, self._answered = self._answered, self._answered + 1
-        recorded = step.results.get(step.calls[at]) if step and at < len(step.calls) else None
+        index, self._answered = self._answered, self._answered + 1
+        recorded = step.results.get(step.calls[index]) if step and index < len(step.calls) else None
         if recorded is None:
             return ToolResult(call.id, NO_RESULT, is_error=True)
         return recorded.answering(call.id)
 
-    def end(self, *, kept: bool) -> None:
+    def end(self, *, is_committed: bool) -> None:
         """The turn has ended; one that was dropped is offered again."""
-        self._next += kept
+        self._next += is_committed
 
     def rewound(self, turns: int) -> None:
         """So many turns are in the history now."""

@@ -59,11 +59,13 @@ def calibrate(
             measured += measure(str(path), read(path.read_bytes(), format), tiktoken)
         except (OSError, SessionError) as error:
             failed = True
-            told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            print(f"llmsession: {path}: {' '.join(told.split())}", file=sys.stderr)
-    if len({each.row.file for each in measured}) > 1:
+            message = (
+                error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            )
+            print(f"llmsession: {path}: {' '.join(message.split())}", file=sys.stderr)
+    if len({pair.row.file for pair in measured}) > 1:
         measured += summed(measured)
-    rows = [each.row for each in measured]
+    rows = [pair.row for pair in measured]
     if as_json:
         for row in rows:
             print(msgspec.json.encode(row).decode())
@@ -106,8 +108,8 @@ def _remarks(rows: Sequence[Accuracy]) -> list[str]:
     remarks = []
     if rows[0].excluded:
         counted = Counter(rows[0].excluded).most_common()
-        told = ", ".join(f"{reason} {count}" for reason, count in counted)
-        remarks.append(f"left out: {told}")
+        reasons = ", ".join(f"{reason} {count}" for reason, count in counted)
+        remarks.append(f"left out: {reasons}")
     if not any(row.requests for row in rows):
         remarks.append("nothing to compare: no two requests in a row with reported usage")
     skipped: dict[str, list[str]] = {}

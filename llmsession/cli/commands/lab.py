@@ -43,8 +43,8 @@ class _Bench(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: int
 
 
-class _Found(msgspec.Struct):
-    """What was compared of all that was named on the command line, and of each."""
+class _Results(msgspec.Struct):
+    """The comparisons of all files on the command line, and their sums."""
 
     rows: list[Compared] = []
     sums: list[Compared] = []
@@ -111,20 +111,20 @@ def lab(
     )
     if html is not None and not html.parent.is_dir():
         raise InvalidInput(f"{html}: there is no folder {html.parent}")
-    found = _compare_all(files, bench, alone=as_json and not only_sums)
+    results = _compare_all(files, bench, alone=as_json and not only_sums)
     if as_json:
-        for each in found.sums if only_sums else _totals(found):
-            _print_json(each)
+        for compared in results.sums if only_sums else _totals(results):
+            _print_json(compared)
     else:
-        rows = [each.row for each in (found.sums if only_sums else _shown(found))]
+        rows = [compared.row for compared in (results.sums if only_sums else _shown(results))]
         if as_markdown:
             print_markdown(rows)
         else:
             print_rows(rows)
             print_caveats()
     if html is not None:
-        html.write_text(html_report(found.rows, _totals(found)), encoding="utf-8")
-    _exit(found)
+        html.write_text(html_report(results.rows, _totals(results)), encoding="utf-8")
+    _exit(results)
 
 
 def _policies(named: str | None) -> tuple[Policy, ...]:
@@ -134,31 +134,31 @@ def _policies(named: str | None) -> tuple[Policy, ...]:
     return tuple(make_policy(name.strip()) for name in dict.fromkeys(names))
 
 
-def _compare_all(files: Sequence[Path], bench: _Bench, *, alone: bool) -> _Found:
-    """*alone*: each row is printed as soon as it is there."""
-    found = _Found(rows=[], sums=[])
+def _compare_all(files: Sequence[Path], bench: _Bench, *, alone: bool) -> _Results:
+    """With *alone* each row is printed as soon as it is known."""
+    results = _Results(rows=[], sums=[])
     for path in files:
         try:
             parts = sources(path, bench.format)
         except (OSError, SessionError) as error:
             _tell(path, error)
-            found.failed = True
+            results.failed = True
             continue
         rows: list[Compared] = []
         for where, written in parts:
             try:
-                for each in _compare_file(where, written, bench):
-                    rows.append(each)
+                for compared in _compare_file(where, written, bench):
+                    rows.append(compared)
                     if alone:
-                        _print_json(each)
+                        _print_json(compared)
             except SessionError as error:
                 _tell(where, error)
-                found.failed = True
-        found.rows += rows
-        found.sums += summed(str(path), rows)
+                results.failed = True
+        results.rows += rows
+        results.sums += summed(str(path), rows)
     if len(files) > 1:
-        found.sums += summed(ALL, found.rows)
-    return found
+        results.sums += summed(ALL, results.rows)
+    return results
 
 
 def _compare_file(where: Path, written: Files, bench: _Bench) -> Iterator[Compared]:
@@ -195,33 +195,33 @@ def _progress(name: str, total: int) -> Iterator[partial[None]]:
         yield partial(progress.advance, task)
 
 
-def _totals(found: _Found) -> list[Compared]:
+def _totals(results: _Results) -> list[Compared]:
     """The sums that say more than a row there is."""
-    rows = {each.row.file for each in found.rows}
-    return [each for each in found.sums if len(rows) > 1 and each.row.file not in rows]
+    rows = {compared.row.file for compared in results.rows}
+    return [total for total in results.sums if len(rows) > 1 and total.row.file not in rows]
 
 
-def _shown(found: _Found) -> list[Compared]:
-    return [*found.rows, *_totals(found)]
+def _shown(results: _Results) -> list[Compared]:
+    return [*results.rows, *_totals(results)]
 
 
-def _print_json(each: Compared) -> None:
-    print(msgspec.json.encode(each.row).decode(), flush=True)
+def _print_json(compared: Compared) -> None:
+    print(msgspec.json.encode(compared.row).decode(), flush=True)
 
 
 def _tell(path: Path, error: Exception) -> None:
-    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    print(f"llmsession: {path}: {' '.join(told.split())}", file=sys.stderr)
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    print(f"llmsession: {path}: {' '.join(message.split())}", file=sys.stderr)
 
 
-def _exit(found: _Found) -> None:
+def _exit(results: _Results) -> None:
     """A request that is invalid is worse than a file that cannot be read."""
-    for each in found.rows:
-        for fault in each.faults:
-            row = each.row
-            told = f"{row.file}: {row.policy}, window {row.window}: {fault}"
-            print(f"llmsession: {told}", file=sys.stderr)
-    if any(each.row.invalid_requests for each in found.rows):
+    for compared in results.rows:
+        for fault in compared.faults:
+            row = compared.row
+            message = f"{row.file}: {row.policy}, window {row.window}: {fault}"
+            print(f"llmsession: {message}", file=sys.stderr)
+    if any(compared.row.invalid_requests for compared in results.rows):
         raise typer.Exit(BROKEN_PROMISE)
-    if found.failed:
+    if results.failed:
         raise typer.Exit(USAGE)

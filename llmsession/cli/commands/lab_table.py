@@ -75,7 +75,9 @@ def print_markdown(rows: Sequence[Row]) -> None:
     for file in dict.fromkeys(row.file for row in rows):
         ours = [row for row in rows if row.file == file]
         windows = list(dict.fromkeys(row.window for row in ours))
-        best = [row for at in windows for row in frontier(r for r in ours if r.window == at)]
+        best = [
+            row for window in windows for row in frontier(r for r in ours if r.window == window)
+        ]
         print(f"{Path(file).name or file}\n")
         print(f"| policy | {' | '.join(f'{window:,}' for window in windows)} |")
         print(f"| --- |{' --- |' * len(windows)}")
@@ -87,10 +89,10 @@ def print_markdown(rows: Sequence[Row]) -> None:
 
 def _cell(row: Row, is_best: bool) -> str:
     cost = f"{row.cost:.2f}" if row.unit == "usd" else short(row.cost)
-    told = f"{cost}, {_percent(row.held)}"
+    text = f"{cost}, {_percent(row.held)}"
     if row.too_large:
-        return f"{told}, {row.too_large} not sent"
-    return f"**{told}**" if is_best else told
+        return f"{text}, {row.too_large} not sent"
+    return f"**{text}**" if is_best else text
 
 
 def print_caveats(console: Console | None = None) -> None:

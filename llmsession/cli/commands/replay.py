@@ -104,12 +104,12 @@ def replay(
     ).checked()
     replayed = []
     drive: Drive | None = None if service is None else partial(_drive_there, service)
-    for found in drive_files(files, options, format=format, strict=strict, drive=drive):
-        replayed.append(found)
-        if found.error is not None:
-            print(f"llmsession: {found.file}: {found.error}", file=sys.stderr)
+    for result in drive_files(files, options, format=format, strict=strict, drive=drive):
+        replayed.append(result)
+        if result.error is not None:
+            print(f"llmsession: {result.file}: {result.error}", file=sys.stderr)
         if as_json:
-            print(msgspec.json.encode(found.figures()).decode(), flush=True)
+            print(msgspec.json.encode(result.figures()).decode(), flush=True)
     if not as_json:
         print_table(replayed)
     _exit(replayed)
@@ -124,7 +124,7 @@ async def _drive_there(
 
 def _exit(replayed: Sequence[ReplayedFile]) -> None:
     """A broken promise is worse than a file that cannot be read."""
-    if any(found.report.is_broken for found in replayed):
+    if any(result.report.is_broken for result in replayed):
         raise typer.Exit(BROKEN_PROMISE)
-    if any(found.error is not None for found in replayed):
+    if any(result.error is not None for result in replayed):
         raise typer.Exit(USAGE)

@@ -43,7 +43,7 @@ _Rows: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
 def print_table(replayed: Iterable[ReplayedFile], console: Console | None = None) -> None:
     """A row a file, a sum below several, then a line for each file with something to say."""
     console = console or Console()
-    rows = [(Path(found.file).name, found.figures()) for found in replayed if not found.error]
+    rows = [(Path(result.file).name, result.figures()) for result in replayed if not result.error]
     if not rows:
         return
     room = console.width - _figures_width(rows)
@@ -51,8 +51,8 @@ def print_table(replayed: Iterable[ReplayedFile], console: Console | None = None
         console.print(_table(rows, room))
     else:
         for file, figures in rows:
-            told = ", ".join(f"{name} {_shown(name, figures[name])}" for name in _COLUMNS)
-            console.print(f"{escape(file)}: {told}", highlight=False)
+            figures_text = ", ".join(f"{name} {_shown(name, figures[name])}" for name in _COLUMNS)
+            console.print(f"{escape(file)}: {figures_text}", highlight=False)
     for file, figures in rows:
         remarks = _remarks(figures)
         if remarks:
@@ -77,7 +77,7 @@ def _sums(rows: _Rows) -> dict[str, float]:
 
 def _figures_width(rows: _Rows) -> int:
     """What the table needs beside the names."""
-    return sum(each + 1 for each in _widths(rows).values()) + 2
+    return sum(width + 1 for width in _widths(rows).values()) + 2
 
 
 def _table(rows: _Rows, room: int) -> Table:

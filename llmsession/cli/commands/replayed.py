@@ -48,7 +48,7 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
             for name, value in msgspec.structs.asdict(report).items()
             if name != "history_equal" or value is not None
         }
-        found = {
+        figures = {
             "file": self.file,
             "format": self.format,
             "conversations": self.conversations,
@@ -58,7 +58,7 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
             "lacks": list(self.lacks),
             "seconds": round(self.seconds, 3),
         }
-        return found | ({"error": self.error} if self.error else {})
+        return figures | ({"error": self.error} if self.error else {})
 
 
 def drive_files(
@@ -72,7 +72,7 @@ def drive_files(
     """Replay each file, in *format* or in the one that it looks like; a bar shows it on a terminal.
     *drive* replays one conversation, in place of ``replay_conversation``.
 
-    A file that cannot be read is given back with its ``error``; the others go on.
+    A file that cannot be read is returned with its ``error``; the others go on.
     """
     for path in files:
         how = drive or replay_conversation
@@ -82,62 +82,66 @@ def drive_files(
 def _replay_file(
     path: Path, options: DriveOptions, *, format: str | None, strict: bool, drive: Drive
 ) -> ReplayedFile:
-    found = ReplayedFile(file=str(path), format=format)
+    file = ReplayedFile(file=str(path), format=format)
     started = time.perf_counter()
     try:
         written = path.read_bytes()
-        found.format = format or detect(written)
-        conversations = read(written, found.format, strict=strict)
+        file.format = format or detect(written)
+        conversations = read(written, file.format, strict=strict)
     except (OSError, SessionError) as error:
-        found.error = _told(error)
-        found.report.skipped_reasons["unreadable"] += 1
-        return found
-    found.conversations = len(conversations)
+        file.error = _message(error)
+        file.report.skipped_reasons["unreadable"] += 1
+        return file
+    file.conversations = len(conversations)
     for conversation in conversations:
-        found.notes.update(note.what for note in conversation.notes)
-    found.lacks = _lacking(conversations, found.format)
+        file.notes.update(note.what for note in conversation.notes)
+    file.lacks = _lacking(conversations, file.format)
     try:
-        _drive_all(conversations, options, found, drive)
+        _drive_all(conversations, options, file, drive)
     except InvalidInput as error:
-        found.error = _told(error)
-        return found
-    found.seconds = time.perf_counter() - started
-    refused = found.report.skipped_reasons
-    asked = found.report.requests or found.report.is_broken
-    if refused and not asked and any(each.messages for each in conversations):
-        told = ", ".join(f"{reason} {count}" for reason, count in refused.most_common())
-        found.error = f"nothing in it could be replayed: {told}"
-    return found
+        file.error = _message(error)
+        return file
+    file.seconds = time.perf_counter() - started
+    refused = file.report.skipped_reasons
+    was_replayed = file.report.requests or file.report.is_broken
+    if (
+        refused
+        and not was_replayed
+        and any(conversation.messages for conversation in conversations)
+    ):
+        reasons = ", ".join(f"{reason} {count}" for reason, count in refused.most_common())
+        file.error = f"nothing in it could be replayed: {reasons}"
+    return file
 
 
 def _lacking(conversations: Sequence[Conversation], format: str | None) -> tuple[str, ...]:
     """What the format never gives, then what no message of these has."""
-    messages = [message for each in conversations for message in each.messages]
+    messages = [message for conversation in conversations for message in conversation.messages]
     replies = [message for message in messages if message.is_assistant]
     missing = {
         "usage": not any(reply.usage for reply in replies),
         "times": not any(message.created_at for message in messages),
         "models": not any(reply.model for reply in replies),
     }
-    told = FORMATS[format].lacks if format in FORMATS else ()
-    return (*told, *(name for name, is_missing in missing.items() if messages and is_missing))
+    lacks = FORMATS[format].lacks if format in FORMATS else ()
+    return (*lacks, *(name for name, is_missing in missing.items() if messages and is_missing))
 
 
-def _told(error: Exception) -> str:
-    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(told.split())
+def _message(error: Exception) -> str:
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(message.split())
 
 
 def _drive_all(
-    conversations: Sequence[Conversation], options: DriveOptions, found: ReplayedFile, drive: Drive
+    conversations: Sequence[Conversation], options: DriveOptions, file: ReplayedFile, drive: Drive
 ) -> None:
     total = sum(len(conversation.messages) for conversation in conversations)
     rounds = 1 if options.interrupt_every is None else 2
     with _progress() as progress:
-        task = progress.add_task(Path(found.file).name, total=total * rounds)
+        task = progress.add_task(Path(file.file).name, total=total * rounds)
         for conversation in conversations:
             replay = partial(drive, conversation, options, advanced=partial(progress.advance, task))
-            found.report.add(anyio.run(replay))
+            file.report.add(anyio.run(replay))
 
 
 def _progress() -> Progress:

@@ -61,7 +61,10 @@ def serve(
         bool, typer.Option("--insecure", help="Listen to other machines without TLS or tokens.")
     ] = False,
     tracing: Annotated[
-        bool, typer.Option("--tracing", help="OpenTelemetry spans; where to, its SDK is told.")
+        bool,
+        typer.Option(
+            "--tracing", help="OpenTelemetry spans; configure its SDK to say where they go."
+        ),
     ] = False,
     log: Annotated[str | None, typer.Option(metavar="json|text", help="How it logs.")] = None,
     log_level: Annotated[
@@ -79,7 +82,7 @@ def serve(
     """
     from llmsession.transport.hosting.config import load_server_config, print_config
 
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "store": store,
         "store_key_file": str(key_file) if key_file is not None else None,
         "listen": listen or None,
@@ -94,9 +97,9 @@ def serve(
     }
     if replay is not None:
         table = {"kind": "replay", "file": replay, "delay_s": replay_delay}
-        asked["providers"] = {"replay": table}
-    given = {name: value for name, value in asked.items() if value is not None}
-    settings = load_server_config(config, os.environ, given)
+        options["providers"] = {"replay": table}
+    overrides = {name: value for name, value in options.items() if value is not None}
+    settings = load_server_config(config, os.environ, overrides)
     if show:
         print(print_config(settings), end="")
         return

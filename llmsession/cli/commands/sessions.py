@@ -86,21 +86,21 @@ def list_sessions(
 
 
 async def _rows(store: Store, search: Search) -> list[SessionRow]:
-    found: list[SessionRow] = []
+    rows: list[SessionRow] = []
     while page := await begun_rows(
-        store, after=found[-1].session if found else "", limit=PAGE, search=search
+        store, after=rows[-1].session if rows else "", limit=PAGE, search=search
     ):
-        found += page
-    return found
+        rows += page
+    return rows
 
 
 async def _rows_of(sessions: ManagerInterface, search: Search) -> list[SessionRow]:
-    found: list[SessionRow] = []
+    rows: list[SessionRow] = []
     while page := await sessions.list(
-        after=found[-1].session if found else "", limit=PAGE, search=search
+        after=rows[-1].session if rows else "", limit=PAGE, search=search
     ):
-        found += page
-    return found
+        rows += page
+    return rows
 
 
 def _cells(row: SessionRow) -> tuple[str, ...]:
@@ -116,9 +116,9 @@ def _is_dead(owner: Owner) -> bool:
     return bool(owner_is_dead(owner.pid, owner.started, owner.host))
 
 
-def _moment(at: float) -> str:
+def _moment(timestamp: float) -> str:
     """A time as people write it, in UTC; "" for none."""
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}" if at else ""
+    return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%S}" if timestamp else ""
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,15 +178,15 @@ async def _read(store: Store, session: str) -> tuple[SessionRow, SessionState]:
 def _described(row: SessionRow) -> tuple[str, ...]:
     """What the store says of a session."""
     cells = _cells(row)
-    told = [
+    lines = [
         f"session {row.session}" + (f", fork of {row.parent}" if row.parent else ""),
         f"  {row.head} records, the last {cells[2] or 'never'} UTC, epoch {row.epoch}",
     ]
     if cells[3]:
-        told.append(f"  labels {cells[3]}")
+        lines.append(f"  labels {cells[3]}")
     if cells[4]:
-        told.append(f"  held by {cells[4]}")
-    return tuple(told)
+        lines.append(f"  held by {cells[4]}")
+    return tuple(lines)
 
 
 def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
@@ -244,8 +244,8 @@ def _print_message(message: Message, *, full: bool) -> None:
     when = _moment(message.created_at)
     said = f"{message.turn_id} {message.role}"
     print(" · ".join(part for part in (said, message.model or "", when) if part))
-    for at, block in enumerate(message.content):
-        mark = " (written by the session)" if at in message.synthetic else ""
+    for index, block in enumerate(message.content):
+        mark = " (written by the session)" if index in message.synthetic else ""
         for line in _block_text(block, full).splitlines() or [""]:
             print(f"  {line}")
         if mark:
@@ -304,8 +304,8 @@ async def _delete(store: Store, sessions: list[str], force: bool) -> None:
     for session in sessions:
         holder = (await store.row(session)).owner
         if holder is not None and not force and not _is_dead(holder):
-            told = f"session {session!r} is held by process {holder.pid}"
-            raise Refused(f"{told}; --force deletes it all the same")
+            reason = f"session {session!r} is held by process {holder.pid}"
+            raise Refused(f"{reason}; --force deletes it all the same")
     for session in sessions:
         await store.delete(session)
         print(f"deleted {session}")
@@ -315,8 +315,8 @@ async def _delete_there(there: ManagerInterface, sessions: list[str], force: boo
     for session in sessions:
         status = await (await there.open(session)).read_status()
         if status.turn is not None and not force:
-            told = f"turn {status.turn.number} of session {session!r} is open"
-            raise Refused(f"{told}; --force deletes it all the same")
+            reason = f"turn {status.turn.number} of session {session!r} is open"
+            raise Refused(f"{reason}; --force deletes it all the same")
     for session in sessions:
         await there.delete(session)
         print(f"deleted {session}")

@@ -52,19 +52,19 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 def look_at(figures: ServiceFigures, before: ServiceFigures | None, elapsed_s: float) -> Look:
     """*figures*, with rates from those *elapsed_s* seconds *before*."""
-    known = {each.session: each.output_tokens for each in before.sessions} if before else {}
+    known = {stats.session: stats.output_tokens for stats in before.sessions} if before else {}
     lines = tuple(
-        Line(figures=each, tokens_per_s=_rate(each, known.get(each.session), elapsed_s))
-        for each in figures.sessions
+        Line(figures=stats, tokens_per_s=_rate(stats, known.get(stats.session), elapsed_s))
+        for stats in figures.sessions
     )
     totals = Totals(
         live=figures.live,
         running=figures.running,
         tokens_per_s=round(sum(line.tokens_per_s or 0.0 for line in lines), 1),
-        interrupts=sum(each.interrupts for each in figures.sessions),
-        compactions=sum(each.compactions for each in figures.sessions),
-        cost_nano_usd=sum(each.cost_nano_usd for each in figures.sessions),
-        unpriced=any(each.unpriced for each in figures.sessions),
+        interrupts=sum(stats.interrupts for stats in figures.sessions),
+        compactions=sum(stats.compactions for stats in figures.sessions),
+        cost_nano_usd=sum(stats.cost_nano_usd for stats in figures.sessions),
+        unpriced=any(stats.unpriced for stats in figures.sessions),
     )
     return Look(sessions=lines, totals=totals, service=figures.service)
 
@@ -105,19 +105,19 @@ def table_of(look: Look, width: int, height: int | None = None) -> Table:
 
 
 def _cells(line: Line) -> tuple[str, ...]:
-    each = line.figures
-    colour = "red" if each.utilisation > 0.9 else "yellow" if each.utilisation > 0.7 else "green"
-    phase = each.phase if each.turn_phase is None else f"{each.turn_phase.lower()} {each.step}"
-    queued = f" +{each.queued}" if each.queued else ""
+    stats = line.figures
+    colour = "red" if stats.utilisation > 0.9 else "yellow" if stats.utilisation > 0.7 else "green"
+    phase = stats.phase if stats.turn_phase is None else f"{stats.turn_phase.lower()} {stats.step}"
+    queued = f" +{stats.queued}" if stats.queued else ""
     return (
-        escape(each.session),
+        escape(stats.session),
         escape(f"{phase}{queued}"),
-        escape(each.model),
-        f"[{colour}]{bar(each.utilisation, BAR)}[/] {each.utilisation:4.0%}",
+        escape(stats.model),
+        f"[{colour}]{bar(stats.utilisation, BAR)}[/] {stats.utilisation:4.0%}",
         "" if line.tokens_per_s is None else f"{line.tokens_per_s:,.1f}",
-        f"{each.interrupts:,}",
-        f"{each.compactions:,}",
-        _cost(each.cost_nano_usd, each.unpriced),
+        f"{stats.interrupts:,}",
+        f"{stats.compactions:,}",
+        _cost(stats.cost_nano_usd, stats.unpriced),
     )
 
 
@@ -128,13 +128,13 @@ def _cost(nano_usd: int, unpriced: bool) -> str:
 
 
 def _caption(look: Look, shown: int) -> str:
-    told = []
+    lines = []
     if shown < look.totals.live:
-        told.append(f"{look.totals.live - shown:,} more sessions are not shown")
+        lines.append(f"{look.totals.live - shown:,} more sessions are not shown")
     if look.service is not None:
         now = look.service
-        told.append(
+        lines.append(
             f"{now.connections:,} connections · {now.subscriptions:,} subscriptions ·"
             f" {now.open_turns:,} open turns · the loop is {now.loop_lag_s * 1000:.1f} ms late"
         )
-    return "\n".join(told)
+    return "\n".join(lines)

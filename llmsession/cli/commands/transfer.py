@@ -35,7 +35,7 @@ from ..common.stores import KeyFile, StoreAddress, using_store
 
 __all__ = ["export_sessions", "import_files"]
 
-MADE_ID_CHARS = 12
+HASH_CHARS = 12
 """Of the digest in the id of a history without one: enough that no two are alike."""
 _WRITABLE = [name for name, format in FORMATS.items() if format.write is not None]
 
@@ -55,7 +55,7 @@ def import_files(
         typer.Option(metavar="NAME", help="The sessions' model; else the last one recorded."),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose they are, at a service.")
+        str | None, typer.Option(metavar="NAME", help="The tenant that owns them, at a service.")
     ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Take what can be read of a broken file.")
@@ -69,44 +69,44 @@ def import_files(
     for each other branch. What had to be put right is reported. A broken file is refused whole,
     with its line, unless --partial. Imported once: a session whose id is taken is refused.
     """
-    found = [one for path in paths for one in _read(path, format, partial)]
+    conversations = [one for path in paths for one in _read(path, format, partial)]
     sessions = using_store(
-        store, key_file, lambda opened: _take_in(opened, found, model, tenant), new=True
+        store, key_file, lambda opened: _import(opened, conversations, model, tenant), new=True
     )
-    for session, conversation in zip(sessions, found, strict=True):
+    for session, conversation in zip(sessions, conversations, strict=True):
         _tell(session, conversation, as_json)
 
 
 def _read(path: Path, format: str | None, partial: bool) -> list[Conversation]:
     if format is not None and format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for where, files in sources(path, format):
         try:
-            found += _told_apart(read(files, format, strict=not partial), files)
+            conversations += _with_ids(read(files, format, strict=not partial), files)
         except TranscriptError as error:
             raise InvalidInput(f"{where}: {error}") from error
-    if not any(conversation.messages for conversation in found):
+    if not any(conversation.messages for conversation in conversations):
         raise InvalidInput(f"{path}: no conversation in it")
-    return [conversation for conversation in found if conversation.messages]
+    return [conversation for conversation in conversations if conversation.messages]
 
 
-def _told_apart(read: Iterable[Conversation], files: Files) -> list[Conversation]:
+def _with_ids(read: Iterable[Conversation], files: Files) -> list[Conversation]:
     """*read*, where a file holds no id of its own with one made of its bytes: the same file is
     still imported once, and does not stand in the way of another one."""
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(hashlib.sha256(files[name]).digest())
-    made = digest.hexdigest()[:MADE_ID_CHARS]
+    hash_prefix = digest.hexdigest()[:HASH_CHARS]
     return [
-        msgspec.structs.replace(one, id=f"{one.id}-{made}")
+        msgspec.structs.replace(one, id=f"{one.id}-{hash_prefix}")
         if one.format in (one.id, "cassette")
         else one
         for one in read
     ]
 
 
-async def _take_in(
+async def _import(
     store: Store, conversations: Sequence[Conversation], model: str | None, tenant: str | None
 ) -> tuple[str, ...]:
     def config_for(conversation: Conversation) -> SessionConfig:
@@ -117,7 +117,7 @@ async def _take_in(
             tools=recorded_tools(conversation),
         )
 
-    # Nobody is asked anything: the sessions are only made.
+    # No model is asked: the sessions are only created.
     async with SessionManager(provider=ReplayProvider(()), store=store) as manager:
         return await manager.import_conversations(conversations, config_for, tenant=tenant)
 
@@ -143,8 +143,8 @@ def _tell(session: str, conversation: Conversation, as_json: bool) -> None:
         f" ({conversation.format}{fork})"
     )
     if notes:
-        told = ", ".join(f"{what} {count}" for what, count in notes.items())
-        print(f"  noted: {told}" + (f"; {lost} of them lost something said" if lost else ""))
+        counts = ", ".join(f"{what} {count}" for what, count in notes.items())
+        print(f"  notes: {counts}" + (f"; {lost} of them lost something said" if lost else ""))
 
 
 def export_sessions(
@@ -174,15 +174,17 @@ def export_sessions(
         )
     service = service_at(connect, token_file, ca, store=store)
     if service is not None:
-        found = using_service(service, lambda there: _conversations_there(there, sessions))
+        conversations = using_service(service, lambda there: _conversations_there(there, sessions))
     else:
         address = a_store(store)
-        found = using_store(address, key_file, lambda opened: _conversations(opened, sessions))
-    files = write(found, to)
+        conversations = using_store(
+            address, key_file, lambda opened: _conversations(opened, sessions)
+        )
+    files = write(conversations, to)
     if str(output) == "-":
         if len(files) > 1:
-            told = f"{len(files)} files do not go into one output; name a folder with --output"
-            raise InvalidInput(told)
+            message = f"{len(files)} files do not go into one output; name a folder with --output"
+            raise InvalidInput(message)
         sys.stdout.buffer.write(next(iter(files.values())))
         return
     for name in files:
@@ -199,12 +201,12 @@ def export_sessions(
 async def _conversations(store: Store, sessions: list[str] | None) -> list[Conversation]:
     if sessions:
         return [await conversation_of(store, session) for session in sessions]
-    found: list[Conversation] = []
-    while rows := await store.rows(after=found[-1].id if found else "", limit=500):
-        found += [await conversation_of(store, row.session) for row in rows]
-    if not found:
+    conversations: list[Conversation] = []
+    while rows := await store.rows(after=conversations[-1].id if conversations else "", limit=500):
+        conversations += [await conversation_of(store, row.session) for row in rows]
+    if not conversations:
         raise InvalidInput("there is no session in the store")
-    return found
+    return conversations
 
 
 async def _conversations_there(

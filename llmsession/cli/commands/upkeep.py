@@ -47,23 +47,23 @@ async def _examine(store: Store, as_json: bool) -> bool:
     complaints = await store.check()
     for complaint in complaints:
         print(f"llmsession: the store: {complaint}", file=sys.stderr)
-    async with aclosing(examine(store)) as found:
-        async for each in found:
+    async with aclosing(examine(store)) as results:
+        async for result in results:
             sessions += 1
-            records += each.records
-            damaged += not each.is_whole
+            records += result.records
+            damaged += not result.is_whole
             if as_json:
-                print(msgspec.json.encode(each).decode(), flush=True)
-            elif not each.is_whole:
-                print(_told(each), flush=True)
+                print(msgspec.json.encode(result).decode(), flush=True)
+            elif not result.is_whole:
+                print(_damage(result), flush=True)
     if not as_json:
         print(f"{sessions} sessions, {records} records, {damaged} sessions damaged")
     return not damaged and not complaints
 
 
-def _told(found: Examined) -> str:
-    sound = f"the {found.records} before it are sound" if found.records else "it is the first"
-    return f"{found.session}: record {found.damaged} is damaged, {sound}: {found.why}"
+def _damage(result: Examined) -> str:
+    sound = f"the {result.records} before it are sound" if result.records else "it is the first"
+    return f"{result.session}: record {result.damaged} is damaged, {sound}: {result.why}"
 
 
 def vacuum(
@@ -107,7 +107,7 @@ def vacuum(
     for session, why in report.skipped.items():
         print(f"llmsession: {session}: left as it is: {why}", file=sys.stderr)
     if not dry_run:
-        print(f"{freed:,} bytes given back")
+        print(f"{freed:,} bytes freed")
 
 
 def _rules(
@@ -128,7 +128,7 @@ def _rules(
 async def _vacuum(
     store: Store, rules: tuple[Retention, ...], dry_run: bool
 ) -> tuple[RetentionReport, int]:
-    # Nobody is asked anything: sessions are only opened to forget.
+    # No model is asked: sessions are only opened to forget.
     async with SessionManager(provider=ReplayProvider(()), store=store) as manager:
         report = await manager.apply_retention(rules, dry_run=dry_run)
         return report, 0 if dry_run else await store.vacuum()

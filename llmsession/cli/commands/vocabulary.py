@@ -50,5 +50,5 @@ def _told(fetched: Fetched, *, looked_only: bool) -> str:
         return f"vocabulary: {there}, {size}, in {fetched.folder}"
     if there:
         size += f" with {there}"
-    found = " and ".join(fetched.found)
-    return f"vocabulary: {found} from {fetched.source}, {size}, now in {fetched.folder}"
+    names = " and ".join(fetched.found)
+    return f"vocabulary: {names} from {fetched.source}, {size}, now in {fetched.folder}"

@@ -22,17 +22,17 @@ def sources(path: Path, format: str | None) -> list[tuple[Path, Files]]:
     """
     if not path.is_dir():
         return [(path, {path.name: path.read_bytes()})]
-    below = sorted(each for each in path.rglob("*") if each.is_file())
-    if sum(each.stat().st_size for each in below) > MAX_FOLDER_BYTES:
+    below = sorted(file for file in path.rglob("*") if file.is_file())
+    if sum(file.stat().st_size for file in below) > MAX_FOLDER_BYTES:
         raise InvalidInput(f"{path}: more than {MAX_FOLDER_BYTES >> 30} GiB in it")
-    files = {each.relative_to(path).as_posix(): each.read_bytes() for each in below}
+    files = {file.relative_to(path).as_posix(): file.read_bytes() for file in below}
     if format is not None or detect(files) is not None:
         return [(path, files)]
     alone: list[tuple[Path, Files]] = [
-        (each, {each.name: files[each.relative_to(path).as_posix()]}) for each in below
+        (file, {file.name: files[file.relative_to(path).as_posix()]}) for file in below
     ]
     known = [source for source in alone if detect(source[1]) is not None]
     for where, _ in alone:
-        if where not in {each for each, _ in known}:
+        if where not in {file for file, _ in known}:
             print(f"llmsession: {where}: no known transcript format; left out", file=sys.stderr)
     return known

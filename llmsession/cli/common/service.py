@@ -113,8 +113,8 @@ def service_at(
     Raises InvalidInput where a *store* was named beside it, or what is for a service without one.
     """
     if connect is None:
-        for option, given in (("--token-file", token_file), ("--ca", ca)):
-            if given is not None:
+        for option, value in (("--token-file", token_file), ("--ca", ca)):
+            if value is not None:
                 raise InvalidInput(f"{option} is for a service; name it with --connect")
         return None
     if store is not None:
@@ -127,21 +127,21 @@ def service_at(
 def model_at(sessions: RemoteManager, model: str | None) -> str:
     """The *model* that was named, else the one that the service has for that. Raises InvalidInput
     where it has none."""
-    found = model or sessions.default_model
-    if found is None:
+    name = model or sessions.default_model
+    if name is None:
         raise InvalidInput("which model? the service has none by default; name one with --model")
-    return found
+    return name
 
 
 def a_store(store: str | None) -> str:
     """The store that was named, by an option or in the environment. Raises InvalidInput."""
-    found = store if store is not None else os.environ.get(STORE_VARIABLE) or None
-    if found is None:
+    name = store if store is not None else os.environ.get(STORE_VARIABLE) or None
+    if name is None:
         raise InvalidInput(
             f"which sessions? name a store with --store or ${STORE_VARIABLE}, or a service with"
             " --connect"
         )
-    return found
+    return name
 
 
 def using_service(service: ServiceAt, work: Callable[[RemoteManager], Awaitable[T]]) -> T:

@@ -92,13 +92,13 @@ async def _opened(store: Store) -> AsyncGenerator[Store, None]:
         await store.aclose()
 
 
-def parse_labels(given: list[str] | None) -> dict[str, str]:
+def parse_labels(options: list[str] | None) -> dict[str, str]:
     """``name=value`` arguments. Raises InvalidInput for anything else."""
     labels: dict[str, str] = {}
-    for each in given or ():
-        name, equals, value = each.partition("=")
+    for option in options or ():
+        name, equals, value = option.partition("=")
         if not name or not equals:
-            raise InvalidInput(f"label {each!r} is not name=value")
+            raise InvalidInput(f"label {option!r} is not name=value")
         labels[name] = value
     return labels
 
@@ -106,16 +106,16 @@ def parse_labels(given: list[str] | None) -> dict[str, str]:
 _SPANS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-def parse_span(given: str) -> float:
+def parse_span(text: str) -> float:
     """Seconds in a span of time such as ``90d``, ``12h`` or ``30`` (seconds).
 
     Raises InvalidInput.
     """
-    number, unit = (given[:-1], given[-1]) if given[-1:] in _SPANS_S else (given, "s")
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _SPANS_S else (text, "s")
     try:
         span_s = float(number) * _SPANS_S[unit]
     except ValueError:
         span_s = -1.0
     if not 0 <= span_s < float("inf"):
-        raise InvalidInput(f"{given!r} is no span of time; write for example 90d, 12h or 30s")
+        raise InvalidInput(f"{text!r} is no span of time; write for example 90d, 12h or 30s")
     return span_s

@@ -1,4 +1,4 @@
-"""Breaches, as they are told: on stderr, so that JSON stays whole."""
+"""Print violations on stderr, so that the JSON on stdout stays whole."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_the_commands_work_on_a_server_too(
     # Its store was closed, but the process lives, and may have it by another one.
     is_refused(run(capsys, "delete", "s", "--yes", "--store", dsn), "held")
     assert run(capsys, "delete", "s", "--yes", "--force", "--store", dsn).out == "deleted s\n"
-    assert "bytes given back" in run(capsys, "vacuum", "--store", dsn).out
+    assert "bytes freed" in run(capsys, "vacuum", "--store", dsn).out
 
 
 # Keys

@@ -139,7 +139,7 @@ def test_a_vacuum_gives_back_what_was_deleted(path: Path, capsys: Capture) -> No
     assert (ran.code, ran.err) == (0, "")
     assert json.loads(ran.out)["freed_bytes"] == size - path.stat().st_size
     assert b"a line of notes" not in whole(path)
-    assert run(capsys, "vacuum", "--store", address).out == "0 bytes given back\n"
+    assert run(capsys, "vacuum", "--store", address).out == "0 bytes freed\n"
     assert run(capsys, "integrity", "--store", address).code == 0
 
 
@@ -176,7 +176,7 @@ def test_what_is_old_is_deleted_or_forgotten_before_if_that_is_asked_for(
     held_by(path, "beta", DEAD)
     ran = run(capsys, *command)
     assert ran.out.startswith("beta: deleted\n")
-    assert ran.out.endswith(" bytes given back\n")
+    assert ran.out.endswith(" bytes freed\n")
     listed = run(capsys, "list", "--json", "--store", f"sqlite:{path}").out
     assert [json.loads(line)["session"] for line in listed.splitlines()] == ["alpha", "alpha-fork"]
 
