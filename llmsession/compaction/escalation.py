@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from llmsession.turns.messages import Message
 
+from .planning.policy import Budget, Policy, is_worthwhile
 from .planning.prefix_summaries import extracted_segment, with_segment
-from .policies import Balanced
-from .view.plan import Budget, Plan, Policy, is_worthwhile
+from .policies.balanced import Balanced
+from .view.plan import Plan
 from .view.view import View
 
 __all__ = ["hardest_plan", "ladder_of", "plan_by_rules"]

@@ -23,9 +23,10 @@ from llmsession.compaction.planning.cache_economics import (
     expected_requests,
     should_apply,
 )
+from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile
 from llmsession.compaction.recall import recall_chars
 from llmsession.compaction.tokens.messages import text_tokens_for
-from llmsession.compaction.view.plan import Budget, Plan, Policy, is_worthwhile
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.session.core.request_builder import Built, ContextBuilder, Size
 from llmsession.turns.messages import Message

@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
+from llmsession.compaction.planning.policy import Budget, Policy
 from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
 from llmsession.compaction.policies import Balanced
 from llmsession.compaction.recall import RECALL_TOOL
-from llmsession.compaction.view.plan import Budget, Plan, Policy, plan_of, record_of
-from llmsession.compaction.view.projection import Frame, project
+from llmsession.compaction.view.plan import Plan, plan_of, record_of
+from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.session.core.request_builder import Built, ContextBuilder
 from llmsession.testing.checker.requests import extends
@@ -26,7 +27,7 @@ from llmsession.turns.blocks import encode_blocks, encode_json
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, Role, message_id
 from llmsession.turns.records import Trigger
-from llmsession.turns.request import Profile, Request, sizes_for
+from llmsession.turns.request import Frame, Profile, Request, sizes_for
 
 __all__ = ["ContextLife"]
 

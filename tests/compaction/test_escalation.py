@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from llmsession.compaction.escalation import hardest_plan, ladder_of, plan_by_rules
+from llmsession.compaction.planning.policy import Budget, planned
 from llmsession.compaction.policies import Balanced, FullHistory, SwapToolResults
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, planned
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from tests.compaction.conversations import Talk

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from llmsession.compaction.planning.policy import Policy
 from llmsession.compaction.policies import Balanced, FullHistory, make_policy, policy_names
-from llmsession.compaction.view.plan import Policy
 from llmsession.errors import InvalidInput
 from llmsession.lab.comparing import compare, ready, summed
 from llmsession.transcripts import detect, read

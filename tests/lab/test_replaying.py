@@ -8,8 +8,9 @@ from typing import ClassVar
 import msgspec
 import pytest
 
+from llmsession.compaction.planning.policy import Budget, measured
 from llmsession.compaction.policies import Balanced, FullHistory
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, measured
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View
 from llmsession.lab.recording import window_of
 from llmsession.lab.replaying import Replayed, replay

@@ -92,19 +92,19 @@ COMPACTION = (
     Mutant(
         "a plan that frees nothing is worth it",
         "invariant 9",
-        "compaction/view/plan.py",
+        "compaction/planning/policy.py",
         "return gain > 0 and gain >= min_gain * plan.tokens_before",
         "return gain >= min_gain * plan.tokens_before",
-        "compaction/view/test_plan.py",
+        "compaction/planning/test_policy.py",
         "test_the_least_gain_can_be_chosen_but_never_be_nothing",
     ),
     Mutant(
         "a gain below five percent is worth it",
         "invariant 9",
-        "compaction/view/plan.py",
+        "compaction/planning/policy.py",
         "return gain > 0 and gain >= min_gain * plan.tokens_before",
         "return gain > 0",
-        "compaction/view/test_plan.py",
+        "compaction/planning/test_policy.py",
         "test_a_plan_is_worth_it_from_five_percent_on",
     ),
     Mutant(

@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from llmsession.compaction.planning.policy import Policy
 from llmsession.compaction.policies import make_policy, policy_names
-from llmsession.compaction.view.plan import Policy
 from llmsession.errors import InvalidInput, SessionError
 from llmsession.lab.comparing import Compared, compare, ready, summed
 from llmsession.lab.report import html_report

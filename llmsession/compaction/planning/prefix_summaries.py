@@ -10,10 +10,11 @@ from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected, PrefixSummary
 from llmsession.turns.request import Profile
 
+from ..planning.policy import Budget, measured
 from ..summaries.digest import MIN_DIGEST_CHARS, digest
 from ..summaries.shorten import shorten_text
 from ..tokens.messages import text_tokens_for
-from ..view.plan import Budget, Plan, SummaryRequest, measured
+from ..view.plan import Plan, SummaryRequest
 from ..view.provider_blocks import lost_media
 from ..view.summary_wording import SEGMENT_TITLE, introduced, without_title
 from ..view.view import View

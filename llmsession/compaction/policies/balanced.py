@@ -20,6 +20,7 @@ from llmsession.compaction.planning.boundaries import (
     recent_from,
     safe_cuts,
 )
+from llmsession.compaction.planning.policy import Budget, planned
 from llmsession.compaction.summaries.cap import cap_text, other_blocks, result_text
 from llmsession.compaction.summaries.code_outline import folded_read
 from llmsession.compaction.summaries.extractive import (
@@ -29,7 +30,7 @@ from llmsession.compaction.summaries.extractive import (
     summarise,
 )
 from llmsession.compaction.summaries.shorten import KEPT_STRING_CHARS, shorten_input, shorten_text
-from llmsession.compaction.view.plan import Budget, Plan, planned
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View, text_key
 from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
@@ -39,6 +40,7 @@ from llmsession.turns.records import Injected
 from .drafts import Draft
 from .limits import check_fraction, check_whole, portion
 from .prefixes import pin_of
+from .registry import register
 
 __all__ = ["Balanced"]
 
@@ -58,6 +60,7 @@ MIN_SHOWN_CHARS = 600
 """What a message that has to be cut is left with, at least: about 200 tokens."""
 
 
+@register
 class Balanced(msgspec.Struct, frozen=True, kw_only=True):
     """Swap, shorten, summarise, cut: in that order, and only as far as needed.
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.tokens.messages import MESSAGE_OVERHEAD_TOKENS, shown_tokens
-from llmsession.compaction.view.plan import Budget
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile

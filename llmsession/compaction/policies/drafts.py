@@ -11,13 +11,14 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from llmsession.compaction.planning.boundaries import is_safe_cut, is_turn_start, newest_that_fit
+from llmsession.compaction.planning.policy import Budget, measured, planned
 from llmsession.compaction.summaries.cap import result_text
 from llmsession.compaction.tokens.messages import (
     MESSAGE_OVERHEAD_TOKENS,
     shown_tokens,
     text_tokens_for,
 )
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, measured, planned
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message

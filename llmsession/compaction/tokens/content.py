@@ -21,10 +21,9 @@ from llmsession.turns.blocks import (
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    is_thinking,
 )
 from llmsession.turns.messages import Message
-
-from ..view.projection import is_thinking
 
 __all__ = ["Tally", "tally_message"]
 

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from llmsession.turns.messages import Message
-from llmsession.turns.request import Profile
+from llmsession.turns.request import Frame, Profile
 
-from ..view.projection import Frame
 from ..view.view import View, text_key
 from .characters import FAMILIES, text_tokens
 from .content import Tally, tally_message

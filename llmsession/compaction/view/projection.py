@@ -14,12 +14,12 @@ import msgspec
 from llmsession.turns.blocks import (
     Block,
     OpaqueBlock,
-    RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
     encode_json,
+    is_thinking,
     join_blocks,
     parse_blocks,
     split_blocks,
@@ -27,29 +27,18 @@ from llmsession.turns.blocks import (
 )
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary
-from llmsession.turns.request import Profile, Request, RequestMessage
+from llmsession.turns.request import Frame, Profile, Request, RequestMessage
 
 from .prefix import shared_prefix
 from .provider_blocks import is_sent_as_block, message_from_block
 from .view import View, text_key
 
-__all__ = ["EMPTY_OUTPUT", "Frame", "Projector", "is_thinking", "project"]
+__all__ = ["EMPTY_OUTPUT", "Projector", "project"]
 
 EMPTY_OUTPUT = "(no output)"
 """Stands for an empty text block inside a tool result: the API refuses empty text there."""
 
-_THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """What surrounds the messages of every request of a session."""
-
-    model: str
-    max_tokens: int
-    system: str | None = None
-    tools: tuple[msgspec.Raw, ...] = ()
-    options: dict[str, Any] = {}
 
 
 def project(messages: Sequence[Message], view: View, profile: Profile, frame: Frame) -> Request:
@@ -363,13 +352,6 @@ def _call_id(block: Block) -> str | None:
         call_id = block.decoded().get("tool_use_id")
         return call_id if isinstance(call_id, str) else None
     return None
-
-
-def is_thinking(block: Block) -> bool:
-    """Is *block* thinking, readable or redacted?"""
-    if isinstance(block, ThinkingBlock | RedactedThinkingBlock):
-        return True
-    return isinstance(block, OpaqueBlock) and block.type in _THINKING_TYPES
 
 
 def _is_unsigned(block: Block) -> bool:

@@ -9,7 +9,6 @@ Source: the anthropic SDK 2.11, its types, and the documentation of compaction.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,12 +22,9 @@ from llmsession.turns.blocks import (
 from llmsession.turns.edits import edit_kinds
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary
-from llmsession.turns.request import Profile
+from llmsession.turns.request import Frame, Profile
 
 from .summary_wording import introduced
-
-if TYPE_CHECKING:
-    from .projection import Frame
 
 __all__ = [
     "COMPACTION",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected, PrefixSummary
 
-if TYPE_CHECKING:
-    from .plan import Plan
+from .plan import Plan
 
 __all__ = ["View", "text_key"]
 

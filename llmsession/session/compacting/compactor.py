@@ -23,8 +23,9 @@ from llmsession.compaction.planning.cache_economics import (
     expected_requests,
     should_apply,
 )
+from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile
 from llmsession.compaction.planning.prefix_summaries import with_segment
-from llmsession.compaction.view.plan import Budget, Plan, Policy, is_worthwhile, record_of
+from llmsession.compaction.view.plan import Plan, record_of
 from llmsession.compaction.view.view import View
 from llmsession.errors import error_text
 from llmsession.turns.messages import Message

@@ -16,7 +16,7 @@ import msgspec
 
 from llmsession.compaction.provider_side import ProviderSummaries
 from llmsession.compaction.rules.check import check_request
-from llmsession.compaction.view.projection import Frame, project
+from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.provider_blocks import signed_segment
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidRequest, ProviderError
@@ -24,7 +24,7 @@ from llmsession.providers.protocol import Provider
 from llmsession.turns.messages import Message
 from llmsession.turns.records import ModelRequest
 from llmsession.turns.reply import Reply, ReplyBuilder
-from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.request import Frame, Profile, Request, StepTag
 from llmsession.turns.stop import Follow, stop_rule
 
 from ..core.reply_reader import read_reply

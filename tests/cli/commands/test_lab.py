@@ -106,7 +106,7 @@ def test_a_folder_is_read_whole_and_summed(tmp_path: Path, recording: Path) -> N
 
 
 def test_small_conversations_are_left_out_if_asked(recording: Path) -> None:
-    done = lab("--json", *TWO, "--least-tokens", "1000000", recording)
+    done = lab("--json", *TWO, "--min-tokens", "1000000", recording)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -173,7 +173,7 @@ def test_an_invalid_request_is_named_and_is_exit_code_1(recording: Path) -> None
         "    name = 'tears'\n"
         "    def due(self, used_tokens, limit_tokens): return True\n"
         "    def plan(self, view, messages, budget):\n"
-        "        return None if view.omitted else Plan(policy='tears', frontier=0, reason='',\n"
+        "        return None if view.omitted else Plan(policy='tears', compacted_before=0, reason='',\n"
         "            omitted=((1, 2),), tokens_before=9, tokens_after=1,\n"
         "            figures={'kept_before_tokens': 1 << 30})\n"
         "Tears.name = 'tears'\n"

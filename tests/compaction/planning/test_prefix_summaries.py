@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from llmsession.compaction.planning.boundaries import newest_request
+from llmsession.compaction.planning.policy import Budget, Policy
 from llmsession.compaction.planning.prefix_summaries import (
     extracted_segment,
     with_segment,
@@ -23,10 +24,9 @@ from llmsession.compaction.planning.prefix_summaries import (
 )
 from llmsession.compaction.policies import Balanced
 from llmsession.compaction.tokens.messages import frame_tokens
-from llmsession.compaction.view.plan import Budget, Plan, Policy, SummaryRequest
-from llmsession.compaction.view.projection import is_thinking
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View, text_key
-from llmsession.turns.blocks import TextBlock
+from llmsession.turns.blocks import TextBlock, is_thinking
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Request

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from llmsession.compaction.planning.policy import Budget, Policy
 from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
-from llmsession.compaction.view.plan import Budget, Plan, Policy, SummaryRequest
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message

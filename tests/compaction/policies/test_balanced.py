@@ -8,17 +8,18 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.planning.prefix_summaries import with_segment
 from llmsession.compaction.policies import Balanced
 from llmsession.compaction.summaries.extractive import summarise
 from llmsession.compaction.tokens.messages import context_tokens
-from llmsession.compaction.view.plan import Budget, Plan
-from llmsession.compaction.view.projection import Frame, project
+from llmsession.compaction.view.plan import Plan
+from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary, Trigger
-from llmsession.turns.request import Profile
+from llmsession.turns.request import Frame, Profile
 from tests.compaction.conversations import (
     FRAME,
     Talk,

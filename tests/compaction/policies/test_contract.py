@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from msgspec.structs import replace
 
 from llmsession.compaction.planning.boundaries import must_wait, newest_request
+from llmsession.compaction.planning.policy import Budget, Policy
 from llmsession.compaction.policies import make_policy, policy_names
 from llmsession.compaction.rules.check import check_against_history, check_request
-from llmsession.compaction.view.plan import Budget, Plan, Policy, SummaryRequest
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.messages import Message

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from llmsession.compaction.planning.policy import Budget, is_worthwhile
 from llmsession.compaction.policies import SwapToolResults
 from llmsession.compaction.summaries.extractive import compact_text
 from llmsession.compaction.tokens.messages import context_tokens
-from llmsession.compaction.view.plan import Budget, Plan, is_worthwhile
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig

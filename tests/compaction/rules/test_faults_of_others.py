@@ -16,6 +16,7 @@ import pytest
 
 from llmsession import CompactionConfig, Tool
 from llmsession.compaction.planning.boundaries import safe_cuts
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.planning.prefix_summaries import (
     SEGMENT_TITLE,
     extracted_segment,
@@ -24,7 +25,7 @@ from llmsession.compaction.planning.prefix_summaries import (
 from llmsession.compaction.policies import Balanced, registry
 from llmsession.compaction.rules.check import check_request
 from llmsession.compaction.tokens.messages import context_tokens, message_tokens
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.session.core.request_builder import ContextBuilder

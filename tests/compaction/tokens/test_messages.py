@@ -17,10 +17,9 @@ from llmsession.compaction.tokens.messages import (
     message_tokens,
     tally_tokens,
 )
-from llmsession.compaction.view.projection import Frame
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from llmsession.turns.request import Profile
+from llmsession.turns.request import Frame, Profile
 from tests.compaction.conversations import Blocks, Talk, image, result_block, talk, text
 from tests.compaction.conversations import thinking_block as thinking
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmsession.compaction.view.projection import EMPTY_OUTPUT, Frame, Projector, project
+from llmsession.compaction.view.projection import EMPTY_OUTPUT, Projector, project
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from llmsession.turns.request import Profile, Request
+from llmsession.turns.request import Frame, Profile, Request
 from tests.compaction.conversations import (
     FRAME,
     Talk,

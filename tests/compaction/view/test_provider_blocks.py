@@ -8,10 +8,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.planning.prefix_summaries import introduced, with_segment
 from llmsession.compaction.rules.check import check_request
 from llmsession.compaction.tokens.messages import context_tokens
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.projection import Projector, project
 from llmsession.compaction.view.provider_blocks import (
     is_sent_as_block,

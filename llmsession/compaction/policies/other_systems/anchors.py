@@ -12,7 +12,8 @@ from typing import ClassVar
 
 import msgspec
 
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
@@ -28,6 +29,7 @@ from ..prefixes import (
     request_starts,
     summary_plan,
 )
+from ..registry import register
 
 __all__ = [
     "AppendOnlyProjection",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 
+@register
 class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
     """Open WebUI: past ``threshold_tokens`` (or the limit) the newest ``retain_percent`` of the
     messages are kept, from a user's turn on, and a summary hangs on the first of them.
@@ -121,6 +124,7 @@ def auto_compact_threshold(window_tokens: int, max_tokens: int | None = None) ->
     return threshold
 
 
+@register
 class AutoCompactThreshold(msgspec.Struct, frozen=True, kw_only=True):
     """Continue's command line: from the threshold on everything becomes one summary, but the
     user's newest message and what has just arrived.
@@ -190,6 +194,7 @@ def keep_recent_messages(messages: Sequence[Message], keep: int = 8, start: int 
     return cut if cut - start >= 2 else None
 
 
+@register
 class AppendOnlyProjection(msgspec.Struct, frozen=True, kw_only=True):
     """Jan's agent: an append-only record and a pure projection of it; above ``ratio`` of the limit
     all but the newest ``keep_messages`` are covered by a summary, ``keep_asked`` where somebody

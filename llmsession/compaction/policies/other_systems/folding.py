@@ -17,9 +17,10 @@ from llmsession.compaction.planning.boundaries import (
     newest_request,
     safe_cuts,
 )
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.cap import other_blocks
 from llmsession.compaction.summaries.file_calls import command_of, file_call
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
@@ -27,6 +28,7 @@ from llmsession.turns.records import Injected
 
 from ..drafts import Draft, calls_before, cut_ranges, live_tail, never_left_out
 from ..limits import reached
+from ..registry import register
 
 __all__ = [
     "BasicFold",
@@ -97,6 +99,7 @@ def fold_notice(messages: Sequence[Message]) -> str:
     return f"{_NOTICE_HEAD}\n{told}{_NOTICE_END}"
 
 
+@register
 class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
     """``basic_fold``: what a person said stays; what the agent did in between becomes a list of
     files and commands behind it.
@@ -189,6 +192,7 @@ def middle_cut(text: str, max_chars: int) -> str:
     return f"{text[:half]}\n\n...[truncated {cut} chars]...\n\n{text[len(text) - half :]}"
 
 
+@register
 class BudgetProjection(msgspec.Struct, frozen=True, kw_only=True):
     """``budget_projection``: thinking goes, then long texts are cut in the middle, the newest
     first, each to its equal share of the target, then calls go with their results, and what else

@@ -12,10 +12,11 @@ from typing import ClassVar, NamedTuple
 import msgspec
 
 from llmsession.compaction.planning.boundaries import must_wait
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.cap import other_blocks
 from llmsession.compaction.summaries.extractive import compact_text
 from llmsession.compaction.summaries.shorten import shorten_input
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import TextBlock, ToolResultBlock
@@ -23,6 +24,7 @@ from llmsession.turns.messages import Message
 
 from ..drafts import Draft
 from ..limits import check_fraction, check_whole, portion, reached
+from ..registry import register
 
 __all__ = [
     "CLEARED",
@@ -127,6 +129,7 @@ def _read_until(messages: Sequence[Message]) -> int:
     return 0
 
 
+@register
 class MaskConsumed(msgspec.Struct, frozen=True, kw_only=True):
     """``mask_consumed``: of results that the model has read, and written something after, only
     head and tail are shown; the older, the less. Where there is a summary, that is shown.
@@ -175,6 +178,7 @@ class MaskConsumed(msgspec.Struct, frozen=True, kw_only=True):
         return draft.plan(self.name, f"{masked} results that were read are shortened")
 
 
+@register
 class PressureFading(msgspec.Struct, frozen=True, kw_only=True):
     """``pressure_fading``: the fuller the context, the shorter each tool result, the oldest most;
     also long inputs of calls.
@@ -227,6 +231,7 @@ def _shorten_inputs(draft: Draft, max_chars: int) -> int:
     return shortened
 
 
+@register
 class PositionClear(msgspec.Struct, frozen=True, kw_only=True):
     """``position_clear``: long results in the older 70 % of the conversation keep head and tail,
     those in its older half are cleared; the newest three turns stay as they are.

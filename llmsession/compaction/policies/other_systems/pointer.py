@@ -11,11 +11,12 @@ from typing import ClassVar
 import msgspec
 
 from llmsession.compaction.planning.boundaries import must_wait, newest_that_fit
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.cap import cap_content
 from llmsession.compaction.summaries.chunks import chunked
 from llmsession.compaction.summaries.rendering import Passage, passage_tokens, render
 from llmsession.compaction.summaries.shorten import shorten_text
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
@@ -25,6 +26,7 @@ from ..counting import sizes_in_budget
 from ..drafts import Draft
 from ..limits import check_fraction, check_whole, portion
 from ..prefixes import beside_tokens, cut_at_least, latest_cut, summary_plan
+from ..registry import register
 
 __all__ = ["Chunking", "PointerSummary", "available_tokens", "chunked_summarise", "threshold_of"]
 
@@ -82,6 +84,7 @@ def chunked_summarise(
     return Chunking(runs, min(PART_SUMMARY_TOKENS, merged), merged)
 
 
+@register
 class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
     """NeuroLink: from the threshold on, all but the newest ``recent`` of it are folded into the
     summary, of at most ``cap`` of it, and no message is longer than ``message_cap`` of it.

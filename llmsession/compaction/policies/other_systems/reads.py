@@ -15,15 +15,17 @@ from typing import ClassVar, NamedTuple
 import msgspec
 
 from llmsession.compaction.planning.boundaries import must_wait, newest_request
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.cap import other_blocks
 from llmsession.compaction.summaries.file_calls import FileCall, file_call, normal_path
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message
 
 from ..drafts import Draft
 from ..limits import check_fraction, check_whole, portion, reached
+from ..registry import register
 
 __all__ = [
     "DUPLICATE_NOTICE",
@@ -194,6 +196,7 @@ def undone(view: View, log: Sequence[Removal], since_s: float) -> View:
     )
 
 
+@register
 class FileReadDedupe(msgspec.Struct, frozen=True, kw_only=True):
     """``file_read_dedupe``: of a file that was read several times only the newest copy is shown.
 
@@ -231,6 +234,7 @@ class FileReadDedupe(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
+@register
 class StaleReadBatching(msgspec.Struct, frozen=True, kw_only=True):
     """``stale_read_batching``: a read that a later one of the same file, or of the same lines of
     it, made old is shown as it was until 64 KiB of such are waiting; then all of them go at once.

@@ -13,13 +13,15 @@ from typing import ClassVar
 import msgspec
 
 from llmsession.compaction.planning.boundaries import newest_that_fit
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.messages import Message
 
 from ..counting import sizes_in_budget
 from ..limits import check_whole
 from ..prefixes import cut_at_most, latest_cut, summary_plan
+from ..registry import register
 from .folding import fold_target, fold_trigger
 
 __all__ = [
@@ -84,6 +86,7 @@ def view_beside(sidecar: Sidecar, messages: Sequence[Message]) -> View:
     return msgspec.structs.replace(sidecar.view, texts=texts)
 
 
+@register
 class SidecarProjection(msgspec.Struct, frozen=True, kw_only=True):
     """Cline's SDK with a model: from 90 % of the limit on the newest ``preserve_tokens``, or the
     target if that is less, are kept, never less than the latest typed turn, and all before them

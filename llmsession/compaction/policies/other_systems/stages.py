@@ -8,10 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from llmsession.compaction.planning.boundaries import must_wait, newest_request, newest_that_fit
+from llmsession.compaction.planning.policy import Budget, Policy
 from llmsession.compaction.summaries.cap import cap_text, other_blocks, result_text
 from llmsession.compaction.summaries.shorten import shorten_text
 from llmsession.compaction.tokens.messages import text_tokens_for
-from llmsession.compaction.view.plan import Budget, Plan, Policy
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidRequest
 from llmsession.turns.blocks import TextBlock, ToolResultBlock
@@ -20,7 +21,7 @@ from llmsession.turns.records import Injected
 
 from ..drafts import Draft, cut_ranges, live_tail, never_left_out, summary_cut
 from ..limits import check_fraction, check_whole, portion, reached
-from ..registry import make_policy
+from ..registry import make_policy, register
 from .reads import drop_duplicate_reads, saved_enough
 
 __all__ = [
@@ -52,6 +53,7 @@ def window_fractions(over_tokens: int, current_tokens: int) -> tuple[int, ...]:
     return tuple(tries)
 
 
+@register
 class FourStage(msgspec.Struct, frozen=True, kw_only=True):
     """``four_stage``: clear old tool results, then drop files that were read again, then
     summarise, then leave out; each only while the request is over the target.
@@ -252,6 +254,7 @@ INJECTING = ("memory_injection", "context_providers", "focus_chain")
 """They come first: what is injected has to be counted by what compacts."""
 
 
+@register
 class MiddlewarePipeline(msgspec.Struct, frozen=True, kw_only=True):
     """``middleware_pipeline``: policies, one after the other, in the order given.
 

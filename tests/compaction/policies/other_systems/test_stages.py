@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
 from llmsession.compaction.policies import (
     FourStage,
@@ -23,7 +24,7 @@ from llmsession.compaction.policies.other_systems.stages import (
     shows_pairs,
     window_fractions,
 )
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidRequest
 from llmsession.turns.messages import Message

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile, planned
 from llmsession.compaction.policies import SwapToolResults
-from llmsession.compaction.view.plan import Budget, Plan, Policy, is_worthwhile, planned
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.request import Profile
 from tests.compaction.conversations import talk
