@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -108,8 +108,3 @@ def _by_cost(row: Row) -> tuple[float, float]:
 
 def _held(row: Row) -> float:
     return -1.0 if row.held is None else row.held
-
-
-def windows_of(rows: Sequence[Row]) -> list[int]:
-    """The windows in *rows*, in their order."""
-    return list(dict.fromkeys(row.window for row in rows))

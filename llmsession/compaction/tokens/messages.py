@@ -22,7 +22,6 @@ from .content import Tally, tally_message
 
 __all__ = [
     "MESSAGE_OVERHEAD_TOKENS",
-    "Ledger",
     "content_weight",
     "context_tokens",
     "estimate_text_tokens",
@@ -176,42 +175,6 @@ def frame_tokens(frame: Frame, profile: Profile = _CAREFUL) -> int:
     family = FAMILIES[profile.token_family]
     fixed = family.tools + len(frame.tools) * family.tool if frame.tools else 0
     return fixed + sum(text_tokens_for(text, profile) for text in texts)
-
-
-class Ledger:
-    """Tokens per message, each counted once, with running sums.
-
-    The sequences asked for are histories: a message that stands at a position always has the
-    same messages before it. So only the newest known position is compared, and a total after
-    an append costs the new messages alone.
-    """
-
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
-        self._tokens: dict[str, int] = {}
-        self._messages: list[Message] = []
-        self._sums = [0]
-
-    def tokens(self, message: Message) -> int:
-        """The estimate of one message."""
-        known = self._tokens.get(message.id)
-        if known is None:
-            known = self._tokens[message.id] = message_tokens(message, self._profile)
-        return known
-
-    def total(self, messages: Sequence[Message]) -> int:
-        """The sum over *messages*, as they are stored: full results, with thinking."""
-        at = shared = min(len(messages), len(self._messages))
-        while at and messages[at - 1] is not self._messages[at - 1]:
-            at -= 1
-        if at < shared:
-            del self._messages[at:]
-            del self._sums[at + 1 :]
-        for position in range(len(self._messages), len(messages)):
-            message = messages[position]
-            self._messages.append(message)
-            self._sums.append(self._sums[-1] + self.tokens(message))
-        return self._sums[len(messages)]
 
 
 def content_weight(content: str | Sequence[Any]) -> tuple[int, int]:

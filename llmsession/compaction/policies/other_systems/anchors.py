@@ -15,7 +15,6 @@ import msgspec
 from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
-from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 
 from ..counting import sizes_in_budget
@@ -35,7 +34,6 @@ __all__ = [
     "AppendOnlyProjection",
     "AutoCompactThreshold",
     "CheckpointOnFirstKept",
-    "auto_compact_threshold",
     "compaction_buffer",
     "keep_recent_messages",
     "preflight_threshold",
@@ -107,21 +105,6 @@ class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
 def compaction_buffer(left_tokens: int, max_tokens: int) -> int:
     """Continue's room for the compaction itself, where *left_tokens* are left beside a reply."""
     return min(max(max_tokens, -(-left_tokens * 20 // 100)), 15_000)
-
-
-def auto_compact_threshold(window_tokens: int, max_tokens: int | None = None) -> int:
-    """From how many tokens Continue's command line compacts: the window, less the reply (35 % of
-    the window, at most 64,000, where nobody says), less a buffer.
-
-    Raises InvalidConfig where nothing is left.
-    """
-    reply = max_tokens or min(-(-window_tokens * 35 // 100), 64_000)
-    threshold = window_tokens - reply - compaction_buffer(window_tokens - reply, reply)
-    if threshold <= 0:
-        raise InvalidConfig(
-            f"a window of {window_tokens:,} tokens leaves nothing beside a reply of {reply:,}"
-        )
-    return threshold
 
 
 @register

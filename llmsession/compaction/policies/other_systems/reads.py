@@ -31,12 +31,9 @@ __all__ = [
     "DUPLICATE_NOTICE",
     "OUTDATED_NOTICE",
     "FileReadDedupe",
-    "Removal",
     "StaleReadBatching",
     "drop_duplicate_reads",
-    "removals",
     "saved_enough",
-    "undone",
 ]
 
 DUPLICATE_NOTICE = (
@@ -157,43 +154,6 @@ def drop_duplicate_reads(draft: Draft, notice: str = DUPLICATE_NOTICE) -> int:
 def saved_enough(saved_chars: int, whole_chars: int, share: float = 0.30) -> bool:
     """Is *saved_chars* at least *share* of *whole_chars*, so that nothing else need be cut?"""
     return saved_chars > 0 and saved_chars >= portion(whole_chars, share)
-
-
-class Removal(msgspec.Struct, frozen=True):
-    """A part that a plan replaced: where it was, when, and how long. ``key`` is the call's id or
-    the ``text_key``; ``at_s`` the time of the newest message then, in seconds since the epoch."""
-
-    at: int
-    block: int
-    key: str
-    at_s: float
-    old_chars: int
-
-
-def removals(plan: Plan, messages: Sequence[Message]) -> tuple[Removal, ...]:
-    """What *plan*, made for *messages*, replaces, in order."""
-    found: list[Removal] = []
-    now_s = messages[-1].created_at if messages else 0.0
-    for at, message in enumerate(messages):
-        for number, block in enumerate(message.content):
-            if isinstance(block, ToolResultBlock) and block.tool_use_id in plan.shown_results:
-                found.append(Removal(at, number, block.tool_use_id, now_s, len(block.text)))
-            elif isinstance(block, TextBlock) and text_key(message, number) in plan.texts:
-                key = text_key(message, number)
-                found.append(Removal(at, number, key, now_s, len(block.text)))
-    return tuple(found)
-
-
-def undone(view: View, log: Sequence[Removal], since_s: float) -> View:
-    """*view* with everything shown again that *log* says was replaced at *since_s* or later."""
-    keys = {each.key for each in log if each.at_s >= since_s}
-    shown_results = {key: text for key, text in view.shown_results.items() if key not in keys}
-    texts = {key: text for key, text in view.texts.items() if key not in keys}
-    if (shown_results, texts) == (view.shown_results, view.texts):
-        return view
-    return msgspec.structs.replace(
-        view, version=view.version + 1, shown_results=shown_results, texts=texts
-    )
 
 
 @register
