@@ -18,7 +18,7 @@ from llmsession.compaction.tokens.messages import (
 )
 from llmsession.compaction.tokens.request_size import Anchor, Sized, size_after, size_whole
 from llmsession.compaction.view.prefix import shared_prefix
-from llmsession.compaction.view.projection import Projector
+from llmsession.compaction.view.projector import Projector
 from llmsession.compaction.view.provider_blocks import is_sent_as_block
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message

@@ -11,7 +11,7 @@ import msgspec
 from llmsession.compaction.provider_side import ProviderSideConfig
 from llmsession.compaction.recall import RECALL_TOOL
 from llmsession.compaction.rules.check import Checker
-from llmsession.compaction.view.projection import Projector
+from llmsession.compaction.view.projector import Projector
 from llmsession.compaction.view.provider_blocks import summary_in
 from llmsession.session.log.state import SessionState
 from llmsession.turns import records as r

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from llmsession.compaction.recall import RECALL_TOOL
 from llmsession.compaction.rules.check import check_against_history, check_request
-from llmsession.compaction.view.projection import Projector, project
+from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected, PrefixSummary
@@ -121,19 +121,3 @@ def test_a_text_between_messages_never_parts_calls_from_their_results(
     assert check_request(request, profile) == ()
     assert request.system == "be brief\n\nin the system text"
     assert request.encode().count(b"a reminder") == 1
-
-
-@both
-def test_a_projection_that_grows_shows_what_a_new_one_shows(profile: Profile) -> None:
-    built = asking(8)
-    views = [
-        View(injected=(Injected(at, "note"),), prefix_summaries=(PrefixSummary(4, "s"),))
-        for at in (2, 5, 6, 9)
-    ]
-    views.append(View(omitted=((4, 8),), texts={text_key(built.messages[12], 0): "cut"}))
-    for view in views:
-        growing = Projector()
-        for length in range(9, len(built.messages) + 1):
-            part = built.messages[:length]
-            ours = growing.project(part, view, profile, TOOLS)
-            assert ours.encode() == project(part, view, profile, TOOLS).encode()

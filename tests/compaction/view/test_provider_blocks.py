@@ -13,7 +13,8 @@ from llmsession.compaction.planning.prefix_summaries import introduced, with_seg
 from llmsession.compaction.rules.check import check_request
 from llmsession.compaction.tokens.messages import context_tokens
 from llmsession.compaction.view.plan import Plan, SummaryRequest
-from llmsession.compaction.view.projection import Projector, project
+from llmsession.compaction.view.projection import project
+from llmsession.compaction.view.projector import Projector
 from llmsession.compaction.view.provider_blocks import (
     is_sent_as_block,
     lost_media,
