@@ -81,7 +81,8 @@ def lab(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
     as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Tables of cost and held, a column a window.")
+        bool,
+        typer.Option("--markdown", help="Tables of cost and retained facts."),
     ] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Write a report that needs nothing else.")

@@ -17,7 +17,7 @@ import msgspec
 from llmsession.compaction.provider_side import ProviderSummaries
 from llmsession.compaction.rules.check import check_request
 from llmsession.compaction.view.projection import project
-from llmsession.compaction.view.provider_blocks import signed_segment
+from llmsession.compaction.view.provider_blocks import signed_summary
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidRequest, ProviderError
 from llmsession.providers.protocol import Provider
@@ -154,6 +154,6 @@ class SignedSummary:
 
 def _block_of(reply: Reply) -> str:
     for raw in reply.blocks:
-        if reply.stop_reason == "compaction" and signed_segment(raw, 1) is not None:
+        if reply.stop_reason == "compaction" and signed_summary(raw, 1) is not None:
             return raw.decode()
     raise SummaryFailed(f"no summary came: the call stopped with {reply.stop_reason}")

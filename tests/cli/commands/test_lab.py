@@ -71,7 +71,7 @@ def test_the_tables_say_what_they_are_worth(recording: Path) -> None:
     assert "extractive" in done.stdout
     header = next(line for line in done.stdout.splitlines() if "policy" in line)
     assert header.split()[1:] == [
-        "cost", "held", "+recall", "recalls", "rewrites", "sums", "peak", "invalid", "large",
+        "cost", "retained", "+recall", "recalls", "rewrites", "sums", "peak", "invalid", "large",
     ]  # fmt: skip
 
 

@@ -233,11 +233,11 @@ def boasts(view: View, messages: Sequence[Message], budget: Budget) -> Plan | No
     return replace(a_plan(), tokens_before=100_000_000)
 
 
-def freezes_a_stranger(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+def shows_a_stranger(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
     return replace(a_plan(shown_results={"stranger": ""}), compacted_before=len(messages))
 
 
-def freezes_behind_the_frontier(
+def shows_behind_compacted_before(
     view: View, messages: Sequence[Message], budget: Budget
 ) -> Plan | None:
     results = [result for message in messages for result in message.tool_results]
@@ -300,8 +300,8 @@ def does_nothing(view: View, messages: Sequence[Message], budget: Budget) -> Non
         ("G6", Bad(does=leaves_out_the_first)),
         ("G7", Bad(does=injects)),
         ("G7", Bad(does=boasts)),
-        ("G9", Bad(does=freezes_a_stranger)),
-        ("G9", Bad(does=freezes_behind_the_frontier)),
+        ("G9", Bad(does=shows_a_stranger)),
+        ("G9", Bad(does=shows_behind_compacted_before)),
         ("G9", Bad(does=empties_a_message)),
         ("G9", Bad(does=summarises_the_rest_only)),
         ("G10", Bad(does=counts_on_its_summary)),

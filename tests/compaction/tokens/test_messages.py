@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from llmsession.compaction.tokens.characters import FAMILIES, text_tokens
-from llmsession.compaction.tokens.content import Tally, tally_message
+from llmsession.compaction.tokens.content import ContentCost, content_cost
 from llmsession.compaction.tokens.messages import (
     MESSAGE_OVERHEAD_TOKENS,
     context_tokens,
+    cost_tokens,
     estimate_text_tokens,
     frame_tokens,
     message_tokens,
-    tally_tokens,
 )
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
@@ -156,9 +156,9 @@ def test_signed_thinking_costs_what_its_signature_holds() -> None:
 
 
 def test_texts_may_be_counted_by_somebody_else() -> None:
-    tally = tally_message(Talk().add("user", [text("abc"), text("de")]))
-    assert tally_tokens(tally, CLAUDE, count=len) == len("abc\nde") + FAMILIES["claude"].message
-    assert tally_tokens(tally, ONE, count=lambda text: 99) == 5 + MESSAGE_OVERHEAD_TOKENS
+    cost = content_cost(Talk().add("user", [text("abc"), text("de")]))
+    assert cost_tokens(cost, CLAUDE, count=len) == len("abc\nde") + FAMILIES["claude"].message
+    assert cost_tokens(cost, ONE, count=lambda text: 99) == 5 + MESSAGE_OVERHEAD_TOKENS
 
 
 def test_the_frame_of_a_family_counts_system_and_tools_as_texts() -> None:
@@ -189,11 +189,11 @@ def test_a_context_that_was_counted_is_remembered_for_each_way_it_is_shown(
     assert expected[0] > expected[1]
     counted: list[Message] = []
 
-    def tally(message: Message, **_shown: Any) -> Tally:
+    def cost(message: Message, **_shown: Any) -> ContentCost:
         counted.append(message)
-        return Tally()
+        return ContentCost()
 
-    monkeypatch.setattr("llmsession.compaction.tokens.messages.tally_message", tally)
+    monkeypatch.setattr("llmsession.compaction.tokens.messages.content_cost", cost)
     again = [context_tokens(built.messages, each, CLAUDE) for each in (View(), view)]
     assert (again, counted) == (expected, [])
     context_tokens(built.messages, View(), ONE)

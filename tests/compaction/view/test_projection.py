@@ -93,7 +93,7 @@ def test_a_result_without_content_or_with_null_can_be_swapped() -> None:
     ]
 
 
-def test_a_frozen_text_is_not_shown_from_the_frontier_on() -> None:
+def test_a_compact_text_is_not_shown_from_compacted_before_on() -> None:
     built = talk(1)
     assert (
         sent(shown(built.messages, View(compacted_before=2, shown_results={"c1": "A"})))[2][0][
@@ -109,7 +109,7 @@ def test_a_frozen_text_is_not_shown_from_the_frontier_on() -> None:
     )
 
 
-def test_a_cap_is_shown_until_the_frontier_passes() -> None:
+def test_a_cap_is_shown_until_compacted_before_passes() -> None:
     built = talk(1)
     view = View(compacted_before=2, shown_results={"c1": "A"}, capped={"c1": "head and tail"})
     assert sent(shown(built.messages, view))[2][0]["content"] == "head and tail"

@@ -1,5 +1,5 @@
-"""How a view is shown: segments, shortened inputs and texts, ranges left out, texts put between.
-Each for providers with merged roles and for those without, and each request valid."""
+"""How a view is shown: prefix summaries, shortened inputs and texts, ranges left out, injected
+texts. Each for providers with merged roles and for those without, and each request valid."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def roles(request: Request) -> list[str]:
 
 
 @both
-def test_a_segment_stands_in_place_of_a_prefix_on_the_users_side(profile: Profile) -> None:
+def test_a_prefix_summary_stands_in_place_of_a_prefix_on_the_users_side(profile: Profile) -> None:
     built = asking()
     view = View(prefix_summaries=(PrefixSummary(4, "what came before"),))
     blocks = shown(built.messages, view, profile)
@@ -59,7 +59,7 @@ def test_a_segment_stands_in_place_of_a_prefix_on_the_users_side(profile: Profil
 
 
 @both
-def test_a_segment_may_end_within_a_turn_before_a_reply(profile: Profile) -> None:
+def test_a_prefix_summary_may_end_within_a_turn_before_a_reply(profile: Profile) -> None:
     built = asking()
     request = project(
         built.messages, View(prefix_summaries=(PrefixSummary(5, "before"),)), profile, TOOLS
@@ -69,7 +69,7 @@ def test_a_segment_may_end_within_a_turn_before_a_reply(profile: Profile) -> Non
 
 
 @both
-def test_only_the_longest_segment_is_shown(profile: Profile) -> None:
+def test_only_the_longest_prefix_summary_is_shown(profile: Profile) -> None:
     built = asking()
     view = View(prefix_summaries=(PrefixSummary(4, "the first"), PrefixSummary(8, "the second")))
     blocks = shown(built.messages, view, profile)

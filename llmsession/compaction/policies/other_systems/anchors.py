@@ -1,8 +1,8 @@
-"""Policies whose summary is an annotation of a place: what stands before the place is told by it,
-what stands behind is itself, and taking the annotation away shows everything again.
+"""Policies whose summary is an annotation of a place. It stands for what is before the place; what
+is behind is shown itself. Taking the annotation away shows everything again.
 
-Here the annotation is the view's segment. Rewinds and forks clamp the view, so a branch that does
-not reach the place has no summary of it.
+Here the annotation is the view's prefix summary. Rewinds and forks clamp the view, so a branch
+that does not reach the place has no summary of it.
 """
 
 from __future__ import annotations
@@ -183,10 +183,10 @@ class AppendOnlyProjection(msgspec.Struct, frozen=True, kw_only=True):
     all but the newest ``keep_messages`` are covered by a summary, ``keep_asked`` where somebody
     asks for it.
 
-    Its events are our log and view: a compaction is a segment, a prompt or reminder an injected
-    item, and the projection's prefix stays the same bytes until the next one. A newest message of
-    the user's that is covered is said once more behind the summary, word for word (an injected
-    item); one with images or documents is not covered. With ``notes_omission`` a summary that
+    Its events are our log and view: a compaction is a prefix summary, a prompt or reminder an
+    injected item, and the projection's prefix stays the same bytes until the next one. If the
+    user's newest message is covered, an injected item repeats it behind the summary, word for
+    word. One with images or documents is not covered. With ``notes_omission`` a summary that
     fails leaves a note in place of what it was to stand for: nothing of it is told then.
     """
 

@@ -259,7 +259,7 @@ def _shrink(draft: Draft, kept: frozenset[int], target: int) -> int:
             if isinstance(block, TextBlock):
                 cut += draft.shorten(at, number, middle_cut(draft.text(at, number), share))
             elif isinstance(block, ToolResultBlock) and not other_blocks(block.content):
-                cut += draft.freeze(at, block, middle_cut(draft.result(at, block), share))
+                cut += draft.show_result(at, block, middle_cut(draft.result(at, block), share))
     return cut
 
 

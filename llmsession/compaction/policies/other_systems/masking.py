@@ -172,9 +172,9 @@ class MaskConsumed(msgspec.Struct, frozen=True, kw_only=True):
             summary = budget.summaries.get(result.tool_use_id, "").strip()
             if summary:
                 shown = compact_text(summary, call_id=result.tool_use_id, chars=len(text))
-                masked += draft.freeze(at, result, shown)
+                masked += draft.show_result(at, result, shown)
             else:
-                masked += draft.freeze(at, result, _within(text, most))
+                masked += draft.show_result(at, result, _within(text, most))
         return draft.plan(self.name, f"{masked} results that were read are shortened")
 
 
@@ -214,7 +214,7 @@ class PressureFading(msgspec.Struct, frozen=True, kw_only=True):
             most = fading_chars(number, len(found), tokens)
             text = draft.result(at, result)
             if len(text) > most and not other_blocks(result.content):
-                faded += draft.freeze(at, result, _within(text, most))
+                faded += draft.show_result(at, result, _within(text, most))
         most = min(tokens * CHARS_PER_TOKEN * INPUT_PERCENT // 100, MAX_INPUT_CHARS)
         inputs = _shorten_inputs(draft, most)
         return draft.plan(self.name, f"{faded} results and {inputs} inputs faded")
@@ -279,11 +279,11 @@ class PositionClear(msgspec.Struct, frozen=True, kw_only=True):
             if len(text) < self.long_chars or age < portion(count, self.trim_age):
                 continue
             if age >= portion(count, self.clear_age):
-                cleared += draft.freeze(at, result, CLEARED)
+                cleared += draft.show_result(at, result, CLEARED)
             elif not other_blocks(result.content):
                 kept = self.kept_chars
                 shown = head_and_tail(text, kept, kept, 2 * kept)
-                trimmed += draft.freeze(at, result, shown)
+                trimmed += draft.show_result(at, result, shown)
         reason = f"{cleared} old results cleared, {trimmed} trimmed"
         return draft.plan(self.name, reason, cleared=cleared, trimmed=trimmed)
 

@@ -1,6 +1,6 @@
 """``pointer_summary``: a pointer to the last message that the summary speaks for, and its text.
 
-Nothing but those two is ever written; here the pointer is the end of the view's segment.
+Nothing but those two is ever written; here the pointer is the end of the view's prefix summary.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
                     call_id = block.tool_use_id
                     capped = cap_content(block.content, max_chars=chars, call_id=call_id)
                     if capped is not None:
-                        draft.freeze(at, block, capped)
+                        draft.show_result(at, block, capped)
         return draft.plan(self.name, f"messages of over {most:,} tokens are cut")
 
 

@@ -136,7 +136,7 @@ def drop_duplicate_reads(draft: Draft, notice: str = DUPLICATE_NOTICE) -> int:
             before = draft.result(copy.at, copy.result)
             first, end = copy.span or (0, len(before))
             shown = before[:first] + notice.replace("{path}", copy.path) + before[end:]
-            if draft.freeze(copy.at, copy.result, shown):
+            if draft.show_result(copy.at, copy.result, shown):
                 saved += len(before) - len(shown)
         elif copy.span is not None and copy.at != request:
             mentions.setdefault((copy.at, copy.block), []).append(copy)
@@ -228,7 +228,7 @@ class StaleReadBatching(msgspec.Struct, frozen=True, kw_only=True):
         )
         if waiting < self.batch_bytes:
             return None
-        count = sum(draft.freeze(at, result, OUTDATED_NOTICE) for at, result in stale)
+        count = sum(draft.show_result(at, result, OUTDATED_NOTICE) for at, result in stale)
         return draft.plan(
             self.name, f"{count} reads that are outdated go: {waiting:,} bytes",
             reclaimed_bytes=waiting,

@@ -136,7 +136,7 @@ class FourStage(msgspec.Struct, frozen=True, kw_only=True):
                 saved += tokens
         if saved < self.min_saved_tokens:
             return 0
-        return sum(draft.freeze(at, result, RESULT_CLEARED) for at, result in old)
+        return sum(draft.show_result(at, result, RESULT_CLEARED) for at, result in old)
 
     def _summarise(self, draft: Draft, target: int) -> int:
         """Want a summary for all but the recent messages; for how many."""
@@ -235,7 +235,7 @@ def _cut(draft: Draft, part: _Part, max_chars: int) -> bool:
         if other_blocks(block.content):
             return False
         shown = cap_text(text, max_chars=max_chars, call_id=block.tool_use_id)
-        return shown is not None and draft.freeze(part.at, block, shown)
+        return shown is not None and draft.show_result(part.at, block, shown)
     if isinstance(block, TextBlock):
         return draft.shorten(part.at, part.block, shorten_text(block.text, max_chars))
     return False

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from llmsession.compaction.planning.policy import Budget
-from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
+from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
 from llmsession.compaction.policies import (
     FourStage,
     MiddlewarePipeline,
@@ -66,8 +66,8 @@ def reading(*reads: tuple[str, str, str]) -> Talk:
 def filled(plan: Plan | None, messages: Sequence[Message], limit: int) -> View:
     assert plan is not None
     if plan.summary_request is not None:
-        prefix_summary = extracted_segment(plan.summary_request, messages, PLAIN)
-        made = with_segment(plan, prefix_summary, View(), messages, a_budget(messages, limit))
+        prefix_summary = extracted_summary(plan.summary_request, messages, PLAIN)
+        made = with_summary(plan, prefix_summary, View(), messages, a_budget(messages, limit))
         assert made is not None
         plan = made
     return View().applied(plan, len(messages))
