@@ -147,7 +147,7 @@ def shown_tokens(message: Message, position: int, view: View, profile: Profile) 
         position >= view.thinking_from,
         tuple(
             (result.tool_use_id, text)
-            for result in message.tool_results
+            for result in (message.tool_results if view.shown_results or view.capped else ())
             if (text := view.text_for(result.tool_use_id, position)) is not None
         ),
         tuple(

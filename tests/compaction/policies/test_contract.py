@@ -104,7 +104,7 @@ def has_planned(name: str, depth: Depth) -> None:
 
 @pytest.mark.parametrize("name", policy_names())
 def test_a_policy_keeps_the_contract(name: str) -> None:
-    has_planned(name, lived(make_policy(name, EAGER.get(name)), 16))
+    has_planned(name, lived(make_policy(name, EAGER.get(name)), 12))
 
 
 @pytest.mark.long
