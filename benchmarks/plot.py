@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from llmsession.compaction.planning.policy import Policy
 from llmsession.compaction.policies import Balanced, make_policy
-from llmsession.compaction.view.plan import Policy
 from llmsession.errors import SessionError
 from llmsession.lab.charts import Line, curves
 from llmsession.lab.comparing import Subject, ready

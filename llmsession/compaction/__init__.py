@@ -4,6 +4,9 @@ In: history, a view of it, and a profile. Out: a request, its size, its faults, 
 Absent: async and I/O; history is never changed here.
 """
 
+from llmsession.turns.request import Frame
+
+from .planning.policy import Budget, Policy
 from .policies import SwapToolResults
 from .provider_side import (
     ClearThinking,
@@ -16,8 +19,8 @@ from .recall import RECALL_TOOL_NAME
 from .rules.check import RuleViolation, check_request, require_valid
 from .rules.repair import PairingError, Repair, tool_pair_repair
 from .tokens.messages import context_tokens, message_tokens
-from .view.plan import Budget, Plan, Policy
-from .view.projection import Frame, project
+from .view.plan import Plan
+from .view.projection import project
 from .view.view import View
 
 __all__ = [

@@ -11,15 +11,16 @@ from msgspec.structs import replace
 
 from llmsession.turns.messages import Message
 
-from .planning.prefix_summaries import extracted_segment, with_segment
-from .policies import Balanced
-from .view.plan import Budget, Plan, Policy, is_worthwhile
+from .planning.policy import Budget, Policy, is_worthwhile
+from .planning.prefix_summaries import extracted_summary, with_summary
+from .policies.balanced import Balanced
+from .view.plan import Plan
 from .view.view import View
 
-__all__ = ["hardest_plan", "ladder_of", "plan_by_rules"]
+__all__ = ["escalation_of", "hardest_plan", "plan_by_rules"]
 
 
-def ladder_of(policy: Policy) -> tuple[Policy, ...]:
+def escalation_of(policy: Policy) -> tuple[Policy, ...]:
     """*policy*, and what is tried where it is not enough: its own ``harder()``, if it has that."""
     harder: Callable[[], tuple[Policy, ...]] | None = getattr(policy, "harder", None)
     if harder is not None:
@@ -34,18 +35,18 @@ def plan_by_rules(
     plan = policy.plan(view, messages, budget)
     if plan is None or plan.summary_request is None:
         return plan
-    prefix_summary = extracted_segment(plan.summary_request, messages, budget.profile)
-    return with_segment(plan, prefix_summary, view, messages, budget)
+    prefix_summary = extracted_summary(plan.summary_request, messages, budget.profile)
+    return with_summary(plan, prefix_summary, view, messages, budget)
 
 
 def hardest_plan(
-    ladder: Sequence[Policy], view: View, messages: Sequence[Message], budget: Budget
+    escalation: Sequence[Policy], view: View, messages: Sequence[Message], budget: Budget
 ) -> tuple[Plan | None, tuple[Exception, ...]]:
     """The first plan of *ladder* that brings the request within the limit, else the one that frees
     most, None if nothing frees anything; and what was raised by policies that were passed over."""
     best: Plan | None = None
     faults: list[Exception] = []
-    for policy in ladder:
+    for policy in escalation:
         try:
             made = plan_by_rules(policy, view, messages, budget)
         except Exception as error:  # a policy may be anybody's code, the next is ours

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmsession.compaction.view.plan import Policy
+from llmsession.compaction.planning.policy import Policy
 from llmsession.errors import InvalidInput
 from llmsession.transcripts import Conversation
 from llmsession.turns.spending.prices import Price, PriceTable

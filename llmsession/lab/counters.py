@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from llmsession.compaction.tokens.calibration import Calibration
-from llmsession.compaction.tokens.content import tally_message
-from llmsession.compaction.tokens.messages import MESSAGE_OVERHEAD_TOKENS, tally_tokens
+from llmsession.compaction.tokens.content import content_cost
+from llmsession.compaction.tokens.messages import MESSAGE_OVERHEAD_TOKENS, cost_tokens
 from llmsession.compaction.tokens.request_size import Anchor, size_after
 from llmsession.providers.counting.encodings import ENCODINGS, Encodings
 from llmsession.providers.counting.tiktoken_counter import SLICE_CHARS
@@ -59,7 +59,7 @@ def predictions(
     if tiktoken is not None and counter == "ours+tiktoken":
         return _sized(growths, tiktoken)
     plain: dict[str, Callable[[Growth, Message], int]] = {
-        "chars4": lambda _, message: _flat(message) + tally_message(message).chars // 4,
+        "chars4": lambda _, message: _flat(message) + content_cost(message).chars // 4,
         "estimate": lambda growth, message: _estimate(growth.model, message, None),
     }
     if tiktoken is not None:
@@ -73,12 +73,12 @@ def predictions(
 
 def _flat(message: Message) -> int:
     # The plain counters know of images and messages, too: only texts are compared.
-    return tally_message(message).flats * Profile().image_tokens + MESSAGE_OVERHEAD_TOKENS
+    return content_cost(message).flats * Profile().image_tokens + MESSAGE_OVERHEAD_TOKENS
 
 
 def _counted(message: Message, count: TextCounter) -> int:
-    tally = tally_message(message)
-    return sum(map(count, tally.texts)) + sum(count(text) for _, text in tally.sealed)
+    tally = content_cost(message)
+    return sum(map(count, tally.texts)) + sum(count(text) for _, text in tally.signed)
 
 
 def _estimate(model: str, message: Message, tiktoken: TextCounter | None) -> int:
@@ -90,7 +90,7 @@ def _estimate(model: str, message: Message, tiktoken: TextCounter | None) -> int
         def count(text: str) -> int:
             return tiktoken(text) * _O200K_PERMILLE[family] // 1_000
 
-    return tally_tokens(tally_message(message), profile, count=count)
+    return cost_tokens(content_cost(message), profile, count=count)
 
 
 def _sized(growths: Iterable[Growth], tiktoken: TextCounter | None) -> list[int]:

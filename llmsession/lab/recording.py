@@ -12,7 +12,6 @@ from llmsession.compaction.recall import RECALL_TOOL, RECALL_TOOL_NAME
 from llmsession.compaction.summaries.cap import cap_content
 from llmsession.compaction.tokens.messages import message_tokens
 from llmsession.compaction.tokens.request_size import Anchor, size_after
-from llmsession.compaction.view.projection import Frame
 from llmsession.providers.models import ANTHROPIC, CLAUDE, COMPATIBLE, OPENAI, find_profile
 from llmsession.session.core.core import MIN_CAP_CHARS
 from llmsession.session.log.reported_usage import Calibrations
@@ -20,7 +19,7 @@ from llmsession.session.operations.import_records import import_turns
 from llmsession.session.values.config import CAP_CHARS, CompactionConfig, Tool
 from llmsession.transcripts import Conversation
 from llmsession.turns.messages import Message
-from llmsession.turns.request import Profile, Sizes, sizes_for
+from llmsession.turns.request import Frame, Profile, Sizes, sizes_for
 from llmsession.turns.spending.model_names import canonical_name
 
 from .growth import growths

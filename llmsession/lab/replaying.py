@@ -1,7 +1,7 @@
 """One policy, driven over a recorded conversation: request by request, without a model.
 
 The rules of when a plan is asked for, when it is applied and what is done where a request does
-not fit are a session's (``compaction.economy``, ``compaction.ladder``). What the session does
+not fit are a session's (``planning.cache_economics``, ``escalation``). What the session does
 beside its replies happens between two requests here: a plan that is made while one is answered
 is there for the next. Where a policy wants a summary that a model would write, the extractive
 one is written, by the same rules for all.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmsession.compaction.escalation import hardest_plan, ladder_of, plan_by_rules
+from llmsession.compaction.escalation import escalation_of, hardest_plan, plan_by_rules
 from llmsession.compaction.planning.cache_economics import (
     IDLE_BEFORE_S,
     CacheState,
@@ -23,9 +23,10 @@ from llmsession.compaction.planning.cache_economics import (
     expected_requests,
     should_apply,
 )
+from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile
 from llmsession.compaction.recall import recall_chars
 from llmsession.compaction.tokens.messages import text_tokens_for
-from llmsession.compaction.view.plan import Budget, Plan, Policy, is_worthwhile
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.session.core.request_builder import Built, ContextBuilder, Size
 from llmsession.turns.messages import Message
@@ -61,8 +62,8 @@ class Step(NamedTuple):
 class Figures(msgspec.Struct, kw_only=True):
     """What a policy did, in sums. Tokens are calibrated estimates, ``cost`` is in nano of the
     price's unit. ``needs`` is how many strings the replies took from earlier results, of
-    which ``held`` were in the context, and of the rest ``recallable`` could be recalled.
-    ``too_large`` requests could not be made to fit, were not sent, and held nothing.
+    which ``retained`` were in the context, and of the rest ``recallable`` could be recalled.
+    ``too_large`` requests could not be made to fit, were not sent, and retained nothing.
     ``rescues`` are rewrites by another policy, as a session makes them where a request does not
     fit and its own policy frees too little."""
 
@@ -72,7 +73,7 @@ class Figures(msgspec.Struct, kw_only=True):
     rewrites: int = 0
     summaries: int = 0
     needs: int = 0
-    held: int = 0
+    retained: int = 0
     recallable: int = 0
     recalls: int = 0
     recall_cost: int = 0
@@ -210,14 +211,14 @@ class _Run:
 
     def _meet(self, needed: Sequence[Need], *, counts: bool) -> None:
         """Is what the reply uses in the context? What is not, and can be recalled, is."""
-        held = recallable = 0
+        retained = recallable = 0
         for need in needed:
             if self._presence.holds(need.text) or self._is_recalled(need):
-                held += 1
+                retained += 1
             elif self._presence.names(need.call_id) and self._recall(need, counts=counts):
                 recallable += 1
         if counts:
-            self.replayed.held += held
+            self.replayed.retained += retained
             self.replayed.recallable += recallable
 
     def _is_recalled(self, need: Need) -> bool:
@@ -356,7 +357,7 @@ class _Run:
 
     def _hardest(self, messages: tuple[Message, ...], size: Size, ask: Ask) -> Plan | None:
         budget = self._budget(size, "window", ask.committed)
-        plan, faults = hardest_plan(ladder_of(self._policy), self._view, messages, budget)
+        plan, faults = hardest_plan(escalation_of(self._policy), self._view, messages, budget)
         if faults:  # a session goes on, but here it is the policy that is looked at
             raise faults[0]
         self.replayed.rescues += plan is not None and plan.policy != self._policy.name

@@ -19,8 +19,8 @@ CAVEATS = (
     " would have answered otherwise.",
     "Every summary of a prefix is extractive, made by the same rules for every policy, also where"
     " the policy wants a model's; it costs nothing here.",
-    "held: of the distinctive strings (paths, identifiers, numbers, quoted lines) that replies take"
-    " from earlier tool results, the share that was in the context then. recallable: of the"
+    "retained: of the distinctive strings (paths, identifiers, numbers, quoted lines) that replies"
+    " take from earlier tool results, the share that was in the context then. recallable: of the"
     " others, the share that recall brought; each recall is a request of its own, and in the cost.",
     "Sizes are calibrated estimates; the cache is a prefix cache that forgets by the recorded"
     " times. System texts and tools that are not in the file are not counted.",
@@ -31,7 +31,7 @@ CAVEATS = (
 
 _COLUMNS = (
     "policy", "requests", "tokens_sent", "cache_write", "cache_read", "cost", "peak_context",
-    "rewrites", "summaries", "held", "recallable", "recalls", "recall_cost", "invalid_requests",
+    "rewrites", "summaries", "retained", "recallable", "recalls", "recall_cost", "invalid_requests",
     "too_large", "rescues",
 )  # fmt: skip
 
@@ -60,9 +60,9 @@ th:first-child, td:first-child { text-align: left; } tr.best td { font-weight: 6
 
 
 def html_report(compared: Sequence[Compared], sums: Sequence[Compared] = ()) -> str:
-    """A page for *compared*, and for *sums* over them in front: for each file and window the
-    context over the steps, a curve a policy, with rewrites marked; cost against held; the rows.
-    """
+    """A page for *compared*, with their *sums* in front. For each file and window it has the
+    context over the steps, a curve for each policy with its rewrites marked; cost against retained
+    facts; and the rows."""
     colours = _colours(list(dict.fromkeys(each.row.policy for each in (*sums, *compared))))
     charted = set(_largest(compared))
     groups: dict[tuple[str, int], list[Compared]] = {}
@@ -143,15 +143,15 @@ def _scatter(rows: Sequence[Row], best: Sequence[Row], colours: dict[str, str]) 
             name=row.policy,
             colour=colours[row.policy],
             x=row.cost,
-            y=row.held,
-            told=f"{row.policy}: held {row.held:.1%}, cost {short(row.cost)}",
+            y=row.retained,
+            told=f"{row.policy}: retained {row.retained:.1%}, cost {short(row.cost)}",
             hollow=row.too_large > 0,
         )
         for row in rows
-        if row.held is not None
+        if row.retained is not None
     ]
-    line = [(row.cost, row.held) for row in best if row.held is not None]
-    return scatter(dots, line, x_name="cost", y_name="held")
+    line = [(row.cost, row.retained) for row in best if row.retained is not None]
+    return scatter(dots, line, x_name="cost", y_name="retained")
 
 
 def _legend(named: set[str], rows: Sequence[Row], colours: dict[str, str]) -> str:
@@ -172,7 +172,7 @@ def _table(rows: Sequence[Row], best: Sequence[Row]) -> str:
     )
     return (
         f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-        "<p>Bold: on the frontier of cost against held.</p></div>"
+        "<p>Bold: on the Pareto frontier of cost against retained facts.</p></div>"
     )
 
 

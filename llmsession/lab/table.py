@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -25,7 +25,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     or in dollars (``unit``). ``peak_context`` is the largest prompt. ``rewrites`` of the context
     were made, by policy or by force, and ``summaries`` for prefixes written.
 
-    ``held``: of the distinctive strings that replies take from earlier tool results, the share
+    ``retained``: of the distinctive strings that replies take from earlier tool results, the share
     that was in the context then; ``recallable``: of the others, the share that ``recalls`` have
     brought, which are in the cost, with ``recall_cost`` of it for their own requests. None where
     there is nothing to hold, or nothing left to recall.
@@ -45,7 +45,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     peak_context: int
     rewrites: int
     summaries: int
-    held: float | None
+    retained: float | None
     recallable: float | None
     recalls: int
     recall_cost: float
@@ -70,8 +70,8 @@ def row_of(file: str, policy: str, window: int, figures: Figures, unit: str) -> 
         peak_context=figures.peak_context,
         rewrites=figures.rewrites,
         summaries=figures.summaries,
-        held=_share(figures.held, figures.needs),
-        recallable=_share(figures.recallable, figures.needs - figures.held),
+        retained=_share(figures.retained, figures.needs),
+        recallable=_share(figures.recallable, figures.needs - figures.retained),
         recalls=figures.recalls,
         recall_cost=_told(figures.recall_cost, unit),
         invalid_requests=figures.invalid_requests,
@@ -93,7 +93,7 @@ def frontier(rows: Iterable[Row]) -> list[Row]:
     """Those of *rows*, of one file and window, that no other one beats: none is as cheap and
     holds as much, and better in one of both. By cost. A policy with a request that could not be
     sent did not do the work, and is not among them."""
-    able = [row for row in rows if row.held is not None and not row.too_large]
+    able = [row for row in rows if row.retained is not None and not row.too_large]
     best: list[Row] = []
     for row in sorted(able, key=_by_cost):
         last = best[-1] if best else None
@@ -107,9 +107,4 @@ def _by_cost(row: Row) -> tuple[float, float]:
 
 
 def _held(row: Row) -> float:
-    return -1.0 if row.held is None else row.held
-
-
-def windows_of(rows: Sequence[Row]) -> list[int]:
-    """The windows in *rows*, in their order."""
-    return list(dict.fromkeys(row.window for row in rows))
+    return -1.0 if row.retained is None else row.retained

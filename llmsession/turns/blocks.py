@@ -30,6 +30,7 @@ __all__ = [
     "clean_text",
     "encode_blocks",
     "encode_json",
+    "is_thinking",
     "join_blocks",
     "parse_blocks",
     "split_blocks",
@@ -297,3 +298,13 @@ def _checked(block: OpaqueBlock, at: int) -> bytes:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidMessage(f"block {at} is not JSON: {error}") from error
     raise InvalidMessage(f"block {at} is no block: it needs a 'type'")
+
+
+_THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
+
+
+def is_thinking(block: Block) -> bool:
+    """Is *block* thinking, readable or redacted?"""
+    if isinstance(block, ThinkingBlock | RedactedThinkingBlock):
+        return True
+    return isinstance(block, OpaqueBlock) and block.type in _THINKING_TYPES

@@ -9,6 +9,7 @@ import msgspec
 from .messages import Role
 
 __all__ = [
+    "Frame",
     "Profile",
     "Request",
     "RequestMessage",
@@ -31,6 +32,16 @@ class RequestMessage(msgspec.Struct, frozen=True, rename={"body": "content"}):
 
     role: Role
     body: msgspec.Raw
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """What surrounds the messages of every request of a session."""
+
+    model: str
+    max_tokens: int
+    system: str | None = None
+    tools: tuple[msgspec.Raw, ...] = ()
+    options: dict[str, Any] = {}
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from llmsession.compaction.view.projection import Frame
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, Role, message_id
-from llmsession.turns.request import Request
+from llmsession.turns.request import Frame, Request
 
 FRAME = Frame(model="m", max_tokens=1000, system="be brief")
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
-from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
+from llmsession.compaction.planning.policy import Budget, Policy
+from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
 from llmsession.compaction.policies import Balanced
 from llmsession.compaction.recall import RECALL_TOOL
-from llmsession.compaction.view.plan import Budget, Plan, Policy, plan_of, record_of
-from llmsession.compaction.view.projection import Frame, project
+from llmsession.compaction.view.plan import Plan, plan_of, record_of
+from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.session.core.request_builder import Built, ContextBuilder
 from llmsession.testing.checker.requests import extends
@@ -26,7 +27,7 @@ from llmsession.turns.blocks import encode_blocks, encode_json
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, Role, message_id
 from llmsession.turns.records import Trigger
-from llmsession.turns.request import Profile, Request, sizes_for
+from llmsession.turns.request import Frame, Profile, Request, sizes_for
 
 __all__ = ["ContextLife"]
 
@@ -210,7 +211,7 @@ class ContextLife:
         self.history = tuple(m for m in self.history if m.turn <= to)
         self._show(self.view.clamped(len(self.history)))
         self.seen["rewound"] += 1
-        self.seen["rewound into a segment"] += (
+        self.seen["rewound into a prefix summary"] += (
             len(before.prefix_summaries) > len(self.view.prefix_summaries) > 0
         )
 
@@ -220,7 +221,7 @@ class ContextLife:
         kept = tuple(m for m in self.history if m.turn >= before)
         gone = self.history[: len(self.history) - len(kept)]
         calls = {call.id for message in gone for call in message.tool_calls}
-        self.seen["forgot a segment"] += bool(self.view.prefix_summaries)
+        self.seen["forgot a prefix summary"] += bool(self.view.prefix_summaries)
         self.history = kept
         self._show(self.view.without_head(len(gone), len(kept), calls))
         assert not self.view.prefix_summaries
@@ -307,8 +308,8 @@ class ContextLife:
             return plan
         summary_request = plan.summary_request
         assert summary_request.first == self.view.start < summary_request.upto < len(messages)
-        prefix_summary = extracted_segment(summary_request, messages, self.profile)
-        return with_segment(plan, prefix_summary, self.view, messages, budget)
+        prefix_summary = extracted_summary(summary_request, messages, self.profile)
+        return with_summary(plan, prefix_summary, self.view, messages, budget)
 
     def _apply(self, plan: Plan) -> None:
         assert plan_of(record_of(plan)) == plan
@@ -321,10 +322,10 @@ class ContextLife:
         assert after.prefix_summaries[: len(before.prefix_summaries)] == before.prefix_summaries
         self.seen["plans"] += 1
         self.seen["prefix_summaries"] += plan.prefix_summary is not None
-        self.seen["second segments"] += (
+        self.seen["second summaries"] += (
             len(after.prefix_summaries) == 2 and plan.prefix_summary is not None
         )
-        self.seen["third segments"] += (
+        self.seen["third summaries"] += (
             len(after.prefix_summaries) >= 3 and plan.prefix_summary is not None
         )
         self.seen["results swapped"] += len(plan.shown_results)

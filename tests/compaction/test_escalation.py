@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from llmsession.compaction.escalation import hardest_plan, ladder_of, plan_by_rules
+from llmsession.compaction.escalation import escalation_of, hardest_plan, plan_by_rules
+from llmsession.compaction.planning.policy import Budget, planned
 from llmsession.compaction.policies import Balanced, FullHistory, SwapToolResults
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, planned
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from tests.compaction.conversations import Talk
@@ -49,18 +50,20 @@ def questions(count: int) -> list[Message]:
     return list(talked.messages)
 
 
-def hardest(messages: Sequence[Message], limit: int, *ladder: Any) -> tuple[int | None, list[str]]:
+def hardest(
+    messages: Sequence[Message], limit: int, *escalation: Any
+) -> tuple[int | None, list[str]]:
     """How many messages the plan leaves out, and what was raised."""
     budget = a_budget(messages, limit, trigger="window")
-    plan, faults = hardest_plan(ladder, View(), messages, budget)
+    plan, faults = hardest_plan(escalation, View(), messages, budget)
     return plan.omitted[0][1] if plan else None, [str(fault) for fault in faults]
 
 
 def test_a_policy_says_itself_what_is_harder_else_it_is_balanced() -> None:
     swap = SwapToolResults()
-    assert ladder_of(swap) == (swap, *swap.harder())
-    assert ladder_of(FullHistory()) == (FullHistory(),)
-    first, second, third = ladder_of(Frees(1))
+    assert escalation_of(swap) == (swap, *swap.harder())
+    assert escalation_of(FullHistory()) == (FullHistory(),)
+    first, second, third = escalation_of(Frees(1))
     assert (first, second) == (Frees(1), Balanced())
     assert isinstance(third, Balanced)
     assert third.keep_recent_turns < Balanced().keep_recent_turns

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from llmsession.compaction.planning.policy import Policy
 from llmsession.compaction.policies import Balanced, FullHistory, make_policy, policy_names
-from llmsession.compaction.view.plan import Policy
 from llmsession.errors import InvalidInput
 from llmsession.lab.comparing import compare, ready, summed
 from llmsession.transcripts import detect, read
@@ -35,7 +35,7 @@ def test_the_rows_of_a_small_conversation() -> None:
     assert (row.requests, row.tokens_sent) == (2, first + second)
     assert (row.cache_read, row.cache_write) == (first, second)
     assert row.cost == round(first * 0.1 + second * 1.25)
-    assert (row.held, row.recallable, row.peak_context) == (1.0, None, second)
+    assert (row.retained, row.recallable, row.peak_context) == (1.0, None, second)
 
 
 def test_a_row_a_window_and_policy_in_their_order() -> None:
@@ -47,7 +47,7 @@ def test_a_row_a_window_and_policy_in_their_order() -> None:
     ]  # fmt: skip
     # With room for everything they do the same.
     assert rows[2].cost == rows[3].cost
-    assert rows[2].held == rows[3].held == 1.0
+    assert rows[2].retained == rows[3].retained == 1.0
 
 
 def test_conversations_without_a_request_and_small_ones_are_left_out() -> None:

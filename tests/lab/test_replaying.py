@@ -8,8 +8,9 @@ from typing import ClassVar
 import msgspec
 import pytest
 
+from llmsession.compaction.planning.policy import Budget, measured
 from llmsession.compaction.policies import Balanced, FullHistory
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, measured
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View
 from llmsession.lab.recording import window_of
 from llmsession.lab.replaying import Replayed, replay
@@ -126,7 +127,7 @@ def test_a_request_that_cannot_be_made_to_fit_is_not_sent_costs_nothing_and_hold
     assert found.spent.read_tokens + found.spent.written_tokens == sum(s.tokens for s in sent)
     whole = lived(long_talk(), FullHistory(), 200_000)
     assert found.needs == whole.needs
-    assert found.held < whole.held == whole.needs
+    assert found.retained < whole.retained == whole.needs
 
 
 def test_where_a_policy_frees_too_little_a_session_lets_balanced_help_and_that_is_counted() -> None:
@@ -182,9 +183,9 @@ def swapped_and_needed(note: str) -> Replayed:
 
 def test_what_was_swapped_is_recalled_by_a_request_that_is_charged() -> None:
     found = swapped_and_needed('gone; recall(id="{}")')
-    assert (found.needs, found.held, found.recallable, found.recalls) == (1, 0, 1, 1)
+    assert (found.needs, found.retained, found.recallable, found.recalls) == (1, 0, 1, 1)
     silent = swapped_and_needed("gone, and that is all; it cannot be got back")
-    assert (silent.held, silent.recallable, silent.recalls, silent.recall_cost) == (0, 0, 0, 0)
+    assert (silent.retained, silent.recallable, silent.recalls, silent.recall_cost) == (0, 0, 0, 0)
     assert found.recall_cost > 0
     difference = found.spent.cost - silent.spent.cost - found.recall_cost
     assert abs(difference) < found.recall_cost // 4  # the notes differ by some words
@@ -198,7 +199,7 @@ def test_what_does_not_fit_beside_the_context_cannot_be_recalled() -> None:
     talk.answer(result("c3", "other words\n" * 500)).reply("row_of_result", None)
     recording, needs = needs_of(talk.done())
     found = replay(recording, window_of(recording, 4_500), Cuts(percent=20, figures=AT_ONCE), needs)
-    assert (found.held, found.recallable, found.recalls) == (0, 0, 0)
+    assert (found.retained, found.recallable, found.recalls) == (0, 0, 0)
     assert found.peak_context <= window_of(recording, 4_500).sizes.budget_tokens
 
 
@@ -217,7 +218,7 @@ def test_what_was_recalled_is_held_until_the_next_rewrite() -> None:
     found = lived(talk.reply("key_of_it", None), Twice(percent=1, figures=AT_ONCE), 40_000)
     assert [step.rewritten for step in found.steps] == [at in (3, 6) for at in range(7)]
     # Recalled for the row, still there for the column, gone for the key behind the next rewrite.
-    assert (found.needs, found.held, found.recallable) == (3, 1, 2)
+    assert (found.needs, found.retained, found.recallable) == (3, 1, 2)
     assert found.recalls == 2
 
 

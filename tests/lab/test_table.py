@@ -1,4 +1,4 @@
-"""Rows, sums over conversations, and the frontier of cost against held."""
+"""Rows, sums over conversations, and the Pareto frontier of cost against retained facts."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from llmsession.lab.table import Row, frontier, row_of
 
 COLUMNS = [
     "file", "policy", "window", "requests", "tokens_sent", "cache_write", "cache_read", "cost",
-    "peak_context", "rewrites", "summaries", "held", "recallable", "recalls", "recall_cost",
+    "peak_context", "rewrites", "summaries", "retained", "recallable", "recalls", "recall_cost",
     "invalid_requests", "too_large", "rescues", "unit",
 ]  # fmt: skip
 
 
 def replayed(**fields: Any) -> Replayed:
-    found = Replayed(**{"requests": 3, "needs": 10, "held": 8, "recallable": 1, **fields})
+    found = Replayed(**{"requests": 3, "needs": 10, "retained": 8, "recallable": 1, **fields})
     found.spent.add(Charged(1_000, 500, 725_000))
     return found
 
 
-def row(policy: str, cost: float, held: float | None, **fields: Any) -> Row:
+def row(policy: str, cost: float, retained: float | None, **fields: Any) -> Row:
     figures = Figures(requests=1, needs=1)
     made = row_of("f", policy, 1_000, figures, "input_tokens")
     return type(made)(
-        **{**{n: getattr(made, n) for n in COLUMNS}, "cost": cost, "held": held, **fields}
+        **{**{n: getattr(made, n) for n in COLUMNS}, "cost": cost, "retained": retained, **fields}
     )
 
 
@@ -36,9 +36,9 @@ def test_a_row_has_the_columns_in_their_order() -> None:
 def test_shares_are_of_all_needs_not_of_shares() -> None:
     figures = Figures()
     figures.add(replayed(peak_context=700))
-    figures.add(replayed(needs=90, held=0, recallable=90, peak_context=900))
+    figures.add(replayed(needs=90, retained=0, recallable=90, peak_context=900))
     made = row_of("f", "p", 1_000, figures, "input_tokens")
-    assert (made.held, made.recallable) == (0.08, round(91 / 92, 4))
+    assert (made.retained, made.recallable) == (0.08, round(91 / 92, 4))
     assert (made.requests, made.peak_context) == (6, 900)
     assert (made.tokens_sent, made.cache_read, made.cache_write) == (3_000, 2_000, 1_000)
     assert made.cost == 1_450
@@ -46,14 +46,14 @@ def test_shares_are_of_all_needs_not_of_shares() -> None:
 
 def test_where_nothing_is_needed_nothing_is_said_to_be_held() -> None:
     figures = Figures()
-    figures.add(replayed(needs=0, held=0, recallable=0))
+    figures.add(replayed(needs=0, retained=0, recallable=0))
     made = row_of("f", "p", 1_000, figures, "usd")
-    assert (made.held, made.recallable) == (None, None)
+    assert (made.retained, made.recallable) == (None, None)
     assert made.cost == 0.000725
     whole = Figures()
-    whole.add(replayed(needs=2, held=2, recallable=0))
+    whole.add(replayed(needs=2, retained=2, recallable=0))
     made = row_of("f", "p", 1_000, whole, "usd")
-    assert (made.held, made.recallable) == (1.0, None)
+    assert (made.retained, made.recallable) == (1.0, None)
 
 
 def test_sums_of_sums_are_sums() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from llmsession.compaction.recall import RECALL_TOOL
-from llmsession.compaction.view.projection import Frame, project
+from llmsession.compaction.view.projection import project
 from llmsession.session.log.state import SessionState, fold
 from llmsession.testing.recording.entries import (
     Begun,
@@ -30,7 +30,7 @@ from llmsession.testing.recording.entries import (
 from llmsession.testing.recording.fingerprints import digest, state_parts
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks, encode_json
-from llmsession.turns.request import Profile
+from llmsession.turns.request import Frame, Profile
 from llmsession.turns.usage import Usage
 
 __all__ = [

@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from llmsession.compaction.planning.policy import Policy
 from llmsession.compaction.policies import make_policy, policy_names
-from llmsession.compaction.view.plan import Policy
 from llmsession.errors import InvalidInput, SessionError
 from llmsession.lab.comparing import Compared, compare, ready, summed
 from llmsession.lab.report import html_report
@@ -81,7 +81,8 @@ def lab(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
     as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Tables of cost and held, a column a window.")
+        bool,
+        typer.Option("--markdown", help="Tables of cost and retained facts."),
     ] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Write a report that needs nothing else.")

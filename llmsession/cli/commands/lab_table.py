@@ -16,7 +16,17 @@ from llmsession.lab.table import Row, frontier
 
 __all__ = ["print_caveats", "print_markdown", "print_rows"]
 
-_FIGURES = ("cost", "held", "+recall", "recalls", "rewrites", "sums", "peak", "invalid", "large")
+_FIGURES = (
+    "cost",
+    "retained",
+    "+recall",
+    "recalls",
+    "rewrites",
+    "sums",
+    "peak",
+    "invalid",
+    "large",
+)
 """``+recall`` is what could be recalled of the rest, ``sums`` are summaries, ``large`` requests did
 not fit."""
 
@@ -29,7 +39,7 @@ def _width(name: str) -> int:
 
 
 def print_rows(rows: Sequence[Row], console: Console | None = None) -> None:
-    """A table for each file and window in *rows*; a star is on its frontier of cost and held."""
+    """A table for each file and window in *rows*. A star marks the Pareto frontier."""
     console = console or Console()
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
@@ -53,7 +63,7 @@ def _table(rows: Sequence[Row], width: int) -> Table:
         table.add_row(
             f"{'*' if row in best else ' '} {row.policy}",
             f"{row.cost:.4f}" if row.unit == "usd" else short(row.cost),
-            _percent(row.held),
+            _percent(row.retained),
             _percent(row.recallable),
             str(row.recalls),
             str(row.rewrites),
@@ -71,7 +81,7 @@ def _percent(share: float | None) -> str:
 
 def print_markdown(rows: Sequence[Row]) -> None:
     """A Markdown table for each file in *rows*: a line a policy, a column a window, with the cost
-    and what was held; bold on the window's frontier."""
+    and what was retained; bold on the window's Pareto frontier."""
     for file in dict.fromkeys(row.file for row in rows):
         ours = [row for row in rows if row.file == file]
         windows = list(dict.fromkeys(row.window for row in ours))
@@ -89,7 +99,7 @@ def print_markdown(rows: Sequence[Row]) -> None:
 
 def _cell(row: Row, is_best: bool) -> str:
     cost = f"{row.cost:.2f}" if row.unit == "usd" else short(row.cost)
-    text = f"{cost}, {_percent(row.held)}"
+    text = f"{cost}, {_percent(row.retained)}"
     if row.too_large:
         return f"{text}, {row.too_large} not sent"
     return f"**{text}**" if is_best else text
@@ -98,5 +108,5 @@ def _cell(row: Row, is_best: bool) -> str:
 def print_caveats(console: Console | None = None) -> None:
     """What a reader of the tables has to know."""
     console = console or Console()
-    for caveat in ("* on the frontier of cost against held.", *CAVEATS):
+    for caveat in ("* on the Pareto frontier of cost against retained facts.", *CAVEATS):
         console.print(escape(caveat), highlight=False)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from llmsession.turns.blocks import DocumentBlock, ImageBlock, TextBlock
+from llmsession.turns.blocks import DocumentBlock, ImageBlock, TextBlock, is_thinking
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
-from ..view.projection import is_thinking
 from ..view.view import View
 
 __all__ = [

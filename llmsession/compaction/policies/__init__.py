@@ -12,14 +12,13 @@ from .other_systems.digests import (
     SummaryKeepLast4,
     UnionPreserveCompress,
 )
-from .other_systems.folding import BasicFold, BudgetProjection
+from .other_systems.folding import BasicFold, BudgetProjection, SidecarProjection
 from .other_systems.hybrid import Hybrid7060, Hybrid608090
 from .other_systems.injection import ContextItem, ContextProviders, FocusChain, MemoryInjection
 from .other_systems.masking import MaskConsumed, PositionClear, PressureFading
 from .other_systems.pointer import PointerSummary
 from .other_systems.reads import FileReadDedupe, StaleReadBatching
 from .other_systems.rolling import RollingSummary75
-from .other_systems.sidecar import SidecarProjection
 from .other_systems.stages import FourStage, MiddlewarePipeline, Stage
 from .other_systems.truncation import (
     AdaptiveWindowTruncate,
@@ -79,42 +78,3 @@ __all__ = [
     "register",
     "settings_of",
 ]
-
-for _policy in (
-    Balanced,
-    SwapToolResults,
-    FullHistory,
-    ReverseBudget,
-    LastNMessages,
-    AgeCountToken,
-    KeepLastSequence,
-    CleanAndBudget30k,
-    AdaptiveWindowTruncate,
-    NondestructiveTruncate,
-    NondestructiveCondense,
-    LlmSummary,
-    RecencyTurnSummary,
-    RollingSummary75,
-    PointerSummary,
-    SummaryKeepLast4,
-    UnionPreserveCompress,
-    CheckpointOnFirstKept,
-    AutoCompactThreshold,
-    AppendOnlyProjection,
-    SidecarProjection,
-    MaskConsumed,
-    PressureFading,
-    PositionClear,
-    FileReadDedupe,
-    StaleReadBatching,
-    FourStage,
-    Hybrid608090,
-    Hybrid7060,
-    BudgetProjection,
-    BasicFold,
-    MemoryInjection,
-    FocusChain,
-    ContextProviders,
-    MiddlewarePipeline,
-):
-    register(_policy)

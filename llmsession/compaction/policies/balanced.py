@@ -20,6 +20,7 @@ from llmsession.compaction.planning.boundaries import (
     recent_from,
     safe_cuts,
 )
+from llmsession.compaction.planning.policy import Budget, planned
 from llmsession.compaction.summaries.cap import cap_text, other_blocks, result_text
 from llmsession.compaction.summaries.code_outline import folded_read
 from llmsession.compaction.summaries.extractive import (
@@ -29,7 +30,7 @@ from llmsession.compaction.summaries.extractive import (
     summarise,
 )
 from llmsession.compaction.summaries.shorten import KEPT_STRING_CHARS, shorten_input, shorten_text
-from llmsession.compaction.view.plan import Budget, Plan, planned
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View, text_key
 from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
@@ -39,11 +40,12 @@ from llmsession.turns.records import Injected
 from .drafts import Draft
 from .limits import check_fraction, check_whole, portion
 from .prefixes import pin_of
+from .registry import register
 
 __all__ = ["Balanced"]
 
 SUMMARY_PERCENT, MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 20, 250, 6_000
-"""A segment's share of the limit, and its bounds. In a small window a longer summary holds more
+"""A summary's share of the limit, and its bounds. In a small window a longer summary holds more
 than the messages that make room for it (docs/policies.md); in a large one the bound decides."""
 PINNED_PERCENT = 20
 """So much of the limit may the newest request take that is said again behind a summary."""
@@ -58,6 +60,7 @@ MIN_SHOWN_CHARS = 600
 """What a message that has to be cut is left with, at least: about 200 tokens."""
 
 
+@register
 class Balanced(msgspec.Struct, frozen=True, kw_only=True):
     """Swap, shorten, summarise, cut: in that order, and only as far as needed.
 
@@ -139,13 +142,13 @@ class _Draft(Draft):
     ) -> None:
         super().__init__(view, messages, budget)
         self._folds_code = folds_code
-        self._frontier = view.compacted_before
+        self._compacted_before = view.compacted_before
         self._turns: set[int] = set()
         self._first_edit = len(messages)
         self._calls = {call.id: call for message in messages for call in message.tool_calls}
 
     def _size_before(self) -> int:
-        return sum(self.sizes) + self._segment_tokens
+        return sum(self.sizes) + self._summary_tokens
 
     def measure(self, at: int) -> None:
         """The message at *at* is edited: it is measured again."""
@@ -162,7 +165,7 @@ class _Draft(Draft):
                 swapped = [self._swap(at, result) for result in self.messages[at].tool_results]
                 if any(swapped):
                     self.measure(at)
-            self._frontier = max(self._frontier, at + 1)
+            self._compacted_before = max(self._compacted_before, at + 1)
 
     def _swap(self, at: int, result: ToolResultBlock) -> bool:
         call_id = result.tool_use_id
@@ -250,7 +253,7 @@ class _Draft(Draft):
 
     def _after(self, cut: int, room: int) -> int:
         """The size with a summary of *room* tokens in place of what stands before *cut*."""
-        return self.used - self._segment_tokens - sum(self.sizes[:cut]) + room
+        return self.used - self._summary_tokens - sum(self.sizes[:cut]) + room
 
     def _cut_for(self, end: int, target: int, room: int) -> int | None:
         """The first safe cut up to *end* that reaches *target*, else the last one."""
@@ -258,7 +261,7 @@ class _Draft(Draft):
         if not cuts:
             return None
         gone = list(accumulate(self.sizes, initial=0))
-        left = self.used - self._segment_tokens + room
+        left = self.used - self._summary_tokens + room
         reaching = [at for at in cuts if left - gone[at] <= target]
         if not reaching:
             return cuts[-1]
@@ -301,7 +304,7 @@ class _Draft(Draft):
             if len(part.shown) > each and (shorter := part.cut(each)) is not None:
                 if part.is_result:
                     self.shown.shown_results[part.key] = shorter
-                    self._frontier = max(self._frontier, at + 1)
+                    self._compacted_before = max(self._compacted_before, at + 1)
                 else:
                     self.shown.texts[part.key] = shorter
                 cut = True
@@ -336,7 +339,7 @@ class _Draft(Draft):
             f"a summary for the first {summary_request.upto} messages" if summary_request else "",
         ]
         kept_before = sum(self.sizes[: self._first_edit]) + (
-            self._segment_tokens if self._first_edit else 0
+            self._summary_tokens if self._first_edit else 0
         )
         return planned(
             name,
@@ -344,7 +347,7 @@ class _Draft(Draft):
             self.messages,
             self.budget,
             ", ".join(part for part in parts if part),
-            compacted_before=self._frontier,
+            compacted_before=self._compacted_before,
             shown_results=shown_results,
             inputs=inputs,
             texts=texts,

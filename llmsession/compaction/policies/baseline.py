@@ -7,13 +7,17 @@ from typing import ClassVar
 
 import msgspec
 
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
+
+from .registry import register
 
 __all__ = ["FullHistory"]
 
 
+@register
 class FullHistory(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing is ever left out. Past the window a turn ends with ``ContextTooLarge``."""
 

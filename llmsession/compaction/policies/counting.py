@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.tokens.messages import MESSAGE_OVERHEAD_TOKENS, shown_tokens
-from llmsession.compaction.view.plan import Budget
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
 __all__ = [
     "kept_before_tokens",
-    "quarter_tokens",
     "rest_tokens",
     "sizes_in_budget",
     "sizes_in_quarters",
@@ -42,15 +41,12 @@ def kept_before_tokens(first: int, view: View, messages: Sequence[Message], budg
     return budget.frame_tokens + budget.size(messages[:first], view)
 
 
-def quarter_tokens(chars: int) -> int:
-    """Four characters a token, rounded up. Source: CodeBuddy and ChainReview count so; it is a
-    third too low for Claude."""
-    return -(-chars // 4)
-
-
 def sizes_in_quarters(view: View, messages: Sequence[Message], profile: Profile) -> list[int]:
-    """The ``quarter_tokens`` of each message as *view* shows it; 0 for one that is not shown. An
-    image has the profile's flat cost: its base64 is no text."""
+    """The tokens of each message as *view* shows it, at four characters a token; 0 for one that
+    is not shown. An image has the profile's flat cost, because its base64 is no text.
+
+    Source: CodeBuddy and ChainReview count so. It is a third too low for Claude.
+    """
     quarters = msgspec.structs.replace(profile, chars_per_token=4.0, token_family=None)
     return [
         shown_tokens(message, at, view, quarters) - MESSAGE_OVERHEAD_TOKENS if view.shows(at) else 0

@@ -11,13 +11,14 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from llmsession.compaction.planning.boundaries import is_safe_cut, is_turn_start, newest_that_fit
+from llmsession.compaction.planning.policy import Budget, measured, planned
 from llmsession.compaction.summaries.cap import result_text
 from llmsession.compaction.tokens.messages import (
     MESSAGE_OVERHEAD_TOKENS,
     shown_tokens,
     text_tokens_for,
 )
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, measured, planned
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message
@@ -52,7 +53,7 @@ class Draft:
         self.summary_request: SummaryRequest | None = None
         self.drops_thinking = False
         self.sizes = [self._size(at) for at in range(len(messages))]
-        self._segment_tokens = told_tokens(view, budget)
+        self._summary_tokens = told_tokens(view, budget)
         self._before = self._size_before()
         # What the request has beside the messages: system text and tools.
         self.rest = max(budget.used_tokens - self._before, budget.frame_tokens)
@@ -105,7 +106,7 @@ class Draft:
         """May this plan still decide what is shown of *result*? What is frozen stays."""
         return result.tool_use_id not in self.view.shown_results
 
-    def freeze(self, at: int, result: ToolResultBlock, text: str) -> bool:
+    def show_result(self, at: int, result: ToolResultBlock, text: str) -> bool:
         """Show *text* for *result*, if it is shorter than what is shown and none was frozen."""
         if not self.is_open(result) or len(text) >= len(self.result(at, result)):
             return False
@@ -188,10 +189,10 @@ class Draft:
             instructions=instructions,
             pinned=pinned,
         )
-        self.used += room - self._segment_tokens - sum(self.sizes[:upto])
+        self.used += room - self._summary_tokens - sum(self.sizes[:upto])
         if pinned is not None:
             self.used += self.budget.scaled(text_tokens_for(pinned.text, self.budget.profile))
-        self._segment_tokens = room
+        self._summary_tokens = room
         self.sizes[:upto] = [0] * upto
         self.start = upto
 

@@ -10,8 +10,9 @@ from llmsession.compaction.planning.boundaries import (
     must_wait,
     newest_request,
 )
+from llmsession.compaction.planning.policy import Budget, planned
 from llmsession.compaction.tokens.messages import MESSAGE_OVERHEAD_TOKENS, text_tokens_for
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, planned
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View
 from llmsession.turns.blocks import TextBlock
 from llmsession.turns.messages import Message, count_turns

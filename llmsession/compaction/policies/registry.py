@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from llmsession.compaction.view.plan import Policy
+from llmsession.compaction.planning.policy import Policy
 from llmsession.errors import InvalidConfig
 
 __all__ = ["make_policy", "policy_names", "register", "settings_of"]

@@ -8,10 +8,11 @@ from typing import ClassVar, Literal
 import msgspec
 
 from llmsession.compaction.planning.boundaries import shows_open_thinking, steps_from, turns_from
+from llmsession.compaction.planning.policy import Budget, planned
 from llmsession.compaction.summaries.cap import other_blocks, result_text
 from llmsession.compaction.summaries.extractive import compact_text, is_worth
 from llmsession.compaction.tokens.messages import content_weight
-from llmsession.compaction.view.plan import Budget, Plan, planned
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import ToolResultBlock
@@ -19,12 +20,14 @@ from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
 from .limits import check_whole
+from .registry import register
 
 __all__ = ["SwapToolResults"]
 
 _BILLION = 1_000_000_000
 
 
+@register
 class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
     """Swap each tool result that is older than the newest turns, and steps, that are kept.
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 __all__ = [
+    "BlockFields",
     "Fault",
-    "Part",
     "RuleViolation",
     "is_server_call",
     "is_server_result",
-    "read_part",
-    "read_parts",
+    "read_block",
+    "read_blocks",
 ]
 
 
@@ -34,7 +34,7 @@ class Fault(NamedTuple):
     text: str
 
 
-class Part(msgspec.Struct, frozen=True):
+class BlockFields(msgspec.Struct, frozen=True):
     """One block. All but ``type`` is as it came, of any JSON type, None where absent."""
 
     type: str = ""
@@ -47,27 +47,27 @@ class Part(msgspec.Struct, frozen=True):
     cache_control: Any = None
     content: msgspec.Raw = msgspec.Raw(b"null")
 
-    def inner(self) -> list[Part]:
+    def inner(self) -> list[BlockFields]:
         """The blocks in ``content``; none where it is text or absent."""
-        return read_parts(self.content) or []
+        return read_blocks(self.content) or []
 
 
-_part = msgspec.json.Decoder(Part)
-_parts = msgspec.json.Decoder(list[Part])
+_block = msgspec.json.Decoder(BlockFields)
+_blocks = msgspec.json.Decoder(list[BlockFields])
 
 
-def read_part(raw: bytes | msgspec.Raw) -> Part:
+def read_block(raw: bytes | msgspec.Raw) -> BlockFields:
     """One block, or one tool definition; an empty Part if it is no JSON object."""
     try:
-        return _part.decode(raw)
+        return _block.decode(raw)
     except (msgspec.DecodeError, RecursionError):
-        return Part()
+        return BlockFields()
 
 
-def read_parts(body: bytes | msgspec.Raw) -> list[Part] | None:
+def read_blocks(body: bytes | msgspec.Raw) -> list[BlockFields] | None:
     """The blocks of *body* in order; None if it is no JSON list of objects with a type."""
     try:
-        return _parts.decode(body)
+        return _blocks.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return None
 

@@ -15,9 +15,9 @@ from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request
 
 from .block_fields import RuleViolation
-from .dialogue import Seen
+from .dialogue import Dialogue
 from .history import HISTORY_RULES, find_astray
-from .message_facts import Memory, ToolMemory
+from .message_facts import FactsCache, ToolCache
 from .options import OPTION_RULES
 from .structure import STRUCTURE_RULES, RequestRule
 
@@ -80,10 +80,10 @@ class Checker:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self._sent = Memory()
-        self._history = Memory()
-        self._tools = ToolMemory()
-        self._seen: Seen | None = None
+        self._sent = FactsCache()
+        self._history = FactsCache()
+        self._tools = ToolCache()
+        self._dialogue: Dialogue | None = None
 
     def check(self, request: Request, *, paused: bool = False) -> tuple[RuleViolation, ...]:
         """Every rule that *request* breaks, in the order of the rules; () if it is valid.
@@ -93,9 +93,11 @@ class Checker:
         """
         messages = self._sent.recall(request.messages)
         tools = self._tools.recall(request.tools)
-        seen = Seen(request, self.profile, messages, tools, paused=paused, before=self._seen)
-        self._seen = seen if len(messages) >= REMEMBERED_MESSAGES else None
-        return tuple(violation for rule in RULES.values() for violation in rule(seen))
+        dialogue = Dialogue(
+            request, self.profile, messages, tools, paused=paused, before=self._dialogue
+        )
+        self._dialogue = dialogue if len(messages) >= REMEMBERED_MESSAGES else None
+        return tuple(violation for rule in RULES.values() for violation in rule(dialogue))
 
     def check_against_history(
         self,

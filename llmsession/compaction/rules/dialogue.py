@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from llmsession.turns.request import Profile, Request
 
 from ..view.prefix import shared_prefix
-from .block_fields import Part, RuleViolation
+from .block_fields import BlockFields, RuleViolation
 from .message_facts import Mark, MessageFacts, merged
 
-__all__ = ["Seen"]
+__all__ = ["Dialogue"]
 
 
-class Seen:
+class Dialogue:
     """A request as the rules see it. *before*, the last one that was seen, spares the reading of
     the messages that this one has in common with it."""
 
@@ -27,10 +27,10 @@ class Seen:
         request: Request,
         profile: Profile,
         messages: list[MessageFacts],
-        tools: tuple[Part, ...],
+        tools: tuple[BlockFields, ...],
         *,
         paused: bool = False,
-        before: Seen | None = None,
+        before: Dialogue | None = None,
     ) -> None:
         self.paused = paused
         """Is the last message a reply that the provider paused?"""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from .block_fields import RuleViolation
-from .message_facts import Memory, Thought
+from .message_facts import FactsCache, Thought
 
 __all__ = ["HISTORY_RULES", "Astray", "HistoryRule", "find_astray"]
 
@@ -40,7 +40,7 @@ class Made(NamedTuple):
 
 
 def find_astray(
-    sent: Memory, history: Memory, thinking_from: int, edited_from: int | None
+    sent: FactsCache, history: FactsCache, thinking_from: int, edited_from: int | None
 ) -> list[Astray]:
     """The thinking blocks of the request *sent*, in order, that are not as in the history."""
     made = _made(history, thinking_from, edited_from)
@@ -54,7 +54,7 @@ def find_astray(
     return list(_walk(zip(places, thoughts, strict=True), made))
 
 
-def _made(history: Memory, thinking_from: int, edited_from: int | None) -> Made:
+def _made(history: FactsCache, thinking_from: int, edited_from: int | None) -> Made:
     later = history.thoughts(thinking_from)
     if edited_from is None or edited_from >= thinking_from:
         earlier = history.thoughts(0, thinking_from)

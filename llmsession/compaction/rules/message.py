@@ -12,25 +12,25 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from .block_fields import Fault, Part, is_server_call, is_server_result
+from .block_fields import BlockFields, Fault, is_server_call, is_server_result
 
 __all__ = ["MESSAGE_RULES", "MessageRule", "find_faults"]
 
-MessageRule: TypeAlias = Callable[[str, Sequence[Part]], Iterator[Fault]]
+MessageRule: TypeAlias = Callable[[str, Sequence[BlockFields]], Iterator[Fault]]
 
 CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 THINKING = ("thinking", "redacted_thinking")
 
 
-def v4_tool_blocks_stand_on_their_side(role: str, parts: Sequence[Part]) -> Iterator[Fault]:
+def v4_tool_blocks_stand_on_their_side(role: str, blocks: Sequence[BlockFields]) -> Iterator[Fault]:
     """Calls are the assistant's, results the user's, and both carry an id."""
-    for at, part in enumerate(parts):
-        if part.type == "tool_use":
+    for at, block in enumerate(blocks):
+        if block.type == "tool_use":
             yield from _side(at, "tool_use", "assistant", role)
-            yield from _id(f"content[{at}].id", part.id)
-        elif part.type == "tool_result":
+            yield from _id(f"content[{at}].id", block.id)
+        elif block.type == "tool_result":
             yield from _side(at, "tool_result", "user", role)
-            yield from _id(f"content[{at}].tool_use_id", part.tool_use_id)
+            yield from _id(f"content[{at}].tool_use_id", block.tool_use_id)
 
 
 def _side(at: int, kind: str, owner: str, role: str) -> Iterator[Fault]:
@@ -44,28 +44,28 @@ def _id(place: str, value: Any) -> Iterator[Fault]:
         yield Fault("V4", place, f"String should match pattern '^[a-zA-Z0-9_-]+$', not {value!r}")
 
 
-def v5_no_text_is_empty(role: str, parts: Sequence[Part]) -> Iterator[Fault]:
+def v5_no_text_is_empty(role: str, blocks: Sequence[BlockFields]) -> Iterator[Fault]:
     """No empty or blank text, not in a result either; an error result says something."""
-    for at, part in enumerate(parts):
+    for at, block in enumerate(blocks):
         place = f"content[{at}]"
-        yield from _blank(place, part)
-        if part.type == "tool_result":
-            yield from _result_text(place, part)
+        yield from _blank(place, block)
+        if block.type == "tool_result":
+            yield from _result_text(place, block)
 
 
-def _blank(place: str, part: Part) -> Iterator[Fault]:
-    if part.type != "text":
+def _blank(place: str, block: BlockFields) -> Iterator[Fault]:
+    if block.type != "text":
         return
-    if not isinstance(part.text, str) or not part.text:
+    if not isinstance(block.text, str) or not block.text:
         yield Fault("V5", place, "text content blocks must be non-empty")
-    elif not part.text.strip():
+    elif not block.text.strip():
         yield Fault("V5", place, "text content blocks must contain non-whitespace text")
 
 
-def _result_text(place: str, part: Part) -> Iterator[Fault]:
-    for at, inner in enumerate(part.inner()):
+def _result_text(place: str, block: BlockFields) -> Iterator[Fault]:
+    for at, inner in enumerate(block.inner()):
         yield from _blank(f"{place}.content[{at}]", inner)
-    if part.is_error is True and _is_empty(part.content):
+    if block.is_error is True and _is_empty(block.content):
         text = "tool_result: content cannot be empty if `is_error` is true"
         yield Fault("V5", place, text)
 
@@ -75,37 +75,47 @@ def _is_empty(content: msgspec.Raw) -> bool:
     return value in (b"null", b'""') or (value[:1] == b"[" and not value[1:-1].strip())
 
 
-def v7_thinking_is_the_assistants_and_signed(role: str, parts: Sequence[Part]) -> Iterator[Fault]:
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def v7_thinking_is_the_assistants_and_signed(
+    role: str, blocks: Sequence[BlockFields]
+) -> Iterator[Fault]:
     """Thinking stands in assistant messages, with the signature that came with it."""
-    for at, part in enumerate(parts):
-        if part.type not in THINKING:
+    for at, block in enumerate(blocks):
+        if block.type not in THINKING:
             continue
         if role != "assistant":
-            text = f"`{part.type}` blocks can only be in `assistant` messages"
+            text = f"`{block.type}` blocks can only be in `assistant` messages"
             yield Fault("V7", f"content[{at}]", text)
-        elif part.type == "thinking" and not (isinstance(part.signature, str) and part.signature):
+        elif block.type == "thinking" and not (
+            isinstance(block.signature, str) and block.signature
+        ):
             yield Fault("V7", f"content[{at}]", "thinking.signature: Field required")
 
 
 def v12_no_breakpoint_on_thinking_or_empty_text(
-    role: str, parts: Sequence[Part]
+    role: str, blocks: Sequence[BlockFields]
 ) -> Iterator[Fault]:
     """A cache breakpoint needs a block that can be cached."""
-    for at, part in enumerate(parts):
-        if part.cache_control is None:
+    for at, block in enumerate(blocks):
+        if block.cache_control is None:
             continue
         place = f"content[{at}].cache_control"
-        if part.type in THINKING:
-            yield Fault("V12", place, f"{part.type}.cache_control: Extra inputs are not permitted")
-        elif part.type == "text" and not part.text:
+        if block.type in THINKING:
+            yield Fault("V12", place, f"{block.type}.cache_control: Extra inputs are not permitted")
+        elif block.type == "text" and not block.text:
             yield Fault("V12", place, "cache_control cannot be set for empty text blocks")
 
 
-def v6_server_blocks_are_the_assistants(role: str, parts: Sequence[Part]) -> Iterator[Fault]:
+def v6_server_blocks_are_the_assistants(
+    role: str, blocks: Sequence[BlockFields]
+) -> Iterator[Fault]:
     """What the provider's own tools say stands in assistant messages."""
-    for at, part in enumerate(parts):
-        if role != "assistant" and (is_server_call(part.type) or is_server_result(part.type)):
-            text = f"`{part.type}` blocks can only be in `assistant` messages"
+    for at, block in enumerate(blocks):
+        if role != "assistant" and (is_server_call(block.type) or is_server_result(block.type)):
+            text = f"`{block.type}` blocks can only be in `assistant` messages"
             yield Fault("V6", f"content[{at}]", text)
 
 
@@ -118,6 +128,6 @@ MESSAGE_RULES: dict[str, MessageRule] = {
 }
 
 
-def find_faults(role: str, parts: Sequence[Part]) -> tuple[Fault, ...]:
+def find_faults(role: str, blocks: Sequence[BlockFields]) -> tuple[Fault, ...]:
     """What one message breaks by itself, rule by rule."""
-    return tuple(fault for rule in MESSAGE_RULES.values() for fault in rule(role, parts))
+    return tuple(fault for rule in MESSAGE_RULES.values() for fault in rule(role, blocks))

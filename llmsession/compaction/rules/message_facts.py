@@ -13,15 +13,22 @@ from llmsession.turns.messages import Message
 from llmsession.turns.request import RequestMessage
 
 from ..view.prefix import shared_prefix
-from .block_fields import Fault, Part, is_server_call, is_server_result, read_part, read_parts
+from .block_fields import (
+    BlockFields,
+    Fault,
+    is_server_call,
+    is_server_result,
+    read_block,
+    read_blocks,
+)
 from .message import THINKING, find_faults
 
 __all__ = [
+    "FactsCache",
     "Mark",
-    "Memory",
     "MessageFacts",
     "Thought",
-    "ToolMemory",
+    "ToolCache",
     "merged",
     "read_message",
     "time_to_live",
@@ -77,84 +84,84 @@ class MessageFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
     """The facts of one message. Never raises: a body that is no list of blocks is a fault."""
-    parts = read_parts(body)
-    if parts is None:
+    blocks = read_blocks(body)
+    if blocks is None:
         fault = Fault("V1", "content", "Input should be a valid list of content blocks")
         return MessageFacts(role=role, body=body, size=1, faults=(fault,), notable=True)
-    faults = find_faults(role, parts)
-    if all(part.type == "text" and part.cache_control is None for part in parts):
-        return _read_texts(role, body, parts, faults)
-    calls = tuple(_marks(parts, "tool_use"))
-    results = tuple(_marks(parts, "tool_result"))
-    strays = tuple(_stray_server_results(parts))
-    breakpoints = tuple(_breakpoints(parts, "content"))
-    compactions = tuple(at for at, part in enumerate(parts) if _is_signed_compaction(part))
-    first_other = next((at for at, p in enumerate(parts) if p.type != "tool_result"), len(parts))
+    faults = find_faults(role, blocks)
+    if all(block.type == "text" and block.cache_control is None for block in blocks):
+        return _read_texts(role, body, blocks, faults)
+    calls = tuple(_marks(blocks, "tool_use"))
+    results = tuple(_marks(blocks, "tool_result"))
+    strays = tuple(_stray_server_results(blocks))
+    breakpoints = tuple(_breakpoints(blocks, "content"))
+    compactions = tuple(at for at, block in enumerate(blocks) if _is_signed_compaction(block))
+    first_other = next((at for at, p in enumerate(blocks) if p.type != "tool_result"), len(blocks))
     return MessageFacts(
         role=role,
         body=body,
-        size=len(parts),
-        opens_with=parts[0].type if parts else "",
-        ends_in_space=_ends_in_space(parts),
+        size=len(blocks),
+        opens_with=blocks[0].type if blocks else "",
+        ends_in_space=_ends_in_space(blocks),
         calls=calls,
         call_ids=tuple(mark.id for mark in calls),
         results=results,
         result_ids=tuple(mark.id for mark in results),
         late_results=tuple(mark for mark in results if mark.block > first_other),
-        holds_others=first_other < len(parts),
-        server_calls=tuple(str(part.id) for part in parts if is_server_call(part.type)),
+        holds_others=first_other < len(blocks),
+        server_calls=tuple(str(block.id) for block in blocks if is_server_call(block.type)),
         stray_server_results=strays,
-        thinking=tuple(_thoughts(parts, body)),
+        thinking=tuple(_thoughts(blocks, body)),
         breakpoints=breakpoints,
         compactions=compactions,
         faults=faults,
-        notable=bool(strays or breakpoints or compactions or faults) or not parts,
+        notable=bool(strays or breakpoints or compactions or faults) or not blocks,
     )
 
 
 def _read_texts(
-    role: str, body: msgspec.Raw, parts: Sequence[Part], faults: tuple[Fault, ...]
+    role: str, body: msgspec.Raw, blocks: Sequence[BlockFields], faults: tuple[Fault, ...]
 ) -> MessageFacts:
     """The facts of a message of texts alone: nearly nothing the rules ask for can be in it."""
     return MessageFacts(
         role=role,
         body=body,
-        size=len(parts),
-        opens_with="text" if parts else "",
-        ends_in_space=_ends_in_space(parts),
-        holds_others=bool(parts),
+        size=len(blocks),
+        opens_with="text" if blocks else "",
+        ends_in_space=_ends_in_space(blocks),
+        holds_others=bool(blocks),
         faults=faults,
-        notable=bool(faults) or not parts,
+        notable=bool(faults) or not blocks,
     )
 
 
-def _ends_in_space(parts: Sequence[Part]) -> bool:
-    last = parts[-1].text if parts and parts[-1].type == "text" else None
+def _ends_in_space(blocks: Sequence[BlockFields]) -> bool:
+    last = blocks[-1].text if blocks and blocks[-1].type == "text" else None
     return isinstance(last, str) and last != last.rstrip()
 
 
-def _marks(parts: Sequence[Part], kind: str) -> Iterator[Mark]:
-    for at, part in enumerate(parts):
-        if part.type == kind:
-            yield Mark(0, at, str(part.id if kind == "tool_use" else part.tool_use_id), kind)
+def _marks(blocks: Sequence[BlockFields], kind: str) -> Iterator[Mark]:
+    for at, block in enumerate(blocks):
+        if block.type == kind:
+            yield Mark(0, at, str(block.id if kind == "tool_use" else block.tool_use_id), kind)
 
 
-def _stray_server_results(parts: Sequence[Part]) -> Iterator[Mark]:
+def _stray_server_results(blocks: Sequence[BlockFields]) -> Iterator[Mark]:
     called: set[str] = set()
-    for at, part in enumerate(parts):
-        if is_server_call(part.type):
-            called.add(str(part.id))
-        elif is_server_result(part.type) and str(part.tool_use_id) not in called:
-            yield Mark(0, at, str(part.tool_use_id), part.type)
+    for at, block in enumerate(blocks):
+        if is_server_call(block.type):
+            called.add(str(block.id))
+        elif is_server_result(block.type) and str(block.tool_use_id) not in called:
+            yield Mark(0, at, str(block.tool_use_id), block.type)
 
 
-def _breakpoints(parts: Sequence[Part], path: str) -> Iterator[tuple[str, str]]:
-    for at, part in enumerate(parts):
+def _breakpoints(blocks: Sequence[BlockFields], path: str) -> Iterator[tuple[str, str]]:
+    for at, block in enumerate(blocks):
         place = f"{path}[{at}]"
-        if part.type == "tool_result":
-            yield from _breakpoints(part.inner(), f"{place}.content")
-        if part.cache_control is not None:
-            yield place, time_to_live(part.cache_control)
+        if block.type == "tool_result":
+            yield from _breakpoints(block.inner(), f"{place}.content")
+        if block.cache_control is not None:
+            yield place, time_to_live(block.cache_control)
 
 
 def time_to_live(cache_control: object) -> str:
@@ -163,19 +170,19 @@ def time_to_live(cache_control: object) -> str:
     return ttl if isinstance(ttl, str) else "5m"
 
 
-def _is_signed_compaction(part: Part) -> bool:
-    return part.type == "compaction" and isinstance(part.signature, str)
+def _is_signed_compaction(block: BlockFields) -> bool:
+    return block.type == "compaction" and isinstance(block.signature, str)
 
 
-def _thoughts(parts: Sequence[Part], body: msgspec.Raw) -> Iterator[Thought]:
-    if not any(part.type in THINKING for part in parts):
+def _thoughts(blocks: Sequence[BlockFields], body: msgspec.Raw) -> Iterator[Thought]:
+    if not any(block.type in THINKING for block in blocks):
         return
     raws = msgspec.json.decode(body, type=list[msgspec.Raw])
     called = False
-    for at, part in enumerate(parts):
-        called = called or part.type == "tool_use"
-        if part.type in THINKING:
-            signed = part.type != "thinking" or bool(part.signature)
+    for at, block in enumerate(blocks):
+        called = called or block.type == "tool_use"
+        if block.type in THINKING:
+            signed = block.type != "thinking" or bool(block.signature)
             yield Thought(at, raws[at], called, signed)
 
 
@@ -210,7 +217,7 @@ def merged(first: MessageFacts, second: MessageFacts, offset: int) -> MessageFac
     )
 
 
-class Memory:
+class FactsCache:
     """Facts of the messages of one sequence, remembered until the next one.
 
     A message is known by the identity of its body: unchanged messages keep theirs. What was not
@@ -225,7 +232,7 @@ class Memory:
         """For each thinking block, oldest first, the position of its message."""
 
     def recall(
-        self, messages: Sequence[RequestMessage | Message], beside: Memory | None = None
+        self, messages: Sequence[RequestMessage | Message], beside: FactsCache | None = None
     ) -> list[MessageFacts]:
         """The facts of each message, in order. *beside* is a second memory to look into."""
         messages = tuple(messages)
@@ -254,7 +261,7 @@ class Memory:
         self,
         messages: Sequence[RequestMessage | Message],
         known: int,
-        beside: Memory | None,
+        beside: FactsCache | None,
     ) -> list[MessageFacts]:
         # What is new here is at the end there: a request shows no message twice.
         old = self.facts[known:] + (beside.facts[-len(messages) :] if beside else [])
@@ -269,17 +276,17 @@ class Memory:
         return read
 
 
-class ToolMemory:
+class ToolCache:
     """The tool definitions of the last request, read once: a session's tools rarely change."""
 
     def __init__(self) -> None:
         self.raws: tuple[msgspec.Raw, ...] = ()
-        self.tools: tuple[Part, ...] = ()
+        self.tools: tuple[BlockFields, ...] = ()
 
-    def recall(self, raws: tuple[msgspec.Raw, ...]) -> tuple[Part, ...]:
+    def recall(self, raws: tuple[msgspec.Raw, ...]) -> tuple[BlockFields, ...]:
         """The definitions in order; one that cannot be read has neither name nor type."""
         same = len(raws) == len(self.raws) and all(map(operator.is_, raws, self.raws))
         if not same:
-            self.tools = tuple(read_part(raw) for raw in raws)
+            self.tools = tuple(read_block(raw) for raw in raws)
             self.raws = raws
         return self.tools

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .block_fields import Part, RuleViolation
-from .dialogue import Seen
+from .block_fields import BlockFields, RuleViolation
+from .dialogue import Dialogue
 from .message_facts import time_to_live
 from .structure import RequestRule
 
@@ -20,19 +20,19 @@ TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 MIN_THINKING_BUDGET_TOKENS = 1024
 
 
-def _option(seen: Seen, name: str) -> dict[str, Any]:
+def _option(dialogue: Dialogue, name: str) -> dict[str, Any]:
     """An option that is an object; empty if it is absent, null or something else."""
-    value = seen.request.options.get(name)
+    value = dialogue.request.options.get(name)
     return value if isinstance(value, dict) else {}
 
 
-def v11_thinking_fits_its_budget_and_tool_choice(seen: Seen) -> Iterator[RuleViolation]:
+def v11_thinking_fits_its_budget_and_tool_choice(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """A thinking budget of 1,024 tokens up to max_tokens; no forced tool with it."""
-    thinking = _option(seen, "thinking")
+    thinking = _option(dialogue, "thinking")
     if thinking.get("type") != "enabled":
         return  # adaptive thinking has no budget, and goes with a forced tool (recorded traffic)
-    yield from _budget(thinking.get("budget_tokens"), seen.request.max_tokens)
-    if _option(seen, "tool_choice").get("type") in ("any", "tool"):
+    yield from _budget(thinking.get("budget_tokens"), dialogue.request.max_tokens)
+    if _option(dialogue, "tool_choice").get("type") in ("any", "tool"):
         text = "Thinking may not be enabled when tool_choice forces tool use."
         yield RuleViolation("V11", "tool_choice", text)
 
@@ -47,12 +47,12 @@ def _budget(budget_tokens: Any, max_tokens: int) -> Iterator[RuleViolation]:
         yield RuleViolation("V11", where, text)
 
 
-def v12_few_breakpoints_the_longest_lived_first(seen: Seen) -> Iterator[RuleViolation]:
+def v12_few_breakpoints_the_longest_lived_first(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """At most four cache breakpoints on blocks that can be cached, one hour before five
     minutes in the order tools, system, messages."""
-    yield from seen.found("V12")
-    found = list(_all_breakpoints(seen))
-    if len(found) > (most := seen.profile.max_cache_breakpoints):
+    yield from dialogue.found("V12")
+    found = list(_all_breakpoints(dialogue))
+    if len(found) > (most := dialogue.profile.max_cache_breakpoints):
         text = f"A maximum of {most} blocks with cache_control may be provided. Found {len(found)}."
         yield RuleViolation("V12", found[most][0], text)
     short = False
@@ -65,27 +65,27 @@ def v12_few_breakpoints_the_longest_lived_first(seen: Seen) -> Iterator[RuleViol
         short = short or ttl != "1h"
 
 
-def _all_breakpoints(seen: Seen) -> Iterator[tuple[str, str]]:
-    for at, tool in enumerate(seen.tools):
+def _all_breakpoints(dialogue: Dialogue) -> Iterator[tuple[str, str]]:
+    for at, tool in enumerate(dialogue.tools):
         if tool.cache_control is not None:
             yield f"tools[{at}]", time_to_live(tool.cache_control)
-    for at in seen.notable:
-        for place, ttl in seen.messages[at].breakpoints:
+    for at in dialogue.notable:
+        for place, ttl in dialogue.messages[at].breakpoints:
             yield f"messages[{at}].{place}", ttl
     # Automatic caching takes one of the places, at the end of the messages.
-    if (automatic := seen.request.options.get("cache_control")) is not None:
+    if (automatic := dialogue.request.options.get("cache_control")) is not None:
         yield "cache_control", time_to_live(automatic)
 
 
-def v13_tools_are_sent_and_well_named(seen: Seen) -> Iterator[RuleViolation]:
+def v13_tools_are_sent_and_well_named(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """Tool blocks in the messages need tools in the request; names are short and unique."""
-    if not seen.request.tools and (seen.calling or seen.answering):
+    if not dialogue.request.tools and (dialogue.calling or dialogue.answering):
         text = "Requests which include `tool_use` or `tool_result` blocks must define tools"
         yield RuleViolation("V13", "tools", text)
-    yield from _tool_faults(seen.tools)
+    yield from _tool_faults(dialogue.tools)
 
 
-def _tool_faults(tools: Sequence[Part]) -> Iterator[RuleViolation]:
+def _tool_faults(tools: Sequence[BlockFields]) -> Iterator[RuleViolation]:
     names: set[str] = set()
     for at, tool in enumerate(tools):
         name = tool.name
@@ -100,19 +100,19 @@ def _tool_faults(tools: Sequence[Part]) -> Iterator[RuleViolation]:
             names.add(name)
 
 
-def v14_context_edits_are_ordered_and_alone(seen: Seen) -> Iterator[RuleViolation]:
+def v14_context_edits_are_ordered_and_alone(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """``clear_thinking`` is the first edit; edits do not go with other forms of compaction."""
-    management = _option(seen, "context_management")
+    management = _option(dialogue, "context_management")
     edits = management.get("edits")
     kinds = [_kind(edit) for edit in edits] if isinstance(edits, Sequence) else []
     for at, kind in enumerate(kinds):
         if at and kind.startswith("clear_thinking"):
             where = f"context_management.edits[{at}]"
             yield RuleViolation("V14", where, f"{kind} must be the first edit")
-    if management and seen.request.options.get("compaction") is not None:
+    if management and dialogue.request.options.get("compaction") is not None:
         text = "compaction cannot be combined with context_management"
         yield RuleViolation("V14", "compaction", text)
-    if any(kind.startswith("compact_") for kind in kinds) and any(_signed_blocks(seen)):
+    if any(kind.startswith("compact_") for kind in kinds) and any(_signed_blocks(dialogue)):
         text = "a compact edit cannot be combined with a signed compaction block"
         yield RuleViolation("V14", "context_management", text)
 
@@ -122,17 +122,17 @@ def _kind(edit: Any) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def _signed_blocks(seen: Seen) -> Iterator[tuple[int, int]]:
+def _signed_blocks(dialogue: Dialogue) -> Iterator[tuple[int, int]]:
     """The message and block of each signed compaction block."""
-    for at in seen.notable:
-        for block in seen.messages[at].compactions:
+    for at in dialogue.notable:
+        for block in dialogue.messages[at].compactions:
             yield at, block
 
 
-def v15_one_signed_compaction_block_that_comes_first(seen: Seen) -> Iterator[RuleViolation]:
+def v15_one_signed_compaction_block_that_comes_first(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """A signed compaction block is the first block of all and the only one of its kind. A
     request for compaction leaves no call of the last assistant turn unanswered."""
-    for number, (at, block) in enumerate(_signed_blocks(seen)):
+    for number, (at, block) in enumerate(_signed_blocks(dialogue)):
         where = f"messages[{at}].content[{block}]"
         if number:
             text = "compaction_block_ambiguous: only one signed compaction block is accepted"
@@ -140,10 +140,10 @@ def v15_one_signed_compaction_block_that_comes_first(seen: Seen) -> Iterator[Rul
         elif (at, block) != (0, 0):
             text = "compaction_block_misplaced: it must be the first block of the first message"
             yield RuleViolation("V15", where, text)
-    last = len(seen.runs) - 1
-    if last in seen.calling[-1:] and seen.request.options.get("compaction"):
+    last = len(dialogue.runs) - 1
+    if last in dialogue.calling[-1:] and dialogue.request.options.get("compaction"):
         text = "compaction_incomplete_turn: the last assistant turn has unanswered tool calls"
-        yield RuleViolation("V15", seen.where(last, seen.runs[last].calls[0]), text)
+        yield RuleViolation("V15", dialogue.where(last, dialogue.runs[last].calls[0]), text)
 
 
 OPTION_RULES: dict[str, RequestRule] = {

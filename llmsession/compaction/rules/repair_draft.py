@@ -11,7 +11,7 @@ from llmsession.errors import InvalidMessage
 from llmsession.turns.blocks import encode_json, join_blocks, split_blocks
 from llmsession.turns.messages import Message
 
-from .block_fields import is_server_call, is_server_result, read_part
+from .block_fields import is_server_call, is_server_result, read_block
 
 __all__ = ["Draft", "Repair", "Run", "Slot"]
 
@@ -35,12 +35,12 @@ class Slot:
     __slots__ = ("call_id", "kind", "message", "raw", "synthetic")
 
     def __init__(self, message: int, raw: bytes | msgspec.Raw, synthetic: bool) -> None:
-        part = read_part(raw)
+        block = read_block(raw)
         self.message = message
         self.raw = raw
         self.synthetic = synthetic
-        self.kind: SlotKind = _kind(part.type, part.id)
-        paired_by = part.tool_use_id if self.kind.endswith("result") else part.id
+        self.kind: SlotKind = _kind(block.type, block.id)
+        paired_by = block.tool_use_id if self.kind.endswith("result") else block.id
         self.call_id = "" if self.kind == "other" or paired_by is None else str(paired_by)
 
     def rename(self, new_id: str) -> None:

@@ -11,47 +11,47 @@ from typing import TypeAlias
 
 from ..view.provider_blocks import COMPACTION
 from .block_fields import RuleViolation
-from .dialogue import Seen
+from .dialogue import Dialogue
 from .message import THINKING
 
 __all__ = ["STRUCTURE_RULES", "RequestRule"]
 
-RequestRule: TypeAlias = Callable[[Seen], Iterator[RuleViolation]]
+RequestRule: TypeAlias = Callable[[Dialogue], Iterator[RuleViolation]]
 
 
-def v1_the_user_speaks_first_and_roles_alternate(seen: Seen) -> Iterator[RuleViolation]:
+def v1_the_user_speaks_first_and_roles_alternate(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """Between 1 and 100,000 messages, the first the user's, neighbours merged by us."""
-    yield from seen.found("V1")
-    count = len(seen.messages)
+    yield from dialogue.found("V1")
+    count = len(dialogue.messages)
     if count == 0:
         yield RuleViolation("V1", "messages", "messages: at least one message is required")
-    if count > (most := seen.profile.max_messages):
+    if count > (most := dialogue.profile.max_messages):
         yield RuleViolation(
             "V1", "messages", f"at most {most} messages are accepted, found {count}"
         )
-    if seen.runs and seen.runs[0].role != "user":
-        first = seen.starts[0]
-        if seen.messages[first].opens_with != COMPACTION:
+    if dialogue.runs and dialogue.runs[0].role != "user":
+        first = dialogue.starts[0]
+        if dialogue.messages[first].opens_with != COMPACTION:
             text = 'first message must use the "user" role'
             yield RuleViolation("V1", f"messages[{first}]", text)
-    for at in seen.repeated if seen.profile.merges_roles else ():
-        role = seen.messages[at].role
+    for at in dialogue.repeated if dialogue.profile.merges_roles else ():
+        role = dialogue.messages[at].role
         yield RuleViolation("V1", f"messages[{at}]", f"two {role} messages in a row; merge them")
 
 
-def v2_the_last_message_is_the_users(seen: Seen) -> Iterator[RuleViolation]:
+def v2_the_last_message_is_the_users(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """No prefill, unless the model takes it; then without trailing whitespace.
 
     A paused turn is sent back as it came and so may end with the assistant, and a compaction
     request asks for no reply.
     """
-    if not seen.runs or seen.runs[-1].role != "assistant":
+    if not dialogue.runs or dialogue.runs[-1].role != "assistant":
         return
-    last = seen.runs[-1]
-    where = f"messages[{len(seen.messages) - 1}]"
-    if seen.paused or last.server_calls or seen.request.options.get("compaction"):
+    last = dialogue.runs[-1]
+    where = f"messages[{len(dialogue.messages) - 1}]"
+    if dialogue.paused or last.server_calls or dialogue.request.options.get("compaction"):
         return
-    if not seen.profile.prefill:
+    if not dialogue.profile.prefill:
         text = (
             "This model does not support assistant message prefill."
             " The conversation must end with a user message."
@@ -62,47 +62,49 @@ def v2_the_last_message_is_the_users(seen: Seen) -> Iterator[RuleViolation]:
         yield RuleViolation("V2", where, text)
 
 
-def v3_every_call_is_answered_in_the_next_user_message(seen: Seen) -> Iterator[RuleViolation]:
+def v3_every_call_is_answered_in_the_next_user_message(
+    dialogue: Dialogue,
+) -> Iterator[RuleViolation]:
     """All results of a message's calls stand in the very next user message, before all else."""
-    for at in seen.unpaired:
-        run = seen.runs[at]
-        if run.role == "assistant" and run.calls and run.call_ids != seen.answers(at):
-            yield from _unanswered(seen, at)
-    for at in seen.late:
-        for mark in seen.runs[at].late_results:
+    for at in dialogue.unpaired:
+        run = dialogue.runs[at]
+        if run.role == "assistant" and run.calls and run.call_ids != dialogue.answers(at):
+            yield from _unanswered(dialogue, at)
+    for at in dialogue.late:
+        for mark in dialogue.runs[at].late_results:
             text = "`tool_result` blocks must come first in the content of a user message"
-            yield RuleViolation("V3", seen.where(at, mark), text)
+            yield RuleViolation("V3", dialogue.where(at, mark), text)
 
 
-def _unanswered(seen: Seen, at: int) -> Iterator[RuleViolation]:
-    if at + 1 == len(seen.runs) and seen.request.options.get("compaction"):
+def _unanswered(dialogue: Dialogue, at: int) -> Iterator[RuleViolation]:
+    if at + 1 == len(dialogue.runs) and dialogue.request.options.get("compaction"):
         return  # V15 has its own word for it
-    answered = set(seen.answers(at))
-    for mark in seen.runs[at].calls:
+    answered = set(dialogue.answers(at))
+    for mark in dialogue.runs[at].calls:
         if mark.id not in answered:
             text = (
                 "`tool_use` ids were found without `tool_result` blocks immediately after:"
                 f" {mark.id}. Each `tool_use` block must have a corresponding `tool_result`"
                 " block in the next message."
             )
-            yield RuleViolation("V3", seen.where(at, mark), text)
+            yield RuleViolation("V3", dialogue.where(at, mark), text)
 
 
-def v4_every_result_has_its_call_and_ids_are_unique(seen: Seen) -> Iterator[RuleViolation]:
+def v4_every_result_has_its_call_and_ids_are_unique(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """Each result's call is in the previous assistant message; one result a call; no id twice."""
-    yield from seen.found("V4")
-    for at in seen.unpaired:
-        run = seen.runs[at]
-        if run.role == "user" and run.results and run.result_ids != seen.calls_before(at):
-            yield from _unexpected(seen, at)
-    if len(seen.call_ids) != seen.call_count:
-        yield from _repeated_ids(seen)
+    yield from dialogue.found("V4")
+    for at in dialogue.unpaired:
+        run = dialogue.runs[at]
+        if run.role == "user" and run.results and run.result_ids != dialogue.calls_before(at):
+            yield from _unexpected(dialogue, at)
+    if len(dialogue.call_ids) != dialogue.call_count:
+        yield from _repeated_ids(dialogue)
 
 
-def _unexpected(seen: Seen, at: int) -> Iterator[RuleViolation]:
-    calls = set(seen.calls_before(at))
+def _unexpected(dialogue: Dialogue, at: int) -> Iterator[RuleViolation]:
+    calls = set(dialogue.calls_before(at))
     count: Counter[str] = Counter()
-    for mark in seen.runs[at].results:
+    for mark in dialogue.runs[at].results:
         count[mark.id] += 1
         if mark.id not in calls:
             text = (
@@ -110,31 +112,31 @@ def _unexpected(seen: Seen, at: int) -> Iterator[RuleViolation]:
                 " `tool_result` block must have a corresponding `tool_use` block in the"
                 " previous message."
             )
-            yield RuleViolation("V4", seen.where(at, mark), text)
+            yield RuleViolation("V4", dialogue.where(at, mark), text)
         elif count[mark.id] == 2:
             text = (
                 "each tool_use must have a single result. Found multiple `tool_result` blocks"
                 f" with id: {mark.id}"
             )
-            yield RuleViolation("V4", seen.where(at, mark), text)
+            yield RuleViolation("V4", dialogue.where(at, mark), text)
 
 
-def _repeated_ids(seen: Seen) -> Iterator[RuleViolation]:
+def _repeated_ids(dialogue: Dialogue) -> Iterator[RuleViolation]:
     known: set[str] = set()
-    for at in seen.calling:
-        for mark in seen.runs[at].calls:
+    for at in dialogue.calling:
+        for mark in dialogue.runs[at].calls:
             if mark.id in known:
                 text = f"`tool_use` ids must be unique: {mark.id}"
-                yield RuleViolation("V4", seen.where(at, mark), text)
+                yield RuleViolation("V4", dialogue.where(at, mark), text)
             known.add(mark.id)
 
 
-def v5_no_content_is_empty(seen: Seen) -> Iterator[RuleViolation]:
+def v5_no_content_is_empty(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """No empty text, and no empty message but a final one of the assistant."""
-    yield from seen.found("V5")
-    last = len(seen.messages) - 1
-    for at in seen.notable:
-        facts = seen.messages[at]
+    yield from dialogue.found("V5")
+    last = len(dialogue.messages) - 1
+    for at in dialogue.notable:
+        facts = dialogue.messages[at]
         if facts.size == 0 and not (at == last and facts.role == "assistant"):
             text = (
                 "all messages must have non-empty content except for the optional final"
@@ -143,60 +145,60 @@ def v5_no_content_is_empty(seen: Seen) -> Iterator[RuleViolation]:
             yield RuleViolation("V5", f"messages[{at}].content", text)
 
 
-def v6_every_server_result_has_its_call_before_it(seen: Seen) -> Iterator[RuleViolation]:
+def v6_every_server_result_has_its_call_before_it(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """A result of the provider's own tool follows its call in the assistant's content.
 
     While client tools of the same reply are pending, the provider gives its result at the
     beginning of the next reply (recorded traffic), so a tool loop counts as one content.
     """
-    yield from seen.found("V6")
-    if not any(seen.messages[at].stray_server_results for at in seen.notable):
+    yield from dialogue.found("V6")
+    if not any(dialogue.messages[at].stray_server_results for at in dialogue.notable):
         return
-    for at, run in enumerate(seen.runs):
+    for at, run in enumerate(dialogue.runs):
         for mark in run.stray_server_results:
-            if run.role == "assistant" and mark.id not in _server_calls_in_loop(seen, at):
+            if run.role == "assistant" and mark.id not in _server_calls_in_loop(dialogue, at):
                 text = (
                     f"unexpected `tool_use_id` found in `{mark.type}` blocks: {mark.id}. Each"
                     f" `{mark.type}` block must have a corresponding `server_tool_use` block"
                     " before it."
                 )
-                yield RuleViolation("V6", seen.where(at, mark), text)
+                yield RuleViolation("V6", dialogue.where(at, mark), text)
 
 
-def _server_calls_in_loop(seen: Seen, at: int) -> set[str]:
-    loop = _loop_before(seen, at)
-    return {call for earlier in loop for call in seen.runs[earlier].server_calls}
+def _server_calls_in_loop(dialogue: Dialogue, at: int) -> set[str]:
+    loop = _loop_before(dialogue, at)
+    return {call for earlier in loop for call in dialogue.runs[earlier].server_calls}
 
 
-def _loop_before(seen: Seen, at: int) -> Iterator[int]:
+def _loop_before(dialogue: Dialogue, at: int) -> Iterator[int]:
     """Which are the assistant runs of the same tool loop before the run *at*, newest first."""
-    while at >= 2 and seen.runs[at - 1].result_ids:
+    while at >= 2 and dialogue.runs[at - 1].result_ids:
         at -= 2
         yield at
 
 
-def v7_thinking_is_signed(seen: Seen) -> Iterator[RuleViolation]:
+def v7_thinking_is_signed(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """Thinking is the assistant's, and carries its signature where the profile binds it."""
-    return seen.found("V7") if seen.profile.binds_thinking else iter(())
+    return dialogue.found("V7") if dialogue.profile.binds_thinking else iter(())
 
 
-def v8_a_tool_loop_starts_with_thinking(seen: Seen) -> Iterator[RuleViolation]:
+def v8_a_tool_loop_starts_with_thinking(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """With manual thinking, the assistant turn of an open tool loop starts with thinking."""
-    thinking = seen.request.options.get("thinking")
+    thinking = dialogue.request.options.get("thinking")
     manual = isinstance(thinking, dict) and thinking.get("type") == "enabled"
-    if not (manual and seen.profile.thinking_opens_tool_loop):
+    if not (manual and dialogue.profile.thinking_opens_tool_loop):
         return
-    loop = list(_loop_before(seen, len(seen.runs)))
-    if loop and (kind := seen.runs[loop[-1]].opens_with) not in THINKING:
+    loop = list(_loop_before(dialogue, len(dialogue.runs)))
+    if loop and (kind := dialogue.runs[loop[-1]].opens_with) not in THINKING:
         text = f"Expected `thinking` or `redacted_thinking`, but found `{kind}`"
-        yield RuleViolation("V8", f"messages[{seen.starts[loop[-1]]}].content[0]", text)
+        yield RuleViolation("V8", f"messages[{dialogue.starts[loop[-1]]}].content[0]", text)
 
 
-def v16_only_user_and_assistant_speak(seen: Seen) -> Iterator[RuleViolation]:
+def v16_only_user_and_assistant_speak(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """No message of another role; our roles have no "system", so it is allowed nowhere."""
-    if len(seen.starts) + len(seen.repeated) == len(seen.messages):
+    if len(dialogue.starts) + len(dialogue.repeated) == len(dialogue.messages):
         return
-    for at, facts in enumerate(seen.messages):
+    for at, facts in enumerate(dialogue.messages):
         if facts.role not in ("user", "assistant"):
             text = f"role: Input should be 'user' or 'assistant', not {facts.role!r}"
             yield RuleViolation("V16", f"messages[{at}]", text)

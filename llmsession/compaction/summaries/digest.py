@@ -181,7 +181,7 @@ def _paths_of(call_input: Any) -> set[str]:
             value = value[:_READ_CHARS]
             if _PATH_FIELD.search(name) and "\n" not in value and 0 < len(value) <= 200:
                 found.add(value)
-            else:
+            elif "/" in value:
                 found.update(path for path in _PATH.findall(value) if "/" in path)
     return found
 

@@ -137,8 +137,7 @@ def _numbered(text: str, first: int) -> Iterator[_Line]:
 
 def _choose(lines: list[_Line], is_error: bool, room: int) -> dict[int, str]:
     """Line number -> what is shown of it: the most telling lines first, while there is room."""
-    outcomes = [line for line in lines if _OUTCOME.search(line.text[:_READ_LINE_CHARS])]
-    errors = [line for line in lines if _ERROR.search(line.text[:_READ_LINE_CHARS])]
+    outcomes, errors = _lines_with(_OUTCOME, lines), _lines_with(_ERROR, lines)
     order = [*lines[:1], *lines[-1:], *outcomes[-2:], *errors[:3], *errors[-1:]]
     if is_error:
         # A failure usually says why at its end.
@@ -151,6 +150,13 @@ def _choose(lines: list[_Line], is_error: bool, room: int) -> dict[int, str]:
             kept[line.number] = shown
             room -= len(shown) + 1
     return kept
+
+
+def _lines_with(pattern: re.Pattern[str], lines: list[_Line]) -> list[_Line]:
+    # The lines of an output often repeat, so each different text is searched once.
+    heads = {line.text[:_READ_LINE_CHARS] for line in lines}
+    matching = {head for head in heads if pattern.search(head)}
+    return [line for line in lines if line.text[:_READ_LINE_CHARS] in matching]
 
 
 def _trimmed(line: str) -> str:
@@ -187,8 +193,8 @@ def _paths(lines: list[_Line], places: Iterable[str]) -> list[str]:
 def _matches(lines: list[_Line], pattern: re.Pattern[str]) -> list[str]:
     """Each different match, in order of appearance."""
     found: dict[str, None] = {}
-    for line in lines:
-        for match in pattern.findall(line.text[:_READ_LINE_CHARS]):
+    for head in dict.fromkeys(line.text[:_READ_LINE_CHARS] for line in lines):
+        for match in pattern.findall(head):
             found[match.replace('", line ', ":").rstrip(".,;:")] = None
     return list(found)
 

@@ -13,8 +13,8 @@ __all__ = [
     "earlier_passage",
     "part_passage",
     "result_instructions",
-    "segment_instructions",
     "shorten_instructions",
+    "summary_instructions",
     "summary_text",
 ]
 
@@ -27,7 +27,7 @@ _MATERIAL = (
     " summary: no title, no greeting, no remark about yourself or about this task."
 )
 
-_SEGMENT = (
+_SUMMARY = (
     "You summarise the beginning of a conversation between a user and an assistant that works"
     " with tools. Your summary takes its place: the assistant goes on from it and the newest"
     " messages, and sees nothing else of it. Keep, in this order, what there is of it:\n"
@@ -91,7 +91,7 @@ def _joined(*texts: str) -> str:
     return "\n\n".join(text.strip() for text in texts if text.strip())
 
 
-def segment_instructions(
+def summary_instructions(
     max_tokens: int,
     *,
     further: str = "",
@@ -101,7 +101,7 @@ def segment_instructions(
 ) -> str:
     """The system text for a summary of a prefix. *further* are instructions of the policy and of
     the configuration; *part* is its number and how many there are."""
-    first, last = _SEGMENT, ""
+    first, last = _SUMMARY, ""
     if has_earlier and not merges:
         last += _EARLIER
     if part is not None:

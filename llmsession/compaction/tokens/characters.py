@@ -84,7 +84,7 @@ class FamilyWeights(msgspec.Struct, frozen=True):
     """What the provider writes into the system text where there are any tools."""
     tool: int
     """What a tool's definition costs beside its JSON."""
-    sealed_permille: int
+    signed_permille: int
     """Thousandths of a token a character of a thinking block's signature, or of encrypted
     thinking: it holds the thinking in full, where the text may be a summary. 0: go by the text."""
 
@@ -100,10 +100,10 @@ _CLAUDE = TextWeights(
 
 FAMILIES: dict[TokenFamily, FamilyWeights] = {
     "claude": FamilyWeights(
-        _CLAUDE, message=2, call=50, result=11, tools=200, tool=120, sealed_permille=170
+        _CLAUDE, message=2, call=50, result=11, tools=200, tool=120, signed_permille=170
     ),
     "o200k": FamilyWeights(
-        _O200K, message=3, call=12, result=9, tools=10, tool=10, sealed_permille=0
+        _O200K, message=3, call=12, result=9, tools=10, tool=10, signed_permille=0
     ),
     # Other vocabularies are smaller than o200k; one recorded Gemini session needs 12 % more.
     "other": FamilyWeights(
@@ -113,7 +113,7 @@ FAMILIES: dict[TokenFamily, FamilyWeights] = {
         result=9,
         tools=10,
         tool=10,
-        sealed_permille=0,
+        signed_permille=0,
     ),
 }
 

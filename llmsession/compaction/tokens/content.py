@@ -21,21 +21,20 @@ from llmsession.turns.blocks import (
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    is_thinking,
 )
 from llmsession.turns.messages import Message
 
-from ..view.projection import is_thinking
-
-__all__ = ["Tally", "tally_message"]
+__all__ = ["ContentCost", "content_cost"]
 
 _FLAT_TYPES = frozenset({"image", "image_url", "input_image", "base64"})
 
 
-class Tally(msgspec.Struct, gc=False):
+class ContentCost(msgspec.Struct, gc=False):
     """Grows with what is added to it.
 
     ``texts`` are counted as text; ``mark_chars`` are the quotes, colons and commas around them;
-    ``flats`` are images and documents; ``sealed`` are pairs of the characters of a signature, or
+    ``flats`` are images and documents; ``signed`` are pairs of the characters of a signature, or
     of encrypted thinking, and of the thinking's text, which may be a summary.
     """
 
@@ -44,14 +43,14 @@ class Tally(msgspec.Struct, gc=False):
     flats: int = 0
     calls: int = 0
     results: int = 0
-    sealed: list[tuple[int, str]] = []
+    signed: list[tuple[int, str]] = []
 
     @property
     def chars(self) -> int:
         """All characters, the marks included. Encrypted thinking is base64: four characters
         carry three bytes of it."""
         thoughts = sum(
-            len(text) if text or not sealed else sealed * 3 // 4 for sealed, text in self.sealed
+            len(text) if text or not signed else signed * 3 // 4 for signed, text in self.signed
         )
         return sum(map(len, self.texts)) + self.mark_chars + thoughts
 
@@ -61,9 +60,9 @@ class Tally(msgspec.Struct, gc=False):
             case TextBlock():
                 self.texts.append(block.text)
             case ThinkingBlock():
-                self.sealed.append((len(block.signature or ""), block.thinking))
+                self.signed.append((len(block.signature or ""), block.thinking))
             case RedactedThinkingBlock():
-                self.sealed.append((len(block.data), ""))
+                self.signed.append((len(block.data), ""))
             case ToolUseBlock():
                 self.calls += 1
                 self.texts.append(block.name)
@@ -131,33 +130,33 @@ class Tally(msgspec.Struct, gc=False):
                 self.texts.append(str(item))
 
 
-def tally_message(
+def content_cost(
     message: Message,
     *,
     texts: Mapping[str, str] | None = None,
     inputs: Mapping[str, msgspec.Raw] | None = None,
     shortened: Mapping[int, str] | None = None,
     thinking: bool = True,
-) -> Tally:
+) -> ContentCost:
     """What *message* costs.
 
     *texts* are shown in place of the results of these call ids, *inputs*, JSON, in place of the
     inputs of these calls, and *shortened* in place of the text blocks at these indexes. Without
     *thinking* its thinking blocks are left out.
     """
-    tally = Tally()
+    cost = ContentCost()
     for at, block in enumerate(message.content):
         if not thinking and is_thinking(block):
             continue
         if texts and isinstance(block, ToolResultBlock) and block.tool_use_id in texts:
-            tally.results += 1
-            tally.texts.append(texts[block.tool_use_id])
+            cost.results += 1
+            cost.texts.append(texts[block.tool_use_id])
         elif inputs and isinstance(block, ToolUseBlock) and block.id in inputs:
-            tally.calls += 1
-            tally.texts.append(block.name)
-            tally.add_value(msgspec.json.decode(inputs[block.id]), flat=False)
+            cost.calls += 1
+            cost.texts.append(block.name)
+            cost.add_value(msgspec.json.decode(inputs[block.id]), flat=False)
         elif shortened and at in shortened:
-            tally.texts.append(shortened[at])
+            cost.texts.append(shortened[at])
         else:
-            tally.add_block(block)
-    return tally
+            cost.add_block(block)
+    return cost

@@ -14,23 +14,21 @@ from typing import Any, NamedTuple
 import msgspec
 
 from llmsession.turns.messages import Message
-from llmsession.turns.request import Profile
+from llmsession.turns.request import Frame, Profile
 
-from ..view.projection import Frame
 from ..view.view import View, text_key
 from .characters import FAMILIES, text_tokens
-from .content import Tally, tally_message
+from .content import ContentCost, content_cost
 
 __all__ = [
     "MESSAGE_OVERHEAD_TOKENS",
-    "Ledger",
     "content_weight",
     "context_tokens",
+    "cost_tokens",
     "estimate_text_tokens",
     "frame_tokens",
     "message_tokens",
     "shown_tokens",
-    "tally_tokens",
     "text_tokens_for",
 ]
 
@@ -50,25 +48,25 @@ def text_tokens_for(text: str, profile: Profile) -> int:
     return text_tokens(text, profile.token_family)
 
 
-def tally_tokens(
-    tally: Tally, profile: Profile, *, count: Callable[[str], int] | None = None
+def cost_tokens(
+    cost: ContentCost, profile: Profile, *, count: Callable[[str], int] | None = None
 ) -> int:
     """The estimated tokens of the message that *tally* is of.
 
     *count*, if given, counts its texts in place of the estimate: a tokenizer's own count. It
     only takes effect where the profile has a family.
     """
-    flats = tally.flats * profile.image_tokens
+    flats = cost.flats * profile.image_tokens
     if profile.token_family is None:
-        return estimate_text_tokens(tally.chars, profile) + flats + MESSAGE_OVERHEAD_TOKENS
+        return estimate_text_tokens(cost.chars, profile) + flats + MESSAGE_OVERHEAD_TOKENS
     family = FAMILIES[profile.token_family]
     counted = count or partial(text_tokens, family=profile.token_family)
     # What is joined is counted in one pass, and a line end stands for the marks between parts.
-    total = counted("\n".join(tally.texts)) if tally.texts else 0
-    for sealed, text in tally.sealed:
+    total = counted("\n".join(cost.texts)) if cost.texts else 0
+    for signed, text in cost.signed:
         shown = counted(text) if text else 0
-        total += max(shown, sealed * family.sealed_permille // 1_000)
-    fixed = family.message + tally.calls * family.call + tally.results * family.result
+        total += max(shown, signed * family.signed_permille // 1_000)
+    fixed = family.message + cost.calls * family.call + cost.results * family.result
     return total + fixed + flats
 
 
@@ -88,15 +86,15 @@ def message_tokens(
 
 
 class _Shown(NamedTuple):
-    """How a message is shown: the arguments of ``tally_message``, hashable."""
+    """How a message is shown: the arguments of ``content_cost``, hashable."""
 
     thinking: bool
     texts: tuple[tuple[str, str], ...] = ()
     inputs: tuple[tuple[str, bytes], ...] = ()
     shortened: tuple[tuple[int, str], ...] = ()
 
-    def tally(self, message: Message) -> Tally:
-        return tally_message(
+    def cost(self, message: Message) -> ContentCost:
+        return content_cost(
             message,
             texts=dict(self.texts),
             inputs={call: msgspec.Raw(raw) for call, raw in self.inputs},
@@ -116,7 +114,7 @@ def _remembered(message: Message, profile: Profile, shown: _Shown) -> int:
     key = (profile.token_family, profile.chars_per_token, profile.image_tokens, shown)
     known = counts.get(key)
     if known is None:
-        known = tally_tokens(shown.tally(message), profile)
+        known = cost_tokens(shown.cost(message), profile)
         if len(counts) >= _MAX_REMEMBERED:
             counts.clear()
         counts[key] = known
@@ -149,7 +147,7 @@ def shown_tokens(message: Message, position: int, view: View, profile: Profile) 
         position >= view.thinking_from,
         tuple(
             (result.tool_use_id, text)
-            for result in message.tool_results
+            for result in (message.tool_results if view.shown_results or view.capped else ())
             if (text := view.text_for(result.tool_use_id, position)) is not None
         ),
         tuple(
@@ -179,44 +177,8 @@ def frame_tokens(frame: Frame, profile: Profile = _CAREFUL) -> int:
     return fixed + sum(text_tokens_for(text, profile) for text in texts)
 
 
-class Ledger:
-    """Tokens per message, each counted once, with running sums.
-
-    The sequences asked for are histories: a message that stands at a position always has the
-    same messages before it. So only the newest known position is compared, and a total after
-    an append costs the new messages alone.
-    """
-
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
-        self._tokens: dict[str, int] = {}
-        self._messages: list[Message] = []
-        self._sums = [0]
-
-    def tokens(self, message: Message) -> int:
-        """The estimate of one message."""
-        known = self._tokens.get(message.id)
-        if known is None:
-            known = self._tokens[message.id] = message_tokens(message, self._profile)
-        return known
-
-    def total(self, messages: Sequence[Message]) -> int:
-        """The sum over *messages*, as they are stored: full results, with thinking."""
-        at = shared = min(len(messages), len(self._messages))
-        while at and messages[at - 1] is not self._messages[at - 1]:
-            at -= 1
-        if at < shared:
-            del self._messages[at:]
-            del self._sums[at + 1 :]
-        for position in range(len(self._messages), len(messages)):
-            message = messages[position]
-            self._messages.append(message)
-            self._sums.append(self._sums[-1] + self.tokens(message))
-        return self._sums[len(messages)]
-
-
 def content_weight(content: str | Sequence[Any]) -> tuple[int, int]:
     """Characters, and the number of flat costs, of a tool result's content."""
-    tally = Tally()
-    tally.add_content(content)
-    return tally.chars, tally.flats
+    cost = ContentCost()
+    cost.add_content(content)
+    return cost.chars, cost.flats

@@ -1,25 +1,27 @@
 """The projection: history and view in, the exact request out. Nothing is moved or renamed.
 
-A message that the view does not touch is sent as the very bytes it came in. Of a changed one
+A message that the view does not touch is sent as the very bytes it came in. Of a changed message
 only the ``content`` of tool results is written anew; every other field keeps its bytes.
+Everything here is a pure function; ``projector.py`` has the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from llmsession.turns.blocks import (
     Block,
     OpaqueBlock,
-    RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    block_type,
     encode_json,
+    is_thinking,
     join_blocks,
     parse_blocks,
     split_blocks,
@@ -27,170 +29,218 @@ from llmsession.turns.blocks import (
 )
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary
-from llmsession.turns.request import Profile, Request, RequestMessage
+from llmsession.turns.request import Frame, Profile, Request, RequestMessage
 
-from .prefix import shared_prefix
 from .provider_blocks import is_sent_as_block, message_from_block
 from .view import View, text_key
 
-__all__ = ["EMPTY_OUTPUT", "Frame", "Projector", "is_thinking", "project"]
+__all__ = [
+    "EMPTY_OUTPUT",
+    "BlockFacts",
+    "Form",
+    "block_facts",
+    "form_of",
+    "joined",
+    "project",
+    "render",
+    "request_of",
+    "runs_of",
+    "shown_messages",
+]
 
 EMPTY_OUTPUT = "(no output)"
 """Stands for an empty text block inside a tool result: the API refuses empty text there."""
 
-_THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """What surrounds the messages of every request of a session."""
-
-    model: str
-    max_tokens: int
-    system: str | None = None
-    tools: tuple[msgspec.Raw, ...] = ()
-    options: dict[str, Any] = {}
 
 
 def project(messages: Sequence[Message], view: View, profile: Profile, frame: Frame) -> Request:
     """The request for *messages* as *view* shows them; equal inputs give equal bytes.
 
-    Results that the view swaps or caps show its text in the same block: same id, order, count
-    and ``is_error``; inputs and texts that it shortens likewise. A segment is a user's text in
-    place of a prefix, or the provider's own block where it is its own and the model takes it;
-    what the view leaves out is not there, and what it injects stands on the
-    user's side before the message at that position, or behind the system text. Thinking before
-    ``thinking_from`` is left out, and all without a signature; so are white-space text blocks and
-    messages that become empty. In a user message tool results stand before everything else.
-    Neighbours of one role become one message if the profile merges roles.
+    - A result that the view swaps or caps shows the view's text in the same block: the id, the
+      order, the number of blocks and ``is_error`` stay. Shortened inputs and texts likewise.
+    - A prefix summary is a user's text in place of the first messages. It is the provider's own
+      block where the summary is the provider's and the model takes it.
+    - What the view leaves out is not there. What it injects stands on the user's side before the
+      message at that position, or behind the system text.
+    - Thinking before ``thinking_from`` is left out, and all thinking without a signature. So are
+      white-space text blocks, and messages that become empty.
+    - In a user message tool results stand before everything else.
+    - Neighbours of one role become one message if the profile merges roles.
     """
-    return Projector().project(messages, view, profile, frame)
+    in_block = is_sent_as_block(view.prefix_summary, profile, frame)
+    parts = shown_messages(messages, view, in_block=in_block)
+    sent = [joined(run) for run in runs_of(parts, merges=profile.merges_roles)]
+    return request_of(frame, view, sent)
 
 
-class Projector:
-    """``project`` with a memory, so that a step costs its new messages and little else.
+def request_of(frame: Frame, view: View, messages: Iterable[RequestMessage]) -> Request:
+    """The request that has *messages* inside *frame*."""
+    return Request(
+        model=frame.model,
+        max_tokens=frame.max_tokens,
+        system=_system(frame.system, view),
+        tools=frame.tools,
+        messages=tuple(messages),
+        options=frame.options,
+    )
 
-    The memory changes no result. It holds the messages of the last projections; those that are
-    not shown any more are forgotten now and then.
+
+class BlockFacts(NamedTuple):
+    """What the form of a message depends on beside the view."""
+
+    call_ids: tuple[str, ...]
+    """The calls that its results answer, in order."""
+    has_thinking: bool
+
+
+def block_facts(message: Message) -> BlockFacts:
+    """The facts of *message*, which a message keeps for good."""
+    # Not ``content``, which the message would keep: the text of a conversation once more.
+    blocks = parse_blocks(message.body)
+    return BlockFacts(tuple(filter(None, map(_call_id, blocks))), any(map(is_thinking, blocks)))
+
+
+class Form(NamedTuple):
+    """How a message is shown: with or without its thinking, and what stands in place of blocks."""
+
+    leaves_out_thinking: bool = False
+    results: tuple[str | None, ...] = ()
+    """For each result: the text that is shown instead."""
+    others: tuple[bytes | None, ...] = ()
+    """For each block, unless it is a result: the JSON of the input or text that is shown."""
+
+
+def form_of(message: Message, facts: BlockFacts, first: int, position: int, view: View) -> Form:
+    """How *view* shows *message* at *position*. *first* is the number that its first block has in
+    the history: a message may be shown from one of its blocks on."""
+    leaves_out = facts.has_thinking and position < view.thinking_from
+    if not (facts.call_ids or view.inputs or view.texts):
+        return Form(leaves_out)
+    results = tuple([view.text_for(call_id, position) for call_id in facts.call_ids])
+    return Form(leaves_out, results, _other_blocks(message, first, view))
+
+
+def _other_blocks(message: Message, first: int, view: View) -> tuple[bytes | None, ...]:
+    if not view.inputs and not view.texts:
+        return ()
+    others: list[bytes | None] = []
+    for number, block in enumerate(parse_blocks(message.body), first):
+        instead: bytes | None = None
+        if isinstance(block, ToolUseBlock) and block.id in view.inputs:
+            instead = bytes(view.inputs[block.id])
+        elif isinstance(block, TextBlock):
+            text = view.texts.get(text_key(message, number))
+            instead = None if text is None else encode_json(text)
+        others.append(instead)
+    return tuple(others) if any(others) else ()
+
+
+def render(message: Message, facts: BlockFacts, form: Form) -> RequestMessage | None:
+    """*message* in *form*; None if nothing of it is left."""
+    swaps = {
+        call_id: text
+        for call_id, text in zip(facts.call_ids, form.results, strict=False)
+        if text is not None
+    }
+    blocks = parse_blocks(message.body)
+    others = form.others or (None,) * len(blocks)
+    sent: list[msgspec.Raw] = []
+    results: list[bool] = []
+    changed = False
+    for block, raw, other in zip(blocks, split_blocks(message.body), others, strict=True):
+        if other is None:
+            shown = _shown_block(block, raw, swaps, form.leaves_out_thinking)
+        else:
+            field = "input" if isinstance(block, ToolUseBlock) else "text"
+            shown = _with_field(raw, field, other) if other != b'""' else None
+        changed |= shown is not raw
+        if shown is not None:
+            sent.append(shown)
+            results.append(_is_result(block))
+    if not sent:
+        return None
+    if message.is_user and results != sorted(results, reverse=True):
+        sent = _results_first(sent, results)
+        changed = True
+    return RequestMessage(message.role, join_blocks(sent) if changed else message.body)
+
+
+def _show(message: Message, first: int, position: int, view: View) -> RequestMessage | None:
+    facts = block_facts(message)
+    return render(message, facts, form_of(message, facts, first, position, view))
+
+
+Show: TypeAlias = Callable[[Message, int, int, View], "RequestMessage | None"]
+"""A message, the number of its first block, its position and the view -> what is sent for it."""
+
+
+def shown_messages(
+    messages: Sequence[Message],
+    view: View,
+    *,
+    in_block: bool,
+    start: int = 0,
+    show: Show = _show,
+    from_block: Callable[[Message, int], Message | None] = message_from_block,
+) -> Iterator[RequestMessage]:
+    """What is sent for each of *messages* from position *start* on, before neighbours are joined.
+
+    *in_block*: is the prefix summary sent as the provider's own block? A cache passes its own
+    *show* and *from_block*, which return the same values.
     """
+    notes = _notes(view, messages) if view.injected else {}
+    prefix_summary = view.prefix_summary
+    if start == 0 and prefix_summary is not None:
+        yield from _opening(prefix_summary, in_block)
+    for position in range(max(start, view.start), len(messages)):
+        if position in notes:
+            yield _user_text(notes[position])
+        if view.omitted and not view.shows(position):
+            continue
+        message: Message | None = messages[position]
+        first = _first_block(prefix_summary, position, in_block)
+        if first and message is not None:
+            message = from_block(message, first)
+        part = None if message is None else show(message, first, position, view)
+        if part is not None:
+            yield part
+    if len(messages) in notes:
+        yield _user_text(notes[len(messages)])
 
-    def __init__(self) -> None:
-        self._shown: dict[str, _Shown] = {}
-        self._merged: dict[int, tuple[list[RequestMessage], RequestMessage]] = {}
-        self._messages: tuple[Message, ...] = ()
-        """The last projection: its messages, the view they were shown by, ..."""
-        self._view: View | None = None
-        self._merges = False
-        self._in_block = False
-        self._cut: tuple[Message, int, Message | None] | None = None
-        """The message that holds the provider's summary, from which block on it is shown, and
-        that."""
-        self._closed: list[RequestMessage] = []
-        """... what was sent for them, ..."""
-        self._run: list[RequestMessage] = []
-        """... and the parts of the last message that was sent, which may grow by a neighbour."""
 
-    def project(
-        self, messages: Sequence[Message], view: View, profile: Profile, frame: Frame
-    ) -> Request:
-        """See the function ``project``."""
-        return Request(
-            model=frame.model,
-            max_tokens=frame.max_tokens,
-            system=_system(frame.system, view),
-            tools=frame.tools,
-            messages=self._sent(
-                tuple(messages),
-                view,
-                profile.merges_roles,
-                is_sent_as_block(view.prefix_summary, profile, frame),
-            ),
-            options=frame.options,
-        )
+def _first_block(prefix_summary: PrefixSummary | None, position: int, in_block: bool) -> int:
+    """From which of its blocks on the message at *position* is shown: a provider's summary may
+    stand within a message, and what is before it in that message is part of the summary."""
+    if prefix_summary is None or prefix_summary.inside is None or position != prefix_summary.upto:
+        return 0
+    return prefix_summary.inside + (not in_block)
 
-    def _sent(
-        self, messages: tuple[Message, ...], view: View, merges: bool, in_block: bool
-    ) -> tuple[RequestMessage, ...]:
-        start, before = len(self._messages), self._merged
-        # What is shown of a message depends on the view and its position alone; a text that is
-        # injected behind the last message does not stay the last thing.
-        same_way = view.is_like(self._view) and merges == self._merges
-        same_way = same_way and in_block == self._in_block
-        same_way = same_way and not any(each.at + 1 >= start for each in view.injected)
-        if not same_way or shared_prefix(self._messages, messages) < start:
-            start, self._merged = 0, {}
-            self._closed, self._run = [], []
-        self._view = None  # until this pass is through
-        for part in self._parts(messages, view, start, in_block):
-            if self._run and not (merges and self._run[0].role == part.role):
-                self._closed.append(self._joined(self._run, before))
-                self._run = []
-            self._run.append(part)
-        self._messages, self._view, self._merges = messages, view, merges
-        self._in_block = in_block
-        if not self._run:
-            return tuple(self._closed)
-        return (*self._closed, self._joined(self._run, before))
 
-    def _parts(
-        self, messages: tuple[Message, ...], view: View, start: int, in_block: bool
-    ) -> Iterator[RequestMessage]:
-        if len(self._shown) > 2 * len(messages) + 64:
-            self._shown = {}
-        memory = self._shown
-        notes = _notes(view, messages) if view.injected else {}
-        prefix_summary = view.prefix_summary
-        if start == 0 and prefix_summary is not None:
-            yield from _opening(prefix_summary, in_block)
-        for position in range(max(start, view.start), len(messages)):
-            if position in notes:
-                yield _said(notes[position])
-            if view.omitted and not view.shows(position):
-                continue
-            message, first = messages[position], 0
-            if (
-                prefix_summary is not None
-                and prefix_summary.inside is not None
-                and position == prefix_summary.upto
-            ):
-                first = prefix_summary.inside + (not in_block)
-                cut = self.from_block(message, first)
-                if cut is None:
-                    continue
-                message = cut
-            shown = memory.get(message.id)
-            if shown is None or shown.message is not message:
-                shown = memory[message.id] = _Shown(message, first)
-            part = shown.at(position, view)
-            if part is not None:
-                yield part
-        if len(messages) in notes:
-            yield _said(notes[len(messages)])
+def runs_of(parts: Iterable[RequestMessage], *, merges: bool) -> Iterator[list[RequestMessage]]:
+    """*parts* in runs that become one message each: of one role if *merges*, else single parts."""
+    run: list[RequestMessage] = []
+    for part in parts:
+        if run and not (merges and run[0].role == part.role):
+            yield run
+            run = []
+        run.append(part)
+    if run:
+        yield run
 
-    def from_block(self, message: Message, first: int) -> Message | None:
-        """*message* from block number *first* on; the same object each time it is asked for."""
-        known = self._cut
-        if known is None or known[0] is not message or known[1] != first:
-            known = self._cut = (message, first, message_from_block(message, first))
-        return known[2]
 
-    def _joined(
-        self,
-        run: list[RequestMessage],
-        before: dict[int, tuple[list[RequestMessage], RequestMessage]],
-    ) -> RequestMessage:
-        if len(run) == 1:
-            return run[0]
-        # The memory keeps the parts alive, so an address in it cannot be another part's.
-        known = self._merged.get(id(run[0])) or before.get(id(run[0]))
-        if known is None or not _same(known[0], run):
-            known = (list(run), _join(run))
-        self._merged[id(run[0])] = known
-        return known[1]
+def joined(run: Sequence[RequestMessage]) -> RequestMessage:
+    """The parts of *run* as one message."""
+    if len(run) == 1:
+        return run[0]
+    raws = [raw for part in run for raw in split_blocks(part.body)]
+    if run[0].role == "user":
+        raws = _results_first(raws, [block_type(raw) == "tool_result" for raw in raws])
+    return RequestMessage(run[0].role, join_blocks(raws))
 
 
 def _system(system: str | None, view: View) -> str | None:
-    tail = [each.text for each in view.injected if each.at < 0]
+    tail = [item.text for item in view.injected if item.at < 0]
     return "\n\n".join(filter(None, (system, *tail))) if tail else system
 
 
@@ -198,132 +248,26 @@ def _notes(view: View, messages: Sequence[Message]) -> dict[int, str]:
     """What is injected, by its position: at the first message that is shown, at the earliest, and
     never between calls and their results."""
     notes: dict[int, str] = {}
-    for each in view.injected:
-        if 0 <= each.at <= len(messages):
-            at = max(each.at, view.start)
-            if at < len(messages) and messages[at].tool_results:
-                at += 1
-            notes[at] = f"{notes[at]}\n\n{each.text}" if at in notes else each.text
+    for item in view.injected:
+        if 0 <= item.at <= len(messages):
+            position = max(item.at, view.start)
+            if position < len(messages) and messages[position].tool_results:
+                position += 1
+            earlier = f"{notes[position]}\n\n" if position in notes else ""
+            notes[position] = earlier + item.text
     return notes
 
 
 def _opening(prefix_summary: PrefixSummary, in_block: bool) -> Iterator[RequestMessage]:
     """What stands for the first messages; nothing where the next one holds its own summary."""
     if not in_block:
-        yield _said(prefix_summary.text)
+        yield _user_text(prefix_summary.text)
     elif prefix_summary.inside is None:
         yield RequestMessage("assistant", join_blocks([prefix_summary.block]))
 
 
-def _said(text: str) -> RequestMessage:
+def _user_text(text: str) -> RequestMessage:
     return RequestMessage("user", join_blocks([text_block(text)]))
-
-
-def _same(left: list[RequestMessage], right: list[RequestMessage]) -> bool:
-    return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
-
-
-def _join(run: list[RequestMessage]) -> RequestMessage:
-    raws = [raw for part in run for raw in split_blocks(part.body)]
-    if run[0].role == "user":
-        raws = _results_first(raws, [_type_of(raw) == "tool_result" for raw in raws])
-    return RequestMessage(run[0].role, join_blocks(raws))
-
-
-class _Typed(msgspec.Struct):
-    type: Any = None
-
-
-_typed = msgspec.json.Decoder(_Typed)
-
-
-def _type_of(raw: msgspec.Raw) -> Any:
-    return _typed.decode(raw).type
-
-
-class _Key(NamedTuple):
-    """How a message is shown: with its thinking or without, and what stands in it instead."""
-
-    leaves_out: bool = False
-    results: tuple[str | None, ...] = ()
-    others: tuple[bytes | None, ...] = ()
-    """For each block that is no result: the JSON of the input or of the text that is shown."""
-
-
-_AS_IT_IS = _Key()
-_LEFT_OUT = _Key(True)
-
-
-class _Shown:
-    """One message, and how it was shown last."""
-
-    __slots__ = ("_first", "_key", "_part", "call_ids", "message", "thinks")
-
-    def __init__(self, message: Message, first: int = 0) -> None:
-        self.message = message
-        self._first = first
-        """The number that its first block has in the history."""
-        # Not ``content``, which the message would keep: the text of a conversation once more.
-        blocks = parse_blocks(message.body)
-        self.call_ids = tuple(filter(None, map(_call_id, blocks)))
-        self.thinks = any(map(is_thinking, blocks))
-        self._key: _Key | None = None
-        self._part: RequestMessage | None = None
-
-    def at(self, position: int, view: View) -> RequestMessage | None:
-        """The message as *view* shows it at *position*; None if nothing of it is left."""
-        leaves_out = self.thinks and position < view.thinking_from
-        key = _LEFT_OUT if leaves_out else _AS_IT_IS
-        if self.call_ids or view.inputs or view.texts:
-            results = tuple([view.text_for(each, position) for each in self.call_ids])
-            key = _Key(leaves_out, results, self._others(view))
-        if key != self._key:
-            swaps = {
-                call_id: text
-                for call_id, text in zip(self.call_ids, key.results, strict=False)
-                if text is not None
-            }
-            self._part = _render(self.message, swaps, key)
-            self._key = key
-        return self._part
-
-    def _others(self, view: View) -> tuple[bytes | None, ...]:
-        if not view.inputs and not view.texts:
-            return ()
-        others: list[bytes | None] = []
-        for at, block in enumerate(parse_blocks(self.message.body)):
-            shown: bytes | None = None
-            if isinstance(block, ToolUseBlock) and block.id in view.inputs:
-                shown = bytes(view.inputs[block.id])
-            elif isinstance(block, TextBlock):
-                text = view.texts.get(text_key(self.message, self._first + at))
-                shown = None if text is None else encode_json(text)
-            others.append(shown)
-        return tuple(others) if any(others) else ()
-
-
-def _render(message: Message, swaps: dict[str, str], key: _Key) -> RequestMessage | None:
-    kept: list[msgspec.Raw] = []
-    results: list[bool] = []
-    changed = False
-    blocks = parse_blocks(message.body)
-    others = key.others or (None,) * len(blocks)
-    for block, raw, other in zip(blocks, split_blocks(message.body), others, strict=True):
-        if other is None:
-            shown = _shown_block(block, raw, swaps, key.leaves_out)
-        else:
-            field = "input" if isinstance(block, ToolUseBlock) else "text"
-            shown = _with_field(raw, field, other) if other != b'""' else None
-        changed |= shown is not raw
-        if shown is not None:
-            kept.append(shown)
-            results.append(_is_result(block))
-    if not kept:
-        return None
-    if message.is_user and results != sorted(results, reverse=True):
-        kept = _results_first(kept, results)
-        changed = True
-    return RequestMessage(message.role, join_blocks(kept) if changed else message.body)
 
 
 def _shown_block(
@@ -363,13 +307,6 @@ def _call_id(block: Block) -> str | None:
         call_id = block.decoded().get("tool_use_id")
         return call_id if isinstance(call_id, str) else None
     return None
-
-
-def is_thinking(block: Block) -> bool:
-    """Is *block* thinking, readable or redacted?"""
-    if isinstance(block, ThinkingBlock | RedactedThinkingBlock):
-        return True
-    return isinstance(block, OpaqueBlock) and block.type in _THINKING_TYPES
 
 
 def _is_unsigned(block: Block) -> bool:

@@ -1,15 +1,14 @@
 """Summaries by the provider, in its own blocks: where they are, and where they may be sent.
 
-Two kinds. One that a provider puts into a reply, where a request has passed a threshold, stands
-for all that is before it. One that was asked for is signed, comes alone, and goes first, in place
-of the messages that it summarises.
+There are two kinds. A provider may put a summary into a reply when a request has passed a
+threshold; it stands for everything before it. A summary that was asked for is signed, comes
+alone, and is sent first, in place of the messages that it summarises.
 Source: the anthropic SDK 2.11, its types, and the documentation of compaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,19 +22,16 @@ from llmsession.turns.blocks import (
 from llmsession.turns.edits import edit_kinds
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary
-from llmsession.turns.request import Profile
+from llmsession.turns.request import Frame, Profile
 
 from .summary_wording import introduced
-
-if TYPE_CHECKING:
-    from .projection import Frame
 
 __all__ = [
     "COMPACTION",
     "is_sent_as_block",
     "lost_media",
     "message_from_block",
-    "signed_segment",
+    "signed_summary",
     "summary_in",
 ]
 
@@ -58,21 +54,22 @@ def _read(raw: bytes | msgspec.Raw) -> _Block | None:
 
 
 def summary_in(body: msgspec.Raw, position: int) -> PrefixSummary | None:
-    """The newest summary in an assistant's message at *position*, None if there is none. One
-    without content is a summary that failed: providers take it as if it were not there."""
+    """The newest summary in an assistant's message at *position*, None if there is none. A block
+    without content is a summary that failed, which providers ignore."""
     if b'"compaction"' not in bytes(body):
         return None
-    found: PrefixSummary | None = None
-    for at, raw in enumerate(split_blocks(body)):
+    summary: PrefixSummary | None = None
+    for number, raw in enumerate(split_blocks(body)):
         block = _read(raw) if block_type(raw) == COMPACTION else None
         if block is not None and block.content and block.content.strip():
-            found = PrefixSummary(position, introduced(block.content), "provider", inside=at)
-    return found
+            text = introduced(block.content)
+            summary = PrefixSummary(position, text, "provider", inside=number)
+    return summary
 
 
-def signed_segment(raw: bytes, upto: int) -> PrefixSummary | None:
-    """The summary that was asked for, for the first *upto* messages; None if *raw* is no signed
-    summary, or one that says nothing."""
+def signed_summary(raw: bytes, upto: int) -> PrefixSummary | None:
+    """The summary of the first *upto* messages in *raw*, a block that was asked for. None if it
+    is not signed or has no content."""
     block = _read(raw) if block_type(raw) == COMPACTION else None
     if block is None or not block.signature or not (block.content or "").strip():
         return None
@@ -87,9 +84,11 @@ def message_from_block(message: Message, first: int) -> Message | None:
 
 
 def is_sent_as_block(prefix_summary: PrefixSummary | None, profile: Profile, frame: Frame) -> bool:
-    """Is *segment* sent in the provider's own form? Only to a model that takes it, and as that
-    request is: a summary at a threshold needs its edit in the request, a signed one must not
-    meet it. Else its text is sent, as that of any other summary."""
+    """Is *prefix_summary* sent in the provider's own form? If not, its text is sent.
+
+    The model must take such blocks. A summary from a threshold needs the compact edit in the
+    request; a signed summary must not meet that edit.
+    """
     if prefix_summary is None or prefix_summary.by != "provider":
         return False
     compacts = any(kind.startswith("compact_") for kind in edit_kinds(frame.options))
@@ -99,7 +98,7 @@ def is_sent_as_block(prefix_summary: PrefixSummary | None, profile: Profile, fra
 
 
 def lost_media(messages: Sequence[Message]) -> int:
-    """How many images and documents *messages* hold, which no summary of the provider's carries."""
+    """How many images and documents *messages* hold: the provider's summaries drop them."""
     count = 0
     for message in messages:
         if not any(mark in bytes(message.body) for mark in (b'"image"', b'"document"')):

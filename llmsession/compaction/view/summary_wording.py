@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-__all__ = ["SEGMENT_TITLE", "introduced", "without_title"]
+__all__ = ["SUMMARY_TITLE", "introduced", "without_title"]
 
-SEGMENT_TITLE = (
+SUMMARY_TITLE = (
     "[Summary of the conversation up to here. The messages themselves are not shown any more;"
     " recall(id) still returns their tool results.]"
 )
-"""What every segment begins with. The same words for all, and none that ask for anything."""
+"""The first line of every prefix summary. It asks the model for nothing."""
 
 
 def introduced(text: str) -> str:
-    """A summary as the context shows it."""
-    return f"{SEGMENT_TITLE}\n{text.strip()}"
+    """*text*, a summary, as the context shows it: behind its title."""
+    return f"{SUMMARY_TITLE}\n{text.strip()}"
 
 
 def without_title(text: str) -> str:
-    """The summary in a text that the context showed."""
-    return text.removeprefix(SEGMENT_TITLE).lstrip("\n")
+    """The summary in *text*, which the context showed."""
+    return text.removeprefix(SUMMARY_TITLE).lstrip("\n")

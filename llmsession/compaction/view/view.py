@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected, PrefixSummary
 
-if TYPE_CHECKING:
-    from .plan import Plan
+from .plan import Plan
 
 __all__ = ["View", "text_key"]
 
@@ -28,7 +26,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     compacted_before: int = 0
     """Tool results of messages before this position are shown in compact form."""
     shown_results: dict[str, str] = {}
-    """Call id -> the compact text that is shown, fixed when the frontier passed it."""
+    """Call id -> the compact text that is shown, fixed when ``compacted_before`` passed it."""
     capped: dict[str, str] = {}
     """Call id -> the text that the cap decided at arrival."""
     inputs: dict[str, msgspec.Raw] = {}
@@ -36,12 +34,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     texts: dict[str, str] = {}
     """``text_key`` of a text block -> what is shown of it."""
     prefix_summaries: tuple[PrefixSummary, ...] = ()
-    """Texts for prefixes, each longer than the one before. The last one is shown; the others are
-    what a rewind goes back to."""
+    """Each for a longer prefix than the one before. The last one is shown; a rewind goes back to
+    an earlier one."""
     omitted: tuple[tuple[int, int], ...] = ()
     """Ranges of positions that are left out: (first, first that is shown again), in order."""
     injected: tuple[Injected, ...] = ()
-    """Texts that the history has not, by their position."""
+    """Texts that are not in the history, by their position."""
     thinking_from: int = 0
     """Thinking blocks of messages before this position are left out."""
 
@@ -76,16 +74,19 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return self.capped.get(call_id)
 
     def edited_from(self, messages: Sequence[Message]) -> int | None:
-        """The position of the first of *messages* that is shown changed, or not at all; None if
-        there is none. A cap is no edit: nobody ever saw the result without it. Nor is a summary
-        of the provider's own, from which on its messages are looked at."""
+        """The position of the first of *messages* that is shown changed or left out; None if
+        there is none.
+
+        A cap is no edit: no request ever had the result without it. The provider's own summary is
+        none either; only the messages behind it are looked at.
+        """
         prefix_summary, start = self.prefix_summary, self.start
         if prefix_summary is not None and prefix_summary.by != "provider":
             return 0
-        if any(each.at < 0 for each in self.injected):
+        if any(item.at < 0 for item in self.injected):
             return 0
         places = [max(first, start) for first, end in self.omitted if end > start]
-        places += [max(each.at, start) for each in self.injected]
+        places += [max(item.at, start) for item in self.injected]
         edge = min(places, default=len(messages))
         if not (self.shown_results or self.thinking_from or self.inputs or self.texts):
             return edge if places else None
@@ -105,7 +106,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         ):
             return True
         return bool(self.texts) and any(
-            text_key(message, at) in self.texts for at in range(len(message.content))
+            text_key(message, number) in self.texts for number in range(len(message.content))
         )
 
     def with_cap(self, call_id: str, text: str) -> View:
@@ -115,8 +116,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, capped={**self.capped, call_id: text})
 
     def with_provider_summary(self, prefix_summary: PrefixSummary) -> View:
-        """This view after a reply that holds *segment*, the provider's own summary of all that is
-        before it. What that was made of is not shown any more, so its thinking is not either."""
+        """This view after a reply that holds *prefix_summary*, the provider's own summary of
+        everything before it. The summarised messages are hidden, and so is their thinking."""
         if prefix_summary.upto < self.start:
             return self
         return msgspec.structs.replace(
@@ -127,13 +128,15 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def applied(self, plan: Plan, position_now: int) -> View:
-        """This view after *plan*. The frontier never goes back, no frozen text changes, what is
-        left out stays out, and a segment is only followed by a longer one, or replaced by the
-        caller's of the same length.
+        """This view after *plan*.
+
+        ``compacted_before`` never goes back, no shown result changes, and what is left out stays
+        out. A prefix summary is only followed by a longer one, or replaced by the caller's of the
+        same length.
 
         *position_now* is the number of messages that exist. If the plan edits anything and the
-        profile binds thinking, all thinking made so far is left out from now on: an edit voids
-        every signature after it. A plan may also leave it out for its size.
+        profile binds thinking, all thinking so far is left out from now on, because an edit voids
+        every signature after it. A plan may also leave thinking out for its size.
         """
         shown_results = {**plan.shown_results, **self.shown_results}
         inputs = {**plan.inputs, **self.inputs}
@@ -169,13 +172,17 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def clamped(self, length: int) -> View:
-        """This view for a history cut to *length* messages, after an abort, rewind or fork: a
-        segment that stands for more than is left goes, and what it stood for is shown; and so is
-        a range that was left out up to the new end or past it: what it made room for is gone, and
-        it would leave a context without its newest messages."""
-        prefix_summaries = tuple(each for each in self.prefix_summaries if _needs(each) <= length)
+        """This view for a history cut to *length* messages, after an abort, rewind or fork.
+
+        A prefix summary for more messages than are left goes, and its messages are shown again. So
+        is a range that was left out up to the new end or past it: what it made room for is gone,
+        and it would leave a context without its newest messages.
+        """
+        prefix_summaries = tuple(
+            summary for summary in self.prefix_summaries if _needs(summary) <= length
+        )
         omitted = tuple((first, end) for first, end in self.omitted if end < length)
-        injected = tuple(each for each in self.injected if each.at <= length)
+        injected = tuple(item for item in self.injected if item.at <= length)
         if (
             self.compacted_before <= length
             and self.thinking_from <= length
@@ -194,10 +201,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def without_head(self, count: int, length: int, calls: Collection[str]) -> View:
-        """This view after the first *count* messages, which made *calls*, are gone and *length*
-        are left. Their texts go with them, and every segment and injected text, which may quote
-        them, unless it is a part of what is left; thinking in that was bound to them, so none of
-        it is sent again."""
+        """This view after the first *count* messages, which made *calls*, were forgotten and
+        *length* are left.
+
+        Their texts go with them. So does every prefix summary and injected text, because it may
+        quote them, unless it is part of a message that is left. The remaining thinking was bound to
+        the forgotten messages, so it is not sent again.
+        """
         moved = [(max(0, first - count), end - count) for first, end in self.omitted]
         return msgspec.structs.replace(
             self,
@@ -210,9 +220,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             inputs={call: raw for call, raw in self.inputs.items() if call not in calls},
             texts={},
             prefix_summaries=tuple(
-                msgspec.structs.replace(each, upto=each.upto - count)
-                for each in self.prefix_summaries
-                if each.inside is not None and each.upto >= count
+                msgspec.structs.replace(summary, upto=summary.upto - count)
+                for summary in self.prefix_summaries
+                if summary.inside is not None and summary.upto >= count
             ),
             omitted=tuple((first, end) for first, end in moved if end > 0),
             injected=(),
@@ -228,12 +238,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _needs(prefix_summary: PrefixSummary) -> int:
-    """How long a history has to be for *segment* to stand: with the message that it is in."""
+    """How long a history must be for *prefix_summary* to stand: with the message that it is in."""
     return prefix_summary.upto + (prefix_summary.inside is not None)
 
 
 def text_key(message: Message, block: int) -> str:
-    """What ``View.texts`` calls the text block number *block* of *message*."""
+    """The key in ``View.texts`` of the text block number *block* of *message*."""
     return f"{message.id}#{block}"
 
 
@@ -244,9 +254,9 @@ def _follows(prefix_summary: PrefixSummary, start: int) -> bool:
 
 
 def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """*ranges* in order, those that touch or overlap as one."""
+    """*ranges* in order, with those that touch or overlap as one."""
     joined: list[tuple[int, int]] = []
-    for first, end in sorted(each for each in ranges if each[0] < each[1]):
+    for first, end in sorted(pair for pair in ranges if pair[0] < pair[1]):
         if joined and first <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:

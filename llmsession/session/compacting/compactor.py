@@ -3,7 +3,7 @@
 A plan is made on a snapshot and is only worth something for that snapshot. It is applied where
 no reply is on its way: a reply that streams was asked for under the old view, and thinking in
 it would be bound to a prefix that is not sent any more. It is made ahead, and waits for a moment
-at which rewriting the prompt costs little: see ``compaction.economy``.
+at which rewriting the prompt costs little: see ``planning.cache_economics``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from llmsession.compaction.escalation import hardest_plan, ladder_of
+from llmsession.compaction.escalation import escalation_of, hardest_plan
 from llmsession.compaction.planning.cache_economics import (
     IDLE_BEFORE_S,
     CacheState,
@@ -23,8 +23,9 @@ from llmsession.compaction.planning.cache_economics import (
     expected_requests,
     should_apply,
 )
-from llmsession.compaction.planning.prefix_summaries import with_segment
-from llmsession.compaction.view.plan import Budget, Plan, Policy, is_worthwhile, record_of
+from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile
+from llmsession.compaction.planning.prefix_summaries import with_summary
+from llmsession.compaction.view.plan import Plan, record_of
 from llmsession.compaction.view.view import View
 from llmsession.errors import error_text
 from llmsession.turns.messages import Message
@@ -258,7 +259,7 @@ class Compactor:
         prefix_summary = await self._summarising.prefix_summary(
             made.summary_request, messages, view
         )
-        filled = partial(with_segment, made, prefix_summary, view, messages, budget)
+        filled = partial(with_summary, made, prefix_summary, view, messages, budget)
         return filled() if len(messages) <= INLINE_MESSAGES else await off_loop(filled)
 
     def _ended(self, work: Work) -> None:
@@ -435,7 +436,7 @@ class Compactor:
         messages, view = state.context_messages(), state.view
         budget = self._budget(size, "overflow" if overflow else "window", ceiling)
         snapshot = _Snapshot(state.generation, view, messages)
-        find = partial(hardest_plan, ladder_of(self._core.policy), view, messages, budget)
+        find = partial(hardest_plan, escalation_of(self._core.policy), view, messages, budget)
 
         def found(plan: Plan | None, faults: Sequence[Exception]) -> None:
             self._applying = False

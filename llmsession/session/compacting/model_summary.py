@@ -16,8 +16,8 @@ from llmsession.compaction.summaries.prompts import (
     earlier_passage,
     part_passage,
     result_instructions,
-    segment_instructions,
     shorten_instructions,
+    summary_instructions,
     summary_text,
 )
 from llmsession.compaction.summaries.rendering import (
@@ -125,12 +125,12 @@ class ModelSummary:
             filter(None, (summary_request.instructions, self._config.instructions))
         )
         if len(plan.runs) == 1:
-            told = segment_instructions(most, further=further, has_earlier=earlier is not None)
+            told = summary_instructions(most, further=further, has_earlier=earlier is not None)
             text = await self._ask(told, plan.runs[0], most)
         else:
             parts: list[str] = []
             for number, run in enumerate(plan.runs, 1):
-                told = segment_instructions(
+                told = summary_instructions(
                     self._part_tokens(most), further=further, part=(number, len(plan.runs))
                 )
                 parts.append(await self._ask(told, run, self._part_tokens(most)))
@@ -192,7 +192,7 @@ class ModelSummary:
             room = self._room(most)
             size = sum(passage_tokens(item, self.profile) for item in items)
             if size <= room * WHOLE_PERCENT // 100:
-                told = segment_instructions(most, further=further, merges=True)
+                told = summary_instructions(most, further=further, merges=True)
                 return await self._ask(told, items, most)
             groups = chunked(items, room * PART_PERCENT // 100, self.profile)
             if len(groups) >= len(items):
@@ -203,7 +203,7 @@ class ModelSummary:
         if len(group) == 1:
             return group[0]
         tokens = self._part_tokens(most)
-        told = segment_instructions(tokens, further=further, merges=True)
+        told = summary_instructions(tokens, further=further, merges=True)
         return part_passage(await self._ask(told, group, tokens), 1)
 
     async def _shortened(self, text: str, most: int) -> str:

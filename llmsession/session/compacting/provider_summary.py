@@ -16,15 +16,15 @@ import msgspec
 
 from llmsession.compaction.provider_side import ProviderSummaries
 from llmsession.compaction.rules.check import check_request
-from llmsession.compaction.view.projection import Frame, project
-from llmsession.compaction.view.provider_blocks import signed_segment
+from llmsession.compaction.view.projection import project
+from llmsession.compaction.view.provider_blocks import signed_summary
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidRequest, ProviderError
 from llmsession.providers.protocol import Provider
 from llmsession.turns.messages import Message
 from llmsession.turns.records import ModelRequest
 from llmsession.turns.reply import Reply, ReplyBuilder
-from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.request import Frame, Profile, Request, StepTag
 from llmsession.turns.stop import Follow, stop_rule
 
 from ..core.reply_reader import read_reply
@@ -154,6 +154,6 @@ class SignedSummary:
 
 def _block_of(reply: Reply) -> str:
     for raw in reply.blocks:
-        if reply.stop_reason == "compaction" and signed_segment(raw, 1) is not None:
+        if reply.stop_reason == "compaction" and signed_summary(raw, 1) is not None:
             return raw.decode()
     raise SummaryFailed(f"no summary came: the call stopped with {reply.stop_reason}")

@@ -1,6 +1,6 @@
 """Writing summaries: by a model where one is configured, else by rules.
 
-Whatever goes wrong with a model changes nothing: a segment is extracted by rules instead, a
+Whatever goes wrong with a model changes nothing: a prefix summary is extracted by rules instead, a
 result keeps the summary that it has. After some failures in a row the model is not asked again
 until something changes: the configuration, or a while has passed.
 """
@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import anyio
 
-from llmsession.compaction.planning.prefix_summaries import extracted_segment
+from llmsession.compaction.planning.prefix_summaries import extracted_summary
 from llmsession.compaction.provider_side import ProviderSummaries
 from llmsession.compaction.view.plan import SummaryRequest
-from llmsession.compaction.view.provider_blocks import signed_segment
+from llmsession.compaction.view.provider_blocks import signed_summary
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.errors import error_text
@@ -143,14 +143,14 @@ class Summarising:
     def extracted(
         self, summary_request: SummaryRequest, messages: Sequence[Message]
     ) -> PrefixSummary | None:
-        """The segment by rules alone; never waits."""
-        return extracted_segment(summary_request, messages, self._core.builder.profile)
+        """The prefix summary by rules alone; never waits."""
+        return extracted_summary(summary_request, messages, self._core.builder.profile)
 
     async def prefix_summary(
         self, summary_request: SummaryRequest, messages: Sequence[Message], view: View
     ) -> PrefixSummary | None:
-        """The segment that *wanted* asks for, None if there is nothing to say, or if the provider
-        was to write it and did not. *view* shows the messages now. Raises nothing but
+        """The summary that *summary_request* asks for, None if there is nothing to say, or if the
+        provider was to write it and did not. *view* shows the messages now. Raises nothing but
         cancellation."""
         side = self._core.config.compaction.provider_side
         by_provider = side.summaries if side is not None else None
@@ -227,7 +227,7 @@ class Summarising:
             block = await told.wait()
         finally:
             asked.cancel()
-        return None if block is None else signed_segment(block.encode(), len(messages))
+        return None if block is None else signed_summary(block.encode(), len(messages))
 
     def may_ask(self) -> bool:
         """Is the model to be asked? Not when it has failed too often, unless something changed,
@@ -288,7 +288,7 @@ class Summarising:
 
     def charge(self, requests: Requests, summaries: dict[str, str] | None = None) -> None:
         """Let the log know *summaries* of results, and what was asked of the model for them or
-        for a segment. Only the actor calls this."""
+        for a prefix summary. Only the actor calls this."""
         if requests or summaries:
             self._core.account.add_summaries(requests)
             self._core.world.watch.charged(self._core.session, requests)

@@ -10,14 +10,13 @@ import anyio
 import msgspec
 
 from llmsession.compaction.tokens.messages import text_tokens_for
-from llmsession.compaction.view.projection import Frame
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, error_text
 from llmsession.providers.counting.counter import default_counter
 from llmsession.providers.counting.counts import Count, Counter
 from llmsession.providers.protocol import Provider
 from llmsession.turns.messages import Message
-from llmsession.turns.request import Profile
+from llmsession.turns.request import Frame, Profile
 from llmsession.turns.spending.prices import PriceTable
 
 from ..log.journal import Journal

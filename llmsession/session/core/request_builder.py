@@ -18,11 +18,11 @@ from llmsession.compaction.tokens.messages import (
 )
 from llmsession.compaction.tokens.request_size import Anchor, Sized, size_after, size_whole
 from llmsession.compaction.view.prefix import shared_prefix
-from llmsession.compaction.view.projection import Frame, Projector
+from llmsession.compaction.view.projector import Projector
 from llmsession.compaction.view.provider_blocks import is_sent_as_block
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from llmsession.turns.request import Profile, Request, RequestMessage
+from llmsession.turns.request import Frame, Profile, Request, RequestMessage
 from llmsession.turns.stop import Follow, stop_rule
 
 from ..log.reported_usage import Calibrations, Reported

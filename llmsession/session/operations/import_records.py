@@ -12,7 +12,7 @@ from llmsession.compaction.rules.check import check_request
 from llmsession.compaction.rules.repair import tool_pair_repair
 from llmsession.compaction.summaries.cap import result_text
 from llmsession.compaction.summaries.extractive import summarise
-from llmsession.compaction.view.projection import Frame, is_thinking, project
+from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidInput, InvalidMessage
 from llmsession.transcripts import Conversation
@@ -22,13 +22,14 @@ from llmsession.turns.blocks import (
     TextBlock,
     ToolResultBlock,
     ToolUseBlock,
+    is_thinking,
     join_blocks,
     parse_blocks,
     text_block,
 )
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, message_id
-from llmsession.turns.request import Profile
+from llmsession.turns.request import Frame, Profile
 
 from ..values.config import CompactionConfig
 from ..values.validation import checked_labels

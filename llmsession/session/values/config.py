@@ -8,17 +8,16 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from llmsession.compaction.planning.policy import Policy
 from llmsession.compaction.policies import make_policy, settings_of
 from llmsession.compaction.provider_side import ProviderSideConfig
 from llmsession.compaction.recall import RECALL_TOOL, RECALL_TOOL_NAME
-from llmsession.compaction.view.plan import Policy
-from llmsession.compaction.view.projection import Frame
 from llmsession.errors import InvalidConfig, InvalidMessage
 from llmsession.turns.blocks import Content, encode_json
 from llmsession.turns.event_choice import OnFailure
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.records import InterruptPolicy
-from llmsession.turns.request import Profile, Sizes, sizes_for
+from llmsession.turns.request import Frame, Profile, Sizes, sizes_for
 from llmsession.turns.spending.spending import SpendingBudget
 
 __all__ = [

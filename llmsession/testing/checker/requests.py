@@ -11,12 +11,12 @@ import msgspec
 from llmsession.compaction.provider_side import ProviderSideConfig
 from llmsession.compaction.recall import RECALL_TOOL
 from llmsession.compaction.rules.check import Checker
-from llmsession.compaction.view.projection import Frame, Projector
+from llmsession.compaction.view.projector import Projector
 from llmsession.compaction.view.provider_blocks import summary_in
 from llmsession.session.log.state import SessionState
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json, split_blocks
-from llmsession.turns.request import Profile, Request, RequestMessage, sizes_for
+from llmsession.turns.request import Frame, Profile, Request, RequestMessage, sizes_for
 
 from ..recording.entries import Requested
 from ..recording.fingerprints import digest

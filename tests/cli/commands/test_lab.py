@@ -71,7 +71,7 @@ def test_the_tables_say_what_they_are_worth(recording: Path) -> None:
     assert "extractive" in done.stdout
     header = next(line for line in done.stdout.splitlines() if "policy" in line)
     assert header.split()[1:] == [
-        "cost", "held", "+recall", "recalls", "rewrites", "sums", "peak", "invalid", "large",
+        "cost", "retained", "+recall", "recalls", "rewrites", "sums", "peak", "invalid", "large",
     ]  # fmt: skip
 
 
@@ -173,9 +173,8 @@ def test_an_invalid_request_is_named_and_is_exit_code_1(recording: Path) -> None
         "    name = 'tears'\n"
         "    def due(self, used_tokens, limit_tokens): return True\n"
         "    def plan(self, view, messages, budget):\n"
-        "        return None if view.omitted else Plan(\n"
-        "            policy='tears', compacted_before=0, reason='',\n"
-        "            omitted=((1, 2),), tokens_before=9, tokens_after=1,\n"
+        "        return None if view.omitted else Plan(policy='tears', reason='',\n"
+        "            compacted_before=0, omitted=((1, 2),), tokens_before=9, tokens_after=1,\n"
         "            figures={'kept_before_tokens': 1 << 30})\n"
         "Tears.name = 'tears'\n"
         "register(Tears)\n"

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest
+from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
@@ -36,7 +37,7 @@ def filled(
             **of_plan,
         }
     )
-    return with_segment(plan, prefix_summary, View(), messages, budget())
+    return with_summary(plan, prefix_summary, View(), messages, budget())
 
 
 def told(text: str) -> PrefixSummary:
@@ -45,7 +46,7 @@ def told(text: str) -> PrefixSummary:
 
 def test_a_plan_that_wants_none_is_left_as_it_is() -> None:
     plan = Plan(policy="p", compacted_before=0, reason="", tokens_before=9, tokens_after=8)
-    assert with_segment(plan, told("what was said"), View(), talk(3).messages, budget()) is plan
+    assert with_summary(plan, told("what was said"), View(), talk(3).messages, budget()) is plan
 
 
 def test_a_summary_stands_in_the_plan_and_its_sizes_are_counted() -> None:
@@ -102,25 +103,25 @@ def test_thinking_behind_a_providers_own_summary_stays_unless_two_messages_becom
 # Extracted by rules.
 
 
-def test_a_segment_by_rules_has_its_title_and_its_room() -> None:
+def test_a_summary_by_rules_has_its_title_and_its_room() -> None:
     built = talk(40)
     summary_request = SummaryRequest(first=0, upto=120, max_tokens=300)
-    prefix_summary = extracted_segment(summary_request, built.messages, PROFILE)
+    prefix_summary = extracted_summary(summary_request, built.messages, PROFILE)
     assert prefix_summary is not None
     assert prefix_summary.text.startswith(introduced("").strip())
     assert budget().size((), View(prefix_summaries=(prefix_summary,))) <= 304
-    assert prefix_summary == extracted_segment(summary_request, built.messages, PROFILE)
+    assert prefix_summary == extracted_summary(summary_request, built.messages, PROFILE)
 
 
-def test_of_nothing_there_is_no_segment_and_images_alone_are_counted() -> None:
+def test_of_nothing_there_is_no_summary_and_images_alone_are_counted() -> None:
     built = Talk()
     built.turn = 1
     built.add("user", [image()])
     assert (
-        extracted_segment(SummaryRequest(first=1, upto=1, max_tokens=9), built.messages, PROFILE)
+        extracted_summary(SummaryRequest(first=1, upto=1, max_tokens=9), built.messages, PROFILE)
         is None
     )
-    prefix_summary = extracted_segment(
+    prefix_summary = extracted_summary(
         SummaryRequest(first=0, upto=1, max_tokens=99), built.messages, PROFILE
     )
     assert prefix_summary is not None

@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 
-from llmsession.compaction.planning.prefix_summaries import with_segment
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest
+from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.planning.prefix_summaries import with_summary
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
@@ -38,7 +39,7 @@ def filled(
         summary_request=summary_request,
         **of_plan,
     )
-    return with_segment(plan, prefix_summary, view or View(), messages, budget())
+    return with_summary(plan, prefix_summary, view or View(), messages, budget())
 
 
 def told(text: str, upto: int = 4) -> PrefixSummary:

@@ -16,17 +16,17 @@ from typing import Any, TypeAlias
 import msgspec
 
 from llmsession.compaction.planning.boundaries import newest_request
+from llmsession.compaction.planning.policy import Budget, Policy
 from llmsession.compaction.planning.prefix_summaries import (
-    extracted_segment,
-    with_segment,
+    extracted_summary,
+    with_summary,
     without_title,
 )
 from llmsession.compaction.policies import Balanced
 from llmsession.compaction.tokens.messages import frame_tokens
-from llmsession.compaction.view.plan import Budget, Plan, Policy, SummaryRequest
-from llmsession.compaction.view.projection import is_thinking
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View, text_key
-from llmsession.turns.blocks import TextBlock
+from llmsession.turns.blocks import TextBlock, is_thinking
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Request
@@ -201,8 +201,8 @@ def _count(depth: Depth, plan: Plan, view: View) -> None:
 def _filled(plan: Plan, moment: Moment) -> Plan | None:
     if plan.summary_request is None:
         return plan
-    prefix_summary = extracted_segment(plan.summary_request, moment.messages, moment.talked.profile)
-    return with_segment(plan, prefix_summary, moment.view, moment.messages, moment.budget)
+    prefix_summary = extracted_summary(plan.summary_request, moment.messages, moment.talked.profile)
+    return with_summary(plan, prefix_summary, moment.view, moment.messages, moment.budget)
 
 
 def _applied(filled: Plan | None, moment: Moment) -> View:
@@ -333,7 +333,7 @@ def _summary_may_fail(plan: Plan, moment: Moment) -> Iterator[Violation]:
     views: list[View] = []
     source_tokens = moment.budget.size(moment.messages[: summary_request.upto], moment.view)
     for failure in _failures(summary_request, source_tokens):
-        left = with_segment(plan, failure, moment.view, moment.messages, moment.budget)
+        left = with_summary(plan, failure, moment.view, moment.messages, moment.budget)
         view = moment.view if left is None else moment.view.applied(left, len(moment.messages))
         if (
             left is not None

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.rules.check import Checker, RuleViolation
-from llmsession.compaction.view.plan import Budget
-from llmsession.compaction.view.projection import Projector
+from llmsession.compaction.view.projector import Projector
 from llmsession.compaction.view.view import View
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message

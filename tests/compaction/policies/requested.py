@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmsession.compaction.view.plan import Budget, Plan, Policy
+from llmsession.compaction.planning.policy import Budget, Policy
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
-from llmsession.compaction.view.plan import Budget, Plan, Policy, SummaryRequest
+from llmsession.compaction.planning.policy import Budget, Policy
+from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
@@ -98,10 +99,10 @@ def applied(
     assert plan is not None
     if plan.summary_request is None:
         return After(plan, view.applied(plan, len(messages)))
-    prefix_summary = extracted_segment(plan.summary_request, messages, budget.profile)
+    prefix_summary = extracted_summary(plan.summary_request, messages, budget.profile)
     if text is not None:
         prefix_summary = PrefixSummary(plan.summary_request.upto, introduced(text), "model")
-    filled = with_segment(plan, prefix_summary, view, messages, budget)
+    filled = with_summary(plan, prefix_summary, view, messages, budget)
     assert filled is not None
     return After(plan, view.applied(filled, len(messages)))
 
@@ -113,4 +114,4 @@ def left_without_summary(
     budget = budget_for(messages, limit, **fields)
     plan = policy.plan(View(), messages, budget)
     assert plan is not None
-    return with_segment(plan, None, View(), messages, budget)
+    return with_summary(plan, None, View(), messages, budget)

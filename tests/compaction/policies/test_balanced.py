@@ -8,17 +8,18 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from llmsession.compaction.planning.prefix_summaries import with_segment
+from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.planning.prefix_summaries import with_summary
 from llmsession.compaction.policies import Balanced
 from llmsession.compaction.summaries.extractive import summarise
 from llmsession.compaction.tokens.messages import context_tokens
-from llmsession.compaction.view.plan import Budget, Plan
-from llmsession.compaction.view.projection import Frame, project
+from llmsession.compaction.view.plan import Plan
+from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary, Trigger
-from llmsession.turns.request import Profile
+from llmsession.turns.request import Frame, Profile
 from tests.compaction.conversations import (
     FRAME,
     Talk,
@@ -393,7 +394,7 @@ def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: 
         assert len(pinned.text) < 12_000
     asked = budget(built.messages, View(), 12_000, committed=0)
     prefix_summary = PrefixSummary(plan.summary_request.upto, "a summary", "extractive")
-    filled = with_segment(plan, prefix_summary, View(), built.messages, asked)
+    filled = with_summary(plan, prefix_summary, View(), built.messages, asked)
     assert filled is not None
     view = View().applied(filled, len(built.messages))
     sent = project(built.messages, view, PROFILE, Frame(model="m", max_tokens=10))
@@ -408,7 +409,7 @@ def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: 
     assert second is not None
     assert second.summary_request is not None
     later = PrefixSummary(second.summary_request.upto, "another summary", "extractive")
-    now = with_segment(second, later, view, more.messages, asked)
+    now = with_summary(second, later, view, more.messages, asked)
     assert now is not None
     shown = view.applied(now, len(more.messages))
     assert [each.text for each in shown.injected] == [pinned.text]

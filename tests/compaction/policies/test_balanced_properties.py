@@ -71,7 +71,7 @@ def test_in_a_small_window_every_request_is_valid_and_fits(kind: str) -> None:
     seen += lives(kind, 32_000, examples=3, events=60)
     check_depth(kind, seen)
     assert seen["prefix_summaries"] > 5, dict(seen)
-    assert seen["second segments"] > 1, dict(seen)
+    assert seen["second summaries"] > 1, dict(seen)
     if kind != "opens and binds":
         assert seen["inputs shortened"] > 3, dict(seen)
 
@@ -92,7 +92,7 @@ def test_many_long_lives_in_every_window(kind: str, window_tokens: int) -> None:
     check_depth(kind, seen)
     assert seen["texts cut"] > 2, dict(seen)
     assert seen["prefix_summaries"] > 10, dict(seen)
-    assert seen["third segments"] > 2, dict(seen)
+    assert seen["third summaries"] > 2, dict(seen)
     assert seen["rewound"] > 2, dict(seen)
-    assert seen["rewound into a segment"], dict(seen)
-    assert seen["forgot a segment"], dict(seen)
+    assert seen["rewound into a prefix summary"], dict(seen)
+    assert seen["forgot a prefix summary"], dict(seen)

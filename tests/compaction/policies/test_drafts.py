@@ -34,7 +34,7 @@ def test_what_is_used_is_what_the_plan_comes_to() -> None:
     draft = drafted(messages, used=9_000)
     rest = 9_000 - context_tokens(messages, View(), PLAIN)
     (result,) = messages[2].tool_results
-    assert draft.freeze(2, result, "short")
+    assert draft.show_result(2, result, "short")
     draft.omit([(4, 8)])
     draft.inject([Injected(8, "a note")], instead_of="a note")
     plan = draft.plan("mine", "this and that", one=1, none=0)
@@ -53,11 +53,11 @@ def test_nothing_grows_and_what_was_decided_stays() -> None:
     messages = talk(2).messages
     (first,), (second,) = messages[2].tool_results, messages[6].tool_results
     draft = drafted(messages, View(compacted_before=3, shown_results={"c1": "decided"}))
-    assert not draft.freeze(2, first, "x")
-    assert not draft.freeze(6, second, "x" * 1_000)
-    assert draft.freeze(6, second, "x" * 900)
-    assert draft.freeze(6, second, "x" * 100)
-    assert not draft.freeze(6, second, "x" * 500)
+    assert not draft.show_result(2, first, "x")
+    assert not draft.show_result(6, second, "x" * 1_000)
+    assert draft.show_result(6, second, "x" * 900)
+    assert draft.show_result(6, second, "x" * 100)
+    assert not draft.show_result(6, second, "x" * 500)
     assert not draft.shorten(0, 0, "go on and on")
 
 
@@ -66,7 +66,7 @@ def test_a_fork_changes_nothing_of_what_it_was_made_from() -> None:
     draft = drafted(messages)
     other = draft.fork()
     (result,) = messages[2].tool_results
-    other.freeze(2, result, "x")
+    other.show_result(2, result, "x")
     other.omit([(4, 8)])
     assert draft.plan("mine", "nothing") is None
     assert draft.used == drafted(messages).used

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
+from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
 from llmsession.compaction.policies.prefixes import (
     cut_at_least,
     cut_at_most,
@@ -113,12 +113,12 @@ def test_what_a_plan_promises_is_what_its_summary_frees_at_least() -> None:
     assert plan is not None
     assert plan.summary_request is not None
     assert (plan.tokens_before, plan.tokens_after) == (9_000, 3_000 + 2_000)
-    prefix_summary = extracted_segment(plan.summary_request, built.messages, budget.profile)
-    filled = with_segment(plan, prefix_summary, View(), built.messages, budget)
+    prefix_summary = extracted_summary(plan.summary_request, built.messages, budget.profile)
+    filled = with_summary(plan, prefix_summary, View(), built.messages, budget)
     assert filled is not None
     assert filled.tokens_after <= plan.tokens_after + 4
     assert filled.omitted == ((4, 6),)
-    assert with_segment(plan, None, View(), built.messages, budget) is None
+    assert with_summary(plan, None, View(), built.messages, budget) is None
 
 
 def test_nothing_before_where_the_summary_ends_is_asked_for_again() -> None:

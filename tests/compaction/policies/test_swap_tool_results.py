@@ -8,10 +8,11 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from llmsession.compaction.planning.policy import Budget, is_worthwhile
 from llmsession.compaction.policies import SwapToolResults
 from llmsession.compaction.summaries.extractive import compact_text
 from llmsession.compaction.tokens.messages import context_tokens
-from llmsession.compaction.view.plan import Budget, Plan, is_worthwhile
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
@@ -209,7 +210,7 @@ def test_a_call_that_is_not_answered_yet_is_no_step() -> None:
     assert set(planned(built, SwapToolResults(keep_recent_steps=2)).shown_results) == {"c1"}
 
 
-def test_the_further_of_turn_frontier_and_step_frontier_counts() -> None:
+def test_the_further_of_both_positions_counts() -> None:
     built = talk(6)
     many = SwapToolResults(keep_recent_turns=2, keep_recent_steps=5)
     few = SwapToolResults(keep_recent_turns=5, keep_recent_steps=2)
@@ -237,7 +238,7 @@ def test_a_later_run_counts_only_what_is_new() -> None:
     assert (plan.results_summarised, plan.turns_compacted) == (1, 1)
 
 
-def test_a_better_summary_does_not_change_a_frozen_text() -> None:
+def test_a_better_summary_does_not_change_a_shown_text() -> None:
     built = talk(3)
     view = View().applied(planned(built, KEEP_2), len(built.messages))
     better = summaries_of(built, "better")
@@ -251,7 +252,7 @@ def test_a_summary_that_comes_late_still_serves_its_result() -> None:
     assert planned(built, KEEP_2, view).shown_results == {"c2": compact(2)}
 
 
-def test_the_frontier_never_goes_back() -> None:
+def test_compacted_before_never_goes_back() -> None:
     built = talk(4)
     view = View(compacted_before=12)
     plan = planned(built, KEEP_2, view)

@@ -15,11 +15,10 @@ import msgspec
 from hypothesis import strategies as st
 
 from llmsession.compaction.summaries.cap import cap_content
-from llmsession.compaction.view.projection import Frame
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, Role, message_id
-from llmsession.turns.request import Profile
+from llmsession.turns.request import Frame, Profile
 from tests.compaction.conversations import image, result_block, text
 
 Kind: TypeAlias = Literal["bound", "free", "manual"]

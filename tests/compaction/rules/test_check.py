@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmsession.compaction.rules.block_fields import read_parts
+from llmsession.compaction.rules.block_fields import read_blocks
 from llmsession.compaction.rules.check import (
     HISTORY_RULES,
     PLACES,
@@ -97,9 +97,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
     def spy(body: msgspec.Raw) -> Any:
         parsed.append(bytes(body))
-        return read_parts(body)
+        return read_blocks(body)
 
-    monkeypatch.setattr("llmsession.compaction.rules.message_facts.read_parts", spy)
+    monkeypatch.setattr("llmsession.compaction.rules.message_facts.read_blocks", spy)
     return parsed
 
 

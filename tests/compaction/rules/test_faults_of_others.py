@@ -16,15 +16,16 @@ import pytest
 
 from llmsession import CompactionConfig, Tool
 from llmsession.compaction.planning.boundaries import safe_cuts
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.planning.prefix_summaries import (
-    SEGMENT_TITLE,
-    extracted_segment,
-    with_segment,
+    SUMMARY_TITLE,
+    extracted_summary,
+    with_summary,
 )
 from llmsession.compaction.policies import Balanced, registry
 from llmsession.compaction.rules.check import check_request
 from llmsession.compaction.tokens.messages import context_tokens, message_tokens
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.session.core.request_builder import ContextBuilder
@@ -123,8 +124,8 @@ def plan_for(
     plan = Balanced(keep_recent_turns=2).plan(view, messages, budget)
     if plan is None or plan.summary_request is None:
         return plan
-    prefix_summary = extracted_segment(plan.summary_request, messages, PROFILE)
-    return with_segment(plan, prefix_summary, view, messages, budget)
+    prefix_summary = extracted_summary(plan.summary_request, messages, PROFILE)
+    return with_summary(plan, prefix_summary, view, messages, budget)
 
 
 def compacted(messages: list[Message], limit: int, view: View | None = None) -> View:
@@ -167,7 +168,7 @@ def test_01_an_empty_summary_keeps_the_history(written: PrefixSummary | None) ->
     plan = Balanced(keep_recent_turns=2).plan(View(), messages, budget)
     assert plan is not None
     assert plan.summary_request is not None
-    left = with_segment(plan, written, View(), messages, budget)
+    left = with_summary(plan, written, View(), messages, budget)
     view = View() if left is None else View().applied(left, len(messages))
     assert view.prefix_summaries == ()
     assert len(shown(messages, view).messages) == len(shown(messages, View()).messages)
@@ -288,7 +289,7 @@ def test_13_an_earlier_summary_stands_in_the_next_one_once() -> None:
         view = compacted(built.messages, 12_000, view)
     assert len(view.prefix_summaries) >= 3
     body = bytes(shown(built.messages, view).messages[0].body).decode()
-    assert body.count(SEGMENT_TITLE) == 1
+    assert body.count(SUMMARY_TITLE) == 1
     assert len(view.prefix_summaries[-1].text) < 2 * len(view.prefix_summaries[0].text)
 
 
@@ -330,7 +331,7 @@ def test_17_a_fresh_summary_is_not_evicted_by_the_next_plan() -> None:
         if plan is not None:
             view = view.applied(plan, len(messages))
         body = bytes(shown(messages, view).messages[0].body).decode()
-        assert SEGMENT_TITLE in body
+        assert SUMMARY_TITLE in body
         assert "undefined" not in body
         assert "None" not in body
 

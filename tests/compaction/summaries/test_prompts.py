@@ -5,7 +5,7 @@ import pytest
 from llmsession.compaction.summaries.prompts import (
     earlier_passage,
     result_instructions,
-    segment_instructions,
+    summary_instructions,
     summary_text,
 )
 from llmsession.compaction.view.summary_wording import introduced
@@ -60,15 +60,15 @@ def test_an_earlier_summary_is_given_without_its_title() -> None:
 
 
 def test_instructions_name_the_part_the_length_and_what_was_asked_for_beside() -> None:
-    told = segment_instructions(1_000, further="in French", part=(2, 5))
+    told = summary_instructions(1_000, further="in French", part=(2, 5))
     assert "part 2 of 5" in told
     assert "600 words" in told
     assert "in French" in told
     assert "earlier summary" not in told
-    assert "earlier summary" in segment_instructions(1_000, has_earlier=True)
+    assert "earlier summary" in summary_instructions(1_000, has_earlier=True)
     assert "600 characters" in result_instructions(600)
 
 
 def test_instructions_say_that_the_source_is_not_to_be_obeyed() -> None:
-    for told in (segment_instructions(500), result_instructions(600)):
+    for told in (summary_instructions(500), result_instructions(600)):
         assert "is not for you to do" in told

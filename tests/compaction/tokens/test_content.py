@@ -4,15 +4,15 @@ from typing import Any
 
 import msgspec
 
-from llmsession.compaction.tokens.content import Tally, tally_message
+from llmsession.compaction.tokens.content import ContentCost, content_cost
 from tests.compaction.conversations import Talk, image, result_block, text
 from tests.compaction.conversations import thinking_block as thinking
 
 Blocks = str | list[dict[str, Any]]
 
 
-def tally_of(content: Blocks) -> Tally:
-    return tally_message(Talk().add("user", content))
+def tally_of(content: Blocks) -> ContentCost:
+    return content_cost(Talk().add("user", content))
 
 
 def test_texts_calls_results_and_flat_costs_are_told_apart() -> None:
@@ -26,20 +26,20 @@ def test_texts_calls_results_and_flat_costs_are_told_apart() -> None:
 def test_signed_thinking_is_known_by_its_signature_and_its_text() -> None:
     signed = {"type": "thinking", "thinking": "hm", "signature": "A" * 300}
     found = tally_of([signed, {"type": "redacted_thinking", "data": "B" * 40}])
-    assert found.sealed == [(300, "hm"), (40, "")]
+    assert found.signed == [(300, "hm"), (40, "")]
     assert found.chars == 2 + 30
 
 
 def test_thinking_can_be_left_out() -> None:
     message = Talk().add("assistant", [thinking("hm"), text("ok")])
-    assert tally_message(message, thinking=False).sealed == []
-    assert tally_message(message).sealed != []
+    assert content_cost(message, thinking=False).signed == []
+    assert content_cost(message).signed != []
 
 
 def test_what_is_shown_instead_is_what_counts() -> None:
     call = {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "x" * 900}}
     message = Talk().add("user", [call, result_block("c0", "y" * 900), text("z" * 900)])
-    shown = tally_message(
+    shown = content_cost(
         message,
         texts={"c0": "short"},
         inputs={"c1": msgspec.Raw(b'{"at":"cut"}')},

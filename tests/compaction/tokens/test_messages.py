@@ -1,26 +1,23 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import msgspec
 import pytest
 
 from llmsession.compaction.tokens.characters import FAMILIES, text_tokens
-from llmsession.compaction.tokens.content import Tally, tally_message
+from llmsession.compaction.tokens.content import ContentCost, content_cost
 from llmsession.compaction.tokens.messages import (
     MESSAGE_OVERHEAD_TOKENS,
-    Ledger,
     context_tokens,
+    cost_tokens,
     estimate_text_tokens,
     frame_tokens,
     message_tokens,
-    tally_tokens,
 )
-from llmsession.compaction.view.projection import Frame
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from llmsession.turns.request import Profile
+from llmsession.turns.request import Frame, Profile
 from tests.compaction.conversations import Blocks, Talk, image, result_block, talk, text
 from tests.compaction.conversations import thinking_block as thinking
 
@@ -128,72 +125,6 @@ def test_the_frame_counts_system_and_tools() -> None:
     assert frame_tokens(Frame(model="m", max_tokens=1), ONE) == 0
 
 
-class Watched(Sequence[Message]):
-    """A sequence that counts how often it is asked for an item."""
-
-    def __init__(self, messages: list[Message]) -> None:
-        self.messages = messages
-        self.reads = 0
-
-    @overload
-    def __getitem__(self, at: int) -> Message: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Message]: ...
-    def __getitem__(self, at: int | slice) -> Message | Sequence[Message]:
-        self.reads += 1
-        return self.messages[at]
-
-    def __len__(self) -> int:
-        return len(self.messages)
-
-
-def test_the_ledger_adds_up_its_messages() -> None:
-    built = talk(5)
-    expected = sum(message_tokens(message, ONE) for message in built.messages)
-    assert Ledger(ONE).total(built.messages) == expected
-    assert Ledger(ONE).total(()) == 0
-
-
-def test_a_total_after_an_append_reads_only_the_new_messages() -> None:
-    built = talk(50)
-    ledger = Ledger(ONE)
-    before = ledger.total(built.messages)
-    added = built.add("user", "abc")
-    watched = Watched(built.messages)
-    assert ledger.total(watched) == before + ledger.tokens(added)
-    assert watched.reads <= 3
-
-
-def test_a_message_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = talk(3)
-    counted: list[str] = []
-
-    def count(message: Message, profile: Profile) -> int:
-        counted.append(message.id)
-        return 1
-
-    monkeypatch.setattr("llmsession.compaction.tokens.messages.message_tokens", count)
-    ledger = Ledger(ONE)
-    ledger.total(built.messages)
-    ledger.total(built.messages[:2])
-    ledger.total([*built.messages[:2], *talk(3).messages[2:]])
-    assert counted == [message.id for message in built.messages]
-
-
-def test_the_ledger_follows_an_abort_and_a_shorter_history() -> None:
-    built = talk(3)
-    ledger = Ledger(ONE)
-    ledger.total(built.messages)
-    other = Talk()
-    other.turn = 99
-    for base in (0, 4, len(built.messages) - 1):
-        history = built.messages[:base]
-        grown = [*history, other.add("user", f"new {base}")]
-        for messages in (history, grown, built.messages):
-            expected = sum(message_tokens(message, ONE) for message in messages)
-            assert ledger.total(messages) == expected
-
-
 CLAUDE = Profile(token_family="claude", image_tokens=500)
 
 
@@ -225,9 +156,9 @@ def test_signed_thinking_costs_what_its_signature_holds() -> None:
 
 
 def test_texts_may_be_counted_by_somebody_else() -> None:
-    tally = tally_message(Talk().add("user", [text("abc"), text("de")]))
-    assert tally_tokens(tally, CLAUDE, count=len) == len("abc\nde") + FAMILIES["claude"].message
-    assert tally_tokens(tally, ONE, count=lambda text: 99) == 5 + MESSAGE_OVERHEAD_TOKENS
+    cost = content_cost(Talk().add("user", [text("abc"), text("de")]))
+    assert cost_tokens(cost, CLAUDE, count=len) == len("abc\nde") + FAMILIES["claude"].message
+    assert cost_tokens(cost, ONE, count=lambda text: 99) == 5 + MESSAGE_OVERHEAD_TOKENS
 
 
 def test_the_frame_of_a_family_counts_system_and_tools_as_texts() -> None:
@@ -258,11 +189,11 @@ def test_a_context_that_was_counted_is_remembered_for_each_way_it_is_shown(
     assert expected[0] > expected[1]
     counted: list[Message] = []
 
-    def tally(message: Message, **_shown: Any) -> Tally:
+    def cost(message: Message, **_shown: Any) -> ContentCost:
         counted.append(message)
-        return Tally()
+        return ContentCost()
 
-    monkeypatch.setattr("llmsession.compaction.tokens.messages.tally_message", tally)
+    monkeypatch.setattr("llmsession.compaction.tokens.messages.content_cost", cost)
     again = [context_tokens(built.messages, each, CLAUDE) for each in (View(), view)]
     assert (again, counted) == (expected, [])
     context_tokens(built.messages, View(), ONE)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmsession.compaction.view.projection import EMPTY_OUTPUT, Frame, Projector, project
+from llmsession.compaction.view.projection import EMPTY_OUTPUT, project
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from llmsession.turns.request import Profile, Request
+from llmsession.turns.request import Frame, Profile, Request
 from tests.compaction.conversations import (
     FRAME,
     Talk,
@@ -93,7 +93,7 @@ def test_a_result_without_content_or_with_null_can_be_swapped() -> None:
     ]
 
 
-def test_a_frozen_text_is_not_shown_from_the_frontier_on() -> None:
+def test_a_compact_text_is_not_shown_from_compacted_before_on() -> None:
     built = talk(1)
     assert (
         sent(shown(built.messages, View(compacted_before=2, shown_results={"c1": "A"})))[2][0][
@@ -109,7 +109,7 @@ def test_a_frozen_text_is_not_shown_from_the_frontier_on() -> None:
     )
 
 
-def test_a_cap_is_shown_until_the_frontier_passes() -> None:
+def test_a_cap_is_shown_until_compacted_before_passes() -> None:
     built = talk(1)
     view = View(compacted_before=2, shown_results={"c1": "A"}, capped={"c1": "head and tail"})
     assert sent(shown(built.messages, view))[2][0]["content"] == "head and tail"
@@ -219,80 +219,10 @@ def test_unknown_blocks_pass_byte_for_byte_beside_a_swap() -> None:
     assert bytes(request.messages[0].body) == raw.replace(b'"x"', b'"A"')
 
 
-def test_a_projector_follows_every_change_of_the_view() -> None:
-    built = talk(3)
-    built.step("y" * 100, thinking="t")
-    projector = Projector()
-    views = [
-        View(),
-        View(capped={"c3": "cap"}),
-        View(compacted_before=4, shown_results={"c1": "A", "c4": "later"}),
-        View(compacted_before=14, shown_results={"c1": "A", "c4": "later"}, thinking_from=14),
-        View(compacted_before=4, shown_results={"c1": "other"}),
-        View(),
-    ]
-    for view in views:
-        kept = projector.project(built.messages, view, PROFILE, FRAME)
-        assert kept.encode() == shown(built.messages, view).encode()
-
-
-def test_a_projector_reuses_what_it_showed_before_also_merged_and_changed_parts() -> None:
-    built = talk(3)
-    built.ask()
-    built.ask("and")
-    view = View(compacted_before=4, shown_results={"c1": "A"})
-    projector = Projector()
-    first = projector.project(built.messages, view, PROFILE, FRAME)
-    built.reply()
-    second = projector.project(built.messages, view, PROFILE, FRAME)
-    assert all(a is b for a, b in zip(first.messages, second.messages, strict=False))
-    assert len(second.messages) == len(first.messages) + 1
-
-
-@pytest.mark.parametrize("merges", [True, False])
-def test_a_projector_follows_a_conversation_that_grows_and_is_cut(merges: bool) -> None:
-    built = talk(2)
-    for said in ("and", " ", "then", "now", "so"):
-        built.ask(said)
-    built.step("y", thinking="t")
-    profile, view = Profile(merges_roles=merges), View(capped={"c1": "cap"})
-    projector = Projector()
-    for end in (*range(len(built.messages) + 1), 9, 11, 3, 12):
-        kept = projector.project(built.messages[:end], view, profile, FRAME)
-        fresh = project(built.messages[:end], view, profile, FRAME)
-        assert kept.encode() == fresh.encode()
-
-
-def test_a_projector_follows_a_profile_that_merges_and_one_that_does_not() -> None:
-    built = talk(1)
-    built.ask("and")
-    built.ask("then")
-    projector, view = Projector(), View()
-    sent = [
-        len(projector.project(built.messages, view, Profile(merges_roles=merges), FRAME).messages)
-        for merges in (True, False, True)
-    ]
-    assert sent == [5, 6, 5]
-
-
 def test_a_projection_leaves_no_parsed_content_behind() -> None:
     built = talk(2)
     shown(built.messages, View(compacted_before=4, shown_results={"c1": "A"}))
     assert not any("content" in vars(message) for message in built.messages)
-
-
-def test_a_projector_is_not_misled_by_another_message_of_the_same_id() -> None:
-    projector = Projector()
-    projector.project(of_user(text("one")), View(), PROFILE, FRAME)
-    request = projector.project(of_user(text("two")), View(), PROFILE, FRAME)
-    assert sent(request) == [[text("two")]]
-
-
-def test_a_projector_forgets_messages_that_are_not_shown_any_more() -> None:
-    projector = Projector()
-    projector.project(talk(100).messages, View(), PROFILE, FRAME)
-    projector.project(talk(1).messages, View(), PROFILE, FRAME)
-    assert len(projector._shown) == len(talk(1).messages)
 
 
 @st.composite
@@ -323,9 +253,7 @@ def test_any_projection_keeps_calls_and_results_and_repeats_its_bytes(
     view_before = copy.deepcopy(view)
     bodies_before = [bytes(message.body) for message in built.messages]
     request = project(built.messages, view, profile, FRAME)
-    projector = Projector()
-    projector.project(built.messages[: len(built.messages) // 2], View(), profile, FRAME)
-    again = projector.project(built.messages, view, profile, FRAME)
+    again = project(built.messages, view, profile, FRAME)
 
     assert shape(request.messages) == shape(built.messages)
     assert again.encode() == request.encode()

@@ -1,5 +1,5 @@
-"""How a view is shown: segments, shortened inputs and texts, ranges left out, texts put between.
-Each for providers with merged roles and for those without, and each request valid."""
+"""How a view is shown: prefix summaries, shortened inputs and texts, ranges left out, injected
+texts. Each for providers with merged roles and for those without, and each request valid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from llmsession.compaction.recall import RECALL_TOOL
 from llmsession.compaction.rules.check import check_against_history, check_request
-from llmsession.compaction.view.projection import Projector, project
+from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected, PrefixSummary
@@ -46,7 +46,7 @@ def roles(request: Request) -> list[str]:
 
 
 @both
-def test_a_segment_stands_in_place_of_a_prefix_on_the_users_side(profile: Profile) -> None:
+def test_a_prefix_summary_stands_in_place_of_a_prefix_on_the_users_side(profile: Profile) -> None:
     built = asking()
     view = View(prefix_summaries=(PrefixSummary(4, "what came before"),))
     blocks = shown(built.messages, view, profile)
@@ -59,7 +59,7 @@ def test_a_segment_stands_in_place_of_a_prefix_on_the_users_side(profile: Profil
 
 
 @both
-def test_a_segment_may_end_within_a_turn_before_a_reply(profile: Profile) -> None:
+def test_a_prefix_summary_may_end_within_a_turn_before_a_reply(profile: Profile) -> None:
     built = asking()
     request = project(
         built.messages, View(prefix_summaries=(PrefixSummary(5, "before"),)), profile, TOOLS
@@ -69,7 +69,7 @@ def test_a_segment_may_end_within_a_turn_before_a_reply(profile: Profile) -> Non
 
 
 @both
-def test_only_the_longest_segment_is_shown(profile: Profile) -> None:
+def test_only_the_longest_prefix_summary_is_shown(profile: Profile) -> None:
     built = asking()
     view = View(prefix_summaries=(PrefixSummary(4, "the first"), PrefixSummary(8, "the second")))
     blocks = shown(built.messages, view, profile)
@@ -121,19 +121,3 @@ def test_a_text_between_messages_never_parts_calls_from_their_results(
     assert check_request(request, profile) == ()
     assert request.system == "be brief\n\nin the system text"
     assert request.encode().count(b"a reminder") == 1
-
-
-@both
-def test_a_projection_that_grows_shows_what_a_new_one_shows(profile: Profile) -> None:
-    built = asking(8)
-    views = [
-        View(injected=(Injected(at, "note"),), prefix_summaries=(PrefixSummary(4, "s"),))
-        for at in (2, 5, 6, 9)
-    ]
-    views.append(View(omitted=((4, 8),), texts={text_key(built.messages[12], 0): "cut"}))
-    for view in views:
-        growing = Projector()
-        for length in range(9, len(built.messages) + 1):
-            part = built.messages[:length]
-            ours = growing.project(part, view, profile, TOOLS)
-            assert ours.encode() == project(part, view, profile, TOOLS).encode()

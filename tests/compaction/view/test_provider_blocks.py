@@ -8,15 +8,17 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from llmsession.compaction.planning.prefix_summaries import introduced, with_segment
+from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.planning.prefix_summaries import introduced, with_summary
 from llmsession.compaction.rules.check import check_request
 from llmsession.compaction.tokens.messages import context_tokens
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest
-from llmsession.compaction.view.projection import Projector, project
+from llmsession.compaction.view.plan import Plan, SummaryRequest
+from llmsession.compaction.view.projection import project
+from llmsession.compaction.view.projector import Projector
 from llmsession.compaction.view.provider_blocks import (
     is_sent_as_block,
     lost_media,
-    signed_segment,
+    signed_summary,
     summary_in,
 )
 from llmsession.compaction.view.view import View
@@ -49,7 +51,7 @@ def summarised() -> tuple[list[Message], View]:
 
 
 def signed(upto: int) -> PrefixSummary:
-    prefix_summary = signed_segment(encode_json(SIGNED), upto)
+    prefix_summary = signed_summary(encode_json(SIGNED), upto)
     assert prefix_summary is not None
     return prefix_summary
 
@@ -66,19 +68,19 @@ def test_the_newest_summary_of_a_reply_is_the_one_that_counts() -> None:
 @pytest.mark.parametrize("content", [None, "", " "])
 def test_a_summary_without_content_is_none(content: str | None) -> None:
     assert summary_in(encode_blocks([{**BLOCK, "content": content}, text("a")]), 0) is None
-    assert signed_segment(encode_json({**SIGNED, "content": content}), 3) is None
+    assert signed_summary(encode_json({**SIGNED, "content": content}), 3) is None
 
 
 def test_a_summary_that_was_asked_for_is_signed_and_kept_byte_for_byte() -> None:
     raw = b'{"type": "compaction",  "signature":"s", "content":"so far", "more": [1]}'
-    prefix_summary = signed_segment(raw, 3)
+    prefix_summary = signed_summary(raw, 3)
     assert prefix_summary is not None
     assert (bytes(prefix_summary.block), prefix_summary.upto, prefix_summary.by) == (
         raw,
         3,
         "provider",
     )
-    assert signed_segment(encode_json(BLOCK), 3) is None
+    assert signed_summary(encode_json(BLOCK), 3) is None
     stored = msgspec.json.decode(msgspec.json.encode(prefix_summary), type=PrefixSummary)
     assert bytes(stored.block) == raw
 
@@ -182,7 +184,7 @@ def test_forgetting_keeps_the_summary_that_is_a_part_of_what_is_left() -> None:
     assert view.without_head(7, 2, ()).prefix_summaries == ()
 
 
-def test_an_older_summary_does_not_replace_a_longer_segment() -> None:
+def test_an_older_summary_does_not_replace_a_longer_one() -> None:
     view = View(prefix_summaries=(PrefixSummary(8, "ours"),))
     assert view.with_provider_summary(PrefixSummary(5, "b", "provider", inside=0)) is view
 
@@ -210,7 +212,7 @@ def wanting(upto: int) -> Plan:
 
 def test_what_follows_a_signed_summary_is_sent_as_it_was_so_its_thinking_stays() -> None:
     built = talk(3)
-    plan = with_segment(wanting(4), signed(4), View(), built.messages, budget(TAKES))
+    plan = with_summary(wanting(4), signed(4), View(), built.messages, budget(TAKES))
     assert plan is not None
     assert (plan.shown_results, plan.compacted_before, plan.voids_thinking) == ({}, 4, False)
     view = View().applied(plan, len(built.messages))
@@ -224,7 +226,7 @@ def test_thinking_goes_where_the_provider_would_join_what_it_summarised_with_the
     built.reply("long " * 400)
     built.add("assistant", [thinking_block("hm"), text("on")])
     built.ask("b")
-    plan = with_segment(wanting(2), signed(2), View(), built.messages, budget(TAKES))
+    plan = with_summary(wanting(2), signed(2), View(), built.messages, budget(TAKES))
     assert plan is not None
     assert plan.voids_thinking
 
@@ -237,7 +239,7 @@ def test_the_plan_says_which_images_are_gone() -> None:
     built.add("user", [image(), text("and this")])
     built.reply()
     assert lost_media(built.messages) == 3
-    plan = with_segment(wanting(5), signed(5), View(), built.messages, budget(TAKES))
+    plan = with_summary(wanting(5), signed(5), View(), built.messages, budget(TAKES))
     assert plan is not None
     assert "without the 3 images and documents" in plan.reason
 

@@ -25,7 +25,7 @@ def plan(
     )
 
 
-def test_a_plan_raises_version_and_frontier_and_adds_its_texts() -> None:
+def test_a_plan_raises_version_and_compacted_before_and_adds_its_texts() -> None:
     view = View(version=3, compacted_before=2, shown_results={"a": "A"}).applied(
         plan(5, {"b": "B"}), 9
     )
@@ -34,12 +34,12 @@ def test_a_plan_raises_version_and_frontier_and_adds_its_texts() -> None:
     )
 
 
-def test_a_frozen_text_never_changes() -> None:
+def test_a_shown_result_never_changes() -> None:
     view = View(shown_results={"a": "old"}).applied(plan(5, {"a": "new"}), 9)
     assert view.shown_results == {"a": "old"}
 
 
-def test_the_frontier_never_goes_back() -> None:
+def test_compacted_before_never_goes_back() -> None:
     assert View(compacted_before=7).applied(plan(5, {}), 9).compacted_before == 7
 
 
@@ -73,7 +73,7 @@ def prefix_summary(upto: int, text: str, by: Any = "extractive") -> Plan:
     return msgspec.structs.replace(plan(0, {}), prefix_summary=PrefixSummary(upto, text, by))
 
 
-def test_a_segment_is_only_followed_by_a_longer_one() -> None:
+def test_a_prefix_summary_is_only_followed_by_a_longer_one() -> None:
     view = View().applied(prefix_summary(4, "one"), 8)
     for other in (
         prefix_summary(3, "shorter"),
@@ -87,7 +87,7 @@ def test_a_segment_is_only_followed_by_a_longer_one() -> None:
     ]
 
 
-def test_the_callers_segment_takes_the_place_of_one_of_the_same_length() -> None:
+def test_the_callers_summary_takes_the_place_of_one_of_the_same_length() -> None:
     view = View().applied(prefix_summary(2, "zero"), 8).applied(prefix_summary(4, "one"), 8)
     told = view.applied(prefix_summary(4, "told", "caller"), 8)
     assert [each.text for each in told.prefix_summaries] == ["zero", "told"]
@@ -122,7 +122,7 @@ def test_a_new_model_voids_all_thinking_so_far() -> None:
     assert view.voided(9) is view
 
 
-def test_a_frozen_text_shows_below_the_frontier_and_the_cap_shows_above_it() -> None:
+def test_a_compact_text_shows_before_compacted_before_and_the_cap_after_it() -> None:
     view = View(
         compacted_before=4,
         shown_results={"a": "shown_results"},
@@ -159,7 +159,7 @@ def test_whatever_plans_come_a_view_only_grows(plans: list[Plan]) -> None:
         view = after
 
 
-# Segments, ranges, inputs and texts
+# Prefix summaries, ranges, inputs and texts
 
 
 def parts(compacted_before: int = 0, **changes: Any) -> Plan:
@@ -169,7 +169,7 @@ def parts(compacted_before: int = 0, **changes: Any) -> Plan:
 FIRST, SECOND = PrefixSummary(4, "the first four"), PrefixSummary(8, "the first eight")
 
 
-def test_a_rewind_into_a_segment_shows_the_one_before_it() -> None:
+def test_a_rewind_into_a_prefix_summary_shows_the_one_before_it() -> None:
     view = View(prefix_summaries=(FIRST, SECOND), thinking_from=10)
     cut = view.clamped(7)
     assert cut.prefix_summary == FIRST
@@ -178,7 +178,7 @@ def test_a_rewind_into_a_segment_shows_the_one_before_it() -> None:
     assert view.clamped(8).prefix_summary == SECOND
 
 
-def test_forgetting_drops_every_segment_and_what_belonged_to_its_calls() -> None:
+def test_forgetting_drops_every_prefix_summary_and_what_belonged_to_its_calls() -> None:
     view = View(
         version=3,
         compacted_before=9,

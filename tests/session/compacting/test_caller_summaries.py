@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from llmsession import InvalidInput, KeyReused, MemoryStore, SessionClosed, Tool, TurnId
-from llmsession.compaction.view.summary_wording import SEGMENT_TITLE
+from llmsession.compaction.view.summary_wording import SUMMARY_TITLE
 from llmsession.session.handles.session import live_state
 from llmsession.testing.scripted import Scripted, call, say, think
 from llmsession.turns import records as r
@@ -41,7 +41,7 @@ async def test_the_text_stands_for_all_up_to_the_end_of_the_turn(upto: Any) -> N
         assert on.session.conversation() is history
         await on.say("message 4")
         sent = texts_of(on.provider.requests[-1])
-        assert f"{SEGMENT_TITLE}\\n{TALE}" in sent[0]
+        assert f"{SUMMARY_TITLE}\\n{TALE}" in sent[0]
         assert "message 3" in sent[0]  # neighbours of one role become one message
         assert "message 2" not in "".join(sent)
         (record,) = await applied(on)

@@ -20,8 +20,9 @@ from llmsession import (
     SummariserConfig,
     Tool,
 )
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.policies import register, registry
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View
 from llmsession.session.handles.session import live_state
 from llmsession.session.values.outcome import CompactionOutcome

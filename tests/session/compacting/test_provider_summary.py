@@ -9,7 +9,6 @@ import pytest
 
 from llmsession import Profile, ProviderError
 from llmsession.compaction.provider_side import ProviderSummaries
-from llmsession.compaction.view.projection import Frame
 from llmsession.compaction.view.view import View
 from llmsession.session.compacting import provider_summary
 from llmsession.session.compacting.model_summary import SummaryFailed
@@ -19,7 +18,7 @@ from llmsession.session.compacting.provider_summary import (
     summary_request,
 )
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, block
-from llmsession.turns.request import Request
+from llmsession.turns.request import Frame, Request
 from tests.compaction.conversations import Talk, talk
 
 TAKES = Profile(compacts_on_demand=True)

@@ -22,7 +22,7 @@ from llmsession import (
     Store,
     Usage,
 )
-from llmsession.compaction.view.summary_wording import SEGMENT_TITLE
+from llmsession.compaction.view.summary_wording import SUMMARY_TITLE
 from llmsession.session.compacting.summarizer import RETRY_AFTER_S
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import fold
@@ -98,7 +98,7 @@ async def test_the_model_writes_the_segment_and_the_next_request_has_it() -> Non
         (prefix_summary,) = await prefix_summaries(on)
         assert (prefix_summary.by, prefix_summary.text) == (
             "model",
-            f"{SEGMENT_TITLE}\nthey wanted things",
+            f"{SUMMARY_TITLE}\nthey wanted things",
         )
         assert summariser.requests[0].model == "small"
         await on.say("and now?")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from llmsession import Profile, Usage
-from llmsession.compaction.view.projection import Frame
 from llmsession.compaction.view.view import View
 from llmsession.session.core.request_builder import ContextBuilder
 from llmsession.session.log.reported_usage import Reported
+from llmsession.turns.request import Frame
 from tests.compaction.conversations import Talk
 
 PROFILE = Profile(chars_per_token=1.0)

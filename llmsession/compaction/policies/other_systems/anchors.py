@@ -1,8 +1,8 @@
-"""Policies whose summary is an annotation of a place: what stands before the place is told by it,
-what stands behind is itself, and taking the annotation away shows everything again.
+"""Policies whose summary is an annotation of a place. It stands for what is before the place; what
+is behind is shown itself. Taking the annotation away shows everything again.
 
-Here the annotation is the view's segment. Rewinds and forks clamp the view, so a branch that does
-not reach the place has no summary of it.
+Here the annotation is the view's prefix summary. Rewinds and forks clamp the view, so a branch
+that does not reach the place has no summary of it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import msgspec
 
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
-from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 
 from ..counting import sizes_in_budget
@@ -28,12 +28,12 @@ from ..prefixes import (
     request_starts,
     summary_plan,
 )
+from ..registry import register
 
 __all__ = [
     "AppendOnlyProjection",
     "AutoCompactThreshold",
     "CheckpointOnFirstKept",
-    "auto_compact_threshold",
     "compaction_buffer",
     "keep_recent_messages",
     "preflight_threshold",
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 
+@register
 class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
     """Open WebUI: past ``threshold_tokens`` (or the limit) the newest ``retain_percent`` of the
     messages are kept, from a user's turn on, and a summary hangs on the first of them.
@@ -106,21 +107,7 @@ def compaction_buffer(left_tokens: int, max_tokens: int) -> int:
     return min(max(max_tokens, -(-left_tokens * 20 // 100)), 15_000)
 
 
-def auto_compact_threshold(window_tokens: int, max_tokens: int | None = None) -> int:
-    """From how many tokens Continue's command line compacts: the window, less the reply (35 % of
-    the window, at most 64,000, where nobody says), less a buffer.
-
-    Raises InvalidConfig where nothing is left.
-    """
-    reply = max_tokens or min(-(-window_tokens * 35 // 100), 64_000)
-    threshold = window_tokens - reply - compaction_buffer(window_tokens - reply, reply)
-    if threshold <= 0:
-        raise InvalidConfig(
-            f"a window of {window_tokens:,} tokens leaves nothing beside a reply of {reply:,}"
-        )
-    return threshold
-
-
+@register
 class AutoCompactThreshold(msgspec.Struct, frozen=True, kw_only=True):
     """Continue's command line: from the threshold on everything becomes one summary, but the
     user's newest message and what has just arrived.
@@ -190,15 +177,16 @@ def keep_recent_messages(messages: Sequence[Message], keep: int = 8, start: int 
     return cut if cut - start >= 2 else None
 
 
+@register
 class AppendOnlyProjection(msgspec.Struct, frozen=True, kw_only=True):
     """Jan's agent: an append-only record and a pure projection of it; above ``ratio`` of the limit
     all but the newest ``keep_messages`` are covered by a summary, ``keep_asked`` where somebody
     asks for it.
 
-    Its events are our log and view: a compaction is a segment, a prompt or reminder an injected
-    item, and the projection's prefix stays the same bytes until the next one. A newest message of
-    the user's that is covered is said once more behind the summary, word for word (an injected
-    item); one with images or documents is not covered. With ``notes_omission`` a summary that
+    Its events are our log and view: a compaction is a prefix summary, a prompt or reminder an
+    injected item, and the projection's prefix stays the same bytes until the next one. If the
+    user's newest message is covered, an injected item repeats it behind the summary, word for
+    word. One with images or documents is not covered. With ``notes_omission`` a summary that
     fails leaves a note in place of what it was to stand for: nothing of it is told then.
     """
 

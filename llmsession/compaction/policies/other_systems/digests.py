@@ -12,7 +12,8 @@ from typing import ClassVar
 import msgspec
 
 from llmsession.compaction.planning.boundaries import has_own_words, newest_that_fit, turns_from
-from llmsession.compaction.view.plan import Budget, Plan, planned
+from llmsession.compaction.planning.policy import Budget, planned
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 
@@ -27,6 +28,7 @@ from ..prefixes import (
     request_starts,
     summary_plan,
 )
+from ..registry import register
 from ..spans import Span, left_out
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 
+@register
 class LlmSummary(msgspec.Struct, frozen=True, kw_only=True):
     """LLMSession of agent-air, its LLM compactor: above ``threshold`` of the limit all but the
     newest ``keep_recent_turns`` turns become one summary, which stands first.
@@ -134,6 +137,7 @@ def tool_failures(messages: Sequence[Message]) -> str:
     return "\n".join([FAILURES_TITLE, *newest]) if newest else ""
 
 
+@register
 class RecencyTurnSummary(msgspec.Struct, frozen=True, kw_only=True):
     """LibreChat agents: the newest ``keep_turns`` turns stay, what is older is folded into a
     checkpoint with the failures of tools listed behind it.
@@ -202,6 +206,7 @@ def kept_tokens(
     return min(portion(compress_threshold(window_tokens, ratio), keep_ratio), keep_cap)
 
 
+@register
 class UnionPreserveCompress(msgspec.Struct, frozen=True, kw_only=True):
     """LobeChat: the user's newest message and the longest suffix of ``keep_ratio`` of the
     threshold are kept, all else becomes one group with one summary.
@@ -251,6 +256,7 @@ class UnionPreserveCompress(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+@register
 class SummaryKeepLast4(msgspec.Struct, frozen=True, kw_only=True):
     """CodeBuddy's provider path: past the limit all but the last ``keep_messages`` become a
     summary, and where that is not enough the oldest pairs behind it are left out.

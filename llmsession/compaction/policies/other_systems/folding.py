@@ -1,7 +1,7 @@
-"""Two ways to make a context smaller without a model: fold what an agent did, and project onto
-a budget.
+"""The compaction of the Cline SDK: fold what an agent did, project onto a budget, and summarise.
 
-Source: the Cline SDK, its ``basic`` compaction and its budget projection.
+The first two need no model. Source: the Cline SDK, its ``basic`` compaction, its budget
+projection and its sidecar projection.
 """
 
 from __future__ import annotations
@@ -15,22 +15,28 @@ from llmsession.compaction.planning.boundaries import (
     has_own_words,
     must_wait,
     newest_request,
+    newest_that_fit,
     safe_cuts,
 )
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.cap import other_blocks
 from llmsession.compaction.summaries.file_calls import command_of, file_call
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
+from ..counting import sizes_in_budget
 from ..drafts import Draft, calls_before, cut_ranges, live_tail, never_left_out
-from ..limits import reached
+from ..limits import check_whole, reached
+from ..prefixes import cut_at_most, latest_cut, summary_plan
+from ..registry import register
 
 __all__ = [
     "BasicFold",
     "BudgetProjection",
+    "SidecarProjection",
     "fold_notice",
     "fold_target",
     "fold_trigger",
@@ -97,6 +103,7 @@ def fold_notice(messages: Sequence[Message]) -> str:
     return f"{_NOTICE_HEAD}\n{told}{_NOTICE_END}"
 
 
+@register
 class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
     """``basic_fold``: what a person said stays; what the agent did in between becomes a list of
     files and commands behind it.
@@ -189,6 +196,7 @@ def middle_cut(text: str, max_chars: int) -> str:
     return f"{text[:half]}\n\n...[truncated {cut} chars]...\n\n{text[len(text) - half :]}"
 
 
+@register
 class BudgetProjection(msgspec.Struct, frozen=True, kw_only=True):
     """``budget_projection``: thinking goes, then long texts are cut in the middle, the newest
     first, each to its equal share of the target, then calls go with their results, and what else
@@ -251,7 +259,7 @@ def _shrink(draft: Draft, kept: frozenset[int], target: int) -> int:
             if isinstance(block, TextBlock):
                 cut += draft.shorten(at, number, middle_cut(draft.text(at, number), share))
             elif isinstance(block, ToolResultBlock) and not other_blocks(block.content):
-                cut += draft.freeze(at, block, middle_cut(draft.result(at, block), share))
+                cut += draft.show_result(at, block, middle_cut(draft.result(at, block), share))
     return cut
 
 
@@ -270,3 +278,52 @@ def _leave_out(draft: Draft, kept: frozenset[int], target: int) -> int:
             gone += end - at
         at = end
     return gone
+
+
+_SECTIONS = (
+    "Write it in five parts: the goal; the state of the work; highlights, with what was found and"
+    " decided; what is next; the files that were read and changed."
+)
+
+
+@register
+class SidecarProjection(msgspec.Struct, frozen=True, kw_only=True):
+    """Cline's SDK with a model: from 90 % of the limit on the newest ``preserve_tokens``, or the
+    target if that is less, are kept, never less than the latest typed turn, and all before them
+    becomes a summary; the transcript is not touched.
+
+    The view is the sidecar. Not copied: the summary's source is not projected to fit a
+    summariser; it goes in parts.
+    """
+
+    name: ClassVar[str] = "sidecar_projection"
+
+    preserve_tokens: int = 20_000
+    max_tokens: int = 0
+    summary_tokens: int = 4_096
+
+    def __post_init__(self) -> None:
+        check_whole("preserve_tokens", self.preserve_tokens, 0)
+        check_whole("max_tokens", self.max_tokens, 0)
+        check_whole("summary_tokens", self.summary_tokens, 1)
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is the trigger reached?"""
+        return limit_tokens > 0 and used_tokens >= fold_trigger(limit_tokens)
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """A summary of all before the newest messages; None if nothing more can go."""
+        pairs = sum(message.is_assistant and not message.tool_calls for message in messages)
+        target = fold_target(budget.limit_tokens, pairs, self.max_tokens)
+        keep = min(self.preserve_tokens, target)
+        sizes = sizes_in_budget(view, messages, budget)
+        cut = min(newest_that_fit(sizes, keep), latest_cut(view, messages, budget))
+        return summary_plan(
+            self.name,
+            view,
+            messages,
+            budget,
+            upto=cut_at_most(messages, cut),
+            max_tokens=self.summary_tokens,
+            instructions=_SECTIONS,
+        )

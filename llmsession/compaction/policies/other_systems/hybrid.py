@@ -12,7 +12,8 @@ from typing import ClassVar, Literal, TypeAlias
 import msgspec
 
 from llmsession.compaction.planning.boundaries import has_own_words, must_wait, turns_from
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
@@ -20,6 +21,7 @@ from llmsession.turns.messages import Message
 from ..drafts import Draft, summary_cut
 from ..limits import check_fraction, check_whole, portion, reached
 from ..prefixes import request_starts
+from ..registry import register
 from ..spans import spans_between
 
 __all__ = [
@@ -75,6 +77,7 @@ def _budget_of(draft: Draft) -> tuple[int, int] | None:
     return min(room, allowed), draft.used - draft.rest - query
 
 
+@register
 class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
     """``hybrid_60_80_90``: from 60 % on the oldest 30 % of the messages are left out, from 80 %
     on all but the newest five turns become a summary, from 90 % on a new session is suggested.
@@ -142,6 +145,7 @@ class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
         return max((start for start in request_starts(messages) if start <= at), default=0)
 
 
+@register
 class Hybrid7060(msgspec.Struct, frozen=True, kw_only=True):
     """``hybrid_70_60``, the rival preset: from 70 % on a summary stands for the oldest 60 % of
     the messages, the newest 40 % are as they were.

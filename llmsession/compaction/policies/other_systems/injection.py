@@ -14,8 +14,9 @@ from typing import ClassVar
 import msgspec
 
 from llmsession.compaction.planning.boundaries import must_wait
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.shorten import shorten_text
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
@@ -23,6 +24,7 @@ from llmsession.turns.records import Injected
 
 from ..drafts import Draft
 from ..limits import check_whole
+from ..registry import register
 
 __all__ = [
     "ContextItem",
@@ -86,6 +88,7 @@ def memory_block(
     return f"{_MEMORY}\n{told}\n{_MEMORY_END}" if told else ""
 
 
+@register
 class MemoryInjection(msgspec.Struct, frozen=True, kw_only=True):
     """``memory_injection``: what is known of the user, and what fits the newest questions, in one
     block at the end of the system text, so that its head stays in the cache.
@@ -150,6 +153,7 @@ def focus_due(replies_since: int, every: int = REMIND_EVERY, *, edited: bool = F
     return edited or replies_since >= every
 
 
+@register
 class FocusChain(msgspec.Struct, frozen=True, kw_only=True):
     """``focus_chain``: the list of what is to be done, shown again at the end of the context
     after every six requests, or at once when the user changed it.
@@ -208,6 +212,7 @@ class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
 
 
+@register
 class ContextProviders(msgspec.Struct, frozen=True, kw_only=True):
     """``context_providers``: what is attached to a user's message stands before it.
 

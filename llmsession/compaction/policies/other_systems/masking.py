@@ -12,10 +12,11 @@ from typing import ClassVar, NamedTuple
 import msgspec
 
 from llmsession.compaction.planning.boundaries import must_wait
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.cap import other_blocks
 from llmsession.compaction.summaries.extractive import compact_text
 from llmsession.compaction.summaries.shorten import shorten_input
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import TextBlock, ToolResultBlock
@@ -23,6 +24,7 @@ from llmsession.turns.messages import Message
 
 from ..drafts import Draft
 from ..limits import check_fraction, check_whole, portion, reached
+from ..registry import register
 
 __all__ = [
     "CLEARED",
@@ -127,6 +129,7 @@ def _read_until(messages: Sequence[Message]) -> int:
     return 0
 
 
+@register
 class MaskConsumed(msgspec.Struct, frozen=True, kw_only=True):
     """``mask_consumed``: of results that the model has read, and written something after, only
     head and tail are shown; the older, the less. Where there is a summary, that is shown.
@@ -169,12 +172,13 @@ class MaskConsumed(msgspec.Struct, frozen=True, kw_only=True):
             summary = budget.summaries.get(result.tool_use_id, "").strip()
             if summary:
                 shown = compact_text(summary, call_id=result.tool_use_id, chars=len(text))
-                masked += draft.freeze(at, result, shown)
+                masked += draft.show_result(at, result, shown)
             else:
-                masked += draft.freeze(at, result, _within(text, most))
+                masked += draft.show_result(at, result, _within(text, most))
         return draft.plan(self.name, f"{masked} results that were read are shortened")
 
 
+@register
 class PressureFading(msgspec.Struct, frozen=True, kw_only=True):
     """``pressure_fading``: the fuller the context, the shorter each tool result, the oldest most;
     also long inputs of calls.
@@ -210,7 +214,7 @@ class PressureFading(msgspec.Struct, frozen=True, kw_only=True):
             most = fading_chars(number, len(found), tokens)
             text = draft.result(at, result)
             if len(text) > most and not other_blocks(result.content):
-                faded += draft.freeze(at, result, _within(text, most))
+                faded += draft.show_result(at, result, _within(text, most))
         most = min(tokens * CHARS_PER_TOKEN * INPUT_PERCENT // 100, MAX_INPUT_CHARS)
         inputs = _shorten_inputs(draft, most)
         return draft.plan(self.name, f"{faded} results and {inputs} inputs faded")
@@ -227,6 +231,7 @@ def _shorten_inputs(draft: Draft, max_chars: int) -> int:
     return shortened
 
 
+@register
 class PositionClear(msgspec.Struct, frozen=True, kw_only=True):
     """``position_clear``: long results in the older 70 % of the conversation keep head and tail,
     those in its older half are cleared; the newest three turns stay as they are.
@@ -274,11 +279,11 @@ class PositionClear(msgspec.Struct, frozen=True, kw_only=True):
             if len(text) < self.long_chars or age < portion(count, self.trim_age):
                 continue
             if age >= portion(count, self.clear_age):
-                cleared += draft.freeze(at, result, CLEARED)
+                cleared += draft.show_result(at, result, CLEARED)
             elif not other_blocks(result.content):
                 kept = self.kept_chars
                 shown = head_and_tail(text, kept, kept, 2 * kept)
-                trimmed += draft.freeze(at, result, shown)
+                trimmed += draft.show_result(at, result, shown)
         reason = f"{cleared} old results cleared, {trimmed} trimmed"
         return draft.plan(self.name, reason, cleared=cleared, trimmed=trimmed)
 

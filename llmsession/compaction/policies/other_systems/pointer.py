@@ -1,6 +1,6 @@
 """``pointer_summary``: a pointer to the last message that the summary speaks for, and its text.
 
-Nothing but those two is ever written; here the pointer is the end of the view's segment.
+Nothing but those two is ever written; here the pointer is the end of the view's prefix summary.
 """
 
 from __future__ import annotations
@@ -11,39 +11,29 @@ from typing import ClassVar
 import msgspec
 
 from llmsession.compaction.planning.boundaries import must_wait, newest_that_fit
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.cap import cap_content
-from llmsession.compaction.summaries.chunks import chunked
-from llmsession.compaction.summaries.rendering import Passage, passage_tokens, render
 from llmsession.compaction.summaries.shorten import shorten_text
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
-from llmsession.turns.request import Profile
 
 from ..counting import sizes_in_budget
 from ..drafts import Draft
 from ..limits import check_fraction, check_whole, portion
 from ..prefixes import beside_tokens, cut_at_least, latest_cut, summary_plan
+from ..registry import register
 
-__all__ = ["Chunking", "PointerSummary", "available_tokens", "chunked_summarise", "threshold_of"]
+__all__ = ["PointerSummary", "threshold_of"]
 
 UNKNOWN_THRESHOLD_TOKENS = 50_000
-MAX_REPLY_TOKENS = 64_000
-PART_SUMMARY_TOKENS = 2_000
 EMERGENCY_NOTE = "[Emergency compression: {count} messages archived due to size]"
 
 _RULES_SURVIVE = (
     "End with a part 'Constraints and Established Rules': whatever the user laid down for the rest"
     " of the conversation stays in it, word for word, through every later summary."
 )
-
-
-def available_tokens(window_tokens: int, max_tokens: int | None = None) -> int:
-    """The window less what is kept for the reply: *max_tokens*, or 35 % of the window and at most
-    64,000."""
-    reserve = max_tokens or min(MAX_REPLY_TOKENS, -(-window_tokens * 35 // 100))
-    return window_tokens - reserve
 
 
 def threshold_of(available: int, override_tokens: int | None = None) -> int:
@@ -54,34 +44,7 @@ def threshold_of(available: int, override_tokens: int | None = None) -> int:
     return available * 8 // 10 if available > 0 else UNKNOWN_THRESHOLD_TOKENS
 
 
-class Chunking(msgspec.Struct, frozen=True):
-    """How a source is summarised: each run of ``runs`` in at most ``part_tokens``, and the parts'
-    summaries together in at most ``merged_tokens``. One run needs no merging."""
-
-    runs: tuple[tuple[Passage, ...], ...]
-    part_tokens: int
-    merged_tokens: int
-
-
-def chunked_summarise(
-    messages: Sequence[Message], *, limit_tokens: int, threshold_tokens: int, profile: Profile
-) -> Chunking:
-    """The plan of NeuroLink for a source that is longer than a summariser takes: over 80 % of
-    its *limit_tokens*, chunks of at most 50 % of it, each summarised in at most 2,000 tokens, and
-    their summaries merged into at most 20 % of *threshold_tokens*.
-
-    The chunks are never empty and hold all that *messages* say, in order; what is longer than a
-    chunk by itself is cut to head and tail. Not copied: a first chunk that was empty. A session's
-    own summaries are made the same way (``session.model_summary``).
-    """
-    merged = threshold_tokens * 2 // 10
-    passages = render(messages)
-    if sum(passage_tokens(each, profile) for each in passages) <= limit_tokens * 8 // 10:
-        return Chunking((passages,) if passages else (), merged, merged)
-    runs = chunked(passages, limit_tokens // 2, profile)
-    return Chunking(runs, min(PART_SUMMARY_TOKENS, merged), merged)
-
-
+@register
 class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
     """NeuroLink: from the threshold on, all but the newest ``recent`` of it are folded into the
     summary, of at most ``cap`` of it, and no message is longer than ``message_cap`` of it.
@@ -165,7 +128,7 @@ class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
                     call_id = block.tool_use_id
                     capped = cap_content(block.content, max_chars=chars, call_id=call_id)
                     if capped is not None:
-                        draft.freeze(at, block, capped)
+                        draft.show_result(at, block, capped)
         return draft.plan(self.name, f"messages of over {most:,} tokens are cut")
 
 

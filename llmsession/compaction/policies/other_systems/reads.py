@@ -15,26 +15,25 @@ from typing import ClassVar, NamedTuple
 import msgspec
 
 from llmsession.compaction.planning.boundaries import must_wait, newest_request
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.cap import other_blocks
 from llmsession.compaction.summaries.file_calls import FileCall, file_call, normal_path
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message
 
 from ..drafts import Draft
 from ..limits import check_fraction, check_whole, portion, reached
+from ..registry import register
 
 __all__ = [
     "DUPLICATE_NOTICE",
     "OUTDATED_NOTICE",
     "FileReadDedupe",
-    "Removal",
     "StaleReadBatching",
     "drop_duplicate_reads",
-    "removals",
     "saved_enough",
-    "undone",
 ]
 
 DUPLICATE_NOTICE = (
@@ -137,7 +136,7 @@ def drop_duplicate_reads(draft: Draft, notice: str = DUPLICATE_NOTICE) -> int:
             before = draft.result(copy.at, copy.result)
             first, end = copy.span or (0, len(before))
             shown = before[:first] + notice.replace("{path}", copy.path) + before[end:]
-            if draft.freeze(copy.at, copy.result, shown):
+            if draft.show_result(copy.at, copy.result, shown):
                 saved += len(before) - len(shown)
         elif copy.span is not None and copy.at != request:
             mentions.setdefault((copy.at, copy.block), []).append(copy)
@@ -157,43 +156,7 @@ def saved_enough(saved_chars: int, whole_chars: int, share: float = 0.30) -> boo
     return saved_chars > 0 and saved_chars >= portion(whole_chars, share)
 
 
-class Removal(msgspec.Struct, frozen=True):
-    """A part that a plan replaced: where it was, when, and how long. ``key`` is the call's id or
-    the ``text_key``; ``at_s`` the time of the newest message then, in seconds since the epoch."""
-
-    at: int
-    block: int
-    key: str
-    at_s: float
-    old_chars: int
-
-
-def removals(plan: Plan, messages: Sequence[Message]) -> tuple[Removal, ...]:
-    """What *plan*, made for *messages*, replaces, in order."""
-    found: list[Removal] = []
-    now_s = messages[-1].created_at if messages else 0.0
-    for at, message in enumerate(messages):
-        for number, block in enumerate(message.content):
-            if isinstance(block, ToolResultBlock) and block.tool_use_id in plan.shown_results:
-                found.append(Removal(at, number, block.tool_use_id, now_s, len(block.text)))
-            elif isinstance(block, TextBlock) and text_key(message, number) in plan.texts:
-                key = text_key(message, number)
-                found.append(Removal(at, number, key, now_s, len(block.text)))
-    return tuple(found)
-
-
-def undone(view: View, log: Sequence[Removal], since_s: float) -> View:
-    """*view* with everything shown again that *log* says was replaced at *since_s* or later."""
-    keys = {each.key for each in log if each.at_s >= since_s}
-    shown_results = {key: text for key, text in view.shown_results.items() if key not in keys}
-    texts = {key: text for key, text in view.texts.items() if key not in keys}
-    if (shown_results, texts) == (view.shown_results, view.texts):
-        return view
-    return msgspec.structs.replace(
-        view, version=view.version + 1, shown_results=shown_results, texts=texts
-    )
-
-
+@register
 class FileReadDedupe(msgspec.Struct, frozen=True, kw_only=True):
     """``file_read_dedupe``: of a file that was read several times only the newest copy is shown.
 
@@ -231,6 +194,7 @@ class FileReadDedupe(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
+@register
 class StaleReadBatching(msgspec.Struct, frozen=True, kw_only=True):
     """``stale_read_batching``: a read that a later one of the same file, or of the same lines of
     it, made old is shown as it was until 64 KiB of such are waiting; then all of them go at once.
@@ -264,7 +228,7 @@ class StaleReadBatching(msgspec.Struct, frozen=True, kw_only=True):
         )
         if waiting < self.batch_bytes:
             return None
-        count = sum(draft.freeze(at, result, OUTDATED_NOTICE) for at, result in stale)
+        count = sum(draft.show_result(at, result, OUTDATED_NOTICE) for at, result in stale)
         return draft.plan(
             self.name, f"{count} reads that are outdated go: {waiting:,} bytes",
             reclaimed_bytes=waiting,

@@ -8,9 +8,10 @@ from typing import ClassVar
 import msgspec
 
 from llmsession.compaction.planning.boundaries import newest_that_fit
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.shorten import shorten_text
 from llmsession.compaction.tokens.messages import text_tokens_for
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.summary_wording import without_title
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
@@ -18,6 +19,7 @@ from llmsession.turns.messages import Message
 from ..counting import sizes_in_budget
 from ..limits import check_fraction, check_whole, portion
 from ..prefixes import beside_tokens, latest_cut, summary_plan, told_tokens
+from ..registry import register
 from ..spans import begins_turn
 
 __all__ = ["RollingSummary75", "extracted_lines", "history_room"]
@@ -58,6 +60,7 @@ def extracted_lines(
     return newest
 
 
+@register
 class RollingSummary75(msgspec.Struct, frozen=True, kw_only=True):
     """MiniSearch: the newest messages that fit three quarters of ``window_tokens``, beginning
     with a user's, and a summary of at most ``summary_tokens`` of all before them.

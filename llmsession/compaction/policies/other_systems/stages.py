@@ -8,10 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from llmsession.compaction.planning.boundaries import must_wait, newest_request, newest_that_fit
+from llmsession.compaction.planning.policy import Budget, Policy
 from llmsession.compaction.summaries.cap import cap_text, other_blocks, result_text
 from llmsession.compaction.summaries.shorten import shorten_text
 from llmsession.compaction.tokens.messages import text_tokens_for
-from llmsession.compaction.view.plan import Budget, Plan, Policy
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidRequest
 from llmsession.turns.blocks import TextBlock, ToolResultBlock
@@ -20,7 +21,7 @@ from llmsession.turns.records import Injected
 
 from ..drafts import Draft, cut_ranges, live_tail, never_left_out, summary_cut
 from ..limits import check_fraction, check_whole, portion, reached
-from ..registry import make_policy
+from ..registry import make_policy, register
 from .reads import drop_duplicate_reads, saved_enough
 
 __all__ = [
@@ -52,6 +53,7 @@ def window_fractions(over_tokens: int, current_tokens: int) -> tuple[int, ...]:
     return tuple(tries)
 
 
+@register
 class FourStage(msgspec.Struct, frozen=True, kw_only=True):
     """``four_stage``: clear old tool results, then drop files that were read again, then
     summarise, then leave out; each only while the request is over the target.
@@ -134,7 +136,7 @@ class FourStage(msgspec.Struct, frozen=True, kw_only=True):
                 saved += tokens
         if saved < self.min_saved_tokens:
             return 0
-        return sum(draft.freeze(at, result, RESULT_CLEARED) for at, result in old)
+        return sum(draft.show_result(at, result, RESULT_CLEARED) for at, result in old)
 
     def _summarise(self, draft: Draft, target: int) -> int:
         """Want a summary for all but the recent messages; for how many."""
@@ -233,7 +235,7 @@ def _cut(draft: Draft, part: _Part, max_chars: int) -> bool:
         if other_blocks(block.content):
             return False
         shown = cap_text(text, max_chars=max_chars, call_id=block.tool_use_id)
-        return shown is not None and draft.freeze(part.at, block, shown)
+        return shown is not None and draft.show_result(part.at, block, shown)
     if isinstance(block, TextBlock):
         return draft.shorten(part.at, part.block, shorten_text(block.text, max_chars))
     return False
@@ -252,6 +254,7 @@ INJECTING = ("memory_injection", "context_providers", "focus_chain")
 """They come first: what is injected has to be counted by what compacts."""
 
 
+@register
 class MiddlewarePipeline(msgspec.Struct, frozen=True, kw_only=True):
     """``middleware_pipeline``: policies, one after the other, in the order given.
 

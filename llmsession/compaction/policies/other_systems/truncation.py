@@ -14,7 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from llmsession.compaction.planning.boundaries import is_safe_cut, must_wait
-from llmsession.compaction.view.plan import Budget, Plan, SummaryRequest, planned
+from llmsession.compaction.planning.policy import Budget, planned
+from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
@@ -24,6 +25,7 @@ from ..counting import kept_before_tokens, sizes_in_budget, sizes_in_quarters
 from ..drafts import Draft
 from ..limits import check_fraction, check_whole, portion
 from ..prefixes import cut_at_most
+from ..registry import register
 from ..spans import Span, pinned, spans_between
 from .reads import drop_duplicate_reads, saved_enough
 
@@ -74,6 +76,7 @@ def deleted_end(count: int, start: int, keep: Keep, assistants: Sequence[int] = 
     return end - 1 if assistants and end >= start and end not in assistants else end
 
 
+@register
 class AdaptiveWindowTruncate(msgspec.Struct, frozen=True, kw_only=True):
     """The first pair stays, and of the rest the newest half, or quarter, from Cline's classic
     context management. Markers: one notice where the range begins, and that of
@@ -234,6 +237,7 @@ def _truncation(
     return plan if plan.tokens_after < plan.tokens_before else None
 
 
+@register
 class NondestructiveTruncate(msgspec.Struct, frozen=True, kw_only=True):
     """Half of what is shown is hidden behind the first message, from Roo's sliding window.
     Markers: one, which says how many are hidden.
@@ -292,6 +296,7 @@ SUMMARY_PERCENT, MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 6, 250, 6_000
 """A summary's share of the limit, and its bounds."""
 
 
+@register
 class NondestructiveCondense(msgspec.Struct, frozen=True, kw_only=True):
     """All that is older than the newest request becomes one summary, from Roo's condensing.
     Markers: that of ``nondestructive_truncate``.

@@ -13,14 +13,15 @@ import msgspec
 from msgspec.structs import replace
 
 from llmsession.compaction.planning.boundaries import must_wait, newest_that_fit
-from llmsession.compaction.view.plan import Budget, Plan, planned
-from llmsession.compaction.view.projection import is_thinking
+from llmsession.compaction.planning.policy import Budget, planned
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View, text_key
-from llmsession.turns.blocks import TextBlock
+from llmsession.turns.blocks import TextBlock, is_thinking
 from llmsession.turns.messages import Message
 
 from ..counting import kept_before_tokens, rest_tokens, sizes_in_budget, sizes_in_quarters
 from ..limits import check_whole
+from ..registry import register
 from ..spans import Span, beside_pins, left_out, pinned
 
 __all__ = [
@@ -70,6 +71,7 @@ def _window_plan(
     )
 
 
+@register
 class ReverseBudget(msgspec.Struct, frozen=True, kw_only=True):
     """As many of the newest messages as fit, from LibreChat's classic budget (Chatbot UI,
     ChainReview, MiniSearch and Jan trim alike).
@@ -110,6 +112,7 @@ class ReverseBudget(msgspec.Struct, frozen=True, kw_only=True):
         return _window_plan(self.name, view, messages, budget, spans=spans)
 
 
+@register
 class LastNMessages(msgspec.Struct, frozen=True, kw_only=True):
     """The newest ``n`` messages, from LobeChat.
 
@@ -144,6 +147,7 @@ class LastNMessages(msgspec.Struct, frozen=True, kw_only=True):
         return _window_plan(self.name, view, messages, budget, spans=spans)
 
 
+@register
 class AgeCountToken(msgspec.Struct, frozen=True, kw_only=True):
     """What is neither too old, nor too far back, nor too much, from CodeBuddy's history pruning.
 
@@ -222,6 +226,7 @@ def input_budget_tokens(window_tokens: int | None, max_tokens: int | None = None
     return window - min(1_000, window * 2 // 100) - min(1_000, max_tokens or 1_000)
 
 
+@register
 class KeepLastSequence(msgspec.Struct, frozen=True, kw_only=True):
     """The oldest messages go until the rest fits, from Continue's pruning.
 
@@ -286,6 +291,7 @@ def _shorter_fence(body: str) -> str:
     return body[:_FENCE_HEAD_CHARS] + marker + body[-_FENCE_TAIL_CHARS:]
 
 
+@register
 class CleanAndBudget30k(msgspec.Struct, frozen=True, kw_only=True):
     """Cleaned texts, and the newest 30,000 tokens of them, from ChainReview as it ships.
 

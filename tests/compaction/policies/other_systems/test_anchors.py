@@ -11,7 +11,6 @@ from llmsession.compaction.policies import (
 )
 from llmsession.compaction.policies.other_systems.anchors import (
     OMISSION_NOTE,
-    auto_compact_threshold,
     compaction_buffer,
     keep_recent_messages,
     preflight_threshold,
@@ -20,7 +19,6 @@ from llmsession.compaction.policies.other_systems.anchors import (
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
-from llmsession.errors import InvalidConfig
 from llmsession.testing.checker.requests import extends
 from llmsession.turns.records import Injected, PrefixSummary
 from tests.compaction.conversations import FRAME, Talk, sent, talk
@@ -125,16 +123,13 @@ def test_an_empty_summary_changes_nothing() -> None:
 def test_continue_compacts_from_its_threshold_on(
     window: int, reply: int | None, threshold: int
 ) -> None:
-    assert auto_compact_threshold(window, reply) == threshold
     left = window - (reply or min(-(-window * 35 // 100), 64_000))
     policy = AutoCompactThreshold(max_tokens=reply)
     assert [policy.due(used, left) for used in (threshold - 1, threshold)] == [False, True]
 
 
-def test_a_window_that_leaves_nothing_is_refused() -> None:
+def test_a_window_that_leaves_nothing_is_never_due() -> None:
     assert compaction_buffer(8_192 - 4_096, 4_096) == 4_096
-    with pytest.raises(InvalidConfig, match="leaves nothing"):
-        auto_compact_threshold(8_192, 4_096)
     policy = AutoCompactThreshold(max_tokens=4_096)
     assert not policy.due(100_000, 4_096)
 

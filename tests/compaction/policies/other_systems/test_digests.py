@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from llmsession.compaction.planning.policy import Policy
 from llmsession.compaction.policies import (
     AppendOnlyProjection,
     AutoCompactThreshold,
@@ -23,7 +24,6 @@ from llmsession.compaction.policies.other_systems.digests import (
     metadata_stub,
     tool_failures,
 )
-from llmsession.compaction.view.plan import Policy
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View

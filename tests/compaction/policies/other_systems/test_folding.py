@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from llmsession.compaction.policies import BasicFold, BudgetProjection
+from llmsession.compaction.policies import BasicFold, BudgetProjection, SidecarProjection
 from llmsession.compaction.policies.other_systems.folding import (
     fold_notice,
     fold_target,
@@ -14,8 +14,9 @@ from llmsession.compaction.policies.other_systems.folding import (
 )
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from tests.compaction.conversations import Talk, result_block, text
+from tests.compaction.conversations import Talk, result_block, talk, text
 from tests.compaction.policies.requested import PLAIN, a_budget, asked, shown, texts
+from tests.compaction.policies.summaries import applied, chat, loop, planned, said
 
 NOTICE = "<SYSTEM_NOTICE>\nEarlier context was compacted. Summary of your actions after the"
 ROOMY = replace(PLAIN, max_output_tokens=1_000)
@@ -270,3 +271,26 @@ def test_where_thinking_opens_a_tool_loop_it_is_not_taken_away() -> None:
     opens = replace(ROOMY, thinking_opens_tool_loop=True)
     plan = asked(BudgetProjection(), messages, limit, profile=opens)
     assert plan is None or not plan.drops_thinking
+
+
+# sidecar_projection.
+
+
+@pytest.mark.parametrize(("most", "trigger"), [(200_000, 180_000), (128_000, 115_200)])
+def test_a_sidecar_is_due_from_90_percent_on(most: int, trigger: int) -> None:
+    policy = SidecarProjection()
+    assert [policy.due(used, most) for used in (trigger - 1, trigger)] == [False, True]
+    assert not policy.due(1, 0)
+
+
+def test_twenty_thousand_tokens_are_kept_or_the_target_if_that_is_less() -> None:
+    built = chat(*[1_000] * 61)
+    assert applied(SidecarProjection(), built.messages, 60_000).summary_request.upto == 41
+    assert applied(SidecarProjection(), built.messages, 10_000).summary_request.upto == 56
+
+
+def test_a_cut_goes_back_to_a_safe_one_and_never_behind_the_latest_typed_turn() -> None:
+    built = talk(9, said(3_000))
+    cut = applied(SidecarProjection(), built.messages, 30_000).summary_request.upto
+    assert not built.messages[cut].tool_results
+    assert planned(SidecarProjection(), loop(30).messages, 20_000) is None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
+from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
 from llmsession.compaction.policies import Hybrid7060, Hybrid608090, make_policy
 from llmsession.compaction.policies.other_systems.hybrid import hybrid_action, hybrid_budget
 from llmsession.compaction.view.plan import Plan
@@ -81,8 +81,8 @@ def at_share(policy: Any, messages: list[Message], percent: int, **fields: Any) 
 def folded(plan: Plan, messages: list[Message], view: View | None = None) -> View:
     view = view or View()
     assert plan.summary_request is not None
-    prefix_summary = extracted_segment(plan.summary_request, messages, WIDE)
-    filled = with_segment(plan, prefix_summary, view, messages, a_budget(messages, 1, view))
+    prefix_summary = extracted_summary(plan.summary_request, messages, WIDE)
+    filled = with_summary(plan, prefix_summary, view, messages, a_budget(messages, 1, view))
     assert filled is not None
     assert filled.prefix_summary is not None
     return view.applied(filled, len(messages))

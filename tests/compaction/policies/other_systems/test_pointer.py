@@ -4,17 +4,13 @@ import pytest
 
 from llmsession.compaction.policies import PointerSummary
 from llmsession.compaction.policies.other_systems.pointer import (
-    available_tokens,
-    chunked_summarise,
     threshold_of,
 )
-from llmsession.compaction.summaries.rendering import passage_tokens, render
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import PrefixSummary
-from tests.compaction.conversations import Talk, talk
+from tests.compaction.conversations import talk
 from tests.compaction.policies.summaries import (
-    PROFILE,
     applied,
     budget_for,
     chat,
@@ -26,19 +22,10 @@ from tests.compaction.policies.summaries import (
 
 
 @pytest.mark.parametrize(
-    ("window", "reserve", "available", "threshold"),
-    [
-        (128_000, 44_800, 83_200, 66_560),
-        (200_000, 64_000, 136_000, 108_800),
-        (1_048_576, 64_000, 984_576, 787_660),
-        (8_192, 2_868, 5_324, 4_259),
-    ],
+    ("available", "threshold"),
+    [(83_200, 66_560), (136_000, 108_800), (984_576, 787_660), (5_324, 4_259)],
 )
-def test_the_threshold_is_80_percent_of_what_a_reply_leaves(
-    window: int, reserve: int, available: int, threshold: int
-) -> None:
-    assert available_tokens(window) == available == window - reserve
-    assert available_tokens(window, 1_000) == window - 1_000
+def test_the_threshold_is_80_percent_of_what_a_reply_leaves(available: int, threshold: int) -> None:
     assert threshold_of(available) == threshold
     policy = PointerSummary()
     assert [policy.due(used, available) for used in (threshold - 1, threshold)] == [False, True]
@@ -141,47 +128,3 @@ def test_where_it_has_to_fit_an_emergency_note_stands_for_what_went(trigger: str
 def test_a_pointer_beyond_the_history_is_forgotten_and_all_is_shown() -> None:
     view = applied(PointerSummary(), chat(*[1_000] * 9).messages, 10_000).view
     assert view.clamped(6).start == 0
-
-
-# chunked_summarise.
-
-
-def test_what_a_summariser_takes_goes_in_one_chunk() -> None:
-    built = chat(*[100] * 9)
-    chunking = chunked_summarise(
-        built.messages, limit_tokens=2_000, threshold_tokens=10_000, profile=PROFILE
-    )
-    assert chunking.runs == (render(built.messages),)
-    assert (chunking.part_tokens, chunking.merged_tokens) == (2_000, 2_000)
-
-
-def test_a_longer_source_goes_in_chunks_of_half_the_limit_and_is_covered_in_order() -> None:
-    built = chat(*[100 + number for number in range(41)])
-    chunking = chunked_summarise(
-        built.messages, limit_tokens=2_000, threshold_tokens=66_560, profile=PROFILE
-    )
-    assert len(chunking.runs) > 4
-    assert tuple(each for run in chunking.runs for each in run) == render(built.messages)
-    for run in chunking.runs:
-        assert run
-        assert sum(passage_tokens(each, PROFILE) for each in run) <= 1_000
-    assert (chunking.part_tokens, chunking.merged_tokens) == (2_000, 13_312)
-
-
-def test_a_message_longer_than_a_chunk_is_cut_to_head_and_tail_and_not_dropped() -> None:
-    built = Talk()
-    built.ask("begin" + said(5_000) + "end")
-    built.reply("short")
-    chunking = chunked_summarise(
-        built.messages, limit_tokens=1_000, threshold_tokens=10_000, profile=PROFILE
-    )
-    (first, *_), *_ = chunking.runs
-    assert first.text.startswith("[u1, user]\nbegin")
-    assert first.text.endswith("end")
-    assert passage_tokens(first, PROFILE) <= 500
-    assert all(chunking.runs)
-
-
-def test_nothing_comes_in_no_chunk() -> None:
-    chunking = chunked_summarise((), limit_tokens=1_000, threshold_tokens=10_000, profile=PROFILE)
-    assert chunking.runs == ()

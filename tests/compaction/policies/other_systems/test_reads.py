@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from llmsession.compaction.policies import FileReadDedupe, StaleReadBatching, make_policy
@@ -11,11 +10,8 @@ from llmsession.compaction.policies.other_systems.reads import (
     BATCH_BYTES,
     DUPLICATE_NOTICE,
     OUTDATED_NOTICE,
-    Removal,
     drop_duplicate_reads,
-    removals,
     saved_enough,
-    undone,
 )
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
@@ -165,31 +161,6 @@ def test_the_saving_decides_if_something_else_has_to_be_cut() -> None:
     uses(built, "read_file", CODE, path="a.py")
     draft = Draft(View(), built.messages, a_budget(built.messages, 1_000))
     assert drop_duplicate_reads(draft) == len(CODE) - len(DUPLICATE_NOTICE)
-
-
-def test_an_undo_shows_exactly_what_was_replaced_since_then() -> None:
-    built = asking()
-    for number in range(4):
-        uses(built, "read_file", CODE + str(number), path="a.py")
-    messages = [
-        msgspec.structs.replace(message, created_at=float(at))
-        for at, message in enumerate(built.messages)
-    ]
-    view = View()
-    log: list[Removal] = []
-    for end in (5, 9):  # after the second read, and after the fourth
-        plan = asked(DEDUPE, messages[:end], 1_000, view)
-        assert plan is not None
-        log += removals(plan, messages[:end])
-        view = view.applied(plan, end)
-    assert [(each.at, each.block, each.at_s) for each in log] == [
-        (2, 0, 4.0), (4, 0, 8.0), (6, 0, 8.0),
-    ]  # fmt: skip
-    assert all(each.old_chars == len(CODE) + 1 for each in log)
-    assert set(undone(view, log, 8.0).shown_results) == {"c1"}
-    everything = project(messages, View(), PLAIN, FRAME).messages
-    assert project(messages, undone(view, log, 0.0), PLAIN, FRAME).messages == everything
-    assert undone(view, log, 9.0) is view
 
 
 # stale_read_batching.

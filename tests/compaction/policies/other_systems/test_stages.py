@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
+from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
 from llmsession.compaction.policies import (
     FourStage,
     MiddlewarePipeline,
@@ -23,7 +24,7 @@ from llmsession.compaction.policies.other_systems.stages import (
     shows_pairs,
     window_fractions,
 )
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidRequest
 from llmsession.turns.messages import Message
@@ -65,8 +66,8 @@ def reading(*reads: tuple[str, str, str]) -> Talk:
 def filled(plan: Plan | None, messages: Sequence[Message], limit: int) -> View:
     assert plan is not None
     if plan.summary_request is not None:
-        prefix_summary = extracted_segment(plan.summary_request, messages, PLAIN)
-        made = with_segment(plan, prefix_summary, View(), messages, a_budget(messages, limit))
+        prefix_summary = extracted_summary(plan.summary_request, messages, PLAIN)
+        made = with_summary(plan, prefix_summary, View(), messages, a_budget(messages, limit))
         assert made is not None
         plan = made
     return View().applied(plan, len(messages))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from llmsession.compaction.planning.prefix_summaries import extracted_segment, with_segment
+from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
 from llmsession.compaction.policies import (
     AdaptiveWindowTruncate,
     NondestructiveCondense,
@@ -335,8 +335,8 @@ def filled(plan: Plan | None, messages: list[Message], view: View | None = None)
     assert plan is not None
     assert plan.summary_request is not None
     view = view or View()
-    prefix_summary = extracted_segment(plan.summary_request, messages, PLAIN)
-    whole = with_segment(plan, prefix_summary, view, messages, a_budget(messages, 100_000, view))
+    prefix_summary = extracted_summary(plan.summary_request, messages, PLAIN)
+    whole = with_summary(plan, prefix_summary, view, messages, a_budget(messages, 100_000, view))
     return after(whole, messages, view)
 
 
@@ -376,7 +376,7 @@ def test_where_a_summary_is_not_enough_half_of_the_open_turn_is_hidden_too() -> 
     assert plan.injected[0].at == 9
     # If there is no summary, the steps are hidden all the same, and nothing else is lost.
     view = View()
-    left = with_segment(plan, None, view, messages, a_budget(messages, 5_000))
+    left = with_summary(plan, None, view, messages, a_budget(messages, 5_000))
     assert left is not None
     kept = after(left, messages)
     assert [at for at in range(27) if not kept.shows(at)] == list(range(9, 15))
@@ -409,8 +409,8 @@ def test_a_rewind_to_before_it_shows_everything_again(
     plan = NondestructiveCondense().plan(View(), messages, budget)
     if plan is None or plan.summary_request is None:
         return
-    prefix_summary = extracted_segment(plan.summary_request, messages, profile)
-    whole = with_segment(plan, prefix_summary, View(), messages, budget)
+    prefix_summary = extracted_summary(plan.summary_request, messages, profile)
+    whole = with_summary(plan, prefix_summary, View(), messages, budget)
     if whole is None or whole.prefix_summary is None:
         return
     cut = data.draw(st.integers(0, whole.prefix_summary.upto - 1))

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile, planned
 from llmsession.compaction.policies import SwapToolResults
-from llmsession.compaction.view.plan import Budget, Plan, Policy, is_worthwhile, planned
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.request import Profile
 from tests.compaction.conversations import talk
@@ -23,11 +24,11 @@ def plan(before: int, after: int) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "is_worth"),
+    ("before", "after", "worthwhile"),
     [(1000, 950, True), (1000, 951, False), (1000, 0, True), (0, 0, False), (1000, 1200, False)],
 )
-def test_a_plan_is_worth_it_from_five_percent_on(before: int, after: int, is_worth: bool) -> None:
-    assert is_worthwhile(plan(before, after)) is is_worth
+def test_a_plan_is_worth_it_from_five_percent_on(before: int, after: int, worthwhile: bool) -> None:
+    assert is_worthwhile(plan(before, after)) is worthwhile
 
 
 def test_the_least_gain_can_be_chosen_but_never_be_nothing() -> None:

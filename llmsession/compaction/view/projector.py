@@ -1,0 +1,152 @@
+"""The cache around the projection: a step costs its new messages and little else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Frame, Profile, Request, RequestMessage
+
+from .prefix import shared_prefix
+from .projection import (
+    Form,
+    block_facts,
+    form_of,
+    joined,
+    render,
+    request_of,
+    runs_of,
+    shown_messages,
+)
+from .provider_blocks import is_sent_as_block, message_from_block
+from .view import View
+
+__all__ = ["Projector"]
+
+
+class _Inputs(NamedTuple):
+    """All that a projection depends on, but the frame."""
+
+    messages: tuple[Message, ...]
+    view: View
+    merges_roles: bool
+    in_block: bool
+
+
+class Projector:
+    """``project`` with a cache, which changes no result.
+
+    It holds the messages of the last projections; those that are not shown any more are
+    forgotten now and then.
+    """
+
+    def __init__(self) -> None:
+        self._shown: dict[str, _Shown] = {}
+        """By message id, how each message was shown last."""
+        self._joins: dict[int, tuple[list[RequestMessage], RequestMessage]] = {}
+        """By the address of its first part: a run of parts, and the message they were joined to.
+        The run keeps the parts alive, so that no other part can have that address."""
+        self._cut: tuple[Message, int, Message | None] | None = None
+        """A message, the number of the block from which on it is shown, and that as a message."""
+        self._last: _Inputs | None = None
+        self._closed: list[RequestMessage] = []
+        """What the last projection sent, but for its last message ..."""
+        self._open: list[RequestMessage] = []
+        """... of which these are the parts. A neighbour may still be joined to it."""
+
+    def project(
+        self, messages: Sequence[Message], view: View, profile: Profile, frame: Frame
+    ) -> Request:
+        """What the function ``project`` returns for these arguments."""
+        in_block = is_sent_as_block(view.prefix_summary, profile, frame)
+        inputs = _Inputs(tuple(messages), view, profile.merges_roles, in_block)
+        return request_of(frame, view, self._sent(inputs))
+
+    def _sent(self, inputs: _Inputs) -> list[RequestMessage]:
+        start, earlier_joins = self._reusable(inputs), self._joins
+        if start == 0:
+            self._closed, self._open, self._joins = [], [], {}
+        if len(self._shown) > 2 * len(inputs.messages) + 64:
+            self._shown = {}
+        self._last = None  # An error below leaves half a projection: then nothing is reused.
+        parts = shown_messages(
+            inputs.messages,
+            inputs.view,
+            in_block=inputs.in_block,
+            start=start,
+            show=self._show,
+            from_block=self.from_block,
+        )
+        runs = list(runs_of(chain(self._open, parts), merges=inputs.merges_roles))
+        self._open = runs.pop() if runs else []
+        self._closed += [self._joined(run, earlier_joins) for run in runs]
+        self._last = inputs
+        return [*self._closed, *([self._joined(self._open, earlier_joins)] if self._open else [])]
+
+    def _reusable(self, inputs: _Inputs) -> int:
+        """How many of the messages need not be looked at: all of the last projection, or none.
+
+        What is shown of a message depends on the view and its position alone. So a longer history
+        under the same view begins with what was sent before. An exception is a text that was
+        injected behind the last message: it does not stay the last thing.
+        """
+        last = self._last
+        if last is None or not inputs.view.is_like(last.view):
+            return 0
+        if (inputs.merges_roles, inputs.in_block) != (last.merges_roles, last.in_block):
+            return 0
+        length = len(last.messages)
+        if any(item.at + 1 >= length for item in inputs.view.injected):
+            return 0
+        return length if shared_prefix(last.messages, inputs.messages) == length else 0
+
+    def _show(
+        self, message: Message, first: int, position: int, view: View
+    ) -> RequestMessage | None:
+        shown = self._shown.get(message.id)
+        if shown is None or shown.message is not message:
+            shown = self._shown[message.id] = _Shown(message)
+        form = form_of(message, shown.facts, first, position, view)
+        if form != shown.form:
+            shown.part = render(message, shown.facts, form)
+            shown.form = form
+        return shown.part
+
+    def from_block(self, message: Message, first: int) -> Message | None:
+        """``message_from_block``, but the same object each time: messages are known by identity."""
+        cut = self._cut
+        if cut is None or cut[0] is not message or cut[1] != first:
+            cut = self._cut = (message, first, message_from_block(message, first))
+        return cut[2]
+
+    def _joined(
+        self,
+        run: list[RequestMessage],
+        earlier: dict[int, tuple[list[RequestMessage], RequestMessage]],
+    ) -> RequestMessage:
+        if len(run) == 1:
+            return run[0]
+        address = id(run[0])
+        entry = self._joins.get(address) or earlier.get(address)
+        if entry is None or not _are_same(entry[0], run):
+            entry = (run, joined(run))
+        self._joins[address] = entry
+        return entry[1]
+
+
+def _are_same(left: list[RequestMessage], right: list[RequestMessage]) -> bool:
+    return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
+
+
+class _Shown:
+    """A message, and how it was shown last."""
+
+    __slots__ = ("facts", "form", "message", "part")
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.facts = block_facts(message)
+        self.form: Form | None = None
+        self.part: RequestMessage | None = None
