@@ -95,9 +95,9 @@ class MemoryStore:
         log.epochs = old.epochs[: bisect_left(old.epochs, upto + 1, key=lambda entry: entry[0])]
         return Lease(session, epoch, upto)
 
-    async def release(self, hold: Lease) -> None:
-        log = self._logs.get(hold.session)
-        if log is not None and log.row.epoch == hold.epoch:
+    async def release(self, lease: Lease) -> None:
+        log = self._logs.get(lease.session)
+        if log is not None and log.row.epoch == lease.epoch:
             log.row = replace(log.row, owner=None)
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
@@ -152,13 +152,13 @@ class MemoryStore:
                 found.append(row)
         return found
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        log = self._log(hold.session)
-        if log.row.epoch != hold.epoch:
-            raise SessionMoved(f"session {hold.session!r} was taken over by another owner")
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        log = self._log(lease.session)
+        if log.row.epoch != lease.epoch:
+            raise SessionMoved(f"session {lease.session!r} was taken over by another owner")
         for seq in bodies:
             if not 1 <= seq <= log.row.head:
-                raise InvalidInput(f"session {hold.session!r} has no record {seq}")
+                raise InvalidInput(f"session {lease.session!r} has no record {seq}")
         for seq, body in bodies.items():
             log.bodies[seq - 1] = body
 

@@ -90,9 +90,9 @@ class Owners:
             if taken is not None:
                 return Lease(session, taken["epoch"], taken["head"])
 
-    async def release(self, hold: Lease) -> None:
+    async def release(self, lease: Lease) -> None:
         """See ``Store.release``."""
-        await self._connections.execute(self._statements.release, hold.session, hold.epoch)
+        await self._connections.execute(self._statements.release, lease.session, lease.epoch)
 
 
 def _told(holder: Owner) -> str:

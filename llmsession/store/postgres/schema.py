@@ -15,7 +15,7 @@ from llmsession.errors import InvalidConfig, StoreError
 from ..cipher import Cipher, Key, lock, unlock
 from .connections import Connection
 
-__all__ = ["MIGRATIONS", "OPEN", "check_schema", "lock_structure", "migrate"]
+__all__ = ["FIRST_VERSION", "MIGRATIONS", "OPEN", "check_schema", "lock_structure", "migrate"]
 
 OPEN = 2**62
 """The last seq of a span that grows."""

@@ -121,17 +121,17 @@ class Spans:
             return Lease(session, epoch, upto)
 
     async def rewrite(
-        self, connection: Connection, hold: Lease, bodies: Mapping[int, bytes], cipher: Cipher
+        self, connection: Connection, lease: Lease, bodies: Mapping[int, bytes], cipher: Cipher
     ) -> None:
         """See ``Store.rewrite``. A record that a fork has, too, is written into a new log. Twice
         is as good as once: an earlier attempt that is still on its way has the lock."""
-        session = hold.session
+        session = lease.session
         async with connection.transaction():
             await lock_structure(connection, self._schema)
             row = await connection.fetchrow(self._lock_session, session)
             if row is None:
                 raise SessionNotFound(session)
-            if row["epoch"] != hold.epoch:
+            if row["epoch"] != lease.epoch:
                 raise SessionMoved(f"session {session!r} was taken over by another owner")
             for seq in bodies:
                 if not 1 <= seq <= row["head"]:

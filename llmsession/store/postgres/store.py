@@ -101,9 +101,9 @@ class PostgresStore:
         _check_new(session, owner)
         return await self._change(lambda _: self._fork(parent, upto, session, owner))
 
-    async def release(self, hold: Lease) -> None:
-        if _is_text(hold.session):
-            await self._change(lambda _: self._owners.release(hold))
+    async def release(self, lease: Lease) -> None:
+        if _is_text(lease.session):
+            await self._change(lambda _: self._owners.release(lease))
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         if not _is_text(batch.session):
@@ -128,10 +128,10 @@ class PostgresStore:
             raise InvalidInput(f"no session can have an id like {after!r}")
         return await self._look(partial(self._reading.rows, after, limit, search))
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        _check_known(hold.session)
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        _check_known(lease.session)
         kept = dict(bodies)
-        await self._change(lambda cipher: self._rewrite(hold, kept, cipher))
+        await self._change(lambda cipher: self._rewrite(lease, kept, cipher))
 
     async def delete(self, session: str) -> None:
         _check_known(session)
@@ -161,9 +161,9 @@ class PostgresStore:
         """The hold that *work* takes. What is appended under it finds a writer that is ready."""
 
         async def taken(_: Cipher) -> Lease:
-            hold = await work()
+            lease = await work()
             self._writer.wake()
-            return hold
+            return lease
 
         return await self._change(taken)
 
@@ -212,8 +212,8 @@ class PostgresStore:
             )
         )
 
-    async def _rewrite(self, hold: Lease, bodies: Mapping[int, bytes], cipher: Cipher) -> None:
-        await self._connections.change(lambda it, _: self._spans.rewrite(it, hold, bodies, cipher))
+    async def _rewrite(self, lease: Lease, bodies: Mapping[int, bytes], cipher: Cipher) -> None:
+        await self._connections.change(lambda it, _: self._spans.rewrite(it, lease, bodies, cipher))
 
     async def _delete(self, session: str) -> None:
         await self._connections.change(

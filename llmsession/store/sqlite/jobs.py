@@ -115,10 +115,11 @@ class SessionTables:
         self._put_segments(own, cut(read_segments(self.db, log, row.head), upto))
         return Lease(session, epoch, upto)
 
-    def release(self, hold: Lease) -> None:
+    def release(self, lease: Lease) -> None:
         """As ``Store.release``."""
         self.db.execute(
-            "UPDATE session SET owner = NULL WHERE id = ? AND epoch = ?", (hold.session, hold.epoch)
+            "UPDATE session SET owner = NULL WHERE id = ? AND epoch = ?",
+            (lease.session, lease.epoch),
         )
 
     def _check_free(self, session: str) -> None:
@@ -177,15 +178,15 @@ class SessionTables:
 
     # Changing and deleting.
 
-    def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
+    def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """As ``Store.rewrite``. What others share is written anew, into a log of its own."""
-        values = find_row(self.db, hold.session)
+        values = find_row(self.db, lease.session)
         row, log = row_of(values), values[-2]
-        if row.epoch != hold.epoch:
-            raise SessionMoved(f"session {hold.session!r} was taken over by another owner")
+        if row.epoch != lease.epoch:
+            raise SessionMoved(f"session {lease.session!r} was taken over by another owner")
         for seq in bodies:
             if not 1 <= seq <= row.head:
-                raise InvalidInput(f"session {hold.session!r} has no record {seq}")
+                raise InvalidInput(f"session {lease.session!r} has no record {seq}")
         segments = read_segments(self.db, log, row.head)
         apart: int | None = None
         copied: list[int] = []
@@ -198,7 +199,7 @@ class SessionTables:
                 there = self.records.copy(source, seq, apart, body)
                 copied.append(seq)
             if not there:
-                raise RecordDamaged(hold.session, seq, "it is missing")
+                raise RecordDamaged(lease.session, seq, "it is missing")
         if apart is not None:
             self._put_segments(log, stored(moved(segments, copied, apart), log))
 

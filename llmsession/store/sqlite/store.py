@@ -96,9 +96,9 @@ class SqliteStore:
         """As ``Store.fork``."""
         return await self._writer.run(lambda do: do.fork(parent, upto, session, owner), owner=owner)
 
-    async def release(self, hold: Lease) -> None:
+    async def release(self, lease: Lease) -> None:
         """As ``Store.release``."""
-        await self._writer.run(lambda do: do.release(hold))
+        await self._writer.run(lambda do: do.release(lease))
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         """As ``Store.append``."""
@@ -120,9 +120,9 @@ class SqliteStore:
         """As ``Store.rows``. Labels are found by an index, times by looking at every row."""
         return await self._readers.run(lambda look: look.rows(after, limit, search))
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """As ``Store.rewrite``. Raises RecordDamaged for a record that is missing."""
-        await self._writer.run(lambda do: do.rewrite(hold, bodies))
+        await self._writer.run(lambda do: do.rewrite(lease, bodies))
 
     async def delete(self, session: str) -> None:
         """As ``Store.delete``."""
