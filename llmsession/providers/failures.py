@@ -10,10 +10,9 @@ import msgspec
 
 from llmsession.errors import ProviderError, error_text
 
-from .anthropic.events import StreamFault
 from .classify import Failure, classify
 
-__all__ = ["Failures", "secret_values"]
+__all__ = ["Failures", "StreamFault", "secret_values"]
 
 MAX_CHARS = 500
 MIN_SECRET = 6
@@ -37,6 +36,14 @@ def secret_values(*settings: Mapping[str, Any]) -> tuple[str, ...]:
         if _KEY_NAME.search(name) and isinstance(value, str) and len(value) >= MIN_SECRET
     }
     return tuple(sorted(found, key=len, reverse=True))
+
+
+class StreamFault(Exception):
+    """The stream itself reported an error. ``body`` is what it said, as decoded JSON or text."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__("the provider reported an error in its stream")
+        self.body = body
 
 
 class Failures:

@@ -9,8 +9,7 @@ import openai
 import pytest
 
 from llmsession import ProviderError
-from llmsession.providers.anthropic.events import StreamFault
-from llmsession.providers.failures import HIDDEN, Failures, secret_values
+from llmsession.providers.failures import HIDDEN, Failures, StreamFault, secret_values
 
 KEY = "totally-secret-value"
 EDGE = Failures("openai", secrets=(KEY,), retries=True)

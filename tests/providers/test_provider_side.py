@@ -62,9 +62,9 @@ def side(**given: Any) -> CompactionConfig:
     return CompactionConfig(provider_side=ProviderSideConfig(**given))
 
 
-async def spoken(line: Line) -> list[records.AssistantReply]:
+async def replies(line: Line) -> list[records.AssistantReply]:
     log = await line.log()
-    found = (getattr(record, "spoken", None) for record in log)
+    found = (getattr(record, "reply", None) for record in log)
     return [each for each in found if each is not None]
 
 
@@ -101,7 +101,7 @@ async def test_the_provider_clears_old_results_and_we_send_all_of_them() -> None
         assert all("context-management-2025-06-27" in each for each in betas(line))
         assert str(body["messages"]).count("line of output") == 6 * 600
         assert thoughts(line) == 6
-        last = (await spoken(line))[-1]
+        last = (await replies(line))[-1]
         assert [edit.type for edit in last.edits] == [
             "clear_thinking_20251015",
             "clear_tool_uses_20250919",
@@ -121,7 +121,7 @@ async def test_a_size_is_that_of_what_the_model_reads_after_the_edit() -> None:
         assert reported is not None
         assert reported.sent_tokens > 3 * reported.usage.prompt_tokens
         status = line.session.status()
-        last = (await spoken(line))[-1]
+        last = (await replies(line))[-1]
         assert last.usage is not None
         assert status.context_tokens < 12_000
         whole = last.usage.prompt_tokens + sum(edit.cleared_input_tokens for edit in last.edits)
@@ -236,7 +236,7 @@ async def test_from_a_summary_on_the_context_begins_with_it(pause: bool) -> None
         assert reported is not None
         assert reported.usage.prompt_tokens < 2_000
         assert len(line.session.conversation()) == (11 if pause else 10)
-        log = await spoken(line)
+        log = await replies(line)
         summary = next(each for each in log if b"What was said" in bytes(each.body))
         assert summary.context is not None
         assert summary.usage is not None

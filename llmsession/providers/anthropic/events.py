@@ -5,13 +5,11 @@ Nothing of a block is decoded that nobody needs: a delta costs one pass over its
 
 from __future__ import annotations
 
-import json
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
-from llmsession.errors import ProviderError
-from llmsession.turns.blocks import block_type, clean_text, encode_json
+from llmsession.turns.blocks import block_type, encode_json
 from llmsession.turns.edits import AppliedEdit
 from llmsession.turns.stream import (
     BlockDelta,
@@ -19,25 +17,18 @@ from llmsession.turns.stream import (
     BlockStopped,
     ReplyEnded,
     ReplyStarted,
-    StreamEvent,
     UsageReported,
 )
 from llmsession.turns.usage import Usage
 
-__all__ = ["AnthropicEvents", "StreamFault", "read_json"]
+from ..failures import StreamFault
+from ..reading import Events, read_json, stopped_early
 
-Events: TypeAlias = tuple[StreamEvent, ...]
+__all__ = ["AnthropicEvents"]
+
 _NONE: Events = ()
 _ABSENT = msgspec.Raw()
 _NULL = msgspec.Raw(b"null")
-
-
-class StreamFault(Exception):
-    """The stream itself reported an error. ``body`` is what it said, as decoded JSON or text."""
-
-    def __init__(self, body: Any) -> None:
-        super().__init__("the provider reported an error in its stream")
-        self.body = body
 
 
 class _CacheCreation(msgspec.Struct):
@@ -112,24 +103,6 @@ _STREAMED = frozenset({"text", "thinking", "tool_use", "server_tool_use", "mcp_t
 """Block types whose deltas we pass on. Others are held until they are whole."""
 
 
-def read_json(data: str, decoder: msgspec.json.Decoder[Any]) -> tuple[str, Any]:
-    """*data* and what *decoder* makes of it. Where only lone surrogates are in its way, they are
-    replaced. Raises ProviderError, retryable: a stream that is no JSON is broken."""
-    try:
-        return data, decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        first = error
-    try:
-        # JSON of Python's own making may hold half a surrogate pair.
-        cleaned = clean_text(json.dumps(json.loads(data), ensure_ascii=False))
-        return cleaned, decoder.decode(cleaned)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        what = "not JSON" if isinstance(first, UnicodeError) else type(first).__name__
-        raise ProviderError(
-            f"the provider's stream is broken: an event cannot be read ({what})", kind="retryable"
-        ) from None
-
-
 class AnthropicEvents:
     """Reads the events of one reply in order. ``ended`` after ``message_stop``.
 
@@ -152,10 +125,7 @@ class AnthropicEvents:
 
         Raises StreamFault for an error event, ProviderError for what cannot be read.
         """
-        try:
-            event = _decoder.decode(data)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            data, event = read_json(data, _decoder)
+        data, event = read_json(data, _decoder)
         kind = event.type
         if kind == "content_block_delta":
             return self._delta(event, data)
@@ -184,7 +154,7 @@ class AnthropicEvents:
     def finish(self) -> Events:
         """The stream is over. Raises ProviderError, retryable, if the reply was not."""
         if not self.ended:
-            raise ProviderError("the provider's stream stopped before its end", kind="retryable")
+            raise stopped_early()
         return _NONE
 
     def _delta(self, event: _Event, data: str) -> Events:

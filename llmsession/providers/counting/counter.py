@@ -15,12 +15,11 @@ import msgspec
 
 from llmsession.turns.request import Profile, Request
 
-from ..protocol import Provider
+from ..protocol import Counting, Provider
 from .counts import (
     CharacterCounter,
     Count,
     Counter,
-    Counting,
     TextEstimate,
     estimate_by_length,
     reply_tokens,

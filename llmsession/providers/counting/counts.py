@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -21,7 +21,6 @@ __all__ = [
     "Count",
     "CountMethod",
     "Counter",
-    "Counting",
     "TextEstimate",
     "estimate_by_length",
     "reply_tokens",
@@ -60,18 +59,6 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float
     cached: bool = False
     latency_ms: float = 0.0
-
-
-@runtime_checkable
-class Counting(Protocol):
-    """A provider that counts itself. Not every one does, so it is no part of Provider."""
-
-    async def count_tokens(self, request: Request) -> int:
-        """The tokens of *request*'s prompt: its system text, tools and messages.
-
-        Raises ProviderError. Can be cancelled.
-        """
-        ...
 
 
 class Counter(Protocol):

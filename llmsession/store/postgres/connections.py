@@ -239,8 +239,8 @@ def _is_closed(connection: Connection) -> bool:
 
 
 async def _settle(connection: Any) -> None:
-    # Where a network swallows everything, a statement would wait for its answer for ever. asyncpg
-    # has no option for that, nor a way to its socket but this one.
+    # Without keepalive a statement waits for ever where a network drops every packet. asyncpg has
+    # neither an option for keepalive nor a public way to its socket.
     _keep_alive(connection._transport.get_extra_info("socket"))
     await connection.execute(SETTLE)
 
