@@ -13,7 +13,7 @@ from anyio.lowlevel import RunVar, current_token
 from llmsession.errors import InvalidConfig
 from llmsession.turns.request import Profile
 
-__all__ = ["ClientSettings", "Clients", "check_reach", "need_package", "pattern_options"]
+__all__ = ["ClientSettings", "Clients", "check_reach", "pattern_options"]
 
 CLOSE_S = 2.0
 
@@ -130,16 +130,6 @@ def check_reach(
             raise InvalidConfig(
                 f"the profile of {name!r} is a {type(profile).__name__}, not a Profile"
             )
-
-
-def need_package(module: str, needed_for: str, extra: str) -> None:
-    """Raises InvalidConfig if *module* is not installed, naming what to install."""
-    try:
-        found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
-        raise InvalidConfig(f"{needed_for} needs a package that is not here: pip install '{extra}'")
 
 
 def pattern_options(settings: ClientSettings) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from llmsession.errors import InvalidConfig, StoreError
+from llmsession.errors import InvalidConfig, StoreError, need_package
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -213,10 +213,7 @@ def _subkey(key: bytes, use: bytes) -> bytes:
 
 
 def _aesgcm() -> type[AESGCM]:
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError as error:
-        raise InvalidConfig(
-            "a store with a key needs cryptography: install llmsession[encryption]"
-        ) from error
+    need_package("cryptography", "a store with a key", "llmsession[encryption]")
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     return AESGCM

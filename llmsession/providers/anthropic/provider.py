@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from llmsession.errors import InvalidConfig, error_text
+from llmsession.errors import InvalidConfig, error_text, need_package
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
-from ..clients import Clients, ClientSettings, check_reach, need_package, pattern_options
+from ..clients import Clients, ClientSettings, check_reach, pattern_options
 from ..failures import Failures, secret_values
 from ..models import ANTHROPIC, CLAUDE, find_profile
 from ..reading import read_reply_stream
@@ -197,10 +197,9 @@ class _Count(msgspec.Struct):
 def _sdk() -> Any:
     # Here and not above: it takes over a second and 80 MB, which a program that uses another
     # provider, or the command line's help, should not pay.
-    try:
-        import anthropic
-    except ImportError as error:
-        raise InvalidConfig(f"the anthropic SDK cannot be imported: {error}") from error
+    need_package("anthropic", "AnthropicProvider", "anthropic[aiohttp]")
+    import anthropic
+
     return anthropic
 
 

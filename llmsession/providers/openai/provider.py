@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from llmsession.errors import InvalidConfig, error_text
+from llmsession.errors import InvalidConfig, error_text, need_package
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
@@ -179,10 +179,9 @@ class OpenAIProvider:
 def _sdk() -> Any:
     # Here and not above: it takes about a second, which a program that uses another provider, or
     # the command line's help, should not pay.
-    try:
-        import openai
-    except ImportError as error:
-        raise InvalidConfig(f"the openai SDK cannot be imported: {error}") from error
+    need_package("openai", "OpenAIProvider", "llmsession[openai]")
+    import openai
+
     return openai
 
 
