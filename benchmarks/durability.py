@@ -98,8 +98,8 @@ class Bare:
         self._keyed = keyed
         self._pages = 0
         self._thread: BatchingThread[Item] = BatchingThread(
-            "bare", perform=self._perform, rest=lambda: None, rest_s=lambda: None,
-            end=self._end, refuse=lambda item, why: None,
+            "bare", perform=self._perform, on_idle=lambda: None, idle_s=lambda: None,
+            on_end=self._end, reject=lambda item, reason: None,
         )  # fmt: skip
 
     async def open(self, writers: int) -> None:
@@ -157,8 +157,8 @@ class FileAlone:
         self._path = f"{folder}/file"
         self._at = 0
         self._thread: BatchingThread[Item] = BatchingThread(
-            "file", perform=self._perform, rest=lambda: None, rest_s=lambda: None,
-            end=self._end, refuse=lambda item, why: None,
+            "file", perform=self._perform, on_idle=lambda: None, idle_s=lambda: None,
+            on_end=self._end, reject=lambda item, reason: None,
         )  # fmt: skip
 
     async def open(self, writers: int) -> None:

@@ -227,7 +227,7 @@ STORES = (
     Mutant(
         "a new owner keeps the epoch, in SQLite",
         "invariant 6",
-        "store/sqlite/jobs.py",
+        "store/sqlite/session_tables.py",
         "UPDATE session SET epoch = epoch + 1, owner = ?",
         "UPDATE session SET owner = ?",
         "store/sqlite/test_store.py",
@@ -236,7 +236,7 @@ STORES = (
     Mutant(
         "a session in use is given away, in SQLite",
         "docs/stores.md",
-        "store/sqlite/jobs.py",
+        "store/sqlite/session_tables.py",
         "if not takeover and still_holds(",
         "if takeover and still_holds(",
         "store/sqlite/test_store.py",
@@ -245,7 +245,7 @@ STORES = (
     Mutant(
         "an old owner releases the new one's lease, in SQLite",
         "invariant 6",
-        "store/sqlite/jobs.py",
+        "store/sqlite/session_tables.py",
         'WHERE id = ? AND epoch = ?",\n            (lease.session, lease.epoch),',
         'WHERE id = ?",\n            (lease.session,),',
         "store/sqlite/test_store.py",
@@ -254,7 +254,7 @@ STORES = (
     Mutant(
         "a lease in SQLite does not run out",
         "docs/stores.md",
-        "store/sqlite/jobs.py",
+        "store/sqlite/session_tables.py",
         "still_holds(row.owner, values[-1] or 0.0, taker",
         "still_holds(row.owner, 1e18, taker",
         "store/sqlite/test_owners.py",
@@ -263,7 +263,7 @@ STORES = (
     Mutant(
         "shared records are rewritten under a fork, in SQLite",
         "invariant 1",
-        "store/sqlite/jobs.py",
+        "store/sqlite/session_tables.py",
         "if not self._is_shared(source, seq, log):",
         "if source:",
         "store/sqlite/test_store.py",
@@ -272,7 +272,7 @@ STORES = (
     Mutant(
         "an old owner rewrites records, in SQLite",
         "invariant 6",
-        "store/sqlite/jobs.py",
+        "store/sqlite/session_tables.py",
         "if row.epoch != lease.epoch:",
         "if False:",
         "store/sqlite/test_store.py",

@@ -12,9 +12,9 @@ from llmsession.errors import SessionNotFound
 
 from ..protocol import Appended, AppendResult, Batch, Conflict
 from ..segments import LAST_SEQ
-from .jobs import SessionTables, find_row
 from .records import KeptRecord
 from .rows import Values, row_of
+from .session_tables import SessionTables, find_row
 
 __all__ = ["append_all"]
 

@@ -15,9 +15,9 @@ from ..cipher import Cipher, Unreadable
 from ..large_blocks import unpack_places
 from ..protocol import Search, SessionRow, StoredRecord
 from ..segments import Segment, unused, within
-from .jobs import find_row, read_segments
 from .records import Records
 from .rows import Values, place_of, row_of, search_sql, seq_at
+from .session_tables import find_row, read_segments
 
 __all__ = ["Reading"]
 

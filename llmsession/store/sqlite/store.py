@@ -25,8 +25,8 @@ from ..protocol import (
     StoredRecord,
 )
 from .file import SqliteFile
-from .jobs import SessionTables
 from .reading import Reading
+from .session_tables import SessionTables
 from .writer import SqliteWriter
 
 __all__ = ["SqliteStore"]

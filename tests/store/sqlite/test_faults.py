@@ -10,8 +10,15 @@ import anyio
 import apsw
 import pytest
 
-from llmsession.errors import InvalidInput, RecordDamaged, SessionExists, StoreError
+from llmsession.errors import (
+    InvalidInput,
+    RecordDamaged,
+    SessionExists,
+    StoreDamaged,
+    StoreError,
+)
 from llmsession.store import Appended, Batch, Conflict, Lease, Lost
+from llmsession.store.sqlite.jobs import Job
 from llmsession.store.sqlite.store import READERS
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.faulty_vfs import faulty_disk
@@ -388,3 +395,12 @@ async def test_an_id_that_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
 async def test_releasing_what_is_gone_is_no_error(tmp_path: Path) -> None:
     async with opened(tmp_path / "s.db") as store:
         await store.release(Lease("never", 1, 0))
+
+
+async def test_each_task_of_a_group_that_failed_raises_an_error_of_its_own() -> None:
+    error = StoreDamaged("the store s.db is damaged")
+    error.__cause__ = OSError("gone")
+    copy = Job(lambda sessions: None).failure(error).value
+    assert isinstance(copy, StoreDamaged)
+    assert copy is not error
+    assert (str(copy), copy.committed, copy.__cause__) == (str(error), False, error.__cause__)

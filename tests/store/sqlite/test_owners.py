@@ -10,8 +10,8 @@ import pytest
 
 from llmsession.errors import SessionInUse
 from llmsession.store import Lease, Owner
-from llmsession.store.sqlite.jobs import SessionTables
-from llmsession.store.writer_thread import MOST
+from llmsession.store.sqlite.session_tables import SessionTables
+from llmsession.store.writer_thread import MAX_GROUP
 from llmsession.testing.store_contract.actions import append, raised, written
 from tests.store.sqlite.stage import ANN, BOB, held_back, opened, raw
 
@@ -85,7 +85,9 @@ async def test_a_lease_is_renewed_also_while_the_writer_never_rests(tmp_path: Pa
 
         async with anyio.create_task_group() as group, held_back(store):
             clock.now += 500.0
-            for _ in range(2 * MOST):  # more than one group: between them nothing rests
+            for _ in range(
+                2 * MAX_GROUP
+            ):  # several groups, with no idle time between
                 append(store, Lease("unknown", 1, 0), b"x")
             group.start_soon(store._writer.run, look)
             await anyio.wait_all_tasks_blocked()

@@ -18,9 +18,9 @@ from llmsession.errors import RecordDamaged, SessionError
 from llmsession.store import Appended, Batch, Lease, MemoryStore, Search
 from llmsession.store.cipher import PLAIN
 from llmsession.store.sqlite.appends import append_all
-from llmsession.store.sqlite.jobs import SessionTables
 from llmsession.store.sqlite.reading import Reading
 from llmsession.store.sqlite.schema import migrate
+from llmsession.store.sqlite.session_tables import SessionTables
 from llmsession.testing.store_contract.actions import Answer, bodies_of, raised, written
 from tests.store.sqlite.stage import ANN, BOB, count, opened, raw
 
