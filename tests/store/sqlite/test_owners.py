@@ -85,9 +85,7 @@ async def test_a_lease_is_renewed_also_while_the_writer_never_rests(tmp_path: Pa
 
         async with anyio.create_task_group() as group, held_back(store):
             clock.now += 500.0
-            for _ in range(
-                2 * MAX_GROUP
-            ):  # several groups, with no idle time between
+            for _ in range(2 * MAX_GROUP):  # several groups, with no idle time between
                 append(store, Lease("unknown", 1, 0), b"x")
             group.start_soon(store._writer.run, look)
             await anyio.wait_all_tasks_blocked()
