@@ -79,7 +79,7 @@ async def read_reply_stream(
         stream = await connect()
     except Exception as error:
         translated = failures.refused(error, now=time.time())
-        raise translated from failures.shown(error)
+        raise translated from failures.chainable(error)
     # A private method, because there is no public way to the same. The SDK's public iteration
     # makes a model of each event, which costs more than all the rest. The method is the step
     # before that: the events are decoded from the wire, but not yet from JSON.
@@ -95,7 +95,7 @@ async def read_reply_stream(
         translated = failures.broken(error, stream.response.headers, now=time.time())
         if translated is error:
             raise
-        raise translated from failures.shown(error)
+        raise translated from failures.chainable(error)
     finally:
         await _close(stream, events, drain=reader.ended)
 

@@ -89,8 +89,8 @@ class MemoryStore:
         if not 0 <= upto <= old.row.head:
             raise InvalidInput(f"session {parent!r} has no record {upto}")
         epoch = max(self._highest_epoch, old.row.epoch) + 1
-        at = old.row.touched_at
-        log = self._add(SessionRow(session, epoch, upto, owner, at, at, parent=parent))
+        time = old.row.touched_at
+        log = self._add(SessionRow(session, epoch, upto, owner, time, time, parent=parent))
         log.bodies = old.bodies[:upto]
         log.epochs = old.epochs[: bisect_left(old.epochs, upto + 1, key=lambda entry: entry[0])]
         return Lease(session, epoch, upto)
@@ -134,8 +134,8 @@ class MemoryStore:
 
     @staticmethod
     def _epoch_at(log: _Log, seq: int) -> int:
-        at = bisect_right(log.epochs, seq, key=lambda entry: entry[0])
-        return log.epochs[at - 1][1]
+        index = bisect_right(log.epochs, seq, key=lambda entry: entry[0])
+        return log.epochs[index - 1][1]
 
     async def row(self, session: str) -> SessionRow:
         return self._log(session).row
@@ -143,14 +143,14 @@ class MemoryStore:
     async def rows(
         self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
     ) -> Sequence[SessionRow]:
-        found: list[SessionRow] = []
+        matches: list[SessionRow] = []
         for name in self._names[bisect_right(self._names, after) :]:
-            if len(found) >= limit:
+            if len(matches) >= limit:
                 break
             row = self._logs[name].row
             if search.finds(row):
-                found.append(row)
-        return found
+                matches.append(row)
+        return matches
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         log = self._log(lease.session)

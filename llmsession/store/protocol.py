@@ -98,8 +98,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _between(at: float, after: float | None, before: float | None) -> bool:
-    return (after is None or after <= at) and (before is None or at < before)
+def _between(time: float, after: float | None, before: float | None) -> bool:
+    return (after is None or after <= time) and (before is None or time < before)
 
 
 class StoredRecord(msgspec.Struct, frozen=True, gc=False):

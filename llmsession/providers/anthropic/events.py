@@ -118,7 +118,7 @@ class AnthropicEvents:
         self._context: Usage | None = None
         self._edits: tuple[AppliedEdit, ...] = ()
         self._stop_reason: str | None = None
-        self._held: dict[int, tuple[bytes, dict[str, Any]]] = {}
+        self._unstreamed: dict[int, tuple[bytes, dict[str, Any]]] = {}
 
     def read(self, data: str) -> Events:
         """What the event *data* means, often nothing.
@@ -159,8 +159,8 @@ class AnthropicEvents:
 
     def _delta(self, event: _Event, data: str) -> Events:
         delta, index = event.delta, event.index
-        if index in self._held:
-            _grow(self._held[index][1], _raw_delta.decode(data).delta)
+        if index in self._unstreamed:
+            _grow(self._unstreamed[index][1], _raw_delta.decode(data).delta)
             return _NONE
         if delta is None:
             return _NONE
@@ -180,14 +180,14 @@ class AnthropicEvents:
         block = msgspec.Raw(bytes(block) or b"null")  # not a view on the event's text
         if block_type(block) in _STREAMED:
             return (BlockStarted(index, block),)
-        self._held[index] = (bytes(block), {})
+        self._unstreamed[index] = (bytes(block), {})
         return _NONE
 
     def _stopped(self, index: int) -> Events:
-        held = self._held.pop(index, None)
-        if held is None:
+        block = self._unstreamed.pop(index, None)
+        if block is None:
             return (BlockStopped(index),)
-        opened, added = held
+        opened, added = block
         return BlockStarted(index, msgspec.Raw(_whole(opened, added))), BlockStopped(index)
 
     def _report(self, reported: _Usage | None) -> None:
@@ -197,9 +197,9 @@ class AnthropicEvents:
         if not reported.iterations:
             return
         # All of them are paid for; the context is that of the last sampling, never a summary's.
-        each = [(one.type, one.over(Usage())) for one in reported.iterations]
-        self.usage = sum((usage for _, usage in each), Usage())
-        sampled = [usage for kind, usage in each if kind == "message"]
+        iterations = [(sampling.type, sampling.over(Usage())) for sampling in reported.iterations]
+        self.usage = sum((usage for _, usage in iterations), Usage())
+        sampled = [usage for kind, usage in iterations if kind == "message"]
         self._context = sampled[-1] if sampled else Usage()
 
 
@@ -207,23 +207,24 @@ def _or(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
 
-def _grow(held: dict[str, Any], delta: dict[str, Any]) -> None:
+def _grow(fields: dict[str, Any], delta: dict[str, Any]) -> None:
     """A delta of a block that is not known: texts are appended, anything else replaces."""
     for name, value in delta.items():
         if name == "type" or value is None:
             continue
-        before = held.get(name)
-        held[name] = before + value if isinstance(before, str) and isinstance(value, str) else value
+        before = fields.get(name)
+        is_text = isinstance(before, str) and isinstance(value, str)
+        fields[name] = before + value if is_text else value
 
 
-def _whole(opened: bytes, held: dict[str, Any]) -> bytes:
+def _whole(opened: bytes, added: dict[str, Any]) -> bytes:
     """The block as it was opened, with what its deltas added."""
-    if not held:
+    if not added:
         return opened
     fields: dict[str, Any] = msgspec.json.decode(opened, type=dict[str, msgspec.Raw])
     # A summary comes whole in its delta, whatever it was opened with; so the SDK reads it.
     replaces = block_type(opened) == "compaction"
-    for name, value in held.items():
+    for name, value in added.items():
         before = b"" if replaces else bytes(fields.get(name, b""))
         if isinstance(value, str) and before.startswith(b'"'):
             value = msgspec.json.decode(before, type=str) + value

@@ -136,7 +136,8 @@ class AnthropicProvider(SdkProvider):
             answer = await self._post(path, body, headers)
             return max(0, msgspec.convert(answer, _Count).input_tokens - added_tokens)
         except Exception as error:
-            raise self._failures.refused(error, now=time.time()) from self._failures.shown(error)
+            failures = self._failures
+            raise failures.refused(error, now=time.time()) from failures.chainable(error)
 
 
 class _Count(msgspec.Struct):

@@ -74,13 +74,14 @@ class Counter(Protocol):
 
 def request_bytes(request: Request) -> int:
     """The bytes of what is counted of *request*, as JSON."""
-    raws = (*(each.body for each in request.messages), *request.tools)
+    raws = (*(message.body for message in request.messages), *request.tools)
     return len(request.system or "") + sum(memoryview(raw).nbytes for raw in raws)
 
 
 def reply_tokens(request: Request, profile: Profile) -> int:
     """The reply to expect: the mean of the last replies in *request*, by characters."""
-    bodies = [each.body for each in request.messages if each.role == "assistant"][-_REPLIES:]
+    replies = [message.body for message in request.messages if message.role == "assistant"]
+    bodies = replies[-_REPLIES:]
     if not bodies:
         return min(TYPICAL_REPLY_TOKENS, request.max_tokens)
     chars = sum(countable_message(body).chars for body in bodies) / len(bodies)

@@ -197,8 +197,8 @@ class OpenAIEvents:
             if not isinstance(part, dict):
                 continue
             kind: DeltaKind = "thinking" if part.get("type") == "thinking" else "text"
-            said = part.get(kind)
-            for text in said if isinstance(said, list) else (said,):
+            content = part.get(kind)
+            for text in content if isinstance(content, list) else (content,):
                 text = text.get("text") if isinstance(text, dict) else text
                 if isinstance(text, str) and text:
                     self._grow(kind, text, events)

@@ -31,18 +31,18 @@ MAX_LOGS = 2**31 - 1
 
 def find_row(db: apsw.Connection, session: str) -> Values:
     """The session's row of ``SELECT_ROW``. Raises SessionNotFound."""
-    found: list[Values] = db.execute(SELECT_ROW + "WHERE s.id = ?", (session,)).fetchall()
-    if not found:
+    rows: list[Values] = db.execute(SELECT_ROW + "WHERE s.id = ?", (session,)).fetchall()
+    if not rows:
         raise SessionNotFound(session)
-    return found[0]
+    return rows[0]
 
 
 def read_segments(db: apsw.Connection, log: int, head: int) -> list[Segment]:
     """Where the records of the session with the log *log* lie."""
-    kept: Iterable[Values] = db.execute(
+    rows: Iterable[Values] = db.execute(
         "SELECT first, upto, source FROM segment WHERE log = ? ORDER BY first", (log,)
     )
-    return layout([Segment(*values) for values in kept], log, head)
+    return layout([Segment(*values) for values in rows], log, head)
 
 
 class SessionTables:
@@ -109,9 +109,9 @@ class SessionTables:
         self._check_free(session)
         epoch = max(self._meta("highest_epoch"), row.epoch) + 1
         self.note_owner(owner)
-        at = row.touched_at
+        time = row.touched_at
         own = self._new_log()
-        self._add(SessionRow(session, epoch, upto, owner, at, at, parent=parent), own)
+        self._add(SessionRow(session, epoch, upto, owner, time, time, parent=parent), own)
         self._put_segments(own, cut(read_segments(self.db, log, row.head), upto))
         return Lease(session, epoch, upto)
 
@@ -227,11 +227,11 @@ class SessionTables:
 
     def _uses(self, source: int) -> list[tuple[int, int]]:
         """The ranges of seqs for which the log *source* is used."""
-        used: list[Values] = self.db.execute(
+        ranges: list[Values] = self.db.execute(
             "SELECT first, upto FROM segment WHERE source = ?", (source,)
         ).fetchall()
         own = self._first_own(source)
-        return [*used, (own, LAST_SEQ)] if own is not None else list(used)
+        return [*ranges, (own, LAST_SEQ)] if own is not None else list(ranges)
 
     def _first_own(self, log: int) -> int | None:
         """The first seq that a session appended, or will append, to its log *log*; None if no

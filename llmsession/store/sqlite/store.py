@@ -181,7 +181,7 @@ class _Readers:
     def _run(self, look: Callable[[Reading], T]) -> T:
         reading = self._take()
         try:
-            found = look(reading)
+            result = look(reading)
         except apsw.Error as error:
             reading.close()
             raise self._file.error(error, committed=False) from error
@@ -192,7 +192,7 @@ class _Readers:
             self._give_back(reading)
             raise
         self._give_back(reading)
-        return found
+        return result
 
     def _take(self) -> Reading:
         if self._closed:
@@ -208,8 +208,8 @@ class _Readers:
         # More than can be used at once are there when calls left before their threads.
         self._close_idle(0 if self._closed else READERS)
 
-    def _close_idle(self, most: int) -> None:
-        while len(self._idle) > most:
+    def _close_idle(self, limit: int) -> None:
+        while len(self._idle) > limit:
             try:
                 reading = self._idle.pop()
             except IndexError:  # another thread took it

@@ -19,7 +19,7 @@ from llmsession.store import Appended, AppendResult, Batch, Conflict, Lease, Los
 from llmsession.store.postgres.connections import Connections
 from llmsession.store.postgres.groups import MAX_BATCHES
 from llmsession.store.postgres.store import PostgresStore
-from llmsession.store.postgres.writer import LANES
+from llmsession.store.postgres.writer import WORKERS
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.conftest import Database
 from tests.store.postgres.proxy import Proxy, When
@@ -33,8 +33,8 @@ MARK = b"cut here, please"
 @asynccontextmanager
 async def in_one_group(database: Database, store: PostgresStore) -> AsyncIterator[None]:
     """What is appended in here waits until it is left, and is then written together."""
-    leases = [await store.create(f"lane {uuid.uuid4().hex}", ANN) for _ in range(LANES)]
-    with database.locked("session", "id LIKE 'lane %'") as lock:
+    leases = [await store.create(f"busy {uuid.uuid4().hex}", ANN) for _ in range(WORKERS)]
+    with database.locked("session", "id LIKE 'busy %'") as lock:
         answers: list[Answer] = []
         for lease in leases:
             answers.append(append(store, lease, b"1"))
@@ -190,7 +190,7 @@ async def test_all_that_wait_for_a_server_are_given_up_at_once(
         all_wait.set()
         results = [await answer.wait() for answer in answers]
         assert all(result == Lost("nobody is there", False) for result in results)
-    assert len(tried) <= LANES + 1  # the first lane had looked for the server before
+    assert len(tried) <= WORKERS + 1  # the first worker had looked for the server before
 
 
 async def test_a_server_that_comes_back_in_time_is_waited_for(frail_database: Database) -> None:
