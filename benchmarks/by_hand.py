@@ -44,8 +44,8 @@ class HandWritten:
 
     async def begin(self, session: str) -> None:
         """Make its log."""
-        hold = await self._store.create(session, this_process("benchmark"))
-        self._session, self._epoch, self._head = session, hold.epoch, hold.head
+        lease = await self._store.create(session, this_process("benchmark"))
+        self._session, self._epoch, self._head = session, lease.epoch, lease.head
 
     async def turn(self, said: str, run: Run | None = None) -> None:
         """One turn; *run* answers its tool calls."""

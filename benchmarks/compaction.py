@@ -102,7 +102,7 @@ async def _written(manager: SessionManager, store: MemoryStore) -> None:
     session = await manager.create(config, session_id="long")
     await session.close()
     del session
-    hold = await store.acquire("long", this_process("benchmark"))
+    lease = await store.acquire("long", this_process("benchmark"))
     records: list[r.Record] = []
     for turn in range(1, MESSAGES // 4 + 1):
         call = {"type": "tool_use", "id": f"c{turn}", "name": "read", "input": {"path": f"/{turn}"}}
@@ -118,14 +118,14 @@ async def _written(manager: SessionManager, store: MemoryStore) -> None:
             r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=Usage(), reply=said),
         ]
     stamped = [
-        msgspec.structs.replace(record, seq=hold.head + at, epoch=hold.epoch, at=1.0)
+        msgspec.structs.replace(record, seq=lease.head + at, epoch=lease.epoch, at=1.0)
         for at, record in enumerate(records, 1)
     ]
     written = anyio.Event()
     bodies = tuple(encode_record(record) for record in stamped)
-    store.append(Batch("long", hold.epoch, hold.head, bodies, 1.0), lambda _: written.set())
+    store.append(Batch("long", lease.epoch, lease.head, bodies, 1.0), lambda _: written.set())
     await written.wait()
-    await store.release(hold)
+    await store.release(lease)
 
 
 async def _longest_gap(work: Callable[[], Awaitable[object]]) -> tuple[float, float]:

@@ -98,8 +98,8 @@ class Bare:
         self._keyed = keyed
         self._pages = 0
         self._thread: BatchingThread[Item] = BatchingThread(
-            "bare", perform=self._perform, rest=lambda: None, rest_s=lambda: None,
-            end=self._end, refuse=lambda item, why: None,
+            "bare", perform=self._perform, on_idle=lambda: None, idle_s=lambda: None,
+            on_end=self._end, reject=lambda item, reason: None,
         )  # fmt: skip
 
     async def open(self, writers: int) -> None:
@@ -157,8 +157,8 @@ class FileAlone:
         self._path = f"{folder}/file"
         self._at = 0
         self._thread: BatchingThread[Item] = BatchingThread(
-            "file", perform=self._perform, rest=lambda: None, rest_s=lambda: None,
-            end=self._end, refuse=lambda item, why: None,
+            "file", perform=self._perform, on_idle=lambda: None, idle_s=lambda: None,
+            on_end=self._end, reject=lambda item, reason: None,
         )  # fmt: skip
 
     async def open(self, writers: int) -> None:
@@ -328,25 +328,25 @@ async def _write_long(folder: str) -> None:
     async with SessionManager(provider=PROVIDER, store=SqliteStore(f"{folder}/long.db")) as manager:
         await manager.create(SessionConfig(model="m"), session_id="long")
     store = SqliteStore(f"{folder}/long.db")
-    hold = await store.acquire("long", this_process("benchmark"))
+    lease = await store.acquire("long", this_process("benchmark"))
     records: list[r.Record] = []
     for turn in range(1, MESSAGES // 2 + 1):
-        seq = hold.head + len(records) + 1
+        seq = lease.head + len(records) + 1
         said = r.AssistantReply(body=encode_blocks(ANSWER), started_at=0.0)
         records += [
             r.TurnAccepted(
-                seq=seq, epoch=hold.epoch, turn=turn, body=encode_blocks(QUESTION), started=True
+                seq=seq, epoch=lease.epoch, turn=turn, body=encode_blocks(QUESTION), started=True
             ),
             r.TurnCommitted(
-                seq=seq + 1, epoch=hold.epoch, turn=turn, stop_reason="end_turn", usage=Usage(),
+                seq=seq + 1, epoch=lease.epoch, turn=turn, stop_reason="end_turn", usage=Usage(),
                 reply=said,
             ),
         ]  # fmt: skip
     written = asyncio.Event()
     bodies = tuple(encode_record(record) for record in records)
-    store.append(Batch("long", hold.epoch, hold.head, bodies, 1.0), lambda _: written.set())
+    store.append(Batch("long", lease.epoch, lease.head, bodies, 1.0), lambda _: written.set())
     await written.wait()
-    await store.release(hold)
+    await store.release(lease)
     await store.aclose()
 
 

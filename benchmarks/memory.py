@@ -63,9 +63,9 @@ async def _stored() -> float:
         assert owner is not None
         before = _resident_bytes()
         for at in range(EVICTED):
-            hold = await store.create(f"{at:032x}", owner)
-            store.append(_batch(hold.session, bytes(bytearray(body))), lambda result: None)
-            await store.release(hold)
+            lease = await store.create(f"{at:032x}", owner)
+            store.append(_batch(lease.session, bytes(bytearray(body))), lambda result: None)
+            await store.release(lease)
         return (_resident_bytes() - before) / EVICTED
 
 

@@ -38,6 +38,7 @@ TurnStateError and InvalidRequest (not SessionErrors): our bugs, never caught be
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any, Literal
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "UnknownToolCall",
     "Unreachable",
     "error_text",
+    "need_package",
 ]
 
 
@@ -351,3 +353,19 @@ def error_text(error: BaseException) -> str:
     except Exception:
         text = f"{type(error).__name__} (its text cannot be had)"
     return text.encode("utf-8", "replace").decode()
+
+
+def need_package(module: str, needed_for: str, extra: str) -> None:
+    """Raises InvalidConfig, with the command that installs it, if *module* is not installed.
+
+    *extra* is what pip is to install: ``llmsession[postgres]``. Imports nothing but the parents of
+    *module*, and may read files.
+    """
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # a parent of it is not there
+        found = None
+    if found is None:
+        raise InvalidConfig(
+            f"{needed_for} needs {module}, which is not installed: pip install '{extra}'"
+        )

@@ -7,11 +7,11 @@ uses one is made.
 
 from .anthropic.provider import AnthropicProvider
 from .counting.counter import CachedCounter, default_counter
-from .counting.counts import CharacterCounter, Count, Counter, Counting
+from .counting.counts import CharacterCounter, Count, Counter
 from .counting.tiktoken_counter import TiktokenCounter
 from .openai.provider import OpenAIProvider
 from .openai.requests import ChatDialect
-from .protocol import Provider
+from .protocol import Counting, Provider
 from .replay import ReplayProvider
 from .routing import RoutedProvider
 

@@ -55,41 +55,41 @@ _FIELDS = (
 )  # fmt: skip
 
 
-def _texts(value: Any, depth: int, seen: set[int]) -> Iterator[str]:
+def _texts(value: Any, depth: int, visited: set[int]) -> Iterator[str]:
     """Every text in *value* that may say what went wrong, the outermost first."""
     if isinstance(value, str):
         yield value
         if depth < MAX_DEPTH and value.lstrip()[:1] in ("{", "["):
             with suppress(ValueError, RecursionError):
-                yield from _texts(json.loads(value), depth + 1, seen)
+                yield from _texts(json.loads(value), depth + 1, visited)
         return
     if isinstance(value, bytes):
-        yield from _texts(value[:MAX_CHARS].decode("utf-8", "replace"), depth, seen)
+        yield from _texts(value[:MAX_CHARS].decode("utf-8", "replace"), depth, visited)
         return
-    if isinstance(value, bool) or value is None or depth >= MAX_DEPTH or id(value) in seen:
+    if isinstance(value, bool) or value is None or depth >= MAX_DEPTH or id(value) in visited:
         return
     if isinstance(value, int):
         yield str(value)
         return
-    seen.add(id(value))
+    visited.add(id(value))
     if isinstance(value, Mapping):
-        yield from _of_fields(value.get, depth, seen)
+        yield from _of_fields(value.get, depth, visited)
     elif isinstance(value, list | tuple):
         for item in value[:20]:
-            yield from _texts(item, depth + 1, seen)
+            yield from _texts(item, depth + 1, visited)
     elif isinstance(value, BaseException):
-        yield _said(value)
-        yield from _of_fields(lambda name: _attribute(value, name), depth, seen)
+        yield _error_text(value)
+        yield from _of_fields(lambda name: _attribute(value, name), depth, visited)
 
 
-def _of_fields(get: Callable[[str], Any], depth: int, seen: set[int]) -> Iterator[str]:
+def _of_fields(get: Callable[[str], Any], depth: int, visited: set[int]) -> Iterator[str]:
     for name in _FIELDS:
-        found = get(name)
-        if found is not None:
-            yield from _texts(found, depth + 1, seen)
+        value = get(name)
+        if value is not None:
+            yield from _texts(value, depth + 1, visited)
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # a foreign exception may not even be printable
@@ -141,12 +141,12 @@ def _window(*, prompt_alone: bool) -> _Made:
 
     def make(match: re.Match[str]) -> Overflow:
         groups = match.groupdict()
-        asked = _number(groups.get("asked"))
-        prompt = _number(groups.get("prompt")) or (asked if prompt_alone else None)
+        requested = _number(groups.get("asked"))
+        prompt = _number(groups.get("prompt")) or (requested if prompt_alone else None)
         return Overflow(
             kind="context_window",
             limit_tokens=_number(groups.get("limit")),
-            requested_tokens=asked,
+            requested_tokens=requested,
             prompt_tokens=prompt,
         )
 
@@ -171,10 +171,10 @@ def _reply_room(match: re.Match[str]) -> Overflow | None:
 
 
 def _rate_of_tokens(match: re.Match[str]) -> Overflow | None:
-    limit, asked = _number(match["limit"]) or 0, _number(match["asked"]) or 0
-    if asked <= limit:
+    limit, requested = _number(match["limit"]) or 0, _number(match["asked"]) or 0
+    if requested <= limit:
         return None  # another time it fits: the account is busy, the request is not too large
-    return Overflow(kind="request_too_large", limit_tokens=limit, requested_tokens=asked)
+    return Overflow(kind="request_too_large", limit_tokens=limit, requested_tokens=requested)
 
 
 def _too_many_bytes(_match: re.Match[str]) -> Overflow:
@@ -376,9 +376,9 @@ def classify(
     if overflow is not None or status == 413:
         return Failure("overflow", 0.0, overflow or Overflow(kind="request_too_large"))
     delay_s = retry_delay_s(headers or {}, now=now)
-    asked = (headers or {}).get("x-should-retry")
-    if asked in ("true", "false"):
-        kind: FailureKind = "retryable" if asked == "true" else "fatal"
+    requested = (headers or {}).get("x-should-retry")
+    if requested in ("true", "false"):
+        kind: FailureKind = "retryable" if requested == "true" else "fatal"
     elif status is None or status < 400:
         kind = _kind_by_words(error)
     elif status == 429 and _SPENT.search(_flatten(error)):

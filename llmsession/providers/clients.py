@@ -8,37 +8,35 @@ from functools import cache
 from typing import Any
 
 import anyio
+import msgspec
 from anyio.lowlevel import RunVar, current_token
 
-from llmsession.errors import InvalidConfig
+from llmsession.errors import InvalidConfig, error_text
 from llmsession.turns.request import Profile
 
-__all__ = ["ClientSettings", "Clients", "check_reach", "need_package", "pattern_options"]
+from .failures import Failures, secret_values
+
+__all__ = ["ClientSettings", "Clients", "check_reach", "make_pattern"]
 
 CLOSE_S = 2.0
 
 
-class ClientSettings:
+class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How clients reach their server. Times in seconds; ``read_timeout_s`` is the longest pause
-    between two pieces of a reply."""
+    between two pieces of a reply. Raises InvalidConfig for what cannot work."""
 
-    def __init__(
-        self,
-        *,
-        max_retries: int,
-        connect_timeout_s: float,
-        read_timeout_s: float,
-        max_connections: int,
-    ) -> None:
-        if max_retries < 0 or connect_timeout_s <= 0 or read_timeout_s <= 0 or max_connections < 1:
+    max_retries: int
+    connect_timeout_s: float
+    read_timeout_s: float
+    max_connections: int
+
+    def __post_init__(self) -> None:
+        timeouts = self.connect_timeout_s, self.read_timeout_s
+        if self.max_retries < 0 or min(timeouts) <= 0 or self.max_connections < 1:
             raise InvalidConfig(
                 "a provider needs max_retries >= 0, timeouts > 0 and max_connections >= 1, got"
-                f" {max_retries}, {connect_timeout_s}, {read_timeout_s}, {max_connections}"
+                f" {self.max_retries}, {timeouts[0]}, {timeouts[1]}, {self.max_connections}"
             )
-        self.max_retries = max_retries
-        self.connect_timeout_s = connect_timeout_s
-        self.read_timeout_s = read_timeout_s
-        self.max_connections = max_connections
 
     def timeout(self) -> Any:
         """The SDKs' form of the timeouts."""
@@ -56,9 +54,11 @@ def _certificates() -> Any:
 
 
 class Clients:
-    """The clients of one provider. *pattern* is a client that is copied for each event loop,
-    with the SDK's aiohttp transport on asyncio and its httpx transport elsewhere; *sdk* is the
-    SDK's module. With *given*, that client is used as it is, and it is not closed.
+    """The clients of one provider. *sdk* is the SDK's module.
+
+    *pattern* is a client that is copied for each event loop. On asyncio the copy has the SDK's
+    aiohttp transport where aiohttp is installed, elsewhere its httpx transport. With *given*, the
+    pattern itself is used, and it is not closed.
     """
 
     def __init__(self, sdk: Any, pattern: Any, settings: ClientSettings, *, given: bool) -> None:
@@ -67,14 +67,14 @@ class Clients:
         self._sdk = sdk
         self._pattern = pattern
         self._given = given
-        # Made here, where it stops no event loop.
+        # Read here and not at first use, where it would stop an event loop.
         self._verify: Any = True if given else _certificates()
         self._limits = httpx2.Limits(
             max_connections=settings.max_connections, max_keepalive_connections=100
         )
         self._timeout = settings.timeout()
         self._aiohttp = importlib.util.find_spec("aiohttp") is not None
-        self._made: RunVar[Any] = RunVar(f"llmsession client {id(self)}", None)
+        self._client: RunVar[Any] = RunVar(f"llmsession client {id(self)}", None)
         if self._aiohttp and not given:
             self._http_client(sdk.DefaultAioHttpClient)  # imports what it needs; holds nothing yet
 
@@ -82,7 +82,7 @@ class Clients:
         """The client of the running event loop."""
         if self._given:
             return self._pattern
-        client = self._made.get()
+        client = self._client.get()
         if client is None:
             token = current_token()
             native = getattr(token, "native_token", token)
@@ -91,7 +91,7 @@ class Clients:
             sdk = self._sdk
             kind = sdk.DefaultAioHttpClient if use_aiohttp else sdk.DefaultAsyncHttpxClient
             client = self._pattern.copy(http_client=self._http_client(kind))
-            self._made.set(client)
+            self._client.set(client)
         return client
 
     def _http_client(self, kind: Callable[..., Any]) -> Any:
@@ -100,10 +100,10 @@ class Clients:
     async def aclose(self) -> None:
         """Close the running event loop's client, with its connections. The next use makes a new
         one. Shielded; a server that does not let go is left after two seconds."""
-        client = self._made.get()
+        client = self._client.get()
         if client is None:
             return
-        self._made.set(None)
+        self._client.set(None)
         with anyio.move_on_after(CLOSE_S, shield=True):
             await client.close()
 
@@ -132,25 +132,33 @@ def check_reach(
             )
 
 
-def need_package(module: str, needed_for: str, extra: str) -> None:
-    """Raises InvalidConfig if *module* is not installed, naming what to install."""
-    try:
-        found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
-        raise InvalidConfig(f"{needed_for} needs a package that is not here: pip install '{extra}'")
+def make_pattern(
+    client_class: Callable[..., Any],
+    platform: str,
+    options: Mapping[str, Any],
+    settings: ClientSettings,
+    *,
+    passes: type[Exception] | tuple[()] = (),
+) -> Any:
+    """A client that ``Clients`` copies. It never sends anything: its copies have transports.
 
-
-def pattern_options(settings: ClientSettings) -> dict[str, Any]:
-    """What a pattern is made with. Its HTTP client never sends anything; its copies have theirs."""
+    Raises InvalidConfig, without the key in its text, where *options* do not go together. Errors
+    of the class *passes* are the caller's to translate.
+    """
     import httpx2
 
-    def refuse(_request: Any) -> Any:
+    def reject(_request: Any) -> Any:
         raise RuntimeError("the pattern of a client sends nothing")
 
-    return {
-        "timeout": settings.timeout(),
-        "max_retries": settings.max_retries,
-        "http_client": httpx2.AsyncClient(transport=httpx2.MockTransport(refuse)),
-    }
+    try:
+        return client_class(
+            **options,
+            timeout=settings.timeout(),
+            max_retries=settings.max_retries,
+            http_client=httpx2.AsyncClient(transport=httpx2.MockTransport(reject)),
+        )
+    except passes:
+        raise
+    except Exception as error:  # an SDK raises many kinds for options that do not go together
+        failures = Failures(platform, secrets=secret_values(options), retries=False)
+        raise InvalidConfig(failures.hide(f"{platform}: {error_text(error)}")) from None

@@ -10,10 +10,9 @@ import msgspec
 
 from llmsession.errors import ProviderError, error_text
 
-from .anthropic.events import StreamFault
 from .classify import Failure, classify
 
-__all__ = ["Failures", "secret_values"]
+__all__ = ["Failures", "StreamFault", "secret_values"]
 
 MAX_CHARS = 500
 MIN_SECRET = 6
@@ -30,13 +29,21 @@ _ECHO = re.compile(r"""(['"]input['"]\s*:).*""", re.S)
 
 def secret_values(*settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The values in *settings* that their names call secret, the longest first."""
-    found = {
+    values = {
         value
-        for given in settings
-        for name, value in given.items()
+        for options in settings
+        for name, value in options.items()
         if _KEY_NAME.search(name) and isinstance(value, str) and len(value) >= MIN_SECRET
     }
-    return tuple(sorted(found, key=len, reverse=True))
+    return tuple(sorted(values, key=len, reverse=True))
+
+
+class StreamFault(Exception):
+    """The stream itself reported an error. ``body`` is what it said, as decoded JSON or text."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__("the provider reported an error in its stream")
+        self.body = body
 
 
 class Failures:
@@ -58,7 +65,7 @@ class Failures:
             text = text.replace(secret, HIDDEN)
         return _ECHO.sub(r"\1 " + HIDDEN, _LOOKS_LIKE_KEY.sub(HIDDEN, text))
 
-    def shown(self, error: BaseException) -> BaseException | None:
+    def chainable(self, error: BaseException) -> BaseException | None:
         """*error* where it may be chained, None where its text says what has to be hidden."""
         own = isinstance(error, ProviderError)  # it goes on as it is
         text = error_text(error)
@@ -72,9 +79,9 @@ class Failures:
         if isinstance(status, int):
             return self._answered(error, status, now=now)
         if _is_network(error):
-            said = f"the connection to {self._provider} failed: {_network_text(error)}"
-            return self._made(said, Failure("retryable"), retried=self._retries)
-        return self._made(f"{self._provider}: {error_text(error)}", Failure("fatal"))
+            message = f"the connection to {self._provider} failed: {_network_text(error)}"
+            return self._error(message, Failure("retryable"), retried=self._retries)
+        return self._error(f"{self._provider}: {error_text(error)}", Failure("fatal"))
 
     def broken(self, error: Exception, headers: Mapping[str, str], *, now: float) -> ProviderError:
         """*error* came while the stream with *headers* was read."""
@@ -84,21 +91,21 @@ class Failures:
             return error
         request_id = _request_id(headers)
         if isinstance(error, StreamFault):
-            said = f"{self._provider} reported in its stream: {_message(error.body)}"
+            message = f"{self._provider} reported in its stream: {_message(error.body)}"
             failure = classify(error.body, headers=headers, now=now)
             request_id = _request_id(error.body) or request_id
-            return self._made(said, failure, request_id=request_id, code=_code(error.body))
+            return self._error(message, failure, request_id=request_id, code=_code(error.body))
         if _is_network(error) or isinstance(error, UnicodeError):
-            said = f"the stream of {self._provider} broke: {_network_text(error)}"
-            return self._made(said, Failure("retryable"), request_id=request_id)
-        said = f"{self._provider}'s stream raised {error_text(error)}"
-        return self._made(said, Failure("fatal"), request_id=request_id)
+            message = f"the stream of {self._provider} broke: {_network_text(error)}"
+            return self._error(message, Failure("retryable"), request_id=request_id)
+        message = f"{self._provider}'s stream raised {error_text(error)}"
+        return self._error(message, Failure("fatal"), request_id=request_id)
 
     def _answered(self, error: Exception, status: int, *, now: float) -> ProviderError:
         headers = getattr(getattr(error, "response", None), "headers", {})
         body = getattr(error, "body", None)
         failure = classify(body or str(error), status=status, headers=headers, now=now)
-        return self._made(
+        return self._error(
             f"{self._provider} answered {status}: {_message(body or str(error))}",
             failure,
             status=status,
@@ -107,9 +114,9 @@ class Failures:
             code=_code(body),
         )
 
-    def _made(
+    def _error(
         self,
-        said: str,
+        message: str,
         failure: Failure,
         *,
         status: int | None = None,
@@ -118,7 +125,7 @@ class Failures:
         code: str | None = None,
     ) -> ProviderError:
         return ProviderError(
-            self.hide(said),
+            self.hide(message),
             kind=failure.kind,
             delay_s=failure.delay_s,
             status=status,
@@ -139,14 +146,14 @@ def _is_network(error: BaseException) -> bool:
 
 def _network_text(error: BaseException) -> str:
     """What went wrong below: an SDK only says that the connection failed."""
-    seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        if type(found).__module__.partition(".")[0] in _NETWORK or isinstance(found, OSError):
-            error = found
+    visited: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in visited:
+        if type(cause).__module__.partition(".")[0] in _NETWORK or isinstance(cause, OSError):
+            error = cause
             break
-        seen.add(id(found))
-        found = found.__cause__
+        visited.add(id(cause))
+        cause = cause.__cause__
     return error_text(error).rstrip(": ")
 
 
@@ -155,10 +162,10 @@ def _message(body: Any) -> str:
     if isinstance(body, Mapping):
         inner = body.get("error", body)
         if isinstance(inner, Mapping):
-            said = inner.get("message") or inner.get("detail") or "no message"
+            message = inner.get("message") or inner.get("detail") or "no message"
             kind = inner.get("type") or inner.get("code")
-            said = said if isinstance(said, str) else msgspec.json.encode(said).decode()
-            return f"{said} ({kind})" if kind else said
+            message = message if isinstance(message, str) else msgspec.json.encode(message).decode()
+            return f"{message} ({kind})" if kind else message
         return str(inner)
     return str(body) or "no message"
 

@@ -148,9 +148,9 @@ def find_profile(
     if model in own:
         return own[model]
     name = canonical_name(model)
-    best, found = "", otherwise
+    best, match = "", otherwise
     for table in (own, known):
         for prefix, profile in table.items():
             if len(prefix) >= len(best) and begins(name, prefix) and prefix != best:
-                best, found = prefix, profile
-    return found
+                best, match = prefix, profile
+    return match

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
-__all__ = ["Provider", "name_for"]
+__all__ = ["Counting", "Provider", "name_for"]
 
 
 class Provider(Protocol):
@@ -33,6 +33,18 @@ class Provider(Protocol):
         Raises ProviderError, classified. Before the first event the provider may retry by
         itself, and says so in ``retried``: the session does not on top. After it, it never
         does: the session starts the step again.
+        """
+        ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A provider that counts itself. Not every one does, so it is no part of Provider."""
+
+    async def count_tokens(self, request: Request) -> int:
+        """The tokens of *request*'s prompt: its system text, tools and messages.
+
+        Raises ProviderError. Can be cancelled.
         """
         ...
 

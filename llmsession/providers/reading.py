@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import anyio
+import msgspec
 
+from llmsession.errors import ProviderError
+from llmsession.turns.blocks import clean_text
 from llmsession.turns.stream import StreamEvent
 
 from .failures import Failures
 
-__all__ = ["Reader", "read_reply_stream"]
+__all__ = ["Events", "Reader", "read_json", "read_reply_stream", "stopped_early"]
+
+T = TypeVar("T")
+Events: TypeAlias = tuple[StreamEvent, ...]
 
 DRAIN_S = 0.1
 """How long the end of a response may take after the reply's end. A response that is read to its
@@ -27,13 +34,38 @@ class Reader(Protocol):
 
     ended: bool
 
-    def read(self, data: str) -> tuple[StreamEvent, ...]:
+    def read(self, data: str) -> Events:
         """What one event means."""
         ...
 
-    def finish(self) -> tuple[StreamEvent, ...]:
+    def finish(self) -> Events:
         """What the stream's end means."""
         ...
+
+
+def stopped_early() -> ProviderError:
+    """The error of a stream that ended before its reply did."""
+    return ProviderError("the provider's stream stopped before its end", kind="retryable")
+
+
+def read_json(data: str, decoder: msgspec.json.Decoder[T]) -> tuple[str, T]:
+    """*data* and what *decoder* makes of it. Lone surrogates are replaced.
+
+    Raises ProviderError, retryable, for what is not JSON: the stream is broken.
+    """
+    try:
+        return data, decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        first = error
+    try:
+        # JSON of Python's own making may hold half a surrogate pair.
+        cleaned = clean_text(json.dumps(json.loads(data), ensure_ascii=False))
+        return cleaned, decoder.decode(cleaned)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        what = "not JSON" if isinstance(first, UnicodeError) else type(first).__name__
+        raise ProviderError(
+            f"the provider's stream is broken: an event cannot be read ({what})", kind="retryable"
+        ) from None
 
 
 async def read_reply_stream(
@@ -47,9 +79,10 @@ async def read_reply_stream(
         stream = await connect()
     except Exception as error:
         translated = failures.refused(error, now=time.time())
-        raise translated from failures.shown(error)
-    # The SDKs' own iteration makes models of the events, which costs more than all the rest.
-    # This is the step before it: decoded from the wire, but not yet from JSON.
+        raise translated from failures.chainable(error)
+    # A private method, because there is no public way to the same. The SDK's public iteration
+    # makes a model of each event, which costs more than all the rest. The method is the step
+    # before that: the events are decoded from the wire, but not yet from JSON.
     events = stream._iter_events()
     try:
         async for sse in events:
@@ -62,7 +95,7 @@ async def read_reply_stream(
         translated = failures.broken(error, stream.response.headers, now=time.time())
         if translated is error:
             raise
-        raise translated from failures.shown(error)
+        raise translated from failures.chainable(error)
     finally:
         await _close(stream, events, drain=reader.ended)
 

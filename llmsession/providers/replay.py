@@ -139,7 +139,10 @@ class ReplayProvider:
         text = whole.decode() if kind == "input" else msgspec.json.decode(whole, type=str)
         fields[field] = msgspec.Raw(b"{}" if kind == "input" else b'""')
         size = self._delta_chars
-        deltas = [BlockDelta(index, kind, text[at : at + size]) for at in range(0, len(text), size)]
+        deltas = [
+            BlockDelta(index, kind, text[start : start + size])
+            for start in range(0, len(text), size)
+        ]
         return [BlockStarted(index, msgspec.Raw(encode_json(fields))), *deltas, BlockStopped(index)]
 
 

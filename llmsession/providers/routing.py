@@ -9,8 +9,7 @@ from llmsession.errors import InvalidConfig, ProviderError
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
-from .counting.counts import Counting
-from .protocol import Provider
+from .protocol import Counting, Provider
 
 __all__ = ["RoutedProvider"]
 

@@ -265,8 +265,8 @@ class SessionManager:
         """A new session whose log is *records*; *config* was checked. Raises as ``create``."""
 
         async def make() -> Actor:
-            state, hold = await self.loader.create(session, records)
-            return await self.add(state, config, hold)
+            state, lease = await self.loader.create(session, records)
+            return await self.add(state, config, lease)
 
         return await self.bring(session, make)
 
@@ -491,18 +491,18 @@ class SessionManager:
     async def _load(
         self, session: str, takeover: bool, tools: Sequence[Tool], recovery: Recovery | None
     ) -> Actor:
-        async with self.loader.taken(session, takeover=takeover) as (state, hold):
+        async with self.loader.taken(session, takeover=takeover) as (state, lease):
             config = self.bound(state, tools)
             records = recovery_records(state, recovery or config.recovery)
-            await self.loader.write(state, hold, records)
-            return await self.add(state, config, hold)
+            await self.loader.write(state, lease, records)
+            return await self.add(state, config, lease)
 
     def bound(self, state: SessionState, tools: Sequence[Tool] = ()) -> SessionConfig:
         """The configuration in the log, with the manager's callables and those of *tools*."""
         config = bind_tools(load_config(state.config).checked(), (*self._tools, *tools))
         return self._world.shared(config)[0]
 
-    async def add(self, state: SessionState, config: SessionConfig, hold: Lease) -> Actor:
+    async def add(self, state: SessionState, config: SessionConfig, lease: Lease) -> Actor:
         """The live actor of a session that was made or taken. Raises StoreError where its tenant
         has a budget, and what was spent of it cannot be read."""
         await self._know_tenant(tenant_of(state.labels))
@@ -510,7 +510,7 @@ class SessionManager:
             state=state,
             config=config,
             store=self.store,
-            hold=msgspec.structs.replace(hold, head=state.head),
+            lease=msgspec.structs.replace(lease, head=state.head),
             world=self._world,
             spawn=self._serve,
             gone=self._live.forget,

@@ -22,14 +22,18 @@ class Caller:
     """The loop itself, as its library knows it; one object for one loop."""
 
     def __init__(self) -> None:
-        loop = asyncio._get_running_loop()
-        if loop is not None and asyncio.current_task(loop) is not None:
-            self.loop = loop  # what anyio would say, too, and takes ten times as long for
-            return
         try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # not asyncio
             self.loop = current_token().native_token
-        except NoEventLoopError:  # a callback of asyncio's, outside every task: nobody can tell
-            self.loop = asyncio.get_running_loop()
+            return
+        if asyncio.current_task(loop) is None:
+            # Outside every task of asyncio's: trio may run as its guest here. Where it does not,
+            # this is a callback of asyncio's own, which anyio does not recognise.
+            with suppress(NoEventLoopError):
+                self.loop = current_token().native_token
+                return
+        self.loop = loop  # as anyio would say; asking anyio takes ten times as long
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Caller) and self.loop is other.loop

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from llmsession.errors import InvalidConfig, StoreError
+from llmsession.errors import InvalidConfig, StoreError, need_package
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -58,7 +58,7 @@ class Cipher(Protocol):
         """*body* as it is kept at *place*."""
         ...
 
-    def unseal(self, kept: bytes, place: bytes) -> bytes:
+    def unseal(self, sealed: bytes, place: bytes) -> bytes:
         """The body that was sealed for *place*. Raises Unreadable."""
         ...
 
@@ -77,8 +77,8 @@ class _Plain:
     def seal(self, body: bytes, place: bytes) -> bytes:
         return body
 
-    def unseal(self, kept: bytes, place: bytes) -> bytes:
-        return kept
+    def unseal(self, sealed: bytes, place: bytes) -> bytes:
+        return sealed
 
     def name(self, content: bytes) -> bytes:
         return hashlib.sha256(content).digest()
@@ -108,9 +108,9 @@ class _Sealing:
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._aead.encrypt(nonce, body, place)
 
-    def unseal(self, kept: bytes, place: bytes) -> bytes:
+    def unseal(self, sealed: bytes, place: bytes) -> bytes:
         try:
-            return self._aead.decrypt(kept[:_NONCE_BYTES], kept[_NONCE_BYTES:], place)
+            return self._aead.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], place)
         except Exception as error:  # InvalidTag, or ValueError for a nonce that is cut short
             raise Unreadable("it cannot be decrypted") from error
 
@@ -178,11 +178,11 @@ def unlock(key: Key | None, note: str | None, where: str) -> Cipher:
     if key is None:
         raise StoreError(f"{where} is encrypted, and no key was given", committed=False)
     try:
-        kept = msgspec.json.decode(note, type=_Note)
-        check = base64.b64decode(kept.check)
-        wanted = str if kept.salt else bytes
-        if isinstance(key, wanted):
-            cipher = _Sealing(_key_bytes(key, kept))
+        sealed = msgspec.json.decode(note, type=_Note)
+        check = base64.b64decode(sealed.check)
+        key_type = str if sealed.salt else bytes
+        if isinstance(key, key_type):
+            cipher = _Sealing(_key_bytes(key, sealed))
             if cipher.unseal(check, _CHECK_PLACE) == _CHECK:
                 return cipher
     except Unreadable:
@@ -213,10 +213,7 @@ def _subkey(key: bytes, use: bytes) -> bytes:
 
 
 def _aesgcm() -> type[AESGCM]:
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError as error:
-        raise InvalidConfig(
-            "a store with a key needs cryptography: install llmsession[encryption]"
-        ) from error
+    need_package("cryptography", "a store with a key", "llmsession[encryption]")
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     return AESGCM

@@ -47,7 +47,7 @@ def split_large(body: bytes, *, large_bytes: int = LARGE_BYTES) -> Split | None:
     and with their escapes; None if there are none."""
     if len(body) < large_bytes:
         return None
-    kept: list[bytes] = []
+    pieces: list[bytes] = []
     places: list[int] = []
     parts: list[bytes] = []
     end = length = 0
@@ -55,15 +55,15 @@ def split_large(body: bytes, *, large_bytes: int = LARGE_BYTES) -> Split | None:
         start, stop = literal.span(1)
         if stop - start < large_bytes:
             continue
-        kept.append(body[end:start])
+        pieces.append(body[end:start])
         length += start - end
         places.append(length)
         parts.append(literal[1])
         end = stop
     if not parts:
         return None
-    kept.append(body[end:])
-    return Split(b"".join(kept), tuple(places), tuple(parts))
+    pieces.append(body[end:])
+    return Split(b"".join(pieces), tuple(places), tuple(parts))
 
 
 def join_large(rest: bytes, places: Sequence[int], parts: Sequence[bytes]) -> bytes:
@@ -94,5 +94,5 @@ def unpack_places(packed: bytes) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
     if len(packed) % step:
         raise ValueError(f"{len(packed)} bytes are no places of large blocks")
     starts = range(0, len(packed), step)
-    places = tuple(int.from_bytes(packed[at : at + _PLACE_BYTES], "big") for at in starts)
-    return places, tuple(packed[at + _PLACE_BYTES : at + step] for at in starts)
+    places = tuple(int.from_bytes(packed[start : start + _PLACE_BYTES], "big") for start in starts)
+    return places, tuple(packed[start + _PLACE_BYTES : start + step] for start in starts)

@@ -89,15 +89,15 @@ class MemoryStore:
         if not 0 <= upto <= old.row.head:
             raise InvalidInput(f"session {parent!r} has no record {upto}")
         epoch = max(self._highest_epoch, old.row.epoch) + 1
-        at = old.row.touched_at
-        log = self._add(SessionRow(session, epoch, upto, owner, at, at, parent=parent))
+        time = old.row.touched_at
+        log = self._add(SessionRow(session, epoch, upto, owner, time, time, parent=parent))
         log.bodies = old.bodies[:upto]
         log.epochs = old.epochs[: bisect_left(old.epochs, upto + 1, key=lambda entry: entry[0])]
         return Lease(session, epoch, upto)
 
-    async def release(self, hold: Lease) -> None:
-        log = self._logs.get(hold.session)
-        if log is not None and log.row.epoch == hold.epoch:
+    async def release(self, lease: Lease) -> None:
+        log = self._logs.get(lease.session)
+        if log is not None and log.row.epoch == lease.epoch:
             log.row = replace(log.row, owner=None)
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
@@ -134,8 +134,8 @@ class MemoryStore:
 
     @staticmethod
     def _epoch_at(log: _Log, seq: int) -> int:
-        at = bisect_right(log.epochs, seq, key=lambda entry: entry[0])
-        return log.epochs[at - 1][1]
+        index = bisect_right(log.epochs, seq, key=lambda entry: entry[0])
+        return log.epochs[index - 1][1]
 
     async def row(self, session: str) -> SessionRow:
         return self._log(session).row
@@ -143,22 +143,22 @@ class MemoryStore:
     async def rows(
         self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
     ) -> Sequence[SessionRow]:
-        found: list[SessionRow] = []
+        matches: list[SessionRow] = []
         for name in self._names[bisect_right(self._names, after) :]:
-            if len(found) >= limit:
+            if len(matches) >= limit:
                 break
             row = self._logs[name].row
             if search.finds(row):
-                found.append(row)
-        return found
+                matches.append(row)
+        return matches
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        log = self._log(hold.session)
-        if log.row.epoch != hold.epoch:
-            raise SessionMoved(f"session {hold.session!r} was taken over by another owner")
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        log = self._log(lease.session)
+        if log.row.epoch != lease.epoch:
+            raise SessionMoved(f"session {lease.session!r} was taken over by another owner")
         for seq in bodies:
             if not 1 <= seq <= log.row.head:
-                raise InvalidInput(f"session {hold.session!r} has no record {seq}")
+                raise InvalidInput(f"session {lease.session!r} has no record {seq}")
         for seq, body in bodies.items():
             log.bodies[seq - 1] = body
 

@@ -98,8 +98,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _between(at: float, after: float | None, before: float | None) -> bool:
-    return (after is None or after <= at) and (before is None or at < before)
+def _between(time: float, after: float | None, before: float | None) -> bool:
+    return (after is None or after <= time) and (before is None or time < before)
 
 
 class StoredRecord(msgspec.Struct, frozen=True, gc=False):
@@ -183,8 +183,8 @@ class Store(Protocol):
         """
         ...
 
-    async def release(self, hold: Lease) -> None:
-        """Give the session back. Without effect if the epoch is no longer the hold's."""
+    async def release(self, lease: Lease) -> None:
+        """Give the session back. Without effect if the epoch is no longer the lease's."""
         ...
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
@@ -216,11 +216,11 @@ class Store(Protocol):
         """The sessions that are looked for, by id, those greater than *after*, at most *limit*."""
         ...
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """Put *bodies*, by seq, in place of what the session's records say: all or none.
 
         Every other record, the head and the epochs stay. A fork that shares the records keeps
-        them as they were. Raises SessionMoved if the epoch is not the hold's any more,
+        them as they were. Raises SessionMoved if the epoch is no longer the lease's,
         SessionNotFound, and InvalidInput for a seq that is not in the log; nothing is changed.
         """
         ...

@@ -35,10 +35,10 @@ def layout(segments: Sequence[Segment], own: int, head: int) -> list[Segment]:
 
 def stored(segments: Iterable[Segment], own: int) -> list[Segment]:
     """What is to be stored of *segments*: all but the range in *own* that they end with."""
-    kept = _joined(segments)
-    if kept and kept[-1].source == own:
-        kept.pop()
-    return kept
+    parts = _joined(segments)
+    if parts and parts[-1].source == own:
+        parts.pop()
+    return parts
 
 
 def within(segments: Iterable[Segment], first: int, upto: int) -> list[Segment]:
@@ -57,17 +57,17 @@ def cut(segments: Iterable[Segment], upto: int) -> list[Segment]:
 
 def moved(segments: Iterable[Segment], seqs: Iterable[int], source: int) -> list[Segment]:
     """*segments* with the records *seqs* lying in the log *source* instead."""
-    wanted = sorted(seqs)
+    ordered = sorted(seqs)
     parts: list[Segment] = []
-    at = 0
+    index = 0
     for part in segments:
         first = part.first
-        while at < len(wanted) and wanted[at] <= part.upto:
-            seq = wanted[at]
+        while index < len(ordered) and ordered[index] <= part.upto:
+            seq = ordered[index]
             if first < seq:
                 parts.append(Segment(first, seq - 1, part.source))
             parts.append(Segment(seq, seq, source))
-            first, at = seq + 1, at + 1
+            first, index = seq + 1, index + 1
         if first <= part.upto:
             parts.append(Segment(first, part.upto, part.source))
     return _joined(parts)

@@ -1,6 +1,7 @@
-"""A thread that does what is put before it, all that waits at once, and answers into event loops.
+"""A thread with a queue: it performs all items that wait at once, and answers into event loops.
 
-A store writes in one: batches that come while it writes wait together, and are written together.
+A store writes in such a thread. Batches that are put while it writes are the next group, and are
+written together (group commit).
 """
 
 from __future__ import annotations
@@ -22,48 +23,48 @@ T = TypeVar("T")
 
 _Call: TypeAlias = tuple[Callable[[Any], None], Any]
 
-MOST = 4096
-"""Items taken at once: what comes in faster must not make one group that never ends."""
+MAX_GROUP = 4096
+"""Items of one group. Without a limit, a group to which items are put fast would never end."""
 
 
 class CallbackBatch:
-    """Answers that are on their way into event loops: one call into each loop for all of them."""
+    """Answers for callers in event loops. Each loop is called once, with all of its answers."""
 
     def __init__(self) -> None:
         self._calls: dict[Any, tuple[Caller, list[_Call]]] = {}  # by loop
 
     def add(self, caller: Caller, done: Callable[[Any], None], result: object) -> None:
-        """*done(result)* is to be called in *caller*'s loop."""
-        found = self._calls.get(caller.loop)
-        if found is None:
-            found = self._calls[caller.loop] = (caller, [])
-        found[1].append((done, result))
+        """Have *done(result)* called in *caller*'s loop, by ``deliver``."""
+        entry = self._calls.get(caller.loop)
+        if entry is None:
+            entry = self._calls[caller.loop] = (caller, [])
+        entry[1].append((done, result))
 
     def deliver(self) -> None:
-        """Have every call made that was added, in order, and forget them."""
+        """Make every call that was added, in order, and forget them."""
         calls, self._calls = self._calls, {}
         for caller, answers in calls.values():
-            caller.call(partial(_answer, answers))
+            caller.call(partial(_call_all, answers))
 
 
-def _answer(answers: Sequence[_Call]) -> None:
+def _call_all(answers: Sequence[_Call]) -> None:
     failed: Exception | None = None
     for done, result in answers:
         try:
             done(result)
-        except Exception as error:  # of one caller's own; the others get their answers
+        except Exception as error:  # one caller's fault: the others get their answers
             failed = failed or error
     if failed is not None:
         raise failed
 
 
 class QueuedCall(Generic[T]):
-    """What one task waits for while a thread works for it."""
+    """A call that one task waits for while a thread performs it."""
 
     def __init__(self) -> None:
         self.caller = Caller()
         self.is_dropped = False
-        """The task waits no more: what was not begun need not be done."""
+        """The task waits no more. A call that was not begun need not be performed."""
         self._event = anyio.Event()
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -74,12 +75,12 @@ class QueuedCall(Generic[T]):
         self._event.set()
 
     def fail(self, error: BaseException) -> None:
-        """The answer is to raise *error*. Called in the task's event loop."""
+        """Have ``wait`` raise *error*. Called in the task's event loop."""
         self._error = error
         self._event.set()
 
     async def wait(self) -> T:
-        """The answer, once it is there."""
+        """Wait for the answer. Returns it, or raises what ``fail`` was given."""
         try:
             await self._event.wait()
         except BaseException:
@@ -93,9 +94,9 @@ class QueuedCall(Generic[T]):
 class BatchingThread(Generic[T]):
     """Hands what was ``put``, in order, to *perform*, in a thread that the first ``put`` starts.
 
-    While nothing comes, *rest* is called after as many seconds as *rest_s* says, if any. Once
-    stopped, *end* is called in the thread, and what is put later goes to *refuse*, with the
-    reason, in the thread that puts it. *perform* and *rest* raise nothing.
+    While the queue is empty, *on_idle* is called every *idle_s()* seconds, or never if that is
+    None. After ``stop``, *on_end* is called in the thread. An item that is put later goes to
+    *reject*, with the reason, in the thread that puts it. *perform* and *on_idle* raise nothing.
     """
 
     def __init__(
@@ -103,17 +104,17 @@ class BatchingThread(Generic[T]):
         name: str,
         *,
         perform: Callable[[list[T]], None],
-        rest: Callable[[], None],
-        rest_s: Callable[[], float | None],
-        end: Callable[[], None],
-        refuse: Callable[[T, str], None],
+        on_idle: Callable[[], None],
+        idle_s: Callable[[], float | None],
+        on_end: Callable[[], None],
+        reject: Callable[[T, str], None],
     ) -> None:
         self._name = name
         self._perform = perform
-        self._rest = rest
-        self._rest_s = rest_s
-        self._end = end
-        self._refuse = refuse
+        self._on_idle = on_idle
+        self._idle_s = idle_s
+        self._on_end = on_end
+        self._reject = reject
         self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pid = 0
@@ -122,13 +123,13 @@ class BatchingThread(Generic[T]):
     def put(self, item: T) -> None:
         """Have *item* performed. Returns at once."""
         if self._thread is not None and self._pid != os.getpid():
-            self._refuse(item, "was opened before this process was forked; make one here")
+            self._reject(item, "was opened before this process was forked; make one here")
             return
         self._queue.put(item)
         if self._thread is None and not self._ended:
             self._start()
         if self._ended:
-            self._refuse_rest()
+            self._reject_queued()
 
     def _start(self) -> None:
         self._pid = os.getpid()
@@ -141,19 +142,19 @@ class BatchingThread(Generic[T]):
         self._queue.put(None)
         if self._thread is None:
             self._ended = True
-            self._refuse_rest()
-            self._end()
+            self._reject_queued()
+            self._on_end()
 
-    def _refuse_rest(self) -> None:
-        # The thread sets ``_ended`` before it looks for the last time, and ``put`` looks at it
-        # after it has put: one of the two finds every item.
+    def _reject_queued(self) -> None:
+        # The thread sets ``_ended`` before it empties the queue for the last time. ``put`` reads
+        # ``_ended`` after it has put its item. So one of the two finds every item.
         while True:
             try:
                 item = self._queue.get_nowait()
             except queue.Empty:
                 return
             if item is not None:
-                self._refuse(item, "was closed")
+                self._reject(item, "was closed")
 
     def _run(self) -> None:
         stopped = False
@@ -162,19 +163,19 @@ class BatchingThread(Generic[T]):
             if group:
                 self._perform(group)
             elif not stopped:
-                self._rest()
+                self._on_idle()
         self._ended = True
-        self._refuse_rest()
-        self._end()
+        self._reject_queued()
+        self._on_end()
 
     def _next(self) -> tuple[list[T], bool]:
-        """All that waits, as soon as something does, and whether that was the last."""
+        """Wait for an item. Returns it and all that wait behind it, and whether to stop."""
         group: list[T] = []
         try:
-            item = self._queue.get(timeout=self._rest_s())
+            item = self._queue.get(timeout=self._idle_s())
             while item is not None:
                 group.append(item)
-                if len(group) == MOST:
+                if len(group) == MAX_GROUP:
                     break
                 item = self._queue.get_nowait()
             else:

@@ -119,8 +119,8 @@ class FaultyStore:
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         return await self.inner.acquire(session, owner, takeover=takeover)
 
-    async def release(self, hold: Lease) -> None:
-        await self.inner.release(hold)
+    async def release(self, lease: Lease) -> None:
+        await self.inner.release(lease)
 
     async def read(
         self, session: str, *, after: int = 0, limit: int | None = None
@@ -138,8 +138,8 @@ class FaultyStore:
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         return await self.inner.fork(parent, upto, session, owner)
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        await self.inner.rewrite(hold, bodies)
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        await self.inner.rewrite(lease, bodies)
 
     async def delete(self, session: str) -> None:
         await self.inner.delete(session)

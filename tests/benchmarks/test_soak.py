@@ -61,22 +61,24 @@ async def test_a_turn_without_an_end_and_one_with_two_are_found_in_the_store(
     store = SqliteStore(path)
     logs: dict[str, list[r.Record]] = {"open": [accepted], "twice": [accepted, aborted, aborted]}
     for session, records in logs.items():
-        hold = await store.acquire(session, this_process("test"))
-        await append(store, hold, records)
-        await store.release(hold)
+        lease = await store.acquire(session, this_process("test"))
+        await append(store, lease, records)
+        await store.release(lease)
     await store.aclose()
     found = await check_store(f"sqlite:{path}", tmp_path)
     assert (found.sessions, found.open_turns) == (3, 1)
     assert {told.partition(":")[0] for told in found.complaints} == {"open", "twice"}
 
 
-async def append(store: SqliteStore, hold: Lease, records: Sequence[r.Record]) -> None:
+async def append(store: SqliteStore, lease: Lease, records: Sequence[r.Record]) -> None:
     durable = anyio.Event()
     bodies = tuple(
-        encode_record(msgspec.structs.replace(each, seq=hold.head + at, epoch=hold.epoch, at=1.0))
+        encode_record(msgspec.structs.replace(each, seq=lease.head + at, epoch=lease.epoch, at=1.0))
         for at, each in enumerate(records, 1)
     )
-    store.append(Batch(hold.session, hold.epoch, hold.head, bodies, 1.0), lambda _: durable.set())
+    store.append(
+        Batch(lease.session, lease.epoch, lease.head, bodies, 1.0), lambda _: durable.set()
+    )
     await durable.wait()
 
 

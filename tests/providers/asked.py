@@ -55,7 +55,7 @@ def small_encodings(encoding: Any = None) -> Encodings:
             special_tokens={"<|endoftext|>": 256},
         )
     encodings = Encodings()
-    encodings._found = dict.fromkeys(("o200k_base", "cl100k_base"), made or None)
+    encodings._loaded = dict.fromkeys(("o200k_base", "cl100k_base"), made or None)
     return encodings
 
 

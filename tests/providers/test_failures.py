@@ -9,8 +9,7 @@ import openai
 import pytest
 
 from llmsession import ProviderError
-from llmsession.providers.anthropic.events import StreamFault
-from llmsession.providers.failures import HIDDEN, Failures, secret_values
+from llmsession.providers.failures import HIDDEN, Failures, StreamFault, secret_values
 
 KEY = "totally-secret-value"
 EDGE = Failures("openai", secrets=(KEY,), retries=True)
@@ -87,7 +86,7 @@ def test_a_provider_error_goes_on_as_it_is_with_the_request_id_of_its_stream() -
     assert EDGE.broken(error, {"x-request-id": "r4"}, now=0) is error
     assert error.request_id == "r4"
     assert EDGE.refused(error, now=0) is error
-    assert EDGE.shown(error) is None
+    assert EDGE.chainable(error) is None
 
 
 def test_what_is_not_known_is_final() -> None:
@@ -110,12 +109,12 @@ def test_no_key_is_in_an_error_and_no_cause_is_chained_that_shows_one(name: str)
     assert HIDDEN in str(found)
     for part in ("totally", "0123456789", "abcd", "wxyz"):
         assert part not in str(found)
-    assert EDGE.shown(RuntimeError(said)) is None
+    assert EDGE.chainable(RuntimeError(said)) is None
 
 
 def test_a_cause_that_shows_nothing_is_chained() -> None:
     error = RuntimeError("a line\nand another")
-    assert EDGE.shown(error) is error
+    assert EDGE.chainable(error) is error
 
 
 def test_what_a_server_quotes_of_the_request_is_left_out() -> None:

@@ -148,17 +148,17 @@ async def after_a_crash(
     """What a machine has whose process died when the log had *up_to* records, or as it is now: a
     store of its own with so much of the log, held by nobody who lives."""
     copy = MemoryStore()
-    hold = await copy.create(session, Owner("the dead"))
+    lease = await copy.create(session, Owner("the dead"))
     log = await store.read(session, limit=up_to)
     results: list[AppendResult] = []
     # In the epochs that they were written in.
     for stored in log:
         record = decode_record(stored.body)
-        while hold.epoch < record.epoch:
-            hold = await copy.acquire(session, Owner("the dead"), takeover=True)
-        copy.append(Batch(session, hold.epoch, record.seq - 1, (stored.body,)), results.append)
+        while lease.epoch < record.epoch:
+            lease = await copy.acquire(session, Owner("the dead"), takeover=True)
+        copy.append(Batch(session, lease.epoch, record.seq - 1, (stored.body,)), results.append)
     assert results == [Appended(seq) for seq in range(1, len(log) + 1)]
-    await copy.release(hold)
+    await copy.release(lease)
     return copy
 
 

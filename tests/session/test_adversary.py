@@ -401,7 +401,7 @@ async def test_a_logger_that_raises_stops_nothing() -> None:
 
 
 class ReleasesNothing(MemoryStore):
-    async def release(self, hold: Lease) -> None:
+    async def release(self, lease: Lease) -> None:
         raise StoreError("the network is down", committed=None)
 
 
@@ -465,9 +465,9 @@ class Slow(MemoryStore):
     """Takes a second over making and taking a session."""
 
     async def create(self, session: str, owner: Owner) -> Lease:
-        hold = await super().create(session, owner)
+        lease = await super().create(session, owner)
         await anyio.sleep(1)
-        return hold
+        return lease
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         await anyio.sleep(1)

@@ -51,9 +51,9 @@ class UnhurriedStore(MemoryStore):
         await _laps()
         return await super().acquire(session, owner, takeover=takeover)
 
-    async def release(self, hold: Lease) -> None:
+    async def release(self, lease: Lease) -> None:
         await _laps()
-        await super().release(hold)
+        await super().release(lease)
 
 
 async def _laps() -> None:

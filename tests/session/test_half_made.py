@@ -26,9 +26,9 @@ async def half_made(*sessions: str, is_alive: bool = False) -> MemoryStore:
     """A store with *sessions* that have no record yet."""
     store = MemoryStore()
     for session in sessions:
-        hold = await store.create(session, MAKER)
+        lease = await store.create(session, MAKER)
         if not is_alive:
-            await store.release(hold)
+            await store.release(lease)
     return store
 
 
@@ -147,9 +147,9 @@ async def test_a_maker_whose_record_meets_another_epoch_leaves_the_session_alone
             group.start_soon(make)
             await store.reached.wait()
             other = Owner("another")
-            hold = await store.acquire("s", other, takeover=True)
+            lease = await store.acquire("s", other, takeover=True)
             results: list[AppendResult] = []
-            MemoryStore.append(store, Batch("s", hold.epoch, 0, (b"{}",)), results.append)
+            MemoryStore.append(store, Batch("s", lease.epoch, 0, (b"{}",)), results.append)
             assert not isinstance(results[0], Conflict)
             store.go_on()
         row = await store.row("s")

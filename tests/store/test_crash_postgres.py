@@ -39,11 +39,11 @@ def ward(nursery: Nursery, tmp_path: Path, postgres_server: PostgresServer) -> W
 @pytest.mark.parametrize("how", ["kill", "tear"])
 async def test_what_was_shown_is_there_after_a_kill_at_a_message(ward: Ward, how: How) -> None:
     points = ward.points_of(seed=4, rounds=2)
-    for at in spread(5, points):
+    for at in spread(3, points):
         await ward.killed_at(at, seed=4, rounds=2, how=how)
-    assert ward.met["ended by 9"] == 5
-    assert ward.met["shown"] > 15
-    assert ward.met["sessions"] > 5  # about 11, give or take 2
+    assert ward.met["ended by 9"] == 3
+    assert ward.met["shown"] > 7
+    assert ward.met["sessions"] > 3
 
 
 @pytest.mark.parametrize("how", ["cut", "unanswered"])
@@ -51,9 +51,9 @@ async def test_a_connection_that_is_lost_at_a_message_loses_nothing_and_fails_no
     ward: Ward, how: How
 ) -> None:
     points = ward.points_of(seed=4, rounds=2)
-    for at in spread(5, points):
+    for at in spread(3, points):
         assert await ward.one_life(seed=4, rounds=2, at=at, how=how) == 0
-    assert ward.met["shown"] > 80
+    assert ward.met["shown"] > 50
     assert ward.met["failed"] == 0  # it is back at once, and whatever was doubtful is found out
 
 
@@ -73,10 +73,10 @@ async def test_a_server_that_crashes_under_a_life_loses_nothing_that_was_shown(
 
 
 async def test_what_was_shown_is_there_after_a_kill_at_any_moment(ward: Ward) -> None:
-    await ward.kill_at_random(10, seed=9)
-    assert ward.met["ended by 9"] == 10
-    assert ward.met["shown"] > 80
-    assert ward.met["asked again"] > 2
+    await ward.kill_at_random(6, seed=9)
+    assert ward.met["ended by 9"] == 6
+    assert ward.met["shown"] > 40
+    assert ward.met["asked again"] > 0
 
 
 @pytest.mark.long

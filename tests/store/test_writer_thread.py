@@ -9,7 +9,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from llmsession.store.writer_thread import MOST, BatchingThread, CallbackBatch, QueuedCall
+from llmsession.store.writer_thread import MAX_GROUP, BatchingThread, CallbackBatch, QueuedCall
 
 pytestmark = pytest.mark.real_time
 
@@ -20,24 +20,24 @@ class Stage:
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.groups: list[list[int]] = []
-        self.refused: list[tuple[int, str]] = []
-        self.rests = 0
-        self.rest_s: float | None = None
-        self.rested = threading.Event()
+        self.rejected: list[tuple[int, str]] = []
+        self.idles = 0
+        self.idle_s: float | None = None
+        self.was_idle = threading.Event()
         self.ended = threading.Event()
         self.thread: BatchingThread[int] = BatchingThread(
-            "stage", perform=self._perform, rest=self._rest, rest_s=lambda: self.rest_s,
-            end=self.ended.set, refuse=lambda item, why: self.refused.append((item, why)),
+            "stage", perform=self._perform, on_idle=self._idle, idle_s=lambda: self.idle_s,
+            on_end=self.ended.set, reject=lambda item, reason: self.rejected.append((item, reason)),
         )  # fmt: skip
 
     def _perform(self, group: list[int]) -> None:
         self.gate.wait()
         self.groups.append(group)
 
-    def _rest(self) -> None:
-        self.rests += 1
-        self.rested.set()
-        self.rest_s = None
+    def _idle(self) -> None:
+        self.idles += 1
+        self.was_idle.set()
+        self.idle_s = None
 
     def finish(self) -> list[list[int]]:
         self.gate.set()
@@ -57,9 +57,9 @@ def test_what_comes_while_it_works_waits_together_in_order() -> None:
 
 def test_a_group_has_an_end_however_much_comes() -> None:
     stage = Stage()
-    for item in range(3 * MOST):
+    for item in range(3 * MAX_GROUP):
         stage.thread.put(item)
-    assert max(len(group) for group in stage.finish()) <= MOST
+    assert max(len(group) for group in stage.finish()) <= MAX_GROUP
 
 
 def test_what_was_put_before_the_stop_is_performed_and_what_comes_after_is_refused() -> None:
@@ -68,7 +68,7 @@ def test_what_was_put_before_the_stop_is_performed_and_what_comes_after_is_refus
     stage.thread.put(2)
     assert [item for group in stage.finish() for item in group] == [1, 2]
     stage.thread.put(3)
-    assert stage.refused == [(3, "was closed")]
+    assert stage.rejected == [(3, "was closed")]
 
 
 def test_one_that_never_worked_ends_without_a_thread() -> None:
@@ -77,18 +77,18 @@ def test_one_that_never_worked_ends_without_a_thread() -> None:
     stage.thread.stop()
     assert stage.ended.is_set()
     stage.thread.put(1)
-    assert stage.refused == [(1, "was closed")]
+    assert stage.rejected == [(1, "was closed")]
     assert threading.active_count() == before
 
 
 def test_it_rests_when_nothing_comes_for_as_long_as_it_says() -> None:
     stage = Stage()
-    stage.rest_s = 0.001
+    stage.idle_s = 0.001
     stage.gate.set()
     stage.thread.put(1)
-    assert stage.rested.wait(100)
+    assert stage.was_idle.wait(100)
     assert stage.finish() == [[1]]
-    assert stage.rests == 1
+    assert stage.idles == 1
 
 
 def test_a_process_that_was_forked_from_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,8 +97,8 @@ def test_a_process_that_was_forked_from_its_own_is_refused(monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: -1)
         stage.thread.put(2)
-    assert [item for item, _ in stage.refused] == [2]
-    assert "forked" in stage.refused[0][1]
+    assert [item for item, _ in stage.rejected] == [2]
+    assert "forked" in stage.rejected[0][1]
     assert stage.finish() == [[1]]
 
 

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import get_args
 
 import anyio
 import anyio.to_thread
+import msgspec
 import pytest
 
 from llmsession import SessionManager
@@ -24,10 +25,9 @@ from llmsession.testing import ScriptedProvider, say
 from tests.session.actors import check_log
 from tests.session.probes import log_of
 from tests.store.crash.life import Told, open_place, read_told
-from tests.store.crash.zombie import Where
+from tests.store.crash.zombie import Order, Where
 
 pytestmark = pytest.mark.real_time
-RUN = "from tests.store.crash.zombie import main; main()"
 
 
 @pytest.fixture
@@ -43,13 +43,31 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{server.dsn}#zombie{time.monotonic_ns()}"
 
 
+@pytest.fixture(scope="module")
+def graveyard() -> Iterator[subprocess.Popen[bytes]]:
+    """The process that the others are forked from."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "from tests.store.crash.zombie import serve; serve()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as running:
+        yield running
+        running.communicate(timeout=100)
+
+
 class Zombie:
     """The other process, and what it told."""
 
-    def __init__(self, running: subprocess.Popen[str], told: Path) -> None:
-        self.pid = running.pid
-        self._running = running
-        self._told = told
+    def __init__(self, graveyard: subprocess.Popen[bytes], order: Order) -> None:
+        assert graveyard.stdin is not None
+        assert graveyard.stdout is not None
+        self._told = Path(order.told)
+        self._may_go_on = Path(order.may_go_on)
+        self._answers = graveyard.stdout
+        graveyard.stdin.write(msgspec.json.encode(order) + b"\n")
+        graveyard.stdin.flush()
+        self.pid = int(self._answers.readline())
+        self.status: int | None = None
 
     @property
     def told(self) -> list[Told]:
@@ -58,7 +76,7 @@ class Zombie:
     async def wait_until(self, holds: Callable[[], bool]) -> None:
         with anyio.fail_after(150):
             while not holds():
-                assert self._running.poll() is None, "it ended"
+                os.kill(self.pid, 0)  # it is there
                 await anyio.sleep(0.002)
 
     async def reach(self) -> None:
@@ -70,11 +88,14 @@ class Zombie:
 
     async def go_on(self) -> None:
         """Continue it, and wait for its end."""
-        assert self._running.stdin is not None
+        self._may_go_on.touch()
         os.kill(self.pid, signal.SIGCONT)
-        self._running.stdin.write("go on\n")
-        self._running.stdin.flush()
-        assert await anyio.to_thread.run_sync(self._running.wait, 150) == 0
+        assert await anyio.to_thread.run_sync(self.wait) == 0
+
+    def wait(self) -> int:
+        """Its status, once it has ended."""
+        self.status = int(self._answers.readline())
+        return self.status
 
 
 def _is_stopped(pid: int) -> bool:
@@ -83,21 +104,26 @@ def _is_stopped(pid: int) -> bool:
 
 
 @contextmanager
-def zombie(place: str, told: Path, where: Where) -> Iterator[Zombie]:
-    arguments = [sys.executable, "-c", RUN, place, str(told), where]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, text=True) as running:
-        try:
-            yield Zombie(running, told)
-        finally:
-            running.kill()
+def zombie(
+    graveyard: subprocess.Popen[bytes], place: str, folder: Path, where: Where
+) -> Iterator[Zombie]:
+    order = Order(place, str(folder / "told"), where, str(folder / "go on"))
+    other = Zombie(graveyard, order)
+    try:
+        yield other
+    finally:
+        if other.status is None:
+            with suppress(ProcessLookupError):
+                os.kill(other.pid, signal.SIGKILL)
+            other.wait()
 
 
 @pytest.mark.parametrize("where", get_args(Where))
 async def test_a_zombie_says_that_its_session_moved_and_writes_and_publishes_nothing(
-    place: str, where: Where, tmp_path: Path
+    graveyard: subprocess.Popen[bytes], place: str, where: Where, tmp_path: Path
 ) -> None:
     provider = ScriptedProvider(lambda request, tag: say("mine now"))
-    with zombie(place, tmp_path / "told", where) as other:
+    with zombie(graveyard, place, tmp_path, where) as other:
         await other.reach()
         await other.stop()
         store = open_place(place)

@@ -5,13 +5,11 @@ Nothing of a block is decoded that nobody needs: a delta costs one pass over its
 
 from __future__ import annotations
 
-import json
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
-from llmsession.errors import ProviderError
-from llmsession.turns.blocks import block_type, clean_text, encode_json
+from llmsession.turns.blocks import block_type, encode_json
 from llmsession.turns.edits import AppliedEdit
 from llmsession.turns.stream import (
     BlockDelta,
@@ -19,25 +17,18 @@ from llmsession.turns.stream import (
     BlockStopped,
     ReplyEnded,
     ReplyStarted,
-    StreamEvent,
     UsageReported,
 )
 from llmsession.turns.usage import Usage
 
-__all__ = ["AnthropicEvents", "StreamFault", "read_json"]
+from ..failures import StreamFault
+from ..reading import Events, read_json, stopped_early
 
-Events: TypeAlias = tuple[StreamEvent, ...]
+__all__ = ["AnthropicEvents"]
+
 _NONE: Events = ()
 _ABSENT = msgspec.Raw()
 _NULL = msgspec.Raw(b"null")
-
-
-class StreamFault(Exception):
-    """The stream itself reported an error. ``body`` is what it said, as decoded JSON or text."""
-
-    def __init__(self, body: Any) -> None:
-        super().__init__("the provider reported an error in its stream")
-        self.body = body
 
 
 class _CacheCreation(msgspec.Struct):
@@ -112,24 +103,6 @@ _STREAMED = frozenset({"text", "thinking", "tool_use", "server_tool_use", "mcp_t
 """Block types whose deltas we pass on. Others are held until they are whole."""
 
 
-def read_json(data: str, decoder: msgspec.json.Decoder[Any]) -> tuple[str, Any]:
-    """*data* and what *decoder* makes of it. Where only lone surrogates are in its way, they are
-    replaced. Raises ProviderError, retryable: a stream that is no JSON is broken."""
-    try:
-        return data, decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        first = error
-    try:
-        # JSON of Python's own making may hold half a surrogate pair.
-        cleaned = clean_text(json.dumps(json.loads(data), ensure_ascii=False))
-        return cleaned, decoder.decode(cleaned)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        what = "not JSON" if isinstance(first, UnicodeError) else type(first).__name__
-        raise ProviderError(
-            f"the provider's stream is broken: an event cannot be read ({what})", kind="retryable"
-        ) from None
-
-
 class AnthropicEvents:
     """Reads the events of one reply in order. ``ended`` after ``message_stop``.
 
@@ -145,17 +118,14 @@ class AnthropicEvents:
         self._context: Usage | None = None
         self._edits: tuple[AppliedEdit, ...] = ()
         self._stop_reason: str | None = None
-        self._held: dict[int, tuple[bytes, dict[str, Any]]] = {}
+        self._unstreamed: dict[int, tuple[bytes, dict[str, Any]]] = {}
 
     def read(self, data: str) -> Events:
         """What the event *data* means, often nothing.
 
         Raises StreamFault for an error event, ProviderError for what cannot be read.
         """
-        try:
-            event = _decoder.decode(data)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            data, event = read_json(data, _decoder)
+        data, event = read_json(data, _decoder)
         kind = event.type
         if kind == "content_block_delta":
             return self._delta(event, data)
@@ -184,13 +154,13 @@ class AnthropicEvents:
     def finish(self) -> Events:
         """The stream is over. Raises ProviderError, retryable, if the reply was not."""
         if not self.ended:
-            raise ProviderError("the provider's stream stopped before its end", kind="retryable")
+            raise stopped_early()
         return _NONE
 
     def _delta(self, event: _Event, data: str) -> Events:
         delta, index = event.delta, event.index
-        if index in self._held:
-            _grow(self._held[index][1], _raw_delta.decode(data).delta)
+        if index in self._unstreamed:
+            _grow(self._unstreamed[index][1], _raw_delta.decode(data).delta)
             return _NONE
         if delta is None:
             return _NONE
@@ -210,14 +180,14 @@ class AnthropicEvents:
         block = msgspec.Raw(bytes(block) or b"null")  # not a view on the event's text
         if block_type(block) in _STREAMED:
             return (BlockStarted(index, block),)
-        self._held[index] = (bytes(block), {})
+        self._unstreamed[index] = (bytes(block), {})
         return _NONE
 
     def _stopped(self, index: int) -> Events:
-        held = self._held.pop(index, None)
-        if held is None:
+        block = self._unstreamed.pop(index, None)
+        if block is None:
             return (BlockStopped(index),)
-        opened, added = held
+        opened, added = block
         return BlockStarted(index, msgspec.Raw(_whole(opened, added))), BlockStopped(index)
 
     def _report(self, reported: _Usage | None) -> None:
@@ -227,9 +197,9 @@ class AnthropicEvents:
         if not reported.iterations:
             return
         # All of them are paid for; the context is that of the last sampling, never a summary's.
-        each = [(one.type, one.over(Usage())) for one in reported.iterations]
-        self.usage = sum((usage for _, usage in each), Usage())
-        sampled = [usage for kind, usage in each if kind == "message"]
+        iterations = [(sampling.type, sampling.over(Usage())) for sampling in reported.iterations]
+        self.usage = sum((usage for _, usage in iterations), Usage())
+        sampled = [usage for kind, usage in iterations if kind == "message"]
         self._context = sampled[-1] if sampled else Usage()
 
 
@@ -237,23 +207,24 @@ def _or(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
 
-def _grow(held: dict[str, Any], delta: dict[str, Any]) -> None:
+def _grow(fields: dict[str, Any], delta: dict[str, Any]) -> None:
     """A delta of a block that is not known: texts are appended, anything else replaces."""
     for name, value in delta.items():
         if name == "type" or value is None:
             continue
-        before = held.get(name)
-        held[name] = before + value if isinstance(before, str) and isinstance(value, str) else value
+        before = fields.get(name)
+        is_text = isinstance(before, str) and isinstance(value, str)
+        fields[name] = before + value if is_text else value
 
 
-def _whole(opened: bytes, held: dict[str, Any]) -> bytes:
+def _whole(opened: bytes, added: dict[str, Any]) -> bytes:
     """The block as it was opened, with what its deltas added."""
-    if not held:
+    if not added:
         return opened
     fields: dict[str, Any] = msgspec.json.decode(opened, type=dict[str, msgspec.Raw])
     # A summary comes whole in its delta, whatever it was opened with; so the SDK reads it.
     replaces = block_type(opened) == "compaction"
-    for name, value in held.items():
+    for name, value in added.items():
         before = b"" if replaces else bytes(fields.get(name, b""))
         if isinstance(value, str) and before.startswith(b'"'):
             value = msgspec.json.decode(before, type=str) + value

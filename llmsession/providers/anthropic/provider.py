@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from collections.abc import AsyncGenerator, Mapping
-from types import TracebackType
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from llmsession.errors import InvalidConfig, error_text
+from llmsession.errors import InvalidConfig, error_text, need_package
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
-from ..clients import Clients, ClientSettings, check_reach, need_package, pattern_options
-from ..failures import Failures, secret_values
+from ..clients import ClientSettings, make_pattern
 from ..models import ANTHROPIC, CLAUDE, find_profile
 from ..reading import read_reply_stream
+from ..sdk_provider import SdkProvider, given_options
 from .events import AnthropicEvents
 from .requests import CacheTtl, closed_by_user, count_body, messages_body
 
@@ -38,7 +37,7 @@ _NO_KEY = (
 )
 
 
-class AnthropicProvider:
+class AnthropicProvider(SdkProvider):
     """Answers with Anthropic's models. One provider serves many sessions, on asyncio and trio.
 
     Without *api_key* or *auth_token* the SDK looks for credentials, in the environment first. A
@@ -75,8 +74,6 @@ class AnthropicProvider:
         profiles: Mapping[str, Profile] | None = None,
         name: str = "anthropic",
     ) -> None:
-        self.is_held = False
-        """Is it used as a context manager? Then no session manager closes it."""
         if platform not in _CLIENTS:
             raise InvalidConfig(f"platform {platform!r} is none of {', '.join(_CLIENTS)}")
         if cache not in ("5m", "1h", None):
@@ -87,40 +84,23 @@ class AnthropicProvider:
             read_timeout_s=read_timeout_s,
             max_connections=max_connections,
         )
-        options = dict(client_options or {})
-        for option, value in (
-            ("api_key", api_key), ("auth_token", auth_token), ("base_url", base_url),
-        ):  # fmt: skip
-            if value is not None:
-                options[option] = value
         sdk = _sdk()
-        pattern = client if client is not None else _pattern(sdk, platform, options, settings)
-        check_reach(pattern, headers, profiles)
-        self._clients = Clients(sdk, pattern, settings, given=client is not None)
-        # Only the vendor's own API takes bytes; the others rewrite the request.
-        self._takes_bytes = type(pattern) is sdk.AsyncAnthropic
-        # The documentation of on-demand compaction leaves out Bedrock alone.
-        self._compacts_on_demand = "Bedrock" not in type(pattern).__name__
-        self._stream_class = sdk.AsyncStream[object]
-        self._cache: CacheTtl = cache
-        self._headers = dict(headers or {})
-        self._profiles = dict(profiles or {})
-        self._name = name
-        self._nonce = uuid.uuid4().hex
-        keys = {option: getattr(pattern, option, None) for option in ("api_key", "auth_token")}
-        self._failures = Failures(
-            name,
-            secrets=secret_values(options, keys, self._headers),
-            retries=pattern.max_retries > 0,
+        super().__init__(
+            sdk,
+            client=client,
+            make=partial(_make_client, sdk, platform),
+            options=given_options(
+                client_options, api_key=api_key, auth_token=auth_token, base_url=base_url
+            ),
+            settings=settings,
+            takes_bytes=sdk.AsyncAnthropic,  # Only the vendor's own API takes bytes.
+            headers=headers,
+            profiles=profiles,
+            name=name,
         )
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(name={self._name!r})"
-
-    @property
-    def name(self) -> str:
-        """The one that it was made with: "anthropic" unless another was given."""
-        return self._name
+        # The documentation of on-demand compaction leaves out Bedrock alone.
+        self._compacts_on_demand = "Bedrock" not in type(self._pattern).__name__
+        self._cache: CacheTtl = cache
 
     def profile(self, model: str) -> Profile:
         """What *model* accepts, needs and holds; the careful values for an unknown one."""
@@ -138,10 +118,8 @@ class AnthropicProvider:
 
         async def connect() -> Any:
             body, betas = messages_body(request, cache=self._cache)
-            work = {"x-client-request-id": f"{self._nonce}-{tag.turn}.{tag.step}.{tag.attempt}"}
-            return await self._post(
-                "/v1/messages", body, betas, work, stream=True, stream_cls=self._stream_class
-            )
+            path, headers = _with_betas("/v1/messages", self._step_headers(tag), betas)
+            return await self._post(path, body, headers, stream=True)
 
         return read_reply_stream(connect, reader, self._failures)
 
@@ -152,59 +130,38 @@ class AnthropicProvider:
         taken off again. Raises ProviderError. Bedrock does not count. Can be cancelled.
         """
         try:
-            counted_as, added = closed_by_user(request)
-            body, betas = count_body(counted_as)
-            counted = await self._post("/v1/messages/count_tokens", body, betas, {})
-            return max(0, msgspec.convert(counted, _Count).input_tokens - added)
+            closed, added_tokens = closed_by_user(request)
+            body, betas = count_body(closed)
+            path, headers = _with_betas("/v1/messages/count_tokens", self._headers, betas)
+            answer = await self._post(path, body, headers)
+            return max(0, msgspec.convert(answer, _Count).input_tokens - added_tokens)
         except Exception as error:
-            raise self._failures.refused(error, now=time.time()) from self._failures.shown(error)
-
-    async def _post(
-        self, path: str, body: bytes, betas: tuple[str, ...], headers: Mapping[str, str], **how: Any
-    ) -> Any:
-        sent = {**headers, **self._headers}
-        if betas:
-            path, sent["anthropic-beta"] = f"{path}?beta=true", ",".join(betas)
-        # ``messages.create`` copies the whole conversation, value by value, before it encodes
-        # it: 88 ms at 2,000 messages in which no other session runs, against 3 ms for bytes.
-        given = {"content": body} if self._takes_bytes else {"body": msgspec.json.decode(body)}
-        return await self._clients.current().post(
-            path, cast_to=object, options={"headers": sent}, **given, **how
-        )
-
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop. Used again, it opens new ones."""
-        await self._clients.aclose()
-
-    async def __aenter__(self) -> AnthropicProvider:
-        self.is_held = True
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.is_held = False
-        await self.aclose()
+            failures = self._failures
+            raise failures.refused(error, now=time.time()) from failures.chainable(error)
 
 
 class _Count(msgspec.Struct):
     input_tokens: int
 
 
+def _with_betas(
+    path: str, headers: dict[str, str], betas: tuple[str, ...]
+) -> tuple[str, dict[str, str]]:
+    if not betas:
+        return path, headers
+    return f"{path}?beta=true", {**headers, "anthropic-beta": ",".join(betas)}
+
+
 def _sdk() -> Any:
     # Here and not above: it takes over a second and 80 MB, which a program that uses another
     # provider, or the command line's help, should not pay.
-    try:
-        import anthropic
-    except ImportError as error:
-        raise InvalidConfig(f"the anthropic SDK cannot be imported: {error}") from error
+    need_package("anthropic", "AnthropicProvider", "anthropic[aiohttp]")
+    import anthropic
+
     return anthropic
 
 
-def _pattern(
+def _make_client(
     sdk: Any, platform: AnthropicPlatform, options: dict[str, Any], settings: ClientSettings
 ) -> Any:
     """The client that the others are copies of. Raises InvalidConfig, the key not in its text."""
@@ -212,18 +169,17 @@ def _pattern(
         need_package("botocore", "Bedrock", "anthropic[bedrock]")
     elif platform == "vertex" and not options.get("access_token"):
         need_package("google.auth", "Vertex", "anthropic[vertex]")
-    fixed = pattern_options(settings)
-    local = options.get("base_url") or os.environ.get("ANTHROPIC_BASE_URL")
-    said = ""
+    client_class = getattr(sdk, _CLIENTS[platform])
+    reason = ""
     try:
-        client = getattr(sdk, _CLIENTS[platform])(**options, **fixed)
+        client = make_pattern(
+            client_class, platform, options, settings, passes=sdk.CredentialsError
+        )
         if platform != "anthropic" or client.api_key or client.auth_token or client.credentials:
             return client
     except sdk.CredentialsError as error:  # what the SDK finds on the disk does not work
-        said = f" ({error_text(error)})"
-    except Exception as error:  # an SDK raises many kinds for options that do not go together
-        failures = Failures(platform, secrets=secret_values(options), retries=False)
-        raise InvalidConfig(failures.hide(f"{platform}: {error_text(error)}")) from None
-    if not local:
-        raise InvalidConfig(_NO_KEY + said)
-    return sdk.AsyncAnthropic(**{**options, "api_key": "none"}, **fixed)
+        reason = f" ({error_text(error)})"
+    if not (options.get("base_url") or os.environ.get("ANTHROPIC_BASE_URL")):
+        raise InvalidConfig(_NO_KEY + reason)
+    # A local server: it needs no key, and the SDK no credentials.
+    return make_pattern(sdk.AsyncAnthropic, platform, {**options, "api_key": "none"}, settings)

@@ -73,13 +73,13 @@ def closed_by_user(request: Request) -> tuple[Request, int]:
     return msgspec.structs.replace(request, messages=messages), NEUTRAL_TOKENS
 
 
-def _betas(given: Any) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(map(str, given))
+def _betas(option: Any) -> tuple[str, ...]:
+    return (option,) if isinstance(option, str) else tuple(map(str, option))
 
 
-def _with_needed(given: tuple[str, ...], request: Request) -> tuple[str, ...]:
-    """*given*, and the betas that *request* needs for what it says of compaction."""
-    return tuple(dict.fromkeys((*given, *_needed(request))))
+def _with_needed(betas: tuple[str, ...], request: Request) -> tuple[str, ...]:
+    """*betas*, and the betas that *request* needs for what it says of compaction."""
+    return tuple(dict.fromkeys((*betas, *_needed(request))))
 
 
 def _needed(request: Request) -> Iterator[str]:
@@ -115,8 +115,8 @@ def _framed(request: Request, cache: CacheTtl, own_tools: Any) -> dict[str, Any]
         body["tools"] = tools
     messages = list(request.messages)
     if cache:
-        for at in _last_of_user(messages, 2):
-            messages[at] = _marked(messages[at], control)
+        for index in _last_of_user(messages, 2):
+            messages[index] = _marked(messages[index], control)
     body["messages"] = messages
     return body
 
@@ -147,17 +147,17 @@ def _marks(body: msgspec.Raw) -> bool:
     return False
 
 
-def _last_of_user(messages: Sequence[RequestMessage], most: int) -> list[int]:
-    found = [at for at, message in enumerate(messages) if message.role == "user"]
-    return found[-most:]
+def _last_of_user(messages: Sequence[RequestMessage], count: int) -> list[int]:
+    indexes = [index for index, message in enumerate(messages) if message.role == "user"]
+    return indexes[-count:]
 
 
 def _marked(message: RequestMessage, control: dict[str, str]) -> RequestMessage:
     """*message* with a breakpoint on its last block that may carry one."""
     raws = split_blocks(message.body)
-    for at in reversed(range(len(raws))):
-        if block_type(raws[at]) not in _NOT_CACHED:
-            raws[at] = _with_control(raws[at], control)
+    for index in reversed(range(len(raws))):
+        if block_type(raws[index]) not in _NOT_CACHED:
+            raws[index] = _with_control(raws[index], control)
             return RequestMessage(message.role, join_blocks(raws))
     return message
 

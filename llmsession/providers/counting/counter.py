@@ -15,12 +15,11 @@ import msgspec
 
 from llmsession.turns.request import Profile, Request
 
-from ..protocol import Provider
+from ..protocol import Counting, Provider
 from .counts import (
     CharacterCounter,
     Count,
     Counter,
-    Counting,
     TextEstimate,
     estimate_by_length,
     reply_tokens,
@@ -109,13 +108,13 @@ class CachedCounter:
         self._clock = clock
         self._known: OrderedDict[bytes, tuple[float, Count]] = OrderedDict()
         self._flights: dict[bytes, _Flight] = {}
-        self._asked = self._hits = self._joined = self._failed = 0
+        self._requested = self._hits = self._joined = self._failed = 0
 
     def statistics(self) -> Mapping[str, int]:
         """How often *first* was asked, and failed; answers from memory, and shared ones; entries
         that are kept."""
         return {
-            "asked": self._asked,
+            "asked": self._requested,
             "failed": self._failed,
             "hits": self._hits,
             "joined": self._joined,
@@ -147,10 +146,10 @@ class CachedCounter:
         return await self._otherwise.count(request)
 
     def _recall(self, key: bytes) -> Count | None:
-        found = self._known.get(key)
-        if found is None:
+        entry = self._known.get(key)
+        if entry is None:
             return None
-        expires_s, count = found
+        expires_s, count = entry
         if self._clock() >= expires_s:
             del self._known[key]
             return None
@@ -172,7 +171,7 @@ class CachedCounter:
         return await self._ask(key, request, until_s)
 
     async def _ask(self, key: bytes, request: Request, until_s: float) -> Count | None:
-        self._asked += 1
+        self._requested += 1
         flight = self._flights[key] = _Flight()
         flight.is_lost = True
         try:

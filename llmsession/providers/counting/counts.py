@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -21,7 +21,6 @@ __all__ = [
     "Count",
     "CountMethod",
     "Counter",
-    "Counting",
     "TextEstimate",
     "estimate_by_length",
     "reply_tokens",
@@ -62,18 +61,6 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float = 0.0
 
 
-@runtime_checkable
-class Counting(Protocol):
-    """A provider that counts itself. Not every one does, so it is no part of Provider."""
-
-    async def count_tokens(self, request: Request) -> int:
-        """The tokens of *request*'s prompt: its system text, tools and messages.
-
-        Raises ProviderError. Can be cancelled.
-        """
-        ...
-
-
 class Counter(Protocol):
     """Counts requests."""
 
@@ -87,13 +74,14 @@ class Counter(Protocol):
 
 def request_bytes(request: Request) -> int:
     """The bytes of what is counted of *request*, as JSON."""
-    raws = (*(each.body for each in request.messages), *request.tools)
+    raws = (*(message.body for message in request.messages), *request.tools)
     return len(request.system or "") + sum(memoryview(raw).nbytes for raw in raws)
 
 
 def reply_tokens(request: Request, profile: Profile) -> int:
     """The reply to expect: the mean of the last replies in *request*, by characters."""
-    bodies = [each.body for each in request.messages if each.role == "assistant"][-_REPLIES:]
+    replies = [message.body for message in request.messages if message.role == "assistant"]
+    bodies = replies[-_REPLIES:]
     if not bodies:
         return min(TYPICAL_REPLY_TOKENS, request.max_tokens)
     chars = sum(countable_message(body).chars for body in bodies) / len(bodies)

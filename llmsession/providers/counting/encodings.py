@@ -83,22 +83,22 @@ class Encodings:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._found: dict[str, Encoding | None] = {}
+        self._loaded: dict[str, Encoding | None] = {}
         self._lock = threading.Lock()
 
     def is_ready(self, name: str) -> bool:
         """Is ``get`` instant for *name*?"""
-        return name in self._found
+        return name in self._loaded
 
     def get(self, name: str) -> Encoding | None:
         """The encoding *name*; None without a whole vocabulary, or with a tiktoken that we do not
         know. The first time it reads the disk and takes 0.3 s, for 0.1 s of which tiktoken holds
         the interpreter."""
-        if name not in self._found:
+        if name not in self._loaded:
             with self._lock:
-                if name not in self._found:
-                    self._found[name] = self._load(name)
-        return self._found[name]
+                if name not in self._loaded:
+                    self._loaded[name] = self._load(name)
+        return self._loaded[name]
 
     def _load(self, name: str) -> Encoding | None:
         vocabulary = VOCABULARIES[name]

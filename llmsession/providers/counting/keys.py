@@ -57,7 +57,7 @@ def _hash(digest: Any, provider: str, request: Request) -> Iterator[None]:
     read_bytes = 0
     for role, raw in (
         *(("tool", tool) for tool in request.tools),
-        *((each.role, each.body) for each in request.messages),
+        *((message.role, message.body) for message in request.messages),
     ):
         size_bytes = memoryview(raw).nbytes
         if read_bytes and read_bytes + size_bytes > STEP_BYTES:

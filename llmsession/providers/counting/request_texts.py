@@ -128,9 +128,9 @@ def _countable_value(value: Any) -> Countable:
         elif isinstance(item, dict):
             kind = item.get("type")
             if kind == "document":
-                found = _countable_document(item.get("source"))
-                texts += found.texts
-                images += found.images
+                document = _countable_document(item.get("source"))
+                texts += document.texts
+                images += document.images
             elif kind == "text" and isinstance(item.get("text"), str):
                 texts.append(item["text"])
             elif isinstance(kind, str) and kind in _FLAT_TYPES:
@@ -152,11 +152,11 @@ def slices(texts: Iterable[str], max_chars: int) -> Iterator[list[str]]:
         if len(text) > room and batch:
             yield batch
             batch, room = [], max_chars
-        at = 0
-        while len(text) - at > max_chars:
-            yield [text[at : at + max_chars]]
-            at += max_chars
-        batch.append(text[at:])
-        room -= len(text) - at
+        start = 0
+        while len(text) - start > max_chars:
+            yield [text[start : start + max_chars]]
+            start += max_chars
+        batch.append(text[start:])
+        room -= len(text) - start
     if batch:
         yield batch

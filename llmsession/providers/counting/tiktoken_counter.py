@@ -131,7 +131,7 @@ class TiktokenCounter:
         # Guesses depend on the profile, and so does what stays known.
         kind = msgspec.json.encode((name, profile))
         loose = 0
-        for body in (None, *(each.body for each in request.messages)):
+        for body in (None, *(message.body for message in request.messages)):
             if loose >= SLICE_CHARS:
                 loose = 0
                 yield
@@ -157,7 +157,8 @@ class TiktokenCounter:
     def _weigh_batch(self, scale: _Scale, batch: Sequence[str]) -> _Weight:
         self._slices += 1
         weights = [scale.text(text) for text in batch]
-        self._failures += sum(1 for each in weights if each.guessed_chars and scale.has_encoding)
+        if scale.has_encoding:
+            self._failures += sum(1 for weight in weights if weight.guessed_chars)
         return functools.reduce(_Weight.plus, weights)
 
 

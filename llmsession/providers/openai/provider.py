@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import AsyncGenerator, Mapping
-from types import TracebackType
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from llmsession.errors import InvalidConfig, error_text
+from llmsession.errors import InvalidConfig, need_package
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
-from ..clients import Clients, ClientSettings, check_reach, pattern_options
-from ..failures import Failures, secret_values
+from ..clients import ClientSettings, make_pattern
 from ..models import CLAUDE, COMPATIBLE, OPENAI, find_profile
 from ..reading import read_reply_stream
+from ..sdk_provider import SdkProvider, given_options
 from .events import OpenAIEvents
 from .requests import ChatDialect, chat_body
 
@@ -38,7 +37,7 @@ _DIALECTS: dict[str, ChatDialect] = {
 """By host. All other servers get the plain dialect, which is what most of them read."""
 
 
-class OpenAIProvider:
+class OpenAIProvider(SdkProvider):
     """Answers with the models of a server that speaks chat completions, on asyncio and trio.
 
     Without *api_key* the SDK looks for one in the environment. A server at *base_url* (vLLM,
@@ -76,8 +75,6 @@ class OpenAIProvider:
         profiles: Mapping[str, Profile] | None = None,
         name: str = "openai",
     ) -> None:
-        self.is_held = False
-        """Is it used as a context manager? Then no session manager closes it."""
         if platform not in ("openai", "azure"):
             raise InvalidConfig(f"platform {platform!r} is none of openai, azure")
         settings = ClientSettings(
@@ -86,44 +83,28 @@ class OpenAIProvider:
             read_timeout_s=read_timeout_s,
             max_connections=max_connections,
         )
-        options = dict(client_options or {})
-        for option, value in (("api_key", api_key), ("base_url", base_url)):
-            if value is not None:
-                options[option] = value
         sdk = _sdk()
-        pattern = client if client is not None else _pattern(sdk, platform, options, settings)
-        check_reach(pattern, headers, profiles)
-        self._clients = Clients(sdk, pattern, settings, given=client is not None)
-        # Azure's client reads the model from the request to find its address.
-        self._takes_bytes = type(pattern) is sdk.AsyncOpenAI
-        self._stream_class = sdk.AsyncStream[object]
-        default = _OPENAI_DIALECT if not self._takes_bytes else ChatDialect()
-        self._dialect = dialect or _DIALECTS.get(pattern.base_url.host, default)
-        self._keep_reasoning = keep_reasoning
-        self._headers = dict(headers or {})
-        self._profiles = dict(profiles or {})
-        self._name = name
-        self._nonce = uuid.uuid4().hex
-        keys = {"api_key": getattr(pattern, "api_key", None)}
-        self._failures = Failures(
-            name,
-            secrets=secret_values(options, keys, self._headers),
-            retries=pattern.max_retries > 0,
+        super().__init__(
+            sdk,
+            client=client,
+            make=partial(_make_client, sdk, platform),
+            options=given_options(client_options, api_key=api_key, base_url=base_url),
+            settings=settings,
+            # Azure's client reads the model from the request to find its address.
+            takes_bytes=sdk.AsyncOpenAI,
+            headers=headers,
+            profiles=profiles,
+            name=name,
         )
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(name={self._name!r})"
-
-    @property
-    def name(self) -> str:
-        """The one that it was made with: "openai" unless another was given."""
-        return self._name
+        default = ChatDialect() if self._takes_bytes else _OPENAI_DIALECT
+        self._dialect = dialect or _DIALECTS.get(self._pattern.base_url.host, default)
+        self._keep_reasoning = keep_reasoning
 
     def profile(self, model: str) -> Profile:
         """What *model* accepts, needs and holds; the careful values for an unknown one."""
-        found = find_profile(model, OPENAI, otherwise=COMPATIBLE, own=self._profiles)
-        if found is not COMPATIBLE:
-            return found
+        profile = find_profile(model, OPENAI, otherwise=COMPATIBLE, own=self._profiles)
+        if profile is not COMPATIBLE:
+            return profile
         claude = find_profile(model, CLAUDE, otherwise=COMPATIBLE, own={})
         # Behind this API a Claude model has its limits, but its signed thinking does not come out.
         return msgspec.structs.replace(
@@ -144,65 +125,35 @@ class OpenAIProvider:
         async def connect() -> Any:
             body, names = chat_body(request, self._dialect)
             reader.name_of = names.back
-            work = {"X-Client-Request-Id": f"{self._nonce}-{tag.turn}.{tag.step}.{tag.attempt}"}
-            given = {"content": body} if self._takes_bytes else {"body": msgspec.json.decode(body)}
-            # Bytes: the SDK's own way copies the whole conversation, value by value.
-            return await self._clients.current().post(
-                "/chat/completions",
-                cast_to=object,
-                options={"headers": {**work, **self._headers}},
-                stream=True,
-                stream_cls=self._stream_class,
-                **given,
-            )
+            headers = self._step_headers(tag)
+            return await self._post("/chat/completions", body, headers, stream=True)
 
         return read_reply_stream(connect, reader, self._failures)
-
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop. Used again, it opens new ones."""
-        await self._clients.aclose()
-
-    async def __aenter__(self) -> OpenAIProvider:
-        self.is_held = True
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.is_held = False
-        await self.aclose()
 
 
 def _sdk() -> Any:
     # Here and not above: it takes about a second, which a program that uses another provider, or
     # the command line's help, should not pay.
-    try:
-        import openai
-    except ImportError as error:
-        raise InvalidConfig(f"the openai SDK cannot be imported: {error}") from error
+    need_package("openai", "OpenAIProvider", "llmsession[openai]")
+    import openai
+
     return openai
 
 
-def _pattern(
+def _make_client(
     sdk: Any, platform: OpenAIPlatform, options: dict[str, Any], settings: ClientSettings
 ) -> Any:
     """The client that the others are copies of. Raises InvalidConfig, the key not in its text."""
-    if platform == "openai" and not _has_key(options):
+    if platform == "azure":
+        return make_pattern(sdk.AsyncAzureOpenAI, platform, options, settings)
+    if not _has_key(options):
         if not (options.get("base_url") or os.environ.get("OPENAI_BASE_URL")):
             raise InvalidConfig(_NO_KEY)
-        options = {**options, "api_key": "none"}
-    kind = sdk.AsyncOpenAI if platform == "openai" else sdk.AsyncAzureOpenAI
-    try:
-        return kind(**options, **pattern_options(settings))
-    except Exception as error:  # an SDK raises many kinds for options that do not go together
-        said = Failures(platform, secrets=secret_values(options), retries=False)
-        raise InvalidConfig(said.hide(f"{platform}: {error_text(error)}")) from None
+        options = {**options, "api_key": "none"}  # a local server needs none, but the SDK does
+    return make_pattern(sdk.AsyncOpenAI, platform, options, settings)
 
 
 def _has_key(options: Mapping[str, Any]) -> bool:
-    given = ("api_key", "admin_api_key", "workload_identity", "provider")
-    in_environment = ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY")
-    return any(options.get(name) for name in given) or any(map(os.environ.get, in_environment))
+    names = ("api_key", "admin_api_key", "workload_identity", "provider")
+    variables = ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY")
+    return any(map(options.get, names)) or any(map(os.environ.get, variables))

@@ -172,17 +172,17 @@ _Blocks: TypeAlias = Sequence[tuple[str, Mapping[str, msgspec.Raw]]]
 
 
 def _assistant(blocks: _Blocks, dialect: ChatDialect, names: ToolNames) -> Iterator[dict[str, Any]]:
-    said: list[str] = []
+    texts: list[str] = []
     calls: list[dict[str, Any]] = []
     reasoning: dict[str, str] = {}
     for kind, block in blocks:
         if kind == "text":
-            said.append(_text(block.get("text")))
+            texts.append(_text(block.get("text")))
         elif kind == "tool_use":
             calls.append(_tool_call(block, dialect, names))
         elif kind == "thinking" and (field := _text(block.get("signature"))) in _REASONING_FIELDS:
             reasoning[field] = reasoning.get(field, "") + _text(block.get("thinking"))
-    content = "\n\n".join(text for text in said if text.strip())
+    content = "\n\n".join(text for text in texts if text.strip())
     if not content and not calls:
         return  # nothing of it can be said here, and an empty message is refused
     message: dict[str, Any] = {"role": "assistant", "content": content or None, **reasoning}
@@ -210,7 +210,7 @@ def _user(blocks: _Blocks, dialect: ChatDialect) -> Iterator[dict[str, Any]]:
             text, media = _result(block)
             yield {"role": "tool", "tool_call_id": call_id, "content": text}
             if media:
-                parts.append(_said(f"What call {call_id} returned besides text:"))
+                parts.append(_text_part(f"What call {call_id} returned besides text:"))
                 parts += media
     for kind, block in blocks:
         part = _part(kind, block)
@@ -218,7 +218,7 @@ def _user(blocks: _Blocks, dialect: ChatDialect) -> Iterator[dict[str, Any]]:
     if not parts:
         if any(kind == "tool_result" for kind, _ in blocks):
             return
-        parts = [_said(EMPTY_MESSAGE)]  # the roles have to take turns
+        parts = [_text_part(EMPTY_MESSAGE)]  # the roles have to take turns
     if all(part["type"] == "text" for part in parts):
         # A plain text is what every server reads.
         yield {"role": "user", "content": "\n\n".join(part["text"] for part in parts)}
@@ -226,7 +226,7 @@ def _user(blocks: _Blocks, dialect: ChatDialect) -> Iterator[dict[str, Any]]:
         yield {"role": "user", "content": parts}
 
 
-def _said(text: str) -> dict[str, Any]:
+def _text_part(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
@@ -240,8 +240,8 @@ def _result(block: Mapping[str, msgspec.Raw]) -> tuple[str, list[dict[str, Any]]
             kind, fields = block_type(part), _Fields.decode(part)
             if kind == "text":
                 texts.append(_text(fields.get("text")))
-            elif found := _part(kind, fields):
-                media.append(found)
+            elif medium := _part(kind, fields):
+                media.append(medium)
     else:
         texts.append(_text(msgspec.Raw(raw)))
     text = "\n".join(texts) or EMPTY_RESULT
@@ -254,7 +254,7 @@ def _part(kind: str, block: Mapping[str, msgspec.Raw]) -> dict[str, Any] | None:
     """A block of a user's message as a content part; None for what cannot be said."""
     if kind == "text":
         text = _text(block.get("text"))
-        return _said(text) if text.strip() else None
+        return _text_part(text) if text.strip() else None
     if kind not in ("image", "document"):
         return None
     source = msgspec.json.decode(block.get("source", msgspec.Raw(b"null")))
@@ -266,7 +266,7 @@ def _part(kind: str, block: Mapping[str, msgspec.Raw]) -> dict[str, Any] | None:
         url = url or source.get("url")
         return {"type": "image_url", "image_url": {"url": url}} if url else None
     if source.get("type") == "text":
-        return _said(str(data))
+        return _text_part(str(data))
     if url is None:
         return None
     title = _text(block.get("title")) or "document"

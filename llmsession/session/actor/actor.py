@@ -69,7 +69,7 @@ class Actor:
         state: SessionState,
         config: SessionConfig,
         store: Store,
-        hold: Lease,
+        lease: Lease,
         world: Services,
         spawn: Callable[[Actor], None],
         gone: Callable[[Actor], None],
@@ -80,7 +80,7 @@ class Actor:
         self.core = Core(
             state=state,
             config=config,
-            journal=Journal(store, hold, world.clock, self._came_back),
+            journal=Journal(store, lease, world.clock, self._came_back),
             report=self.report,
             world=world,
         )
@@ -447,7 +447,7 @@ class Actor:
     async def _release(self) -> None:
         with anyio.CancelScope(shield=True):
             try:
-                await self._store.release(self.core.journal.hold)
+                await self._store.release(self.core.journal.lease)
             except Exception as error:  # a store may be anybody's code
                 self.core.log.trouble("session.not_released", error=error_text(error))
         self._end("closed")
@@ -461,9 +461,9 @@ class Actor:
         return Closed(self.session, tuple(sorted(self.core.still_running.union(left))))
 
     def evict(self) -> Lease:
-        """Take no more commands; the caller releases the hold. Only while idle and unpinned."""
+        """Take no more commands; the caller releases the lease. Only while idle and unpinned."""
         self._end("cold")
-        return self.core.journal.hold
+        return self.core.journal.lease
 
     def _end(self, standing: ActorStatus) -> None:
         self.standing = standing

@@ -14,14 +14,14 @@ PAGE = 256
 """Records read at a time: a few turns' worth, that they need not all be in memory."""
 
 
-async def erase(store: Store, hold: Lease, pending_redaction: Redaction) -> int:
-    """Take what is *owed* out of the log of *hold*, in one rewrite; returns how many records
+async def erase(store: Store, lease: Lease, pending_redaction: Redaction) -> int:
+    """Take what is *owed* out of the log of *lease*, in one rewrite; returns how many records
     changed. Done twice, the second time changes nothing.
 
     Raises RecordDamaged, SessionMoved, SessionNotFound and StoreError; then nothing was changed,
     unless the rewrite's own answer was lost.
     """
-    session, after = hold.session, 0
+    session, after = lease.session, 0
     bodies: dict[int, bytes] = {}
     while after < pending_redaction.seq - 1:
         page = await store.read(
@@ -36,5 +36,5 @@ async def erase(store: Store, hold: Lease, pending_redaction: Redaction) -> int:
                 bodies[stored.seq] = encode_record(kept)
         after = page[-1].seq
     if bodies:
-        await store.rewrite(hold, bodies)
+        await store.rewrite(lease, bodies)
     return len(bodies)

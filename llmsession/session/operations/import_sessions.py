@@ -218,7 +218,7 @@ async def _taken(
         branch = Branch(stored, source, imported.records)
         async with manager.loader.forked(
             shared.parent.session, point, own, shared.messages, imported=branch
-        ) as (state, hold):
-            return await manager.add(state, config, hold)
+        ) as (state, lease):
+            return await manager.add(state, config, lease)
 
     return await manager.bring(session, make), imported

@@ -118,9 +118,9 @@ class _Sweep:
             async with self._manager.reserved(row.session):
                 store = self._manager.store
                 # Taken first: who held it and died is fenced, and who holds it is asked.
-                hold = await store.acquire(row.session, self._manager.owner)
+                lease = await store.acquire(row.session, self._manager.owner)
                 if (await store.row(row.session)).touched_at != row.touched_at:
-                    await store.release(hold)
+                    await store.release(lease)
                     raise Refused("it was written to meanwhile")
                 await store.delete(row.session)
                 self._manager.tenants.deleted(row.session)

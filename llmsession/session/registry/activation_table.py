@@ -83,7 +83,7 @@ class LiveSessions:
 
     async def _was_taken(self, actor: Actor) -> bool:
         """Has another owner the session? Its next record would tell this one, too."""
-        return (await self._store.row(actor.session)).epoch > actor.core.journal.hold.epoch
+        return (await self._store.row(actor.session)).epoch > actor.core.journal.lease.epoch
 
     async def _not_busy(self, session: str) -> None:
         while session in self._busy:
@@ -122,10 +122,10 @@ class LiveSessions:
         if actor.session in self._busy:  # somebody tries to make one of its name
             return False
         async with self.reserved(actor.session):
-            hold = actor.evict()
+            lease = actor.evict()
             try:
                 with anyio.CancelScope(shield=True):
-                    await self._store.release(hold)
+                    await self._store.release(lease)
             except Exception as error:  # it stays ours, and comes back all the same
                 actor.core.log.trouble("session.not_released", error=error_text(error))
         return True

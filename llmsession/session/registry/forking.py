@@ -106,8 +106,8 @@ async def _forked(
         own = reserved_labels(parent.state.labels)
         given = parent.state.labels if labels is None else {**labels, **own}
         shared = parent.state.history
-        async with manager.loader.forked(parent.session, point, given, shared) as (state, hold):
-            return await manager.add(state, manager.bound(state, tools), hold)
+        async with manager.loader.forked(parent.session, point, given, shared) as (state, lease):
+            return await manager.add(state, manager.bound(state, tools), lease)
 
     try:
         return await manager.bring(point.session, make)

@@ -1,1 +1,6 @@
 """One PostgreSQL for many machines. Its driver is imported only by those who use it."""
+
+from llmsession.errors import need_package
+
+# Before any module of this folder imports the driver.
+need_package("asyncpg", "PostgresStore", "llmsession[postgres]")

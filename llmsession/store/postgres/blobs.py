@@ -15,10 +15,10 @@ class Blobs:
 
     def __init__(self, cipher: Cipher) -> None:
         self._cipher = cipher
-        self._kept: dict[tuple[bytes, int], tuple[bytes, int]] = {}
+        self._contents: dict[tuple[bytes, int], tuple[bytes, int]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._kept)
+        return bool(self._contents)
 
     def cut(self, body: bytes, unit: int = 0) -> tuple[bytes, bytes]:
         """*body* without its large parts, and where they belong; b"" if it has none."""
@@ -30,17 +30,17 @@ class Blobs:
 
     def _add(self, part: bytes, unit: int) -> bytes:
         name = self._cipher.name(part)
-        kept, refs = self._kept.get((name, unit), (b"", 0))
-        self._kept[name, unit] = (kept if refs else self._cipher.seal(part, name), refs + 1)
+        content, refs = self._contents.get((name, unit), (b"", 0))
+        self._contents[name, unit] = (content if refs else self._cipher.seal(part, name), refs + 1)
         return name
 
     def columns(self) -> tuple[list[int], list[bytes], list[bytes], list[int]]:
         """Units, names, contents as they are kept, and references; by name: two that wait for
         each other's blobs would wait for ever."""
-        entries = sorted(self._kept.items())
+        entries = sorted(self._contents.items())
         return (
             [unit for (_, unit), _ in entries],
             [name for (name, _), _ in entries],
-            [kept for _, (kept, _) in entries],
+            [content for _, (content, _) in entries],
             [refs for _, (_, refs) in entries],
         )

@@ -132,12 +132,12 @@ class RetryPolicy:
 
 
 class Connections:
-    """Connections to the database at *dsn*: at most *most* that are shared, and own ones."""
+    """Connections to the database at *dsn*: at most *max_shared* that are shared, and own ones."""
 
-    def __init__(self, dsn: str, *, most: int, retry_s: float) -> None:
+    def __init__(self, dsn: str, *, max_shared: int, retry_s: float) -> None:
         self._dsn = dsn
         self.where, self._secrets = _place(dsn)
-        self._most = most
+        self._max_shared = max_shared
         self.retry_s = retry_s
         self._pool: Any = None
 
@@ -167,7 +167,7 @@ class Connections:
         return await self._run(act, changes=True)
 
     async def _run(self, act: Callable[[Connection, bool], Awaitable[T]], *, changes: bool) -> T:
-        patience = RetryPolicy(self.retry_s)
+        retry_policy = RetryPolicy(self.retry_s)
         in_doubt = False
         while True:
             begun = closed = False
@@ -181,7 +181,7 @@ class Connections:
             except FAILURES as error:
                 lost = is_lost(error, closed=closed)
                 in_doubt = in_doubt or (changes and begun and lost)
-                if not (lost or is_passing(error)) or not await patience.wait():
+                if not (lost or is_passing(error)) or not await retry_policy.wait():
                     raise self.failed(error, None if in_doubt else False) from error
 
     async def execute(self, statement: str, *values: object) -> None:
@@ -202,7 +202,7 @@ class Connections:
             self._pool = await asyncpg.create_pool(
                 self._dsn,
                 min_size=0,
-                max_size=self._most,
+                max_size=self._max_shared,
                 max_inactive_connection_lifetime=IDLE_S,
                 timeout=CONNECT_S,
                 init=_settle,
@@ -221,9 +221,9 @@ class Connections:
 
     def failed(self, error: BaseException, committed: Literal[False] | None) -> StoreError:
         """*error* in our words: where, and what the server said in its first line."""
-        return StoreError(f"{self.where}: {self.told(error)}", committed=committed)
+        return StoreError(f"{self.where}: {self.error_line(error)}", committed=committed)
 
-    def told(self, error: BaseException) -> str:
+    def error_line(self, error: BaseException) -> str:
         """What *error* says; never the password, nor details, which quote what was stored."""
         text = (str(error).strip() or "no answer").splitlines()[0]
         for secret in self._secrets:
@@ -239,8 +239,8 @@ def _is_closed(connection: Connection) -> bool:
 
 
 async def _settle(connection: Any) -> None:
-    # Where a network swallows everything, a statement would wait for its answer for ever. asyncpg
-    # has no option for that, nor a way to its socket but this one.
+    # Without keepalive a statement waits for ever where a network drops every packet. asyncpg has
+    # neither an option for keepalive nor a public way to its socket.
     _keep_alive(connection._transport.get_extra_info("socket"))
     await connection.execute(SETTLE)
 

@@ -88,8 +88,8 @@ def form_group(
     units: dict[str, Unit] = {}
     later: list[Entry] = []
     held_back = set(busy)
-    taken = size = 0
-    while waiting and taken < max_batches and size < max_bytes:
+    count = size = 0
+    while waiting and count < max_batches and size < max_bytes:
         entry = waiting.popleft()
         batch = entry.batch
         unit = units.get(batch.session)
@@ -104,7 +104,7 @@ def form_group(
             units[batch.session] = Unit(entry)
         if entry.alone:
             break
-        taken += 1
+        count += 1
         size += sum(map(len, batch.bodies))
     waiting.extendleft(reversed(later))
     # By id: two groups that wait for each other's sessions would wait for ever.
@@ -125,14 +125,14 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> tuple[bool, tuple[Sequen
             bodies.append((texts[0], None, None))
             larges.append(_NOTHING)
             continue
-        kept, packed = [], []
+        sealed_bodies, packed = [], []
         for seq, body in enumerate(texts, first.head + 1):
             rest, large = blobs.cut(body, number)
             packed.append(large)
             if cipher is not PLAIN:
                 rest = cipher.seal(rest, body_place(first.session, first.epoch, seq))
-            kept.append(rest)
-        bodies.append(_cut(kept))
+            sealed_bodies.append(rest)
+        bodies.append(_cut(sealed_bodies))
         larges.append(_cut(packed) if any(packed) else _NOTHING)
     firsts = [unit.first for unit in units]
     columns: tuple[Sequence[object], ...] = (
@@ -143,16 +143,16 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> tuple[bool, tuple[Sequen
         *zip(*bodies, strict=True),
     )
     labels = [unit.labels for unit in units]
-    if not blobs and not any(given is not None for given in labels):
+    if not blobs and not any(entry is not None for entry in labels):
         return True, columns
     sealed = [
-        None if given is None else seal_labels(given, first.session, cipher)
-        for given, first in zip(labels, firsts, strict=True)
+        None if entry is None else seal_labels(entry, first.session, cipher)
+        for entry, first in zip(labels, firsts, strict=True)
     ]
     return False, (
         *columns,
         sealed,
-        [None if given is None else _array(label_marks(given, cipher)) for given in labels],
+        [None if entry is None else _array(label_marks(entry, cipher)) for entry in labels],
         *zip(*larges, strict=True),
         *blobs.columns(),
     )
@@ -168,10 +168,10 @@ def _cut(pieces: Sequence[bytes]) -> _Cut:
     if len(pieces) == 1:
         return pieces[0], None, None
     starts: list[str] = []
-    at = 1
+    start = 1
     for piece in pieces:
-        starts.append(str(at))
-        at += len(piece)
+        starts.append(str(start))
+        start += len(piece)
     lengths = ",".join(str(len(piece)) for piece in pieces)
     return b"".join(pieces), f"{{{','.join(starts)}}}", f"{{{lengths}}}"
 

@@ -61,14 +61,14 @@ class Owners:
         await self.lease(owner)
 
         async def act(connection: Connection, in_doubt: bool) -> Lease:
-            made = await connection.fetchrow(self._statements.create, session, *owner_values(owner))
-            if made is None and in_doubt:
-                made = await connection.fetchrow(
+            row = await connection.fetchrow(self._statements.create, session, *owner_values(owner))
+            if row is None and in_doubt:
+                row = await connection.fetchrow(
                     self._statements.just_made, session, *owner_values(owner), None, 0
                 )
-            if made is None:
+            if row is None:
                 raise SessionExists(session)
-            return Lease(session, made["epoch"], 0)
+            return Lease(session, row["epoch"], 0)
 
         return await self._connections.change(act)
 
@@ -83,18 +83,18 @@ class Owners:
             # Without a lease: its store was closed, and gave up what it had.
             is_kept = until is not None and still_holds(holder, until, taker=owner, now=row["now"])
             if is_kept and holder is not None and not takeover:
-                raise SessionInUse(session, _told(holder))
-            taken = await self._connections.fetchrow(
+                raise SessionInUse(session, _holder_text(holder))
+            new_row = await self._connections.fetchrow(
                 self._statements.take, session, *owner_values(owner), row["epoch"], row["owner"]
             )
-            if taken is not None:
-                return Lease(session, taken["epoch"], taken["head"])
+            if new_row is not None:
+                return Lease(session, new_row["epoch"], new_row["head"])
 
-    async def release(self, hold: Lease) -> None:
+    async def release(self, lease: Lease) -> None:
         """See ``Store.release``."""
-        await self._connections.execute(self._statements.release, hold.session, hold.epoch)
+        await self._connections.execute(self._statements.release, lease.session, lease.epoch)
 
 
-def _told(holder: Owner) -> str:
+def _holder_text(holder: Owner) -> str:
     elsewhere = " on another machine" if holder.host and holder.host != this_host() else ""
     return f"{holder.name} (pid {holder.pid}{elsewhere})"

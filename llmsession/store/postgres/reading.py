@@ -48,25 +48,25 @@ class Reading:
         self, session: str, after: int, upto: int, cipher: Cipher
     ) -> list[StoredRecord]:
         """The server cannot read one of the records, and so gave none: ask for each."""
-        found: list[StoredRecord] = []
+        records: list[StoredRecord] = []
         seq = after
         while seq < upto:
             try:
                 rows = await self._fetch(session, seq, seq + 1)
             except StoreError as error:
-                if not is_damage(error.__cause__) or found:
+                if not is_damage(error.__cause__) or records:
                     break
                 raise RecordDamaged(session, seq + 1, str(error)) from error
             if seq >= rows[0]["head"]:
                 break
             try:
-                found += _whole(session, seq, seq + 1, rows, cipher)
+                records += _whole(session, seq, seq + 1, rows, cipher)
             except RecordDamaged:
-                if not found:
+                if not records:
                     raise
                 break
             seq += 1
-        return found
+        return records
 
     async def row(self, session: str, cipher: Cipher) -> SessionRow:
         """See ``Store.row``."""
@@ -103,10 +103,10 @@ class Reading:
         """Does the log hold *batch*, by the epoch that it was made for, at its place? Then it was
         written: nobody else writes in that epoch. Raises StoreError if it cannot be told."""
         try:
-            found = await self.records(batch.session, batch.head, len(batch.bodies), cipher)
+            records = await self.records(batch.session, batch.head, len(batch.bodies), cipher)
         except SessionNotFound:
             return False
-        return [(record.epoch, record.body) for record in found] == [
+        return [(record.epoch, record.body) for record in records] == [
             (batch.epoch, body) for body in batch.bodies
         ]
 
@@ -116,15 +116,15 @@ def _whole(
 ) -> list[StoredRecord]:
     """The records after *after* and up to *upto* in *rows*, or those before the first that cannot
     be had. Raises RecordDamaged if that is the first one."""
-    found: list[StoredRecord] = []
-    kept = {row["seq"]: row for row in rows}
+    records: list[StoredRecord] = []
+    rows_by_seq = {row["seq"]: row for row in rows}
     for seq in range(after + 1, upto + 1):
         try:
-            if seq not in kept:
+            if seq not in rows_by_seq:
                 raise Unreadable("it is not there")
-            found.append(record_of(kept[seq], cipher))
+            records.append(record_of(rows_by_seq[seq], cipher))
         except Unreadable as error:
-            if not found:
+            if not records:
                 raise RecordDamaged(session, seq, str(error)) from error
             break
-    return found
+    return records

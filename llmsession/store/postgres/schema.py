@@ -15,7 +15,7 @@ from llmsession.errors import InvalidConfig, StoreError
 from ..cipher import Cipher, Key, lock, unlock
 from .connections import Connection
 
-__all__ = ["MIGRATIONS", "OPEN", "check_schema", "lock_structure", "migrate"]
+__all__ = ["FIRST_VERSION", "MIGRATIONS", "OPEN", "check_schema", "lock_structure", "migrate"]
 
 OPEN = 2**62
 """The last seq of a span that grows."""
@@ -112,14 +112,14 @@ async def migrate(connection: Connection, schema: str, key: Key | None, where: s
     encoding = await connection.fetchval("SHOW server_encoding")
     if encoding != "UTF8":
         raise StoreError(f"{where} is in {encoding}; a store needs UTF8", committed=False)
-    kept = await _kept(connection, schema)
-    if kept is None or FIRST_VERSION <= kept[0] < newest:
+    tables = await _tables_version(connection, schema)
+    if tables is None or FIRST_VERSION <= tables[0] < newest:
         async with connection.transaction():
             await lock_structure(connection, schema)
-            kept = await _kept(connection, schema)  # another store may have been first
-            if kept is None or FIRST_VERSION <= kept[0] < newest:
-                return await _bring_up(connection, schema, kept, key, where)
-    version, note = kept
+            tables = await _tables_version(connection, schema)  # another store may have been first
+            if tables is None or FIRST_VERSION <= tables[0] < newest:
+                return await _bring_up(connection, schema, tables, key, where)
+    version, note = tables
     if version > newest:
         raise StoreError(
             f"{where} has tables of version {version}, and this llmsession knows those up to"
@@ -144,7 +144,7 @@ async def lock_structure(connection: Connection, schema: str) -> None:
     )
 
 
-async def _kept(connection: Connection, schema: str) -> tuple[int, str | None] | None:
+async def _tables_version(connection: Connection, schema: str) -> tuple[int, str | None] | None:
     """The version of the tables and the note of their key; None if there are none."""
     # Asked of the catalogs themselves: to_regclass would answer from what it knew before the lock.
     if not await connection.fetchval(_HAS_TABLES, schema):
@@ -156,13 +156,13 @@ async def _kept(connection: Connection, schema: str) -> tuple[int, str | None] |
 async def _bring_up(
     connection: Connection,
     schema: str,
-    kept: tuple[int, str | None] | None,
+    tables: tuple[int, str | None] | None,
     key: Key | None,
     where: str,
 ) -> Cipher:
-    done = kept[0] - FIRST_VERSION + 1 if kept else 0
-    if kept is not None:
-        cipher, note = unlock(key, kept[1], where), kept[1]
+    done = tables[0] - FIRST_VERSION + 1 if tables else 0
+    if tables is not None:
+        cipher, note = unlock(key, tables[1], where), tables[1]
     elif key is not None:
         cipher, note = lock(key)
     else:

@@ -28,10 +28,10 @@ from .connections import Connection
 from .schema import lock_structure
 from .sql import Statements, body_place, owner_values
 
-__all__ = ["Spans"]
+__all__ = ["SharedRecords"]
 
 
-class Spans:
+class SharedRecords:
     """Acts on the tables in *schema*."""
 
     def __init__(self, schema: str, statements: Statements) -> None:
@@ -121,17 +121,17 @@ class Spans:
             return Lease(session, epoch, upto)
 
     async def rewrite(
-        self, connection: Connection, hold: Lease, bodies: Mapping[int, bytes], cipher: Cipher
+        self, connection: Connection, lease: Lease, bodies: Mapping[int, bytes], cipher: Cipher
     ) -> None:
         """See ``Store.rewrite``. A record that a fork has, too, is written into a new log. Twice
         is as good as once: an earlier attempt that is still on its way has the lock."""
-        session = hold.session
+        session = lease.session
         async with connection.transaction():
             await lock_structure(connection, self._schema)
             row = await connection.fetchrow(self._lock_session, session)
             if row is None:
                 raise SessionNotFound(session)
-            if row["epoch"] != hold.epoch:
+            if row["epoch"] != lease.epoch:
                 raise SessionMoved(f"session {session!r} was taken over by another owner")
             for seq in bodies:
                 if not 1 <= seq <= row["head"]:
@@ -166,8 +166,8 @@ class Spans:
             spans = await connection.fetch(self._spans, session)
             await connection.execute(self._drop_spans, session)
             logs = list({span["log"] for span in spans})
-            gone = await connection.fetch(self._drop_records, logs)
-            await self._let_go(connection, [record["large"] for record in gone])
+            dropped = await connection.fetch(self._drop_records, logs)
+            await self._let_go(connection, [record["large"] for record in dropped])
             await connection.execute(self._raise_epoch, row["epoch"])
             await connection.execute(self._drop_session, session)
 
@@ -209,16 +209,16 @@ def _rows(
 ) -> tuple[list[object], ...]:
     """The columns of records with their new bodies; each place is a record, a log, and who it is
     sealed for."""
-    kept: list[object] = []
+    sealed_bodies: list[object] = []
     larges: list[object] = []
     for record, _, born in places:
         rest, large = blobs.cut(bodies[record["seq"]])
-        kept.append(cipher.seal(rest, body_place(born, record["epoch"], record["seq"])))
+        sealed_bodies.append(cipher.seal(rest, body_place(born, record["epoch"], record["seq"])))
         larges.append(large or None)
     return (
         [log for _, log, _ in places],
         [record["seq"] for record, _, _ in places],
         [record["epoch"] for record, _, _ in places],
-        kept,
+        sealed_bodies,
         larges,
     )

@@ -42,14 +42,14 @@ class Statements:
         # A row that is locked is read as it is then, not as it was when the statement began: who
         # waits here for a deletion gets an epoch above the deleted session's.
         highest = f"SELECT highest_epoch FROM {s}.store FOR SHARE"
-        made = f"""
+        inserted = f"""
             INSERT INTO {s}.session (id, log, epoch, head, {OWNER_COLUMNS})
             SELECT $1, nextval('{s}.log_number'), highest_epoch + 1, 0, $2, $3, $4, $5
               FROM ({highest}) h
             ON CONFLICT (id) DO NOTHING
             RETURNING log, epoch"""
         self.create = f"""
-            WITH made AS ({made}),
+            WITH made AS ({inserted}),
             spanned AS (
                 INSERT INTO {s}.span (session, first, last, log, born)
                 SELECT $1, 1, {OPEN}, log, $1 FROM made)
@@ -213,8 +213,8 @@ def row_of(row: Mapping[str, Any], cipher: Cipher) -> SessionRow:
         try:
             labels = _LABELS.decode(cipher.unseal(sealed, _labels_place(row["id"])))
         except (Unreadable, msgspec.MsgspecError) as error:
-            told = f"the labels of session {row['id']!r} cannot be read"
-            raise StoreError(told, committed=False) from error
+            message = f"the labels of session {row['id']!r} cannot be read"
+            raise StoreError(message, committed=False) from error
     return SessionRow(
         row["id"],
         row["epoch"],
@@ -271,16 +271,16 @@ def record_of(row: Mapping[str, Any], cipher: Cipher) -> StoredRecord:
         return StoredRecord(seq, epoch, body)
     try:
         places, names = unpack_places(row["large"])
-        parts = [_part(kept, name, cipher) for kept, name in zip(row["parts"], names, strict=True)]
+        parts = [_part(part, name, cipher) for part, name in zip(row["parts"], names, strict=True)]
         return StoredRecord(seq, epoch, join_large(body, places, parts))
     except ValueError as error:
         raise Unreadable(str(error)) from error
 
 
-def _part(kept: bytes | None, name: bytes, cipher: Cipher) -> bytes:
-    if kept is None:
+def _part(sealed: bytes | None, name: bytes, cipher: Cipher) -> bytes:
+    if sealed is None:
         raise Unreadable("a large block of it is missing")
-    content = cipher.unseal(kept, name)
+    content = cipher.unseal(sealed, name)
     if not cipher.matches(content, name):
         raise Unreadable("a large block of it has been changed")
     return content

@@ -28,7 +28,7 @@ from .connections import Connection, Connections
 from .owners import Owners
 from .reading import Reading
 from .schema import check_schema, migrate
-from .shared_records import Spans
+from .shared_records import SharedRecords
 from .sql import Statements
 from .thread import CLOSED, LoopThread
 from .writer import Writer
@@ -74,10 +74,10 @@ class PostgresStore:
         self._key = key
         self._schema = schema
         statements = Statements(schema)
-        self._connections = Connections(dsn, most=readers, retry_s=retry_s)
+        self._connections = Connections(dsn, max_shared=readers, retry_s=retry_s)
         self._owners = Owners(self._connections, statements, lease_s)
         self._reading = Reading(self._connections, statements)
-        self._spans = Spans(schema, statements)
+        self._shared_records = SharedRecords(schema, statements)
         self._thread = LoopThread("llmsession-postgres")
         self._writer = Writer(
             self._thread, self._connections, statements, self._reading, self._begin
@@ -101,9 +101,9 @@ class PostgresStore:
         _check_new(session, owner)
         return await self._change(lambda _: self._fork(parent, upto, session, owner))
 
-    async def release(self, hold: Lease) -> None:
-        if _is_text(hold.session):
-            await self._change(lambda _: self._owners.release(hold))
+    async def release(self, lease: Lease) -> None:
+        if _is_text(lease.session):
+            await self._change(lambda _: self._owners.release(lease))
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         if not _is_text(batch.session):
@@ -128,10 +128,10 @@ class PostgresStore:
             raise InvalidInput(f"no session can have an id like {after!r}")
         return await self._look(partial(self._reading.rows, after, limit, search))
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        _check_known(hold.session)
-        kept = dict(bodies)
-        await self._change(lambda cipher: self._rewrite(hold, kept, cipher))
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        _check_known(lease.session)
+        copy = dict(bodies)
+        await self._change(lambda cipher: self._rewrite(lease, copy, cipher))
 
     async def delete(self, session: str) -> None:
         _check_known(session)
@@ -160,12 +160,12 @@ class PostgresStore:
     async def _take(self, work: Callable[[], Coroutine[Any, Any, Lease]]) -> Lease:
         """The hold that *work* takes. What is appended under it finds a writer that is ready."""
 
-        async def taken(_: Cipher) -> Lease:
-            hold = await work()
+        async def take(_: Cipher) -> Lease:
+            lease = await work()
             self._writer.wake()
-            return hold
+            return lease
 
-        return await self._change(taken)
+        return await self._change(take)
 
     async def _look(self, work: Callable[[Cipher], Coroutine[Any, Any, T]]) -> T:
         """What *work* returns in our loop. It changes nothing, and ends with who waits for it."""
@@ -179,10 +179,10 @@ class PostgresStore:
         if self._closed:
             raise StoreError(CLOSED, committed=False)
 
-        async def begun() -> T:
+        async def begin() -> T:
             return await work(await self._begin())
 
-        return await self._thread.run(begun, ends=ends)
+        return await self._thread.run(begin, ends=ends)
 
     # In our own loop.
 
@@ -207,17 +207,19 @@ class PostgresStore:
     async def _fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         await self._owners.lease(owner)
         return await self._connections.change(
-            lambda it, in_doubt: self._spans.fork(
+            lambda it, in_doubt: self._shared_records.fork(
                 it, parent, upto, session, owner, in_doubt=in_doubt
             )
         )
 
-    async def _rewrite(self, hold: Lease, bodies: Mapping[int, bytes], cipher: Cipher) -> None:
-        await self._connections.change(lambda it, _: self._spans.rewrite(it, hold, bodies, cipher))
+    async def _rewrite(self, lease: Lease, bodies: Mapping[int, bytes], cipher: Cipher) -> None:
+        await self._connections.change(
+            lambda it, _: self._shared_records.rewrite(it, lease, bodies, cipher)
+        )
 
     async def _delete(self, session: str) -> None:
         await self._connections.change(
-            lambda it, in_doubt: self._spans.delete(it, session, in_doubt=in_doubt)
+            lambda it, in_doubt: self._shared_records.delete(it, session, in_doubt=in_doubt)
         )
 
     async def _vacuum(self) -> int:

@@ -76,13 +76,13 @@ class LoopThread:
         Cancelling the wait cancels the work if it *ends* with its caller; otherwise it goes on.
         Raises StoreError if the thread ends before it does.
         """
-        caller, came = Caller(), anyio.Event()
+        caller, finished = Caller(), anyio.Event()
         running: list[asyncio.Task[T]] = []
 
         def done(task: asyncio.Task[T]) -> None:
             if not task.cancelled():
                 task.exception()  # seen: nobody may be left to be told
-            caller.call(came.set)
+            caller.call(finished.set)
 
         def begin() -> None:
             task = asyncio.get_running_loop().create_task(work())
@@ -91,7 +91,7 @@ class LoopThread:
 
         self.soon(begin)
         try:
-            await came.wait()
+            await finished.wait()
         except BaseException:
             if ends:
                 self.soon(lambda: [task.cancel() for task in running])

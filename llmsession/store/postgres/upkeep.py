@@ -18,7 +18,7 @@ TABLES = ("store", "session", "span", "record", "blob", "owner")
 OLD_READERS_S = 60.0
 """How long a vacuum waits for transactions that began before it."""
 LOOK_S = 0.05
-MAX_TOLD = 100
+MAX_LINES = 100
 """Of one kind of fault."""
 
 # What a transaction that is open may still see is copied, not given back. A transaction holds the
@@ -70,15 +70,15 @@ async def _size(connection: Connection, schema: str) -> int:
 async def check(connection: Connection, schema: str) -> list[str]:
     """What does not fit together, a line each, as of one moment."""
     s = f'"{schema}"'
-    told: list[str] = []
+    faults: list[str] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         for plan in ("seqscan", "hashjoin", "mergejoin"):  # here everything is read
             await connection.execute(f"SET LOCAL enable_{plan} = on")
         for question, sentence in _questions(s):
-            rows = await connection.fetch(f"{question} LIMIT {MAX_TOLD}")
-            told += [sentence.format(*row.values()) for row in rows]
-        told += await _wrong_counts(connection, s)
-    return told
+            rows = await connection.fetch(f"{question} LIMIT {MAX_LINES}")
+            faults += [sentence.format(*row.values()) for row in rows]
+        faults += await _wrong_counts(connection, s)
+    return faults
 
 
 def _questions(s: str) -> Sequence[tuple[str, str]]:
@@ -131,15 +131,15 @@ async def _wrong_counts(connection: Connection, s: str) -> list[str]:
     """Blobs that are missing, or are referred to as often as they do not say."""
     rows = await connection.fetch(f"SELECT large FROM {s}.record WHERE large IS NOT NULL")
     try:
-        wanted = Counter(name for row in rows for name in unpack_places(row["large"])[1])
+        counted = Counter(name for row in rows for name in unpack_places(row["large"])[1])
     except ValueError as error:
         return [f"a record's large blocks are not told: {error}"]
-    kept = {row["name"]: row["refs"] for row in await connection.fetch(
+    stored = {row["name"]: row["refs"] for row in await connection.fetch(
         f"SELECT name, refs FROM {s}.blob")}  # fmt: skip
     return [
         f"large block {name.hex()} is not there, and {count} times referred to"
-        if name not in kept
-        else f"large block {name.hex()} counts {kept[name]} references of {count}"
-        for name, count in sorted((name, wanted[name]) for name in wanted.keys() | kept.keys())
-        if kept.get(name) != count
-    ][:MAX_TOLD]
+        if name not in stored
+        else f"large block {name.hex()} counts {stored[name]} references of {count}"
+        for name, count in sorted((name, counted[name]) for name in counted.keys() | stored.keys())
+        if stored.get(name) != count
+    ][:MAX_LINES]

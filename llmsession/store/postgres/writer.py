@@ -36,7 +36,7 @@ CLOSE_S = 5.0
 """How long saying goodbye to the server may take."""
 
 
-LANES = 3
+WORKERS = 3
 """While one group is written the next one is made, and their commits share the server's flush. A
 lane connects when there is a group for it, which no other lane can take meanwhile: one for most."""
 
@@ -64,7 +64,7 @@ class Writer:
         self._calls_for_us = True
         self._closing = self._ended = False
         self._wake = asyncio.Event()
-        self._lanes: list[CommitWorker] = []
+        self._workers: list[CommitWorker] = []
         self._serving: list[asyncio.Task[None]] = []
 
     def put(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
@@ -95,26 +95,26 @@ class Writer:
     def wake(self) -> None:
         """Begin, if that was not done, and look at what waits. A session was taken: appends will
         come, and the first ones need not wait for a connection."""
-        if not self._lanes:
-            self._lanes = [CommitWorker(self) for _ in range(LANES)]
-            self._serving = [asyncio.create_task(lane.serve()) for lane in self._lanes]
+        if not self._workers:
+            self._workers = [CommitWorker(self) for _ in range(WORKERS)]
+            self._serving = [asyncio.create_task(worker.serve()) for worker in self._workers]
         self._wake.set()
 
-    def is_first(self, lane: CommitWorker) -> bool:
+    def is_first(self, worker: CommitWorker) -> bool:
         """Is it the lane that connects before there is anything to write?"""
-        return lane is self._lanes[0]
+        return worker is self._workers[0]
 
-    async def take(self, lane: CommitWorker) -> list[Unit]:
-        """The next group for *lane*, once there is one; none when all is done. Until they are
+    async def take(self, worker: CommitWorker) -> list[Unit]:
+        """The next group for *worker*, once there is one; none when all is done. Until they are
         ``freed`` nobody else gets batches of these sessions."""
         prepared = False
         while True:
             self._wake.clear()
             self._calls_for_us = True  # who comes from here on says so
-            served = any(other.is_connected for other in self._lanes)
-            if self._waiting and served and not (lane.is_connected or prepared):
+            served = any(other.is_connected for other in self._workers)
+            if self._waiting and served and not (worker.is_connected or prepared):
                 prepared = True
-                await lane.prepare()
+                await worker.prepare()
                 continue
             if units := form_group(self._waiting, self._busy):
                 self._busy.update(unit.first.session for unit in units)
@@ -124,19 +124,19 @@ class Writer:
                 return []
             await self._wake.wait()
 
-    def freed(self, units: Iterable[Unit], again: Sequence[Entry] = ()) -> None:
-        """*units* are done with, but for *again*, which come before all others."""
-        self._waiting.extendleft(reversed(again))
+    def release(self, units: Iterable[Unit], retried: Sequence[Entry] = ()) -> None:
+        """*units* are done with, but for *retried*, which come before all others."""
+        self._waiting.extendleft(reversed(retried))
         self._busy.difference_update(unit.first.session for unit in units)
         self._wake.set()
 
-    def give_up(self, told: str) -> None:
+    def give_up(self, message: str) -> None:
         """Tell everybody who waits now; who comes later may have more luck."""
         entries: list[Entry] = []
         with suppress(IndexError):
             while True:
                 entries.append(self._waiting.popleft())
-        _tell((entry, _lost(entry, told)) for entry in entries)
+        _answer((entry, _lost(entry, message)) for entry in entries)
 
 
 class CommitWorker:
@@ -146,7 +146,7 @@ class CommitWorker:
         self._writer = writer
         self._connections = writer.connections
         self._connection: Connection | None = None
-        self._patience = RetryPolicy(self._connections.retry_s)
+        self._retry_policy = RetryPolicy(self._connections.retry_s)
 
     @property
     def is_connected(self) -> bool:
@@ -175,7 +175,7 @@ class CommitWorker:
     async def _write(self, units: list[Unit]) -> None:
         """Write *units*, and tell what became of them."""
         entries = [entry for unit in units for entry in unit.entries]
-        again: list[Entry] = []
+        retried: list[Entry] = []
         sent = False
         try:
             cipher = await self._writer.begin()
@@ -186,19 +186,19 @@ class CommitWorker:
             numbers = await connection.fetchval(
                 statements.append if plain else statements.append_all, *columns
             )
-            self._patience = RetryPolicy(self._connections.retry_s)
-            units, again = await self._written(units, frozenset(numbers or ()), cipher)
+            self._retry_policy = RetryPolicy(self._connections.retry_s)
+            units, retried = await self._answer_written(units, frozenset(numbers or ()), cipher)
         except FAILURES as error:
-            again = await self._failed(entries, error, sent)
+            retried = await self._handle_failure(entries, error, sent)
         except Unreadable as error:
-            again = self._parted(entries, str(error))
+            retried = self._separated(entries, str(error))
         except SessionError as error:  # there is no store to write to
-            _tell((entry, _lost(entry, str(error))) for entry in entries)
+            _answer((entry, _lost(entry, str(error))) for entry in entries)
             self._writer.give_up(str(error))
         except Exception as error:  # a bug of ours: everybody is told all the same
-            told = Lost(error_text(error))
-            _tell((entry, told) for entry in entries)
-        self._writer.freed(units, again)
+            message = Lost(error_text(error))
+            _answer((entry, message) for entry in entries)
+        self._writer.release(units, retried)
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.is_closed():
@@ -208,65 +208,67 @@ class CommitWorker:
             self._connection = connection
         return self._connection
 
-    async def _written(
+    async def _answer_written(
         self, units: list[Unit], numbers: frozenset[int], cipher: Cipher
     ) -> tuple[list[Unit], list[Entry]]:
         """Tell of the units *numbers*, which are durable, and of the others, which met another
         epoch or head. Returns what is not freed yet, and what waits again."""
         done = [unit for number, unit in enumerate(units, 1) if number in numbers]
-        _tell((entry, _appended(entry)) for unit in done for entry in unit.entries)
+        _answer((entry, _appended(entry)) for unit in done for entry in unit.entries)
         if len(done) == len(units):
             return units, []
-        self._writer.freed(done)
-        refused = [unit for number, unit in enumerate(units, 1) if number not in numbers]
-        firsts = [unit.entries[0] for unit in refused]
+        self._writer.release(done)
+        rejected = [unit for number, unit in enumerate(units, 1) if number not in numbers]
+        firsts = [unit.entries[0] for unit in rejected]
         try:
-            _tell(await self._explained(firsts, cipher))
+            _answer(await self._explain(firsts, cipher))
         except SessionError as error:
-            _tell((entry, _lost(entry, str(error))) for entry in firsts)
+            _answer((entry, _lost(entry, str(error))) for entry in firsts)
         # Without the first one the next may have its place.
-        return refused, [entry for unit in refused for entry in unit.entries[1:]]
+        return rejected, [entry for unit in rejected for entry in unit.entries[1:]]
 
-    async def _explained(
+    async def _explain(
         self, entries: list[Entry], cipher: Cipher
     ) -> list[tuple[Entry, AppendResult]]:
         """What *entries* met; or, where the answer to a first attempt was lost, that they are
         written."""
         reading = self._writer.reading
-        found = [
+        were_written = [
             entry.doubtful and await reading.is_written(entry.batch, cipher) for entry in entries
         ]
         rows = await reading.rows_of([entry.batch.session for entry in entries], cipher)
         return [
             (entry, _appended(entry) if ours else Conflict(rows.get(entry.batch.session)))
-            for entry, ours in zip(entries, found, strict=True)
+            for entry, ours in zip(entries, were_written, strict=True)
         ]
 
-    async def _failed(self, entries: list[Entry], error: BaseException, sent: bool) -> list[Entry]:
+    async def _handle_failure(
+        self, entries: list[Entry], error: BaseException, sent: bool
+    ) -> list[Entry]:
         """Nothing of *entries* was written; or, if the connection was lost, nobody knows. Returns
         those that are to be written again, when it is time."""
-        told = f"{self._connections.where}: {self._connections.told(error)}"
+        message = f"{self._connections.where}: {self._connections.error_line(error)}"
         connection = self._connection
         lost = is_lost(error, closed=connection is not None and connection.is_closed())
         if lost and connection is not None:
             connection.terminate()
             self._connection = None
         if not lost and not is_passing(error):
-            return self._parted(entries, told)
+            return self._separated(entries, message)
         for entry in entries:
             entry.doubtful |= sent and lost
-        if await self._patience.wait():
+        if await self._retry_policy.wait():
             return entries
-        self._patience = RetryPolicy(self._connections.retry_s)
-        _tell((entry, _lost(entry, told)) for entry in entries)
-        self._writer.give_up(told)
+        self._retry_policy = RetryPolicy(self._connections.retry_s)
+        _answer((entry, _lost(entry, message)) for entry in entries)
+        self._writer.give_up(message)
         return []
 
     @staticmethod
-    def _parted(entries: list[Entry], told: str) -> list[Entry]:
+    def _separated(entries: list[Entry], message: str) -> list[Entry]:
         """One of *entries* cannot be written: try each alone, so that it stays the only one."""
         if len(entries) == 1:
-            _tell([(entries[0], _lost(entries[0], told))])
+            _answer([(entries[0], _lost(entries[0], message))])
             return []
         for entry in entries:
             entry.alone = True
@@ -277,11 +279,11 @@ def _appended(entry: Entry) -> Appended:
     return Appended(entry.batch.head + len(entry.batch.bodies))
 
 
-def _lost(entry: Entry, told: str) -> Lost:
-    return Lost(told, None if entry.doubtful else False)
+def _lost(entry: Entry, message: str) -> Lost:
+    return Lost(message, None if entry.doubtful else False)
 
 
-def _tell(results: Iterable[tuple[Entry, AppendResult]]) -> None:
+def _answer(results: Iterable[tuple[Entry, AppendResult]]) -> None:
     """Answer, with one call into each event loop."""
     answers = CallbackBatch()
     for entry, result in results:

@@ -12,20 +12,20 @@ from llmsession.errors import SessionNotFound
 
 from ..protocol import Appended, AppendResult, Batch, Conflict
 from ..segments import LAST_SEQ
-from .jobs import SessionTables, find_row
-from .records import KeptRecord
+from .records import RecordRow
 from .rows import Values, row_of
+from .session_tables import SessionTables, find_row
 
 __all__ = ["append_all"]
 
-_STANDING = "SELECT id, epoch, head, log FROM session WHERE id = ?"
+_SELECT_POSITION = "SELECT id, epoch, head, log FROM session WHERE id = ?"
 _ADVANCE = """
 UPDATE session SET head = ?, touched_at = ?, created_at = iif(created_at = 0.0, ?, created_at)
 WHERE id = ?
 """
 
 
-class _Standing:
+class _Position:
     """Where a session's log stands, after what was appended so far; and when that began."""
 
     __slots__ = ("began_at", "epoch", "head", "is_written", "log", "touched_at")
@@ -41,44 +41,46 @@ class _Standing:
 def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[AppendResult]:
     """Append *batches*, in order, each if its epoch and head are its session's. Their results,
     which hold once the transaction is committed."""
-    standings = _read(sessions, {batch.session for batch in batches})
+    positions = _read(sessions, {batch.session for batch in batches})
     results: list[AppendResult] = []
-    rows: list[KeptRecord] = []
+    rows: list[RecordRow] = []
     keep = sessions.records.keep
     for batch in batches:
-        standing = standings.get(batch.session)
-        if standing is None or standing.epoch != batch.epoch or standing.head != batch.head:
-            _write(sessions, standings)  # it is told how the row is
+        position = positions.get(batch.session)
+        if position is None or position.epoch != batch.epoch or position.head != batch.head:
+            _write(sessions, positions)  # it is told how the row is
             results.append(_conflict(sessions, batch.session))
             continue
         head = batch.head + len(batch.bodies)
         if head > LAST_SEQ:
             raise OverflowError(f"a log has room for {LAST_SEQ} records")
-        keep(standing.log, batch.head + 1, batch.epoch, batch.bodies, rows)
-        standing.head = head
-        standing.touched_at = batch.at
-        if standing.is_written:
-            standing.began_at = batch.at
-            standing.is_written = False
+        keep(position.log, batch.head + 1, batch.epoch, batch.bodies, rows)
+        position.head = head
+        position.touched_at = batch.at
+        if position.is_written:
+            position.began_at = batch.at
+            position.is_written = False
         if batch.labels is not None:
             sessions.label(batch.session, batch.labels)
         results.append(Appended(head))
-    _write(sessions, standings)
+    _write(sessions, positions)
     sessions.records.insert(rows)
     return results
 
 
-def _read(sessions: SessionTables, names: Iterable[str]) -> dict[str, _Standing]:
-    found: Iterable[Values] = sessions.db.executemany(_STANDING, [(name,) for name in names])
-    return {name: _Standing(epoch, head, log) for name, epoch, head, log in found}
+def _read(sessions: SessionTables, names: Iterable[str]) -> dict[str, _Position]:
+    stored: Iterable[Values] = sessions.db.executemany(
+        _SELECT_POSITION, [(name,) for name in names]
+    )
+    return {name: _Position(epoch, head, log) for name, epoch, head, log in stored}
 
 
-def _write(sessions: SessionTables, standings: dict[str, _Standing]) -> None:
+def _write(sessions: SessionTables, positions: dict[str, _Position]) -> None:
     changed: list[Values] = []
-    for name, standing in standings.items():
-        if not standing.is_written:
-            standing.is_written = True
-            changed.append((standing.head, standing.touched_at, standing.began_at, name))
+    for name, position in positions.items():
+        if not position.is_written:
+            position.is_written = True
+            changed.append((position.head, position.touched_at, position.began_at, name))
     sessions.db.executemany(_ADVANCE, changed)
 
 

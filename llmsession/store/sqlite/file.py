@@ -203,16 +203,16 @@ class SqliteFile:
 
     def error(self, error: Exception, *, committed: Literal[False] | None) -> StoreError:
         """What SQLite's *error* means to a user, with the path; to be raised ``from`` it."""
-        told = f"the store {self.path} {self._told(error)}"
+        message = f"the store {self.path} {self._reason(error)}"
         # Where a write may have gone through it is not said that it did not.
         if isinstance(error, apsw.CorruptError) and committed is False:
-            return StoreDamaged(told)
-        return StoreError(told, committed=committed)
+            return StoreDamaged(message)
+        return StoreError(message, committed=committed)
 
-    def _refusal(self, told: str) -> StoreError:
-        return StoreError(f"the store {self.path} {told}", committed=False)
+    def _refusal(self, message: str) -> StoreError:
+        return StoreError(f"the store {self.path} {message}", committed=False)
 
-    def _told(self, error: Exception) -> str:
+    def _reason(self, error: Exception) -> str:
         match error:
             case apsw.CantOpenError() if not os.path.isdir(os.path.dirname(self.path)):
                 return "cannot be opened: its folder is not there"
@@ -246,7 +246,7 @@ class _RetryPolicy:
     one waited ten times as long."""
 
     def __init__(self, max_s: float) -> None:
-        self._most_s = max_s
+        self._max_s = max_s
         self._since = 0.0
 
     def waits(self, looks: int) -> bool:
@@ -255,7 +255,7 @@ class _RetryPolicy:
         if looks == 0:
             self._since = now
         waited_s = now - self._since
-        if waited_s >= self._most_s:
+        if waited_s >= self._max_s:
             return False
         time.sleep(0.001 if waited_s < 1 else 0.01)
         return True

@@ -15,9 +15,9 @@ from ..cipher import Cipher, Unreadable
 from ..large_blocks import unpack_places
 from ..protocol import Search, SessionRow, StoredRecord
 from ..segments import Segment, unused, within
-from .jobs import find_row, read_segments
 from .records import Records
 from .rows import Values, place_of, row_of, search_sql, seq_at
+from .session_tables import find_row, read_segments
 
 __all__ = ["Reading"]
 
@@ -41,8 +41,8 @@ class Reading:
     def rows(self, after: str, limit: int, search: Search) -> list[SessionRow]:
         """As ``Store.rows``."""
         query, bound = search_sql(after, limit, search)
-        found: list[Values] = self.db.execute(query, bound).fetchall()
-        return [row_of(values) for values in found]
+        value_rows: list[Values] = self.db.execute(query, bound).fetchall()
+        return [row_of(values) for values in value_rows]
 
     def read(self, session: str, after: int, limit: int | None) -> list[StoredRecord]:
         """As ``Store.read``."""
@@ -70,10 +70,10 @@ class Reading:
                     records += whole
                     continue
                 seq = part.first
-                for kept in self._records.rows(part.source, part.first, part.upto):
-                    if seq_at(kept[0]) != seq:
+                for record in self._records.rows(part.source, part.first, part.upto):
+                    if seq_at(record[0]) != seq:
                         return "it is missing"
-                    records.append(StoredRecord(seq, kept[1], self._records.body(kept)))
+                    records.append(StoredRecord(seq, record[1], self._records.body(record)))
                     seq += 1
                 if seq <= part.upto:
                     return "it is missing"
@@ -88,17 +88,17 @@ class Reading:
     def check(self) -> list[str]:
         """As ``Store.check``."""
         self.db.execute("BEGIN")
-        told: list[str] = []
+        faults: list[str] = []
         try:
-            told += self._check_file()
-            if not told:  # in a file that is broken, what follows would only repeat it
-                told += self._check_sessions()
-                told += self._check_large()
+            faults += self._check_file()
+            if not faults:  # in a file that is broken, what follows would only repeat it
+                faults += self._check_sessions()
+                faults += self._check_large()
         except apsw.CorruptError as error:
-            told.append(f"the file is damaged: {error}")
+            faults.append(f"the file is damaged: {error}")
         finally:
             self.db.execute("ROLLBACK")
-        return told
+        return faults
 
     def _check_file(self) -> Iterator[str]:
         for (line,) in self.db.execute("PRAGMA integrity_check").fetchall():
@@ -136,19 +136,19 @@ class Reading:
         return counted
 
     def _check_large(self) -> Iterator[str]:
-        used: Counter[bytes] = Counter()
+        uses_by_name: Counter[bytes] = Counter()
         packed: Iterator[Values] = self.db.execute(
             "SELECT large FROM record WHERE large IS NOT NULL"
         )
         for (places,) in packed:
-            used.update(unpack_places(places)[1])
-        kept: list[Values] = self.db.execute(
+            uses_by_name.update(unpack_places(places)[1])
+        blocks: list[Values] = self.db.execute(
             "SELECT n.name, n.uses, b.place FROM large AS n LEFT JOIN large_body AS b USING (place)"
         ).fetchall()
-        for name, uses, place in kept:
-            if used.pop(name, 0) != uses:
+        for name, uses, place in blocks:
+            if uses_by_name.pop(name, 0) != uses:
                 yield f"large block {name.hex()[:16]} is not used as often as is counted"
             if place is None:
                 yield f"large block {name.hex()[:16]} has no content"
-        for name in used:
+        for name in uses_by_name:
             yield f"large block {name.hex()[:16]} is missing"

@@ -16,9 +16,9 @@ from ..large_blocks import LARGE_BYTES, join_large, pack_places, split_large, un
 from ..protocol import StoredRecord
 from .rows import Values, place_of
 
-__all__ = ["KeptRecord", "Records"]
+__all__ = ["RecordRow", "Records"]
 
-KeptRecord: TypeAlias = tuple[int, int, bytes | None, bytes]
+RecordRow: TypeAlias = tuple[int, int, bytes | None, bytes]
 """A row of the table: place, epoch, the large blocks' places and names, and the rest."""
 
 _bound = Struct(">QQ").pack
@@ -34,7 +34,7 @@ class Records:
         self._is_plain = cipher is PLAIN
 
     def keep(
-        self, log: int, first: int, epoch: int, bodies: Sequence[bytes], rows: list[KeptRecord]
+        self, log: int, first: int, epoch: int, bodies: Sequence[bytes], rows: list[RecordRow]
     ) -> None:
         """Put *bodies*, as they are kept as the records *first* and following of *log*, at the end
         of *rows*, which are to be given to ``insert``."""
@@ -42,9 +42,9 @@ class Records:
             if self._is_plain and len(body) < LARGE_BYTES:
                 rows.append((place, epoch, None, body))
             else:
-                rows.append(self._kept(place, epoch, body))
+                rows.append(self._row_of(place, epoch, body))
 
-    def _kept(self, place: int, epoch: int, body: bytes) -> KeptRecord:
+    def _row_of(self, place: int, epoch: int, body: bytes) -> RecordRow:
         large: bytes | None = None
         split = split_large(body)
         if split is not None:
@@ -52,7 +52,7 @@ class Records:
             body = split.rest
         return place, epoch, large, self._cipher.seal(body, _sealed_for(place, epoch, large))
 
-    def insert(self, rows: Sequence[KeptRecord]) -> None:
+    def insert(self, rows: Sequence[RecordRow]) -> None:
         """Write *rows*."""
         self._db.executemany(
             "INSERT INTO record (place, epoch, large, body) VALUES (?, ?, ?, ?)", rows
@@ -61,13 +61,13 @@ class Records:
     def replace(self, log: int, seq: int, body: bytes) -> bool:
         """Let the record say *body*; False if there is none. Its epoch stays."""
         place = place_of(log, seq)
-        found: list[Values] = self._db.execute(
+        rows: list[Values] = self._db.execute(
             "SELECT epoch, large FROM record WHERE place = ?", (place,)
         ).fetchall()
-        if not found:
+        if not rows:
             return False
-        [(epoch, old)] = found
-        _, _, large, rest = self._kept(place, epoch, body)
+        [(epoch, old)] = rows
+        _, _, large, rest = self._row_of(place, epoch, body)
         self._db.execute(
             "UPDATE record SET large = ?, body = ? WHERE place = ?", (large, rest, place)
         )
@@ -83,19 +83,19 @@ class Records:
         ).get
         if epoch is None:
             return False
-        self.insert([self._kept(place_of(target, seq), epoch, body)])
+        self.insert([self._row_of(place_of(target, seq), epoch, body)])
         return True
 
     def remove(self, log: int, first: int, upto: int) -> None:
         """Delete the records *first* to *upto* of *log*."""
         ends = place_of(log, first), place_of(log, upto)
-        used: list[Values] = self._db.execute(
+        rows: list[Values] = self._db.execute(
             "SELECT large FROM record WHERE place BETWEEN ? AND ? AND large IS NOT NULL", ends
         ).fetchall()
-        self._let_go(packed for (packed,) in used)
+        self._let_go(packed for (packed,) in rows)
         self._db.execute("DELETE FROM record WHERE place BETWEEN ? AND ?", ends)
 
-    def rows(self, log: int, first: int, upto: int) -> Iterable[KeptRecord]:
+    def rows(self, log: int, first: int, upto: int) -> Iterable[RecordRow]:
         """The rows of the records *first* to *upto* of *log*, those that are there."""
         return self._db.execute(
             "SELECT place, epoch, large, body FROM record WHERE place BETWEEN ? AND ?",
@@ -108,19 +108,19 @@ class Records:
         if not self._is_plain:
             return None
         try:
-            found: list[Values] = self._db.execute(
+            rows: list[Values] = self._db.execute(
                 "SELECT epoch, body FROM record WHERE place BETWEEN ? AND ? AND large IS NULL"
                 " ORDER BY place",
                 (place_of(log, first), place_of(log, upto)),
             ).fetchall()
         except apsw.CorruptError:  # whoever looks at one after the other finds out where
             return None
-        if len(found) <= upto - first:
+        if len(rows) <= upto - first:
             return None
         # As many as there are places, so each is at its own.
-        return [StoredRecord(seq, epoch, body) for seq, (epoch, body) in enumerate(found, first)]
+        return [StoredRecord(seq, epoch, body) for seq, (epoch, body) in enumerate(rows, first)]
 
-    def body(self, row: KeptRecord) -> bytes:
+    def body(self, row: RecordRow) -> bytes:
         """The body that was kept as *row*. Raises Unreadable."""
         place, epoch, large, body = row
         if large is None and self._is_plain:
@@ -153,20 +153,20 @@ class Records:
         for places in packed:
             for name in unpack_places(places)[1]:
                 self._db.execute("UPDATE large SET uses = uses - 1 WHERE name = ?", (name,))
-                gone = self._db.execute(
+                place = self._db.execute(
                     "DELETE FROM large WHERE name = ? AND uses <= 0 RETURNING place", (name,)
                 ).get
-                if gone is not None:
-                    self._db.execute("DELETE FROM large_body WHERE place = ?", (gone,))
+                if place is not None:
+                    self._db.execute("DELETE FROM large_body WHERE place = ?", (place,))
 
     def _part(self, name: bytes) -> bytes:
-        found: bytes | None = self._db.execute(
+        sealed: bytes | None = self._db.execute(
             "SELECT b.body FROM large AS n JOIN large_body AS b USING (place) WHERE n.name = ?",
             (name,),
         ).get
-        if found is None:
+        if sealed is None:
             raise Unreadable("a large block of it is missing")
-        part = self._cipher.unseal(found, name)
+        part = self._cipher.unseal(sealed, name)
         if not self._cipher.matches(part, name):
             raise Unreadable("a large block of it was changed")
         return part

@@ -71,21 +71,21 @@ def read_labels(text: str) -> dict[str, str]:
 
 def search_sql(after: str, limit: int, search: Search) -> tuple[str, list[Any]]:
     """The query for the rows that are looked for, and what is bound to it."""
-    wanted: list[tuple[str, list[Any]]] = [("s.id > ?", [after])]
+    conditions: list[tuple[str, list[Any]]] = [("s.id > ?", [after])]
     for name, value in search.labels.items():
         if value is None:
-            wanted.append(("s.id IN (SELECT session FROM label WHERE name = ?)", [name]))
+            conditions.append(("s.id IN (SELECT session FROM label WHERE name = ?)", [name]))
         else:
-            found = "s.id IN (SELECT session FROM label WHERE name = ? AND value = ?)"
-            wanted.append((found, [name, value]))
-    for condition, at in (
+            query = "s.id IN (SELECT session FROM label WHERE name = ? AND value = ?)"
+            conditions.append((query, [name, value]))
+    for condition, time in (
         ("s.created_at >= ?", search.created_after),
         ("s.created_at < ?", search.created_before),
         ("s.touched_at >= ?", search.touched_after),
         ("s.touched_at < ?", search.touched_before),
     ):
-        if at is not None:
-            wanted.append((condition, [at]))
-    where = " AND ".join(condition for condition, _ in wanted)
-    bound = [value for _, values in wanted for value in values]
+        if time is not None:
+            conditions.append((condition, [time]))
+    where = " AND ".join(condition for condition, _ in conditions)
+    bound = [value for _, values in conditions for value in values]
     return f"{SELECT_ROW} WHERE {where} ORDER BY s.id LIMIT ?", [*bound, max(0, limit)]

@@ -122,5 +122,5 @@ def migrate(db: apsw.Connection, steps: Sequence[str] = STEPS) -> None:
 
 
 def _number(db: apsw.Connection, query: str) -> int:
-    found: int = db.execute(query).get
-    return found
+    number: int = db.execute(query).get
+    return number

@@ -25,8 +25,8 @@ from ..protocol import (
     StoredRecord,
 )
 from .file import SqliteFile
-from .jobs import SessionTables
 from .reading import Reading
+from .session_tables import SessionTables
 from .writer import SqliteWriter
 
 __all__ = ["SqliteStore"]
@@ -96,9 +96,9 @@ class SqliteStore:
         """As ``Store.fork``."""
         return await self._writer.run(lambda do: do.fork(parent, upto, session, owner), owner=owner)
 
-    async def release(self, hold: Lease) -> None:
+    async def release(self, lease: Lease) -> None:
         """As ``Store.release``."""
-        await self._writer.run(lambda do: do.release(hold))
+        await self._writer.run(lambda do: do.release(lease))
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         """As ``Store.append``."""
@@ -120,9 +120,9 @@ class SqliteStore:
         """As ``Store.rows``. Labels are found by an index, times by looking at every row."""
         return await self._readers.run(lambda look: look.rows(after, limit, search))
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """As ``Store.rewrite``. Raises RecordDamaged for a record that is missing."""
-        await self._writer.run(lambda do: do.rewrite(hold, bodies))
+        await self._writer.run(lambda do: do.rewrite(lease, bodies))
 
     async def delete(self, session: str) -> None:
         """As ``Store.delete``."""
@@ -181,7 +181,7 @@ class _Readers:
     def _run(self, look: Callable[[Reading], T]) -> T:
         reading = self._take()
         try:
-            found = look(reading)
+            result = look(reading)
         except apsw.Error as error:
             reading.close()
             raise self._file.error(error, committed=False) from error
@@ -192,7 +192,7 @@ class _Readers:
             self._give_back(reading)
             raise
         self._give_back(reading)
-        return found
+        return result
 
     def _take(self) -> Reading:
         if self._closed:
@@ -208,8 +208,8 @@ class _Readers:
         # More than can be used at once are there when calls left before their threads.
         self._close_idle(0 if self._closed else READERS)
 
-    def _close_idle(self, most: int) -> None:
-        while len(self._idle) > most:
+    def _close_idle(self, limit: int) -> None:
+        while len(self._idle) > limit:
             try:
                 reading = self._idle.pop()
             except IndexError:  # another thread took it

@@ -48,10 +48,10 @@ class KeepingStore(MemoryStore):
         log = self._logs.get(session)
         return log.row if log else None
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        before = {stored.seq: stored.body for stored in await self.read(hold.session)}
-        await super().rewrite(hold, bodies)
-        kept = self.replaced.setdefault(hold.session, {})
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        before = {stored.seq: stored.body for stored in await self.read(lease.session)}
+        await super().rewrite(lease, bodies)
+        kept = self.replaced.setdefault(lease.session, {})
         for seq in bodies:
             kept.setdefault(seq, before[seq])
 
@@ -213,10 +213,10 @@ class DiskLink:
     async def _held(self, owner: Owner, take: Callable[[], Awaitable[Lease]]) -> Lease:
         await self._way()
         self.owners.add(owner.name)
-        hold = await take()
-        self.epochs[hold.session] = hold.epoch
+        lease = await take()
+        self.epochs[lease.session] = lease.epoch
         await self._back()
-        return hold
+        return lease
 
     async def create(self, session: str, owner: Owner) -> Lease:
         return await self._held(owner, lambda: self._disk.truth.create(session, owner))
@@ -232,9 +232,9 @@ class DiskLink:
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         return await self._held(owner, lambda: self._disk.truth.fork(parent, upto, session, owner))
 
-    async def release(self, hold: Lease) -> None:
+    async def release(self, lease: Lease) -> None:
         await self._way()
-        await self._disk.truth.release(hold)
+        await self._disk.truth.release(lease)
         await self._back()
 
     async def read(
@@ -259,9 +259,9 @@ class DiskLink:
         await self._back()
         return found
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         await self._way()
-        await self._disk.truth.rewrite(hold, bodies)
+        await self._disk.truth.rewrite(lease, bodies)
         await self._back()
 
     async def delete(self, session: str) -> None:

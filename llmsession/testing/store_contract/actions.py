@@ -40,20 +40,20 @@ class Answer:
         return self.results[0]
 
 
-def append(store: Store, hold: Lease, *bodies: bytes, head: int | None = None) -> Answer:
-    """Hand *bodies* over under *hold*, at its head or at *head*."""
+def append(store: Store, lease: Lease, *bodies: bytes, head: int | None = None) -> Answer:
+    """Hand *bodies* over under *lease*, at its head or at *head*."""
     answer = Answer()
-    at = hold.head if head is None else head
-    store.append(Batch(hold.session, hold.epoch, at, bodies), answer.done)
+    at = lease.head if head is None else head
+    store.append(Batch(lease.session, lease.epoch, at, bodies), answer.done)
     return answer
 
 
-async def written(store: Store, hold: Lease, *bodies: bytes, head: int | None = None) -> Lease:
+async def written(store: Store, lease: Lease, *bodies: bytes, head: int | None = None) -> Lease:
     """Append *bodies*, which must succeed. The hold at its new head."""
-    result = await append(store, hold, *bodies, head=head).wait()
-    at = (hold.head if head is None else head) + len(bodies)
+    result = await append(store, lease, *bodies, head=head).wait()
+    at = (lease.head if head is None else head) + len(bodies)
     assert result == Appended(at), result
-    return Lease(hold.session, hold.epoch, at)
+    return Lease(lease.session, lease.epoch, at)
 
 
 async def raised(

@@ -63,9 +63,9 @@ class StoreContract(SharedRecordsContract):
 
     async def test_an_id_that_is_taken_cannot_be_created_again(self) -> None:
         async with self.store() as store:
-            hold = await written(store, await store.create("s", self.ann), b"1")
+            lease = await written(store, await store.create("s", self.ann), b"1")
             await raised(SessionExists, lambda: store.create("s", self.bob))
-            await written(store, hold, b"2")
+            await written(store, lease, b"2")
             assert await bodies_of(store, "s") == [b"1", b"2"]
 
     async def test_an_unknown_session_is_named_by_everything_that_needs_one(self) -> None:
@@ -94,22 +94,22 @@ class StoreContract(SharedRecordsContract):
 
     async def test_each_taking_raises_the_epoch_by_one_and_keeps_the_head(self) -> None:
         async with self.store() as store:
-            hold = await written(store, await store.create("s", self.ann), b"1", b"2")
+            lease = await written(store, await store.create("s", self.ann), b"1", b"2")
             for epoch in (2, 3, 4):
-                await store.release(hold)
-                hold = await store.acquire("s", self.bob)
-                assert hold == Lease("s", epoch, 2)
+                await store.release(lease)
+                lease = await store.acquire("s", self.bob)
+                assert lease == Lease("s", epoch, 2)
                 assert (await store.row("s")).owner == self.bob
 
     async def test_a_session_in_use_is_not_given_to_another_owner(self) -> None:
         async with self.store() as store:
-            hold = await store.create("s", self.ann)
+            lease = await store.create("s", self.ann)
             error = await raised(SessionInUse, lambda: store.acquire("s", self.bob))
             assert isinstance(error, SessionInUse)
             assert "ann" in error.owner
             row = await store.row("s")
             assert (row.epoch, row.owner) == (1, self.ann)
-            await written(store, hold, b"still ann's")
+            await written(store, lease, b"still ann's")
 
     async def test_a_takeover_gives_a_session_in_use_to_another_owner(self) -> None:
         async with self.store() as store:
@@ -127,8 +127,8 @@ class StoreContract(SharedRecordsContract):
 
     async def test_a_released_session_is_free_for_everybody_and_keeps_its_epoch(self) -> None:
         async with self.store() as store:
-            hold = await written(store, await store.create("s", self.ann), b"1")
-            await store.release(hold)
+            lease = await written(store, await store.create("s", self.ann), b"1")
+            await store.release(lease)
             row = await store.row("s")
             assert (row.owner, row.epoch, row.head) == (None, 1, 1)
             assert await store.acquire("s", self.bob) == Lease("s", 2, 1)
@@ -146,12 +146,12 @@ class StoreContract(SharedRecordsContract):
 
     async def test_bodies_come_back_byte_for_byte_in_order_under_growing_seqs(self) -> None:
         async with self.store() as store:
-            hold = await written(store, await store.create("s", self.ann), *ODD_BODIES[:2])
+            lease = await written(store, await store.create("s", self.ann), *ODD_BODIES[:2])
             for body in ODD_BODIES[2:]:
-                hold = await written(store, hold, body)
+                lease = await written(store, lease, body)
             expected = [StoredRecord(at, 1, body) for at, body in enumerate(ODD_BODIES, 1)]
             assert list(await store.read("s")) == expected
-            assert (await store.row("s")).head == hold.head == len(ODD_BODIES)
+            assert (await store.row("s")).head == lease.head == len(ODD_BODIES)
 
     async def test_after_a_takeover_the_old_owner_is_fenced_and_told_by_whom(self) -> None:
         async with self.store() as store:
@@ -167,33 +167,33 @@ class StoreContract(SharedRecordsContract):
 
     async def test_an_epoch_that_was_never_given_out_conflicts(self) -> None:
         async with self.store() as store:
-            hold = await store.create("s", self.ann)
-            result = await append(store, Lease("s", hold.epoch + 1, 0), b"from nowhere").wait()
+            lease = await store.create("s", self.ann)
+            result = await append(store, Lease("s", lease.epoch + 1, 0), b"from nowhere").wait()
             assert result == Conflict(await store.row("s"))
             assert await bodies_of(store, "s") == []
 
     async def test_a_wrong_head_conflicts_and_nothing_is_written(self) -> None:
         async with self.store() as store:
-            hold = await written(store, await store.create("s", self.ann), b"1", b"2")
+            lease = await written(store, await store.create("s", self.ann), b"1", b"2")
             for head in (0, 1, 3, 100):
-                result = await append(store, hold, b"astray", head=head).wait()
+                result = await append(store, lease, b"astray", head=head).wait()
                 assert result == Conflict(await store.row("s")), head
             assert (await store.row("s")).head == 2
             assert await bodies_of(store, "s") == [b"1", b"2"]
-            await written(store, hold, b"3")
+            await written(store, lease, b"3")
 
     async def test_a_batch_that_conflicts_is_refused_whole(self) -> None:
         async with self.store() as store:
-            hold = await written(store, await store.create("s", self.ann), b"1", b"2")
+            lease = await written(store, await store.create("s", self.ann), b"1", b"2")
             # Its last record would stand at a free place.
-            result = await append(store, hold, b"x", b"y", b"z", head=1).wait()
+            result = await append(store, lease, b"x", b"y", b"z", head=1).wait()
             assert isinstance(result, Conflict)
             assert await bodies_of(store, "s") == [b"1", b"2"]
 
     async def test_a_reader_sees_a_batch_whole_or_not_at_all(self) -> None:
         async with self.store() as store:
-            hold = await store.create("s", self.ann)
-            answers = [append(store, hold, *[b"%d" % at] * 7, head=at * 7) for at in range(30)]
+            lease = await store.create("s", self.ann)
+            answers = [append(store, lease, *[b"%d" % at] * 7, head=at * 7) for at in range(30)]
             seen = {len(await store.read("s"))}
             for answer in answers:
                 await anyio.lowlevel.checkpoint()
@@ -204,37 +204,39 @@ class StoreContract(SharedRecordsContract):
 
     async def test_batches_that_follow_each_other_without_waiting_are_all_written(self) -> None:
         async with self.store() as store:
-            holds = [await store.create(f"s{at}", self.ann) for at in range(3)]
+            leases = [await store.create(f"s{at}", self.ann) for at in range(3)]
             answers = [
-                append(store, hold, b"%d" % head, head=head) for head in range(50) for hold in holds
+                append(store, lease, b"%d" % head, head=head)
+                for head in range(50)
+                for lease in leases
             ]
             results = [await answer.wait() for answer in answers]
-            assert results == [Appended(head + 1) for head in range(50) for _ in holds]
-            for hold in holds:
-                assert await bodies_of(store, hold.session) == [b"%d" % at for at in range(50)]
+            assert results == [Appended(head + 1) for head in range(50) for _ in leases]
+            for lease in leases:
+                assert await bodies_of(store, lease.session) == [b"%d" % at for at in range(50)]
 
     async def test_the_same_batch_twice_is_written_once(self) -> None:
         async with self.store() as store:
-            hold = await store.create("s", self.ann)
-            first, second = append(store, hold, b"once"), append(store, hold, b"once")
+            lease = await store.create("s", self.ann)
+            first, second = append(store, lease, b"once"), append(store, lease, b"once")
             assert await first.wait() == Appended(1)
             assert isinstance(await second.wait(), Conflict)
             assert await bodies_of(store, "s") == [b"once"]
 
     async def test_what_was_acknowledged_can_be_read(self) -> None:
         async with self.store() as store:
-            hold = await store.create("s", self.ann)
+            lease = await store.create("s", self.ann)
             for at in range(20):
-                hold = await written(store, hold, b"%d" % at)
+                lease = await written(store, lease, b"%d" % at)
                 assert (await bodies_of(store, "s"))[-1] == b"%d" % at
 
     async def test_done_is_called_once_in_the_event_loops_thread(self) -> None:
         async with self.store() as store:
-            hold = await store.create("s", self.ann)
+            lease = await store.create("s", self.ann)
             answers = [
-                append(store, hold, b"1"),
-                append(store, hold, b"conflicts"),
-                append(store, hold, b"2", head=1),
+                append(store, lease, b"1"),
+                append(store, lease, b"conflicts"),
+                append(store, lease, b"2", head=1),
                 append(store, Lease("unknown", 1, 0), b"1"),
             ]
             kinds = [type(await answer.wait()) for answer in answers]
@@ -246,8 +248,8 @@ class StoreContract(SharedRecordsContract):
 
     async def test_closing_finishes_the_appends_that_were_accepted(self) -> None:
         async with self.store() as store:
-            hold = await store.create("s", self.ann)
-            answers = [append(store, hold, b"%d" % at, head=at) for at in range(20)]
+            lease = await store.create("s", self.ann)
+            answers = [append(store, lease, b"%d" % at, head=at) for at in range(20)]
             await store.aclose()
             assert [answer.results for answer in answers] == [
                 [Appended(at + 1)] for at in range(20)
@@ -255,11 +257,11 @@ class StoreContract(SharedRecordsContract):
 
     async def test_each_record_keeps_the_epoch_that_wrote_it(self) -> None:
         async with self.store() as store:
-            hold = await written(store, await store.create("s", self.ann), b"1", b"2")
+            lease = await written(store, await store.create("s", self.ann), b"1", b"2")
             await store.acquire("s", self.bob, takeover=True)  # writes nothing
-            hold = await store.acquire("s", self.ann, takeover=True)
-            hold = await written(store, hold, b"3")
-            hold = await written(store, await store.acquire("s", self.bob, takeover=True), b"4")
+            lease = await store.acquire("s", self.ann, takeover=True)
+            lease = await written(store, lease, b"3")
+            lease = await written(store, await store.acquire("s", self.bob, takeover=True), b"4")
             records = await store.read("s")
             assert [(record.seq, record.epoch) for record in records] == [
                 (1, 1), (2, 1), (3, 3), (4, 4),
@@ -286,12 +288,12 @@ class StoreContract(SharedRecordsContract):
 
     async def test_reading_takes_nothing_from_the_owner(self) -> None:
         async with self.store() as store:
-            hold = await written(store, await store.create("s", self.ann), b"1")
+            lease = await written(store, await store.create("s", self.ann), b"1")
             before = await store.row("s")
             await store.read("s")
             await store.rows()
             assert await store.row("s") == before
-            await written(store, hold, b"2")
+            await written(store, lease, b"2")
 
     async def test_rows_are_listed_by_id_in_pages(self) -> None:
         async with self.store() as store:
@@ -308,9 +310,9 @@ class StoreContract(SharedRecordsContract):
 
     async def test_rows_say_who_holds_each_session_and_how_long_its_log_is(self) -> None:
         async with self.store() as store:
-            hold = await written(store, await store.create("a", self.ann), b"1", b"2")
+            lease = await written(store, await store.create("a", self.ann), b"1", b"2")
             await store.create("b", self.bob)
-            await store.release(hold)
+            await store.release(lease)
             rows = await store.rows()
             assert [(row.session, row.epoch, row.head, row.owner) for row in rows] == [
                 ("a", 1, 2, None),
@@ -322,10 +324,10 @@ class StoreContract(SharedRecordsContract):
 
     async def test_a_deleted_session_is_gone_and_its_owner_is_told(self) -> None:
         async with self.store() as store:
-            hold = await written(store, await store.create("s", self.ann), b"1")
+            lease = await written(store, await store.create("s", self.ann), b"1")
             other = await written(store, await store.create("t", self.ann), b"other")
             await store.delete("s")
-            assert await append(store, hold, b"2").wait() == Conflict(None)
+            assert await append(store, lease, b"2").wait() == Conflict(None)
             await raised(SessionNotFound, lambda: store.read("s"))
             await raised(SessionNotFound, lambda: store.acquire("s", self.ann, takeover=True))
             await raised(SessionNotFound, lambda: store.delete("s"))
@@ -336,9 +338,9 @@ class StoreContract(SharedRecordsContract):
         async with self.store() as store:
             await written(store, await store.create("s", self.ann), b"1", b"2")
             await store.delete("s")
-            hold = await store.create("s", self.bob)
-            assert (hold.head, list(await store.read("s"))) == (0, [])
-            await written(store, hold, b"new")
+            lease = await store.create("s", self.bob)
+            assert (lease.head, list(await store.read("s"))) == (0, [])
+            await written(store, lease, b"new")
             assert await bodies_of(store, "s") == [b"new"]
 
     async def test_an_owner_from_before_a_deletion_stays_fenced(self) -> None:
@@ -382,21 +384,21 @@ class _Race:
 
     async def _write(self, owner: Owner, names: list[str]) -> None:
         for round_ in range(8):
-            hold = await self._store.acquire(self._random.choice(names), owner, takeover=True)
-            head = hold.head
+            lease = await self._store.acquire(self._random.choice(names), owner, takeover=True)
+            head = lease.head
             for at in range(self._random.randint(1, 6)):
                 await self._dawdle()
                 count = self._random.randint(1, 4)
                 marks = [f"{owner.name}/{round_}/{at}/{n}".encode() for n in range(count)]
-                result = await append(self._store, hold, *marks, head=head).wait()
+                result = await append(self._store, lease, *marks, head=head).wait()
                 if not isinstance(result, Appended):
                     self.conflicts += 1
                     assert isinstance(result, Conflict)
                     assert result.row is not None
-                    assert result.row.epoch > hold.epoch
+                    assert result.row.epoch > lease.epoch
                     break
-                self._acknowledged[hold.session] += [
-                    StoredRecord(seq, hold.epoch, mark) for seq, mark in enumerate(marks, head + 1)
+                self._acknowledged[lease.session] += [
+                    StoredRecord(seq, lease.epoch, mark) for seq, mark in enumerate(marks, head + 1)
                 ]
                 head = result.head
 

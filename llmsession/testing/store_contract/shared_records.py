@@ -112,23 +112,23 @@ class SharedRecordsContract(StoreStage):
 
     async def test_rewriting_changes_the_named_records_and_nothing_else(self) -> None:
         async with self.store() as store:
-            hold = await self._parent(store)
-            hold = await store.acquire("p", self.ann)
-            hold = await written(store, hold, b"5")
-            await store.rewrite(hold, {2: b"gone", 4: LARGE, 5: b""})
+            lease = await self._parent(store)
+            lease = await store.acquire("p", self.ann)
+            lease = await written(store, lease, b"5")
+            await store.rewrite(lease, {2: b"gone", 4: LARGE, 5: b""})
             records = await store.read("p")
             assert [record.body for record in records] == [b"1", b"gone", b"3", LARGE, b""]
             assert [record.epoch for record in records] == [1, 1, 1, 1, 2]
             assert (await store.row("p")).head == 5
-            await written(store, hold, b"6")
+            await written(store, lease, b"6")
             await store.vacuum()
             assert await bodies_of(store, "p") == [b"1", b"gone", b"3", LARGE, b"", b"6"]
 
     async def test_a_fork_keeps_the_records_that_its_parent_rewrites(self) -> None:
         async with self.store() as store:
-            hold = await self._parent(store)
+            lease = await self._parent(store)
             fork = await written(store, await store.fork("p", 3, "f", self.bob), b"mine")
-            await store.rewrite(hold, {2: b"gone"})
+            await store.rewrite(lease, {2: b"gone"})
             await store.vacuum()
             assert await bodies_of(store, "f") == [b"1", LARGE, b"3", b"mine"]
             assert await bodies_of(store, "p") == [b"1", b"gone", b"3", b"4"]
@@ -136,7 +136,7 @@ class SharedRecordsContract(StoreStage):
             assert await bodies_of(store, "f") == [b"also", LARGE, b"3", b"ours"]
             assert await bodies_of(store, "p") == [b"1", b"gone", b"3", b"4"]
             await written(store, fork, b"more")
-            await written(store, hold, b"5")
+            await written(store, lease, b"5")
             await store.delete("p")
             assert await bodies_of(store, "f") == [b"also", LARGE, b"3", b"ours", b"more"]
 
@@ -154,22 +154,22 @@ class SharedRecordsContract(StoreStage):
 
     async def test_only_the_owner_rewrites_and_only_what_is_there(self) -> None:
         async with self.store() as store:
-            hold = await self._parent(store)
-            await raised(InvalidInput, lambda: store.rewrite(hold, {1: b"x", 5: b"y"}))
-            await raised(InvalidInput, lambda: store.rewrite(hold, {0: b"x"}))
+            lease = await self._parent(store)
+            await raised(InvalidInput, lambda: store.rewrite(lease, {1: b"x", 5: b"y"}))
+            await raised(InvalidInput, lambda: store.rewrite(lease, {0: b"x"}))
             await store.acquire("p", self.bob, takeover=True)
-            await raised(SessionMoved, lambda: store.rewrite(hold, {1: b"x"}))
+            await raised(SessionMoved, lambda: store.rewrite(lease, {1: b"x"}))
             assert await bodies_of(store, "p") == [b"1", LARGE, b"3", b"4"]
             await store.delete("p")
-            await raised(SessionNotFound, lambda: store.rewrite(hold, {1: b"x"}))
+            await raised(SessionNotFound, lambda: store.rewrite(lease, {1: b"x"}))
 
     # Finding
 
     async def _labelled(
         self, store: Store, session: str, at: float, labels: dict[str, str] | None
     ) -> Lease:
-        hold = await store.create(session, self.ann)
-        batch = Batch(session, hold.epoch, 0, (b"1",), at, labels)
+        lease = await store.create(session, self.ann)
+        batch = Batch(session, lease.epoch, 0, (b"1",), at, labels)
         return await self._append(store, batch)
 
     @staticmethod
@@ -182,15 +182,15 @@ class SharedRecordsContract(StoreStage):
 
     async def test_a_row_has_its_times_and_its_newest_labels(self) -> None:
         async with self.store() as store:
-            hold = await self._labelled(store, "a", 100.0, {"user": "7", "é": "漢"})
+            lease = await self._labelled(store, "a", 100.0, {"user": "7", "é": "漢"})
             row = await store.row("a")
             assert (row.created_at, row.touched_at) == (100.0, 100.0)
             assert row.labels == {"user": "7", "é": "漢"}
-            hold = await self._append(store, Batch("a", hold.epoch, hold.head, (b"2",), 250.5))
+            lease = await self._append(store, Batch("a", lease.epoch, lease.head, (b"2",), 250.5))
             row = await store.row("a")
             assert (row.created_at, row.touched_at) == (100.0, 250.5)
             assert row.labels == {"user": "7", "é": "漢"}
-            await self._append(store, Batch("a", hold.epoch, hold.head, (b"3",), 251.0, {}))
+            await self._append(store, Batch("a", lease.epoch, lease.head, (b"3",), 251.0, {}))
             assert (await store.row("a")).labels == {}
             assert list(await store.rows()) == [await store.row("a")]
 
@@ -229,9 +229,9 @@ class SharedRecordsContract(StoreStage):
 
     async def test_a_store_that_is_whole_has_nothing_to_complain_of(self) -> None:
         async with self.store() as store:
-            hold = await self._parent(store)
+            lease = await self._parent(store)
             await store.fork("p", 2, "f", self.bob)
-            await store.rewrite(hold, {1: b"x"})
+            await store.rewrite(lease, {1: b"x"})
             await store.delete("f")
             assert list(await store.check()) == []
             assert await store.vacuum() >= 0

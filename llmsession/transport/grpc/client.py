@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from llmsession.errors import Unreachable, error_text
-from llmsession.providers.clients import need_package
+from llmsession.errors import Unreachable, error_text, need_package
 
 from ..client.channel import Channel, Dial
 from ..wire.addresses import Address

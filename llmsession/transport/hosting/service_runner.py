@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from llmsession.errors import InvalidConfig, SessionError
-from llmsession.providers.clients import need_package
+from llmsession.errors import InvalidConfig, SessionError, need_package
 from llmsession.session import SessionManager, SessionObserver, load_prices
 from llmsession.session.core.session_log import default_logger
 from llmsession.session.operations.unfinished import recover_unfinished

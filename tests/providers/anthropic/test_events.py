@@ -12,7 +12,8 @@ import pytest
 from anthropic._streaming import SSEDecoder
 
 from llmsession import ProviderError, Usage
-from llmsession.providers.anthropic.events import AnthropicEvents, StreamFault
+from llmsession.providers.anthropic.events import AnthropicEvents
+from llmsession.providers.failures import StreamFault
 from llmsession.turns.edits import AppliedEdit
 from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.stream import (

@@ -13,9 +13,10 @@ from llmsession import AnthropicProvider, Provider, ReplayProvider
 from llmsession.errors import ProviderError
 from llmsession.providers.anthropic.requests import NEUTRAL_TOKENS
 from llmsession.providers.counting.counter import API_ACCURACY, CachedCounter, default_counter
-from llmsession.providers.counting.counts import CharacterCounter, Count, Counter, Counting
+from llmsession.providers.counting.counts import CharacterCounter, Count, Counter
 from llmsession.providers.counting.encodings import ENCODINGS
 from llmsession.providers.counting.stepping import Stepper
+from llmsession.providers.protocol import Counting
 from llmsession.testing import StrictServer
 from llmsession.turns.request import Profile, Request
 

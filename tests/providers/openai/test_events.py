@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsession import ProviderError, Usage
-from llmsession.providers.anthropic.events import StreamFault
+from llmsession.providers.failures import StreamFault
 from llmsession.providers.openai.events import FINISH_REASONS, OpenAIEvents
 from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.stop import Follow, stop_rule

@@ -69,12 +69,12 @@ def _settled(status: SessionStatus) -> dict[str, Any]:
 async def _copied(store: MemoryStore, up_to: int | None = None) -> MemoryStore:
     """The first *up_to* records of ``s`` in a store of their own, held by nobody."""
     copy, owner = MemoryStore(), Owner("copyist")
-    hold = await copy.create("s", owner)
+    lease = await copy.create("s", owner)
     bodies = tuple(stored.body for stored in await store.read("s", limit=up_to))
     results: list[AppendResult] = []
-    copy.append(Batch("s", hold.epoch, 0, bodies), results.append)
+    copy.append(Batch("s", lease.epoch, 0, bodies), results.append)
     assert results == [Appended(len(bodies))]
-    await copy.release(hold)
+    await copy.release(lease)
     return copy
 
 

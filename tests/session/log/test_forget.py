@@ -55,13 +55,13 @@ class Doubtful(MemoryStore):
         self.after = False
         self.hold_back: anyio.Event | None = None
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         if self.hold_back is not None:
             await self.hold_back.wait()
         self.rewrites.append(dict(bodies))
         if self.failures and not self.after:
             raise self.failures.pop(0)
-        await super().rewrite(hold, bodies)
+        await super().rewrite(lease, bodies)
         if self.failures:
             raise self.failures.pop(0)
 
@@ -457,8 +457,8 @@ async def test_a_fork_that_was_left_half_made_begins_with_what_is_left_too() -> 
         await on.say("second")
         upto = live_state(on.session).committed_at[2]
         await on.session.forget(2)
-        hold = await on.store.fork("s", upto, "f", (await on.store.row("s")).owner)  # type: ignore[arg-type]  # it is held
-        await on.store.release(hold)
+        lease = await on.store.fork("s", upto, "f", (await on.store.row("s")).owner)  # type: ignore[arg-type]  # it is held
+        await on.store.release(lease)
         fork = await on.manager.open("f")
         assert [m.text for m in fork.conversation()] == ["second", "two"]
         await same_as_its_log(on, fork)

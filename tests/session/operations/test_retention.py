@@ -205,10 +205,10 @@ async def test_a_turn_that_an_owner_left_open_is_not_ended_by_a_rule() -> None:
 async def test_a_session_that_was_written_to_meanwhile_is_kept() -> None:
     class Touched(MemoryStore):
         async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
-            hold = await super().acquire(session, owner, takeover=takeover)
+            lease = await super().acquire(session, owner, takeover=takeover)
             log = self._logs[session]
             log.row = msgspec.structs.replace(log.row, touched_at=log.row.touched_at + 1)
-            return hold
+            return lease
 
     async with years(Touched()) as on:
         await on.session("s", 0)

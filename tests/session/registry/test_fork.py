@@ -369,8 +369,8 @@ async def test_a_fork_that_a_crash_left_without_its_own_first_record_is_whole_wh
             await on.session.send("running")
             await settled()
         upto = live_state(on.session).head
-        hold = await store.fork("s", upto, "f", this_process("died since"))
-        await store.release(hold)
+        lease = await store.fork("s", upto, "f", this_process("died since"))
+        await store.release(lease)
         fork = await on.manager.open("f")
         assert await texts(fork) == ["first", "one"]
         assert fork.labels == {"user": "7"}

@@ -511,10 +511,10 @@ class SlowToRelease(MemoryStore):
         self.calls.append("acquire")
         return await super().acquire(session, owner, takeover=takeover)
 
-    async def release(self, hold: Lease) -> None:
+    async def release(self, lease: Lease) -> None:
         self.calls.append("release")
         await self.may.wait()
-        await super().release(hold)
+        await super().release(lease)
         self.calls.append("released")
 
 

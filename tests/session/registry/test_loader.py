@@ -51,11 +51,11 @@ def records_of(turns: int) -> list[bytes]:
 
 async def kept(bodies: Sequence[bytes]) -> Counting:
     store = Counting()
-    hold = await store.create("s", OWNER)
+    lease = await store.create("s", OWNER)
     results: list[AppendResult] = []
-    store.append(Batch("s", hold.epoch, 0, tuple(bodies)), results.append)
+    store.append(Batch("s", lease.epoch, 0, tuple(bodies)), results.append)
     assert results == [Appended(len(bodies))]
-    await store.release(hold)
+    await store.release(lease)
     return store
 
 

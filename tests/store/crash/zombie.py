@@ -1,15 +1,20 @@
-"""A process that has a session, is stopped where a test wants it, and goes on when it has none."""
+"""A process that has a session, is stopped where a test wants it, and goes on when it has none.
+
+All of them are forked from one process, which has imported everything.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from llmsession import LLMSession, SessionConfig, SessionManager, Tool, ToolResult, ToolUse
@@ -23,10 +28,20 @@ from llmsession.turns.stream import StreamEvent
 
 from .life import Teller, open_place
 
-__all__ = ["Where", "main"]
+__all__ = ["Order", "Where", "serve"]
 
 Where: TypeAlias = Literal["idle", "streaming", "tool", "caller"]
 """What it does when it is stopped: nothing; a reply streams; a tool runs; the caller's one does."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """On which store (see ``open_place``), what it tells, where it stops, and the file whose
+    coming lets it go on."""
+
+    place: str
+    told: str
+    where: Where
+    may_go_on: str
 
 
 class _Stopping(ScriptedProvider):
@@ -47,9 +62,10 @@ class _Stopping(ScriptedProvider):
 
 
 class _Zombie:
-    def __init__(self, where: Where, tell: Teller) -> None:
-        self.where = where
-        self._tell = tell
+    def __init__(self, order: Order) -> None:
+        self.where = order.where
+        self._tell = Teller(order.told)
+        self._may_go_on = Path(order.may_go_on)
         self._shown = 0
         self._session: LLMSession
 
@@ -63,7 +79,8 @@ class _Zombie:
         while self._shown < live_state(self._session).head:  # noqa: ASYNC110  # two values may change
             await anyio.sleep(0.001)
         self._tell(what="reached")
-        assert await anyio.to_thread.run_sync(sys.stdin.readline) == "go on\n"
+        while not self._may_go_on.exists():  # noqa: ASYNC110  # another process makes it
+            await anyio.sleep(0.001)
         self._tell(what="continued")
 
     async def _tool(self) -> str:
@@ -112,7 +129,23 @@ class _Zombie:
                         self._tell(what=type(error).__name__)
 
 
-def main() -> None:
-    place, told, where = sys.argv[1:]
-    zombie = _Zombie(msgspec.convert(where, Where), Teller(told))
-    anyio.run(zombie.live, place)
+def serve() -> None:
+    """Fork a zombie for each order on standard input. Says its pid, and its status at its end."""
+    for line in sys.stdin.buffer:
+        order = msgspec.json.decode(line, type=Order)
+        child = os.fork()
+        if child == 0:
+            os.close(0)
+            os._exit(_live(order))
+        print(child, flush=True)
+        print(os.waitpid(child, 0)[1], flush=True)
+
+
+def _live(order: Order) -> int:
+    signal.alarm(170)
+    try:
+        anyio.run(_Zombie(order).live, order.place)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 3
+    return 0

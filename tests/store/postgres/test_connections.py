@@ -20,7 +20,7 @@ from tests.store.postgres.proxy import Proxy
 
 
 def made(dsn: str) -> Connections:
-    return Connections(dsn, most=1, retry_s=0.0)
+    return Connections(dsn, max_shared=1, retry_s=0.0)
 
 
 @pytest.mark.parametrize(

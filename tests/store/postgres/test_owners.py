@@ -94,11 +94,11 @@ async def test_leases_are_renewed_while_everything_else_waits_for_a_vacuum(
 ) -> None:
     ask = "SELECT lease_until FROM @owner WHERE name = 'far'"
     async with database.store(lease_s=0.3, readers=1) as store:
-        hold = await store.create("s", FAR)
+        lease = await store.create("s", FAR)
         with database.locked("session") as lock:
             async with anyio.create_task_group() as group:
                 group.start_soon(store.rows)
-                answer = append(store, hold, b"1")
+                answer = append(store, lease, b"1")
                 first = database.sql(ask)
                 with anyio.fail_after(120):
                     while database.waiting() < 2 or database.sql(ask) <= first:
@@ -148,18 +148,18 @@ async def test_owners_that_are_long_gone_are_forgotten(database: Database) -> No
 async def test_a_takeover_ends_although_others_take_the_session_too(database: Database) -> None:
     async with database.store() as one, database.store() as two:
         await one.create("s", ANN)
-        holds: list[Lease] = []
+        leases: list[Lease] = []
 
         async def steal(at: int) -> None:
             store = (one, two)[at % 2]
             for _ in range(10):
-                holds.append(await store.acquire("s", Owner(f"{at}"), takeover=True))
+                leases.append(await store.acquire("s", Owner(f"{at}"), takeover=True))
 
         async with anyio.create_task_group() as group:
             for at in range(6):
                 group.start_soon(steal, at)
         # Each taking has an epoch of its own, and none was left out.
-        assert sorted(hold.epoch for hold in holds) == list(range(2, 62))
+        assert sorted(lease.epoch for lease in leases) == list(range(2, 62))
 
 
 async def test_of_two_that_find_a_session_free_one_gets_it(database: Database) -> None:
@@ -231,9 +231,9 @@ async def test_a_session_whose_making_was_cut_off_is_made_once(
         async with database.store(dsn=proxy.dsn) as store:
             await store.rows()
             proxy.cut(session.encode(), when)
-            hold = await store.create(session, ANN)
-            assert hold == Lease(session, 1, 0)
-            await written(store, hold, b"1")
+            lease = await store.create(session, ANN)
+            assert lease == Lease(session, 1, 0)
+            await written(store, lease, b"1")
             await raised(SessionExists, partial(store.create, session, ANN))
     assert proxy.cuts == 2
 

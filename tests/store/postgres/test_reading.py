@@ -58,7 +58,7 @@ async def test_a_damaged_record_is_named_and_what_is_before_it_is_read(
     database: Database, damage: str, key: bytes | None
 ) -> None:
     async with database.store(key=key) as store:
-        hold = await written(store, await store.create("s", ANN), b"1", b"2", BLOCK, b"4", b"5")
+        lease = await written(store, await store.create("s", ANN), b"1", b"2", BLOCK, b"4", b"5")
         other = await written(store, await store.create("t", ANN), b"1", b"2", b"3")
         statement = DAMAGES[damage][0]
         database.sql(statement + ("" if "blob" in statement else OF_S))
@@ -70,14 +70,14 @@ async def test_a_damaged_record_is_named_and_what_is_before_it_is_read(
         assert [r.body for r in await store.read("s", after=3)] == [b"4", b"5"]
         assert await bodies_of(store, "t") == [b"1", b"2", b"3"]
         # Nothing is overwritten, and both go on.
-        await written(store, hold, b"6")
+        await written(store, lease, b"6")
         await written(store, other, b"4")
         # What is damaged can be replaced, where there is something to replace.
         if damage == "gone":
-            await raised(RecordDamaged, lambda: store.rewrite(hold, {3: b"new"}))
+            await raised(RecordDamaged, lambda: store.rewrite(lease, {3: b"new"}))
         else:
             database.sql("UPDATE @record r SET large = NULL WHERE length(large) <> 40")
-            await store.rewrite(hold, {3: b"new"})
+            await store.rewrite(lease, {3: b"new"})
             read = await store.read("s", after=2, limit=1)
             assert damage == "of another epoch" or read[0].body == b"new"
 
@@ -98,8 +98,8 @@ async def test_a_page_that_the_server_cannot_read_costs_the_records_on_it_alone(
     if frail_database.sql("SHOW data_checksums") != [("on",)]:
         pytest.skip("this server's pages have no checksums")
     async with frail_database.store() as store:
-        hold = await store.create("s", ANN)
-        await written(store, hold, *[b"%d" % at * 300 for at in range(100)])
+        lease = await store.create("s", ANN)
+        await written(store, lease, *[b"%d" % at * 300 for at in range(100)])
         [(path,)] = frail_database.sql(
             "SELECT pg_relation_filepath($1)", f'"{frail_database.schema}".record'
         )
@@ -125,8 +125,8 @@ async def test_a_page_that_the_server_cannot_read_costs_the_records_on_it_alone(
 async def test_large_records_come_back_in_any_number(database: Database) -> None:
     async with database.store() as store:
         bodies = [BLOCK + b"%d" % at for at in range(40)]
-        hold = await store.create("s", ANN)
-        answers = [append(store, hold, body, head=at) for at, body in enumerate(bodies)]
+        lease = await store.create("s", ANN)
+        answers = [append(store, lease, body, head=at) for at, body in enumerate(bodies)]
         for answer in answers:
             await answer.wait()
         assert await bodies_of(store, "s") == bodies

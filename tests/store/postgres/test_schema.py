@@ -7,7 +7,7 @@ import pytest
 
 from llmsession.errors import StoreError
 from llmsession.store import Lease, Lost, Owner
-from llmsession.store.postgres.schema import MIGRATIONS
+from llmsession.store.postgres.schema import FIRST_VERSION, MIGRATIONS
 from llmsession.testing.store_contract.actions import append, raised
 from tests.store.conftest import Database
 
@@ -25,7 +25,7 @@ async def test_stores_that_begin_at_once_make_the_tables_once(database: Database
     async with anyio.create_task_group() as group:
         for at in range(6):
             group.start_soon(begin, at)
-    assert database.sql("SELECT version FROM @store") == [(len(MIGRATIONS),)]
+    assert database.sql("SELECT version FROM @store") == [(FIRST_VERSION + len(MIGRATIONS) - 1,)]
     async with database.store() as store:
         assert len(await store.rows()) == 6
 
@@ -61,8 +61,8 @@ async def test_a_schema_that_is_there_is_used_without_the_right_to_make_one(
     database.sql(f'CREATE SCHEMA "{database.schema}" AUTHORIZATION {role}')
     dsn = database.dsn.replace("postgres@", f"{role}@")
     async with database.store(dsn=dsn) as store:
-        hold = await store.create("s", ANN)
-        await append(store, hold, b"1").wait()
+        lease = await store.create("s", ANN)
+        await append(store, lease, b"1").wait()
         await store.vacuum()
         assert await store.check() == []
     async with database.store(dsn=dsn, schema=f"{database.schema}x") as store:
@@ -108,10 +108,10 @@ async def test_a_database_that_is_not_there_is_named_at_once(database: Database)
 async def test_any_plain_word_may_name_the_schema(database: Database, schema: str) -> None:
     try:
         async with database.store(schema=schema) as store:
-            hold = await store.create("s", ANN)
-            await append(store, hold, b"1").wait()
+            lease = await store.create("s", ANN)
+            await append(store, lease, b"1").wait()
             await store.fork("s", 1, "f", ANN)
-            await store.rewrite(hold, {1: b"2"})
+            await store.rewrite(lease, {1: b"2"})
             await store.delete("f")
             await store.vacuum()
             assert await store.check() == []

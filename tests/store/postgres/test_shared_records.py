@@ -33,11 +33,11 @@ async def test_a_fork_copies_no_record(database: Database) -> None:
 
 async def test_rewriting_what_nobody_shares_copies_no_record(database: Database) -> None:
     async with database.store() as store:
-        hold = await written(store, await store.create("p", ANN), b"1", b"2", b"3")
+        lease = await written(store, await store.create("p", ANN), b"1", b"2", b"3")
         await store.fork("p", 1, "f", ANN)
-        await store.rewrite(hold, {2: b"two"})
+        await store.rewrite(lease, {2: b"two"})
         assert database.sql("SELECT count(*) FROM @record") == [(3,)]
-        await store.rewrite(hold, {1: b"one", 3: b"three"})
+        await store.rewrite(lease, {1: b"one", 3: b"three"})
         assert database.sql("SELECT count(*) FROM @record") == [(4,)]  # both versions of the first
         await store.delete("f")
         assert database.sql("SELECT count(*) FROM @record") == [(3,)]
@@ -72,7 +72,7 @@ class _Family:
         self.store = store
         self.random = random
         self.logs: dict[str, list[bytes]] = {}
-        self.holds: dict[str, Lease] = {}
+        self.leases: dict[str, Lease] = {}
         self.acts: dict[str, int] = {}
         self._made = 0
 
@@ -99,20 +99,20 @@ class _Family:
 
     async def _create(self) -> None:
         name = self._name()
-        self.holds[name] = await self.store.create(name, ANN)
+        self.leases[name] = await self.store.create(name, ANN)
         self.logs[name] = []
 
     async def _fork(self) -> None:
         parent, name = self._some(), self._name()
         upto = self.random.randint(0, len(self.logs[parent]))
-        self.holds[name] = await self.store.fork(parent, upto, name, ANN)
+        self.leases[name] = await self.store.fork(parent, upto, name, ANN)
         self.logs[name] = self.logs[parent][:upto]
 
     async def _append(self) -> None:
         name = self._some()
         bodies = [self._body() for _ in range(self.random.randint(1, 4))]
-        hold = Lease(name, self.holds[name].epoch, len(self.logs[name]))
-        await written(self.store, hold, *bodies)
+        lease = Lease(name, self.leases[name].epoch, len(self.logs[name]))
+        await written(self.store, lease, *bodies)
         self.logs[name] += bodies
 
     async def _rewrite(self) -> None:
@@ -120,14 +120,14 @@ class _Family:
         log = self.logs[name]
         seqs = self.random.sample(range(1, len(log) + 1), self.random.randint(0, len(log)))
         bodies = {seq: self._body() for seq in seqs}
-        await self.store.rewrite(self.holds[name], bodies)
+        await self.store.rewrite(self.leases[name], bodies)
         for seq, body in bodies.items():
             log[seq - 1] = body
 
     async def _delete(self) -> None:
         name = self._some()
         await self.store.delete(name)
-        del self.logs[name], self.holds[name]
+        del self.logs[name], self.leases[name]
 
     async def check(self) -> None:
         for name, log in self.logs.items():
@@ -165,9 +165,9 @@ async def test_forks_rewrites_and_deletions_at_once_leave_nothing_astray(
                 name = f"f{at}-{turn}"
                 of = random.choice(["p", f"f{(at + 1) % 6}-{turn - 1}"])
                 try:
-                    hold = await store.fork(of, 10, name, ANN)
-                    await store.rewrite(hold, {random.randint(1, 10): BLOCK + b"%d" % at})
-                    await append(store, hold, BLOCK).wait()
+                    lease = await store.fork(of, 10, name, ANN)
+                    await store.rewrite(lease, {random.randint(1, 10): BLOCK + b"%d" % at})
+                    await append(store, lease, BLOCK).wait()
                     if random.random() < 0.7:
                         await store.delete(name)
                     done.append(name)
@@ -225,12 +225,12 @@ async def test_a_change_that_was_cut_off_is_done_once(
     database: Database, proxy: Proxy, mark: bytes, when: When
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store:
-        hold = await written(store, await store.create("here", ANN), BLOCK, b"2", b"3")
+        lease = await written(store, await store.create("here", ANN), BLOCK, b"2", b"3")
         proxy.cut(mark, when)
         fork = await store.fork("here", 2, "here too", ANN)
         assert await bodies_of(store, "here too") == [BLOCK, b"2"]
         proxy.cut(mark, when)
-        await store.rewrite(hold, {1: BLOCK + b"!", 3: b"three"})
+        await store.rewrite(lease, {1: BLOCK + b"!", 3: b"three"})
         assert await bodies_of(store, "here") == [BLOCK + b"!", b"2", b"three"]
         assert await bodies_of(store, "here too") == [BLOCK, b"2"]
         proxy.cut(mark, when)

@@ -95,11 +95,11 @@ async def test_a_store_that_was_never_used_closes_without_a_server() -> None:
 
 async def test_a_closed_store_says_so(database: Database) -> None:
     async with database.store() as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
     error = await raised(StoreError, lambda: store.row("s"))
     assert isinstance(error, StoreError)
     assert error.committed is False
-    assert await append(store, hold, b"1").wait() == Lost("the store is closed", False)
+    assert await append(store, lease, b"1").wait() == Lost("the store is closed", False)
     await store.aclose()
 
 
@@ -185,10 +185,10 @@ async def test_labels_may_hold_any_text_and_are_found_by_it(
 ) -> None:
     labels = {"nul\0": "\0", "quote": "'\"{}\\,", "": "", "long": "x" * 100_000, "漢": "😀"}
     async with database.store(key=key) as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
         await store.create("other", ANN)
         answer = Answer()
-        store.append(Batch("s", hold.epoch, 0, (b"1",), 1.0, labels), answer.done)
+        store.append(Batch("s", lease.epoch, 0, (b"1",), 1.0, labels), answer.done)
         assert await answer.wait() == Appended(1)
         assert (await store.row("s")).labels == labels
         for name, value in labels.items():
@@ -216,16 +216,16 @@ async def test_a_large_block_is_kept_once_for_all_sessions(
 ) -> None:
     async with database.store(key=key) as store:
         bodies = [_body(BLOCK, b"%d" % at) for at in range(3)]
-        holds = [
+        leases = [
             await written(store, await store.create(f"s{at}", ANN), *bodies) for at in range(4)
         ]
         assert database.sql("SELECT refs FROM @blob") == [(12,)]
-        for hold in holds:
-            assert await bodies_of(store, hold.session) == bodies
-        await store.rewrite(holds[0], {2: b"gone", 3: _body(BLOCK[::-1])})
+        for lease in leases:
+            assert await bodies_of(store, lease.session) == bodies
+        await store.rewrite(leases[0], {2: b"gone", 3: _body(BLOCK[::-1])})
         assert sorted(database.sql("SELECT refs FROM @blob")) == [(1,), (10,)]
-        for hold in holds[:3]:
-            await store.delete(hold.session)
+        for lease in leases[:3]:
+            await store.delete(lease.session)
         assert database.sql("SELECT refs FROM @blob") == [(3,)]
         assert await bodies_of(store, "s3") == bodies
         await store.delete("s3")
@@ -236,12 +236,12 @@ async def test_a_large_block_is_kept_once_for_all_sessions(
 async def test_with_a_key_nothing_that_was_said_is_in_the_tables(frail_database: Database) -> None:
     said = [b'{"text":"the launch code is 0000"}', _body(BLOCK, b"also said")]
     async with frail_database.store(key="a passphrase") as store:
-        hold = await store.create("ids are seen", ANN)
+        lease = await store.create("ids are seen", ANN)
         answer = Answer()
         labels = {"customer": "secret name"}
-        store.append(Batch(hold.session, hold.epoch, 0, tuple(said), 1.0, labels), answer.done)
+        store.append(Batch(lease.session, lease.epoch, 0, tuple(said), 1.0, labels), answer.done)
         assert await answer.wait() == Appended(2)
-        assert await bodies_of(store, hold.session) == said
+        assert await bodies_of(store, lease.session) == said
     kept = frail_database.everything()
     assert b"ids are seen" in kept
     for secret in (b"launch code", b"also said", BLOCK[:64], b"customer", b"secret name"):

@@ -32,7 +32,7 @@ async def test_after_a_vacuum_nothing_that_was_deleted_or_rewritten_is_in_the_ta
 ) -> None:
     async with frail_database.store(key=key) as store:
         blocks = [_random_block(at) for at in range(3)]
-        hold = await written(
+        lease = await written(
             store,
             await store.create("kept", ANN),
             _body(b"rewritten text", blocks[0]),
@@ -51,7 +51,7 @@ async def test_after_a_vacuum_nothing_that_was_deleted_or_rewritten_is_in_the_ta
         before = frail_database.everything()
         for secret in seen:
             assert secret in before
-        await store.rewrite(hold, {1: b"new text"})
+        await store.rewrite(lease, {1: b"new text"})
         await store.delete("forgotten id")
         assert await store.vacuum() > 0
         after = frail_database.everything()
@@ -59,7 +59,7 @@ async def test_after_a_vacuum_nothing_that_was_deleted_or_rewritten_is_in_the_ta
             assert secret not in after
         assert key is not None or b"kept text" in after
         assert await bodies_of(store, "kept") == [b"new text", _body(b"kept text", blocks[1])]
-        await written(store, hold, b"more")
+        await written(store, lease, b"more")
         assert await store.check() == []
 
 
@@ -95,26 +95,26 @@ async def test_a_vacuum_that_waited_long_enough_says_for_whom(
 ) -> None:
     monkeypatch.setattr(postgres_upkeep, "OLD_READERS_S", 0.0)
     async with database.store() as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
         with database.server.session() as old:
             old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
             [(pid,)] = old.ask("SELECT pg_backend_pid()")
             error = await raised(StoreError, store.vacuum)
             assert f"server processes {pid}" in str(error)
-            await written(store, hold, b"1")
+            await written(store, lease, b"1")
 
 
 async def test_writes_wait_for_a_vacuum_and_are_not_lost(database: Database) -> None:
     async with database.store() as store:
-        holds = [await store.create(f"s{at}", ANN) for at in range(10)]
+        leases = [await store.create(f"s{at}", ANN) for at in range(10)]
         async with anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(store.vacuum)
-            for hold in holds:
+            for lease in leases:
                 for head in range(10):
-                    await append(store, hold, b"%d" % head, head=head).wait()
-        for hold in holds:
-            assert await bodies_of(store, hold.session) == [b"%d" % at for at in range(10)]
+                    await append(store, lease, b"%d" % head, head=head).wait()
+        for lease in leases:
+            assert await bodies_of(store, lease.session) == [b"%d" % at for at in range(10)]
 
 
 # What check() finds.

@@ -19,7 +19,7 @@ from llmsession.store import Appended, AppendResult, Batch, Conflict, Lease, Los
 from llmsession.store.postgres.connections import Connections
 from llmsession.store.postgres.groups import MAX_BATCHES
 from llmsession.store.postgres.store import PostgresStore
-from llmsession.store.postgres.writer import LANES
+from llmsession.store.postgres.writer import WORKERS
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.conftest import Database
 from tests.store.postgres.proxy import Proxy, When
@@ -33,11 +33,11 @@ MARK = b"cut here, please"
 @asynccontextmanager
 async def in_one_group(database: Database, store: PostgresStore) -> AsyncIterator[None]:
     """What is appended in here waits until it is left, and is then written together."""
-    holds = [await store.create(f"lane {uuid.uuid4().hex}", ANN) for _ in range(LANES)]
-    with database.locked("session", "id LIKE 'lane %'") as lock:
+    leases = [await store.create(f"busy {uuid.uuid4().hex}", ANN) for _ in range(WORKERS)]
+    with database.locked("session", "id LIKE 'busy %'") as lock:
         answers: list[Answer] = []
-        for hold in holds:
-            answers.append(append(store, hold, b"1"))
+        for lease in leases:
+            answers.append(append(store, lease, b"1"))
             while database.waiting() < len(answers):
                 await anyio.lowlevel.checkpoint()
         yield
@@ -54,10 +54,10 @@ async def test_a_batch_whose_connection_is_cut_is_written_once_all_the_same(
     database: Database, proxy: Proxy, when: When
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store:
-        hold = await written(store, await store.create("s", ANN), b"1")
+        lease = await written(store, await store.create("s", ANN), b"1")
         other = await store.create("t", ANN)
         proxy.cut(MARK, when)
-        answers = [append(store, hold, MARK, b"3"), append(store, other, b"t1")]
+        answers = [append(store, lease, MARK, b"3"), append(store, other, b"t1")]
         assert [await answer.wait() for answer in answers] == [Appended(3), Appended(1)]
         assert proxy.cuts == 1
         await written(store, Lease("s", 1, 3), b"4")
@@ -71,9 +71,9 @@ async def test_without_patience_nobody_knows_what_became_of_a_batch_that_was_cut
     database: Database, proxy: Proxy, when: When
 ) -> None:
     async with database.store(dsn=proxy.dsn, retry_s=0.0) as store:
-        hold = await written(store, await store.create("s", ANN), b"1")
+        lease = await written(store, await store.create("s", ANN), b"1")
         proxy.cut(MARK, when)
-        result = await append(store, hold, MARK).wait()
+        result = await append(store, lease, MARK).wait()
         assert isinstance(result, Lost)
         assert result.committed is None
         assert "open-sesame" not in result.error
@@ -87,10 +87,10 @@ async def test_batches_that_follow_a_doubtful_one_find_their_places(
     database: Database, proxy: Proxy
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
         proxy.cut(MARK, "after")
-        answers = [append(store, hold, body, head=at) for at, body in enumerate([MARK, b"2"])]
-        answers += [append(store, hold, b"%d" % at, head=at - 1) for at in range(3, 30)]
+        answers = [append(store, lease, body, head=at) for at, body in enumerate([MARK, b"2"])]
+        answers += [append(store, lease, b"%d" % at, head=at - 1) for at in range(3, 30)]
         assert [await a.wait() for a in answers] == [Appended(at) for at in range(1, 30)]
         assert len(await bodies_of(store, "s")) == 29
 
@@ -99,10 +99,10 @@ async def test_a_doubtful_batch_that_another_owner_overtook_conflicts(
     database: Database, proxy: Proxy
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
-        hold = await written(store, await store.create("s", ANN), b"1")
+        lease = await written(store, await store.create("s", ANN), b"1")
         # The server does not hear of it, and while the store connects again, it is taken over.
         proxy.cut(MARK, "before", hold_back=True)
-        answer = append(store, hold, MARK)
+        answer = append(store, lease, MARK)
         await proxy.wait_until_cut()
         taken = await elsewhere.acquire("s", BOB, takeover=True)
         await written(elsewhere, taken, b"bob's")
@@ -118,9 +118,9 @@ async def test_a_doubtful_batch_that_was_written_is_so_though_another_owner_came
     database: Database, proxy: Proxy
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
-        hold = await written(store, await store.create("s", ANN), b"1")
+        lease = await written(store, await store.create("s", ANN), b"1")
         proxy.cut(MARK, "after", hold_back=True)
-        answer = append(store, hold, MARK)
+        answer = append(store, lease, MARK)
         await proxy.wait_until_cut()
         taken = await elsewhere.acquire("s", BOB, takeover=True)
         await written(elsewhere, taken, b"bob's")
@@ -133,9 +133,9 @@ async def test_an_equal_batch_of_another_epoch_is_not_taken_for_ours(
     database: Database, proxy: Proxy
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
-        hold = await written(store, await store.create("s", ANN), b"1")
+        lease = await written(store, await store.create("s", ANN), b"1")
         proxy.cut(MARK, "before", hold_back=True)
-        answer = append(store, hold, MARK)
+        answer = append(store, lease, MARK)
         await proxy.wait_until_cut()
         taken = await elsewhere.acquire("s", BOB, takeover=True)
         await written(elsewhere, taken, MARK)
@@ -147,9 +147,9 @@ async def test_a_doubtful_batch_of_a_session_that_was_deleted_conflicts_without_
     database: Database, proxy: Proxy
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
-        hold = await written(store, await store.create("s", ANN), b"1")
+        lease = await written(store, await store.create("s", ANN), b"1")
         proxy.cut(MARK, "after", hold_back=True)
-        answer = append(store, hold, MARK)
+        answer = append(store, lease, MARK)
         await proxy.wait_until_cut()
         await elsewhere.delete("s")
         proxy.let_through()
@@ -190,15 +190,15 @@ async def test_all_that_wait_for_a_server_are_given_up_at_once(
         all_wait.set()
         results = [await answer.wait() for answer in answers]
         assert all(result == Lost("nobody is there", False) for result in results)
-    assert len(tried) <= LANES + 1  # the first lane had looked for the server before
+    assert len(tried) <= WORKERS + 1  # the first worker had looked for the server before
 
 
 async def test_a_server_that_comes_back_in_time_is_waited_for(frail_database: Database) -> None:
     server = frail_database.server
     async with frail_database.store() as store:
-        hold = await written(store, await store.create("s", ANN), b"1")
+        lease = await written(store, await store.create("s", ANN), b"1")
         await anyio.to_thread.run_sync(server.stop)
-        answers = [append(store, hold, b"2"), append(store, hold, b"3", head=2)]
+        answers = [append(store, lease, b"2"), append(store, lease, b"3", head=2)]
         async with anyio.create_task_group() as group:
             read: list[list[bytes]] = []
 
@@ -217,10 +217,10 @@ async def test_a_server_that_stays_away_is_given_up_and_found_again_later(
 ) -> None:
     server = frail_database.server
     async with frail_database.store(retry_s=0.1) as store:
-        hold = await written(store, await store.create("s", ANN), b"1")
+        lease = await written(store, await store.create("s", ANN), b"1")
         await anyio.to_thread.run_sync(server.stop)
         try:
-            results = [await append(store, hold, b"2").wait() for _ in range(2)]
+            results = [await append(store, lease, b"2").wait() for _ in range(2)]
             await raised(StoreError, lambda: store.row("s"))
         finally:
             await anyio.to_thread.run_sync(server.start)
@@ -229,7 +229,7 @@ async def test_a_server_that_stays_away_is_given_up_and_found_again_later(
         assert [type(result) for result in results] == [Lost, Lost]
         assert isinstance(results[1], Lost)
         assert results[1].committed is False
-        await written(store, hold, b"2")
+        await written(store, lease, b"2")
         assert await bodies_of(store, "s") == [b"1", b"2"]
 
 
@@ -242,11 +242,11 @@ async def test_a_server_that_restarts_under_load_loses_nothing_and_doubles_nothi
         stopping = anyio.Event()
 
         async def write(session: str) -> None:
-            hold = await store.create(session, ANN)
+            lease = await store.create(session, ANN)
             bodies = acknowledged[session] = []
             while not stopping.is_set():
                 batch = [b"%s/%d" % (session.encode(), len(bodies) + at) for at in range(2)]
-                hold = await written(store, hold, *batch)
+                lease = await written(store, lease, *batch)
                 bodies += batch
 
         async with anyio.create_task_group() as group:
@@ -270,37 +270,37 @@ async def test_a_batch_that_cannot_be_written_is_lost_alone(
     database: Database,
 ) -> None:
     async with database.store() as store:
-        holds = [await store.create(f"s{at}", ANN) for at in range(5)]
+        leases = [await store.create(f"s{at}", ANN) for at in range(5)]
         # What is wrong with it is the server's to say: as with a body that is too large for it.
         database.sql("ALTER TABLE @record ADD CHECK (length(body) < 1000)")
         async with in_one_group(database, store):
-            answers = [append(store, hold, b"fine") for hold in holds[:2]]
-            bad = append(store, holds[2], b"x" * 2000)
-            after_bad = append(store, holds[2], b"after", head=1)
-            answers += [append(store, hold, b"fine") for hold in holds[3:]]
+            answers = [append(store, lease, b"fine") for lease in leases[:2]]
+            bad = append(store, leases[2], b"x" * 2000)
+            after_bad = append(store, leases[2], b"after", head=1)
+            answers += [append(store, lease, b"fine") for lease in leases[3:]]
         assert [await answer.wait() for answer in answers] == [Appended(1)] * 4
         result = await bad.wait()
         assert isinstance(result, Lost)
         assert result.committed is False
         assert "xxx" not in result.error
         assert isinstance(await after_bad.wait(), Conflict)
-        await written(store, holds[2], b"small")
+        await written(store, leases[2], b"small")
         assert await store.check() == []
 
 
 async def test_a_done_that_raises_keeps_no_other_from_its_answer(database: Database) -> None:
     problems: list[str] = []
     async with database.store() as store:
-        holds = [await store.create(f"s{at}", ANN) for at in range(3)]
-        answers = [Answer() for _ in holds]
+        leases = [await store.create(f"s{at}", ANN) for at in range(3)]
+        answers = [Answer() for _ in leases]
 
         def done(answer: Answer, result: AppendResult) -> None:
             answer.done(result)
             if answer is answers[0]:
                 problems.append("raised")
 
-        for hold, answer in zip(holds, answers, strict=True):
-            store.append(Batch(hold.session, 1, 0, (b"1",)), partial(done, answer))
+        for lease, answer in zip(leases, answers, strict=True):
+            store.append(Batch(lease.session, 1, 0, (b"1",)), partial(done, answer))
         assert [await answer.wait() for answer in answers] == [Appended(1)] * 3
         assert problems == ["raised"]
 
@@ -308,7 +308,7 @@ async def test_a_done_that_raises_keeps_no_other_from_its_answer(database: Datab
 async def test_done_may_append_the_next_batch(database: Database) -> None:
     everything = anyio.Event()
     async with database.store() as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
 
         def done(result: AppendResult) -> None:
             assert isinstance(result, Appended)
@@ -318,7 +318,7 @@ async def test_done_may_append_the_next_batch(database: Database) -> None:
                 write(result.head)
 
         def write(head: int) -> None:
-            store.append(Batch("s", hold.epoch, head, (b"%d" % head,)), done)
+            store.append(Batch("s", lease.epoch, head, (b"%d" % head,)), done)
 
         write(0)
         with anyio.fail_after(100):
@@ -337,27 +337,27 @@ async def test_batches_of_many_shapes_go_in_one_group(database: Database) -> Non
             (b'{"image":"' + b"A" * 20_000 + b'"}',),
             (b"a", b'{"image":"' + b"A" * 20_000 + b'","more":"' + b"B" * 20_000 + b'"}', b"c"),
         ]
-        holds = [await store.create(f"s{at}", ANN) for at in range(len(bodies))]
+        leases = [await store.create(f"s{at}", ANN) for at in range(len(bodies))]
         labels: list[dict[str, str] | None] = [None, {}, {"a": "1"}, None, {"b": "2"}, None, {}]
-        answers = [Answer() for _ in holds]
+        answers = [Answer() for _ in leases]
         async with in_one_group(database, store):
-            for hold, batch, given, answer in zip(holds, bodies, labels, answers, strict=True):
-                store.append(Batch(hold.session, 1, 0, batch, 7.0, given), answer.done)
+            for lease, batch, given, answer in zip(leases, bodies, labels, answers, strict=True):
+                store.append(Batch(lease.session, 1, 0, batch, 7.0, given), answer.done)
         assert [await a.wait() for a in answers] == [Appended(len(batch)) for batch in bodies]
-        for hold, batch, given in zip(holds, bodies, labels, strict=True):
-            assert await bodies_of(store, hold.session) == list(batch)
-            row = await store.row(hold.session)
+        for lease, batch, given in zip(leases, bodies, labels, strict=True):
+            assert await bodies_of(store, lease.session) == list(batch)
+            row = await store.row(lease.session)
             assert (row.labels, row.touched_at) == (given or {}, 7.0)
         # One that gives labels changes nobody else's, though they are written together.
-        again = [Answer() for _ in holds]
+        again = [Answer() for _ in leases]
         async with in_one_group(database, store):
-            for at, (hold, batch, answer) in enumerate(zip(holds, bodies, again, strict=True)):
+            for at, (lease, batch, answer) in enumerate(zip(leases, bodies, again, strict=True)):
                 new = {"new": "1"} if at == 0 else None
-                store.append(Batch(hold.session, 1, len(batch), (b"more",), 8.0, new), answer.done)
+                store.append(Batch(lease.session, 1, len(batch), (b"more",), 8.0, new), answer.done)
         assert [await a.wait() for a in again] == [Appended(len(batch) + 1) for batch in bodies]
         labels[0] = {"new": "1"}
-        for hold, given in zip(holds, labels, strict=True):
-            assert (await store.row(hold.session)).labels == (given or {})
+        for lease, given in zip(leases, labels, strict=True):
+            assert (await store.row(lease.session)).labels == (given or {})
         assert await store.check() == []
 
 
@@ -369,7 +369,7 @@ async def test_a_role_whose_commits_are_not_durable_gets_durable_ones(database: 
     database.sql(f"ALTER ROLE {role} SET default_transaction_read_only = on")
     dsn = database.dsn.replace("postgres@", f"{role}@")
     async with database.store(dsn=dsn) as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
         database.sql(
             """
             CREATE FUNCTION @told() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -381,4 +381,4 @@ async def test_a_role_whose_commits_are_not_durable_gets_durable_ones(database: 
         )
         call = f'EXECUTE FUNCTION "{database.schema}".told()'
         database.sql(f"CREATE TRIGGER told AFTER INSERT ON @record {call}")
-        await written(store, hold, b"1")
+        await written(store, lease, b"1")

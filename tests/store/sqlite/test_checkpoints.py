@@ -43,10 +43,10 @@ def test_a_few_pages_at_a_time_and_then_the_rest(
     assert next_step(standing, wal_pages, copied_pages) == step
 
 
-async def fill(store: SqliteStore, hold: Lease, pages: int) -> Lease:
+async def fill(store: SqliteStore, lease: Lease, pages: int) -> Lease:
     for _ in range(pages):
-        hold = await written(store, hold, b"x" * (PAGE - 200))
-    return hold
+        lease = await written(store, lease, b"x" * (PAGE - 200))
+    return lease
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def files_in(folder: Path) -> dict[str, int]:
 @pytest.mark.usefixtures("few_pages")
 async def test_the_wal_begins_anew_before_it_grows_much(tmp_path: Path) -> None:
     async with opened(tmp_path / "s.db") as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
         for _ in range(40):
-            hold = await fill(store, hold, 10)
+            lease = await fill(store, lease, 10)
             await copied(store)
         assert files_in(tmp_path)["s.db-wal"] < 200  # of the 1,000 and more that were written
         assert len(await store.read("s")) == 400
@@ -91,15 +91,15 @@ async def test_writing_goes_on_while_pages_are_copied(
 
     monkeypatch.setattr(module, "_checkpoint", slow)
     async with opened(tmp_path / "s.db") as store:
-        hold = await fill(store, await store.create("s", ANN), 60)
+        lease = await fill(store, await store.create("s", ANN), 60)
         assert await anyio.to_thread.run_sync(lambda: begun.wait(120))
-        hold = await fill(store, hold, 100)
+        lease = await fill(store, lease, 100)
         gate.set()
         await copied(store)
-        hold = await fill(store, hold, 1)
+        lease = await fill(store, lease, 1)
         before = files_in(tmp_path)["s.db-wal"]
         monkeypatch.setattr(module, "CHECKPOINT_PAGES", 10_000)
-        hold = await fill(store, hold, 50)
+        lease = await fill(store, lease, 50)
         assert files_in(tmp_path)["s.db-wal"] == before  # it has begun anew, and keeps its room
         assert len(await bodies_of(store, "s")) == 211
     assert set(files_in(tmp_path)) == {"s.db"}
@@ -110,11 +110,11 @@ async def test_a_checkpoint_that_fails_takes_nothing_with_it(tmp_path: Path) -> 
     with faulty_disk() as disk:
         disk.on = ".db"
         async with opened(tmp_path / "s.db", vfs=disk.vfs) as store:
-            hold = await fill(store, await store.create("s", ANN), 30)
+            lease = await fill(store, await store.create("s", ANN), 30)
             disk.write_error = apsw.FullError("full")
-            hold = await fill(store, hold, 60)  # into the WAL, which has room
+            lease = await fill(store, lease, 60)  # into the WAL, which has room
             disk.repair()
-            hold = await fill(store, hold, 60)
+            lease = await fill(store, lease, 60)
             assert len(await store.read("s")) == 150
         assert (tmp_path / "s.db").stat().st_size > 150 * (PAGE - 200)
 
@@ -139,11 +139,11 @@ async def test_what_is_copied_is_on_the_disk_before_the_writer_finishes(
     monkeypatch.setattr(module, "_checkpoint", copying)
     monkeypatch.setattr(module, "sync_file", syncing)
     async with opened(tmp_path / "s.db") as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
         # Where every pass ends before the next write the WAL begins anew, and nothing is to finish.
         rounds = 0
         while "finish" not in acts and rounds < 100:
-            hold = await fill(store, hold, 20)
+            lease = await fill(store, lease, 20)
             rounds += 1
         await copied(store)
         assert len(await bodies_of(store, "s")) == 20 * rounds
@@ -156,9 +156,9 @@ async def test_what_is_copied_is_on_the_disk_before_the_writer_finishes(
 @pytest.mark.usefixtures("few_pages")
 async def test_closing_waits_for_the_copy(tmp_path: Path) -> None:
     async with opened(tmp_path / "s.db") as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
         for at in range(200):
-            append(store, hold, b"x" * PAGE, head=at)
+            append(store, lease, b"x" * PAGE, head=at)
     assert set(files_in(tmp_path)) == {"s.db"}
     async with opened(tmp_path / "s.db") as store:
         assert len(await store.read("s")) == 200

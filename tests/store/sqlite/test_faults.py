@@ -10,8 +10,15 @@ import anyio
 import apsw
 import pytest
 
-from llmsession.errors import InvalidInput, RecordDamaged, SessionExists, StoreError
+from llmsession.errors import (
+    InvalidInput,
+    RecordDamaged,
+    SessionExists,
+    StoreDamaged,
+    StoreError,
+)
 from llmsession.store import Appended, Batch, Conflict, Lease, Lost
+from llmsession.store.sqlite.jobs import Job
 from llmsession.store.sqlite.store import READERS
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.faulty_vfs import faulty_disk
@@ -28,10 +35,10 @@ async def test_a_full_disk_loses_the_group_and_says_that_nothing_was_written(
 ) -> None:
     with faulty_disk() as disk:
         async with opened(tmp_path / "s.db", vfs=disk.vfs) as store:
-            holds = [await store.create(name, ANN) for name in "ab"]
+            leases = [await store.create(name, ANN) for name in "ab"]
             disk.write_error = apsw.FullError("database or disk is full")
             async with held_back(store):
-                answers = [append(store, hold, b"1") for hold in holds]
+                answers = [append(store, lease, b"1") for lease in leases]
             for answer in answers:
                 lost = await answer.wait()
                 assert isinstance(lost, Lost)
@@ -42,9 +49,9 @@ async def test_a_full_disk_loses_the_group_and_says_that_nothing_was_written(
             assert isinstance(error, StoreError)
             assert error.committed is False
             disk.repair()
-            for hold in holds:
-                assert await bodies_of(store, hold.session) == []
-                await written(store, hold, b"2")
+            for lease in leases:
+                assert await bodies_of(store, lease.session) == []
+                await written(store, lease, b"2")
             assert [row.session for row in await store.rows()] == ["a", "b"]
 
 
@@ -54,9 +61,9 @@ async def test_a_commit_that_fails_in_its_sync_is_not_known(
 ) -> None:
     with faulty_disk() as disk:
         async with opened(tmp_path / "s.db", vfs=disk.vfs) as store:
-            hold = await store.create("s", ANN)
+            lease = await store.create("s", ANN)
             disk.sync_error = error
-            lost = await append(store, hold, b"1").wait()
+            lost = await append(store, lease, b"1").wait()
             assert isinstance(lost, Lost)
             assert lost.committed is None
             failed = await raised(StoreError, lambda: store.create("t", ANN))
@@ -64,17 +71,17 @@ async def test_a_commit_that_fails_in_its_sync_is_not_known(
             assert failed.committed is None
             disk.repair()
             # The next owner reads what is there; here it is not.
-            hold = await store.acquire("s", ANN)
-            assert await bodies_of(store, "s") == [b"1"][: hold.head]
-            await written(store, hold, b"2")
+            lease = await store.acquire("s", ANN)
+            assert await bodies_of(store, "s") == [b"1"][: lease.head]
+            await written(store, lease, b"2")
 
 
 async def test_a_write_that_fails_otherwise_is_not_known(tmp_path: Path) -> None:
     with faulty_disk() as disk:
         async with opened(tmp_path / "s.db", vfs=disk.vfs) as store:
-            hold = await store.create("s", ANN)
+            lease = await store.create("s", ANN)
             disk.write_error = apsw.IOError("EIO")
-            lost = await append(store, hold, b"1").wait()
+            lost = await append(store, lease, b"1").wait()
             assert isinstance(lost, Lost)
             assert lost.committed is None
             assert "cannot be read or written" in lost.error
@@ -85,16 +92,16 @@ async def test_a_file_that_may_not_grow_loses_what_does_not_fit_and_nothing_else
 ) -> None:
     """SQLite's own bound stands for the end of the disk, inside of a statement."""
     async with opened(tmp_path / "s.db") as store:
-        hold = await written(store, await store.create("s", ANN), b"small")
+        lease = await written(store, await store.create("s", ANN), b"small")
 
         def bound(do: Any) -> None:
             do.db.pragma("max_page_count", do.db.pragma("page_count") + 2)
 
         await store._writer.run(bound)
-        lost = await append(store, hold, b"x" * 1_000_000).wait()
+        lost = await append(store, lease, b"x" * 1_000_000).wait()
         assert isinstance(lost, Lost)
         assert (lost.committed, "the disk is full" in lost.error) == (False, True)
-        await written(store, hold, b"fits again")  # by a connection that was opened anew
+        await written(store, lease, b"fits again")  # by a connection that was opened anew
         assert await bodies_of(store, "s") == [b"small", b"fits again"]
 
 
@@ -115,9 +122,9 @@ async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 async def test_a_torn_file_spoils_what_lies_there_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     async with opened(path) as store:
-        hold = await store.create("torn", ANN)
+        lease = await store.create("torn", ANN)
         for number in range(40):
-            hold = await written(store, hold, b"%d" % number * 500)
+            lease = await written(store, lease, b"%d" % number * 500)
         await written(store, await store.create("whole", ANN), b"here")
     with raw(path) as db:
         page: int = db.execute(
@@ -146,28 +153,28 @@ async def test_a_file_that_another_program_holds_is_waited_for_and_then_named(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path / "s.db", busy_s=0.05) as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
         with raw(tmp_path / "s.db") as other:
             other.execute("BEGIN IMMEDIATE")
-            lost = await append(store, hold, b"1").wait()
+            lost = await append(store, lease, b"1").wait()
             assert isinstance(lost, Lost)
             assert lost.committed is False
             assert "is held by another program; 0.05 s were waited" in lost.error
             error = await raised(StoreError, lambda: store.acquire("s", ANN))
             assert "is held by another program" in str(error)
             assert await bodies_of(store, "s") == []  # reading waits for nobody
-        await written(store, hold, b"1")
+        await written(store, lease, b"1")
 
 
 async def test_a_vacuum_that_another_programs_reading_keeps_from_its_end_says_so(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path / "s.db", busy_s=0.05) as store:
-        hold = await written(store, await store.create("s", ANN), b"1")
+        lease = await written(store, await store.create("s", ANN), b"1")
         with raw(tmp_path / "s.db") as other:
             other.execute("BEGIN")
             assert other.execute("SELECT count(*) FROM record").get == 1
-            await written(store, hold, b"2")
+            await written(store, lease, b"2")
             error = await raised(StoreError, store.vacuum)
             assert "is held by another program" in str(error)
             assert await bodies_of(store, "s") == [b"1", b"2"]
@@ -181,10 +188,10 @@ async def test_a_file_that_another_program_lets_go_in_time_is_no_error(
     waits = threading.Semaphore(0)
     monkeypatch.setattr("llmsession.store.sqlite.file.time.sleep", lambda _: waits.release())
     async with opened(tmp_path / "s.db") as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
         with raw(tmp_path / "s.db") as other:
             other.execute("BEGIN IMMEDIATE")
-            answer = append(store, hold, b"1")
+            answer = append(store, lease, b"1")
             for _ in range(3):
                 assert await anyio.to_thread.run_sync(lambda: waits.acquire(timeout=100))
             assert answer.results == []
@@ -198,10 +205,10 @@ async def test_a_file_that_another_program_lets_go_in_time_is_no_error(
 async def test_what_waits_of_all_sessions_is_committed_together(tmp_path: Path) -> None:
     with faulty_disk() as disk:
         async with opened(tmp_path / "s.db", vfs=disk.vfs) as store:
-            holds = [await store.create(f"s{number}", ANN) for number in range(50)]
+            leases = [await store.create(f"s{number}", ANN) for number in range(50)]
             before = disk.syncs
             async with held_back(store):
-                answers = [append(store, hold, b"1") for hold in holds]
+                answers = [append(store, lease, b"1") for lease in leases]
             assert [await answer.wait() for answer in answers] == [Appended(1)] * 50
             # One for what held it back, one for the fifty, and one if those came in two parts.
             assert disk.syncs - before <= 3
@@ -222,36 +229,36 @@ async def test_a_batch_that_cannot_be_kept_takes_no_other_with_it(
     tmp_path: Path, wrong: dict[str, Any]
 ) -> None:
     async with opened(tmp_path / "s.db") as store:
-        holds = [await store.create(name, ANN) for name in "abc"]
+        leases = [await store.create(name, ANN) for name in "abc"]
         if "head" in wrong:
             await store._writer.run(
                 lambda do: do.db.execute("UPDATE session SET head = 4294967295 WHERE id = 'b'")
             )
         async with held_back(store):
-            first = append(store, holds[0], b"1")
+            first = append(store, leases[0], b"1")
             odd = Answer()
-            batch = Batch(**{"session": "b", "epoch": holds[1].epoch, "head": 0, **wrong})
+            batch = Batch(**{"session": "b", "epoch": leases[1].epoch, "head": 0, **wrong})
             store.append(batch, odd.done)
-            last = append(store, holds[2], b"1")
+            last = append(store, leases[2], b"1")
         assert await first.wait() == Appended(1)
         assert await last.wait() == Appended(1)
         lost = await odd.wait()
         assert isinstance(lost, Lost)
         assert lost.committed is False
         if "head" not in wrong:
-            await written(store, holds[1], b"1")
+            await written(store, leases[1], b"1")
 
 
 async def test_a_call_that_is_refused_leaves_its_group_as_it_is(tmp_path: Path) -> None:
     async with opened(tmp_path / "s.db") as store:
-        hold = await written(store, await store.create("s", ANN), b"1", b"2", b"3")
+        lease = await written(store, await store.create("s", ANN), b"1", b"2", b"3")
         with raw(tmp_path / "s.db") as db:
             db.execute("DELETE FROM record WHERE place & 0xFFFFFFFF = 2")
         outcomes: list[object] = []
 
         async def rewrite() -> None:
             outcomes.append(
-                await raised(RecordDamaged, lambda: store.rewrite(hold, {1: b"x", 2: b"y"}))
+                await raised(RecordDamaged, lambda: store.rewrite(lease, {1: b"x", 2: b"y"}))
             )
 
         async def create() -> None:
@@ -261,7 +268,7 @@ async def test_a_call_that_is_refused_leaves_its_group_as_it_is(tmp_path: Path) 
             group.start_soon(rewrite)
             group.start_soon(create)
             await anyio.wait_all_tasks_blocked()
-            answer = append(store, hold, b"4")
+            answer = append(store, lease, b"4")
         assert await answer.wait() == Appended(4)
         assert len(outcomes) == 2
         # What the rewriting did before it failed was taken back.
@@ -272,13 +279,13 @@ async def test_batches_of_one_session_in_one_group_follow_each_other_and_conflic
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path / "s.db") as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
         async with held_back(store):
             answers = [
-                append(store, hold, b"1"),
-                append(store, hold, b"2", b"3", head=1),
-                append(store, hold, b"astray", head=1),
-                append(store, hold, b"4", head=3),
+                append(store, lease, b"1"),
+                append(store, lease, b"2", b"3", head=1),
+                append(store, lease, b"astray", head=1),
+                append(store, lease, b"4", head=3),
             ]
         results = [await answer.wait() for answer in answers]
         assert [type(result) for result in results] == [Appended, Appended, Conflict, Appended]
@@ -313,9 +320,9 @@ async def test_each_that_waits_for_a_group_that_fails_gets_an_error_of_its_own(
 
 async def test_a_closed_store_refuses_everything_and_says_so(tmp_path: Path) -> None:
     async with opened(tmp_path / "s.db") as store:
-        hold = await written(store, await store.create("s", ANN), b"1")
+        lease = await written(store, await store.create("s", ANN), b"1")
         await store.aclose()
-        lost = await append(store, hold, b"2").wait()
+        lost = await append(store, lease, b"2").wait()
         assert isinstance(lost, Lost)
         assert (lost.committed, "was closed" in lost.error) == (False, True)
         for ask in (lambda: store.create("t", ANN), lambda: store.read("s"), store.vacuum):
@@ -388,3 +395,12 @@ async def test_an_id_that_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
 async def test_releasing_what_is_gone_is_no_error(tmp_path: Path) -> None:
     async with opened(tmp_path / "s.db") as store:
         await store.release(Lease("never", 1, 0))
+
+
+async def test_each_task_of_a_group_that_failed_raises_an_error_of_its_own() -> None:
+    error = StoreDamaged("the store s.db is damaged")
+    error.__cause__ = OSError("gone")
+    copy = Job(lambda sessions: None).failure(error).value
+    assert isinstance(copy, StoreDamaged)
+    assert copy is not error
+    assert (str(copy), copy.committed, copy.__cause__) == (str(error), False, error.__cause__)

@@ -361,8 +361,8 @@ async def test_a_file_of_the_first_version_is_read_written_and_whole(tmp_path: P
         ]  # fmt: skip
         assert await bodies_of(store, "f") == [b"one", b"mine"]
         assert (await store.row("p")).labels == {"user": "7"}
-        hold = await store.acquire("p", ANN)  # its owner's lease has run out
-        await written(store, hold, b"three")
+        lease = await store.acquire("p", ANN)  # its owner's lease has run out
+        await written(store, lease, b"three")
         assert (await store.create("new", ANN)).epoch == 8
         assert list(await store.check()) == []
 
@@ -413,6 +413,7 @@ async def test_a_file_of_an_earlier_version_is_refused_in_one_line_and_left_as_i
     async with opened(path) as store:
         await store.create("s", ANN)
     db = apsw.Connection(str(path))
+    db.pragma("journal_mode", "wal")  # as every store's file
     db.pragma("user_version", FIRST_VERSION - 1)
     with pytest.raises(Older):
         migrate(db)

@@ -10,8 +10,8 @@ import pytest
 
 from llmsession.errors import SessionInUse
 from llmsession.store import Lease, Owner
-from llmsession.store.sqlite.jobs import SessionTables
-from llmsession.store.writer_thread import MOST
+from llmsession.store.sqlite.session_tables import SessionTables
+from llmsession.store.writer_thread import MAX_GROUP
 from llmsession.testing.store_contract.actions import append, raised, written
 from tests.store.sqlite.stage import ANN, BOB, held_back, opened, raw
 
@@ -46,8 +46,8 @@ async def test_an_owner_that_nobody_can_see_holds_until_its_lease_runs_out(tmp_p
             error = await raised(SessionInUse, lambda: ours.acquire("s", ANN))
             assert "far (pid 1)" in str(error)
             clock.now += 0.1
-            hold = await ours.acquire("s", ANN)
-            assert (hold.epoch, hold.head) == (2, 1)
+            lease = await ours.acquire("s", ANN)
+            assert (lease.epoch, lease.head) == (2, 1)
 
 
 async def test_a_process_that_lives_holds_its_sessions_though_its_lease_ran_out(
@@ -85,7 +85,7 @@ async def test_a_lease_is_renewed_also_while_the_writer_never_rests(tmp_path: Pa
 
         async with anyio.create_task_group() as group, held_back(store):
             clock.now += 500.0
-            for _ in range(2 * MOST):  # more than one group: between them nothing rests
+            for _ in range(2 * MAX_GROUP):  # several groups, with no idle time between
                 append(store, Lease("unknown", 1, 0), b"x")
             group.start_soon(store._writer.run, look)
             await anyio.wait_all_tasks_blocked()
@@ -128,10 +128,10 @@ async def test_a_lease_outlasts_a_vacuum_and_is_short_again_after_it(tmp_path: P
 async def test_a_store_that_holds_nothing_takes_its_owners_with_it(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     async with opened(path) as store:
-        hold = await store.create("a", ANN)
+        lease = await store.create("a", ANN)
         await store.create("b", BOB)
         assert set(owners_in(path)) == {"ann", "bob"}
-        await store.release(hold)
+        await store.release(lease)
     assert set(owners_in(path)) == {"bob"}
     async with opened(path) as store:
         assert (await store.row("b")).owner == BOB

@@ -80,8 +80,8 @@ async def test_a_process_that_was_killed_holds_nothing_from_then_on(tmp_path: Pa
             assert f"(pid {running.pid})" in str(error)
             os.kill(running.pid, signal.SIGKILL)
             await anyio.to_thread.run_sync(running.wait)
-            hold = await store.acquire("other0", ANN)  # its lease has half a minute to go
-            assert (hold.epoch, hold.head) == (2, 3)
+            lease = await store.acquire("other0", ANN)  # its lease has half a minute to go
+            assert (lease.epoch, lease.head) == (2, 3)
             assert await bodies_of(store, "other0") == [b"0", b"1", b"2"]
 
 
@@ -91,9 +91,9 @@ async def test_several_processes_write_into_one_file_and_none_is_told_that_it_is
     path = tmp_path / "s.db"
     with child(path, "x", 10, 30) as one, child(path, "y", 10, 30) as two:
         async with opened(path) as store:  # all three make the file, at once
-            holds = [await store.create(f"z{number}", ANN) for number in range(10)]
+            leases = [await store.create(f"z{number}", ANN) for number in range(10)]
             for at in range(30):
-                answers = [append(store, hold, b"%d" % at, head=at) for hold in holds]
+                answers = [append(store, lease, b"%d" % at, head=at) for lease in leases]
                 assert [await answer.wait() for answer in answers] == [Appended(at + 1)] * 10
             for running in (one, two):
                 await anyio.to_thread.run_sync(wait_for, running)

@@ -18,9 +18,9 @@ from llmsession.errors import RecordDamaged, SessionError
 from llmsession.store import Appended, Batch, Lease, MemoryStore, Search
 from llmsession.store.cipher import PLAIN
 from llmsession.store.sqlite.appends import append_all
-from llmsession.store.sqlite.jobs import SessionTables
 from llmsession.store.sqlite.reading import Reading
 from llmsession.store.sqlite.schema import migrate
+from llmsession.store.sqlite.session_tables import SessionTables
 from llmsession.testing.store_contract.actions import Answer, bodies_of, raised, written
 from tests.store.sqlite.stage import ANN, BOB, count, opened, raw
 
@@ -82,8 +82,8 @@ async def test_a_large_block_is_kept_once_for_all_sessions(tmp_path: Path, key: 
     path = tmp_path / "s.db"
     async with opened(path, key=key) as store:
         for number in range(20):
-            hold = await store.create(f"s{number}", ANN)
-            await written(store, hold, image(1), b'{"again":' + image(1) + b"}")
+            lease = await store.create(f"s{number}", ANN)
+            await written(store, lease, image(1), b'{"again":' + image(1) + b"}")
         for number in range(20):
             again = b'{"again":' + image(1) + b"}"
             assert await bodies_of(store, f"s{number}") == [image(1), again]
@@ -98,8 +98,8 @@ async def test_a_large_block_goes_with_the_last_record_that_uses_it(tmp_path: Pa
     async with opened(path) as store:
         for name in "ab":
             await written(store, await store.create(name, ANN), image(1), image(2))
-        hold = await store.acquire("a", ANN)
-        await store.rewrite(hold, {1: b"gone", 2: image(3)})
+        lease = await store.acquire("a", ANN)
+        await store.rewrite(lease, {1: b"gone", 2: image(3)})
         assert count(path, "large_body") == 3
         await store.delete("b")
         assert count(path, "large_body") == 1
@@ -121,13 +121,13 @@ async def test_after_a_vacuum_nothing_deleted_or_rewritten_is_in_any_file(
         gone = await store.create("gone", ANN)
         for number in range(50):
             gone = await written(store, gone, b"DELETED %d " % number * 50)
-        hold = await written(store, kept, b"REWRITTEN " * 3000, b'"' + b"LARGE " * 9000 + b'"')
+        lease = await written(store, kept, b"REWRITTEN " * 3000, b'"' + b"LARGE " * 9000 + b'"')
         if key is None:
             secrets = files_of(path)
             assert b"DELETED" in secrets
             assert b"REWRITTEN" in secrets
             assert b"LARGE LARGE" in secrets
-        await store.rewrite(hold, {2: b"now", 3: b"this"})
+        await store.rewrite(lease, {2: b"now", 3: b"this"})
         await store.delete("gone")
         before = len(files_of(path))
         freed = await store.vacuum()
@@ -143,13 +143,13 @@ async def test_after_a_vacuum_nothing_deleted_or_rewritten_is_in_any_file(
 
 async def test_a_vacuum_waits_for_writers_and_they_for_it(tmp_path: Path) -> None:
     async with opened(tmp_path / "s.db") as store:
-        hold = await store.create("s", ANN)
+        lease = await store.create("s", ANN)
         answers: list[object] = []
         for head in range(30):
-            store.append(Batch("s", hold.epoch, head, (b"x" * 1000,)), answers.append)
+            store.append(Batch("s", lease.epoch, head, (b"x" * 1000,)), answers.append)
         await store.vacuum()
         assert answers == [Appended(head) for head in range(1, 31)]
-        await written(store, hold, b"after", head=30)
+        await written(store, lease, b"after", head=30)
 
 
 # Encryption
@@ -159,11 +159,11 @@ async def test_what_was_said_is_in_no_file_and_labels_and_ids_are(tmp_path: Path
     path = tmp_path / "s.db"
     secret = b"the patient said: it hurts"
     async with opened(path, key=KEY) as store:
-        hold = await store.create("session-id", ANN)
+        lease = await store.create("session-id", ANN)
         large = b'"' + secret * 2000 + b'"'
         answer = Answer()
         labels = {"user": "label-value"}
-        store.append(Batch("session-id", hold.epoch, 0, (secret, large), 1.0, labels), answer.done)
+        store.append(Batch("session-id", lease.epoch, 0, (secret, large), 1.0, labels), answer.done)
         assert await answer.wait() == Appended(2)
         assert await bodies_of(store, "session-id") == [secret, large]
         content = files_of(path)
@@ -284,7 +284,7 @@ class Pair:
             migrate(self.db)
         self.sessions = SessionTables(self.db, PLAIN, lambda: 0.0, 30.0)
         self.reading = Reading(self.db, PLAIN)
-        self.holds: dict[str, Lease] = {}
+        self.leases: dict[str, Lease] = {}
 
     def both(self, ask: Any, do: Any) -> Any:
         """The answer that both give."""
@@ -298,14 +298,14 @@ class Pair:
         return found
 
     def append(self, name: str, bodies: list[bytes], labels: dict[str, str] | None) -> None:
-        hold = self.holds.get(name, Lease(name, 1, 0))
-        batch = Batch(name, hold.epoch, hold.head, tuple(bodies), float(len(bodies)), labels)
+        lease = self.leases.get(name, Lease(name, 1, 0))
+        batch = Batch(name, lease.epoch, lease.head, tuple(bodies), float(len(bodies)), labels)
         answers: list[object] = []
         self.model.append(batch, answers.append)
         with self.db:
             assert append_all(self.sessions, [batch]) == answers
         if isinstance(answers[0], Appended):
-            self.holds[name] = Lease(name, hold.epoch, answers[0].head)
+            self.leases[name] = Lease(name, lease.epoch, answers[0].head)
 
     def check(self) -> None:
         rows = now(self.model.rows())
@@ -376,17 +376,17 @@ def perform(pair: Pair, act: tuple[Any, ...]) -> None:
         case "append", name, new, said:
             return pair.append(name, new, said)
         case "rewrite", name, changes:
-            hold = pair.holds.get(name, Lease(name, 1, 0))
+            lease = pair.leases.get(name, Lease(name, 1, 0))
             found = pair.both(
-                lambda m: m.rewrite(hold, changes), lambda do: do.rewrite(hold, changes)
+                lambda m: m.rewrite(lease, changes), lambda do: do.rewrite(lease, changes)
             )
         case "release", name:
-            hold = pair.holds.get(name, Lease(name, 1, 0))
-            found = pair.both(lambda m: m.release(hold), lambda do: do.release(hold))
+            lease = pair.leases.get(name, Lease(name, 1, 0))
+            found = pair.both(lambda m: m.release(lease), lambda do: do.release(lease))
         case "delete", name:
             found = pair.both(lambda m: m.delete(name), lambda do: do.delete(name))
     if isinstance(found, Lease):
-        pair.holds[found.session] = found
+        pair.leases[found.session] = found
 
 
 @given(st.lists(acts, max_size=30))

@@ -98,10 +98,10 @@ class LosesWhatIsOnItsWay(MemoryStore):
 
 class KeepsEpoch(MemoryStore):
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
-        hold = await super().acquire(session, owner, takeover=takeover)
+        lease = await super().acquire(session, owner, takeover=takeover)
         log = self._logs[session]
         log.row = msgspec.structs.replace(log.row, epoch=1)
-        return msgspec.structs.replace(hold, epoch=1)
+        return msgspec.structs.replace(lease, epoch=1)
 
 
 class GivesAwayWhatIsInUse(MemoryStore):
@@ -110,14 +110,14 @@ class GivesAwayWhatIsInUse(MemoryStore):
 
 
 class AnybodyReleases(MemoryStore):
-    async def release(self, hold: Lease) -> None:
-        log = self._logs.get(hold.session)
+    async def release(self, lease: Lease) -> None:
+        log = self._logs.get(lease.session)
         if log is not None:
             log.row = msgspec.structs.replace(log.row, owner=None)
 
 
 class NeverReleases(MemoryStore):
-    async def release(self, hold: Lease) -> None:
+    async def release(self, lease: Lease) -> None:
         pass
 
 
@@ -171,9 +171,9 @@ class DeletesTheRowOnly(MemoryStore):
         self._old = {**getattr(self, "_old", {}), session: bodies}
 
     async def create(self, session: str, owner: Owner) -> Lease:
-        hold = await super().create(session, owner)
+        lease = await super().create(session, owner)
         self._logs[session].bodies += getattr(self, "_old", {}).get(session, [])
-        return hold
+        return lease
 
 
 class ReadingAcquires(MemoryStore):
@@ -195,10 +195,10 @@ class RacesOnAcquire(MemoryStore):
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         epoch = (await self.row(session)).epoch + 1
         await anyio.lowlevel.checkpoint()
-        hold = await super().acquire(session, owner, takeover=takeover)
+        lease = await super().acquire(session, owner, takeover=takeover)
         log = self._logs[session]
         log.row = msgspec.structs.replace(log.row, epoch=epoch)
-        return Lease(session, epoch, hold.head)
+        return Lease(session, epoch, lease.head)
 
 
 BROKEN = [

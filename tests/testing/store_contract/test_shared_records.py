@@ -28,27 +28,27 @@ class ForksOneList(MemoryStore):
     """What is appended to one is appended to both."""
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
-        hold = await super().fork(parent, upto, session, owner)
+        lease = await super().fork(parent, upto, session, owner)
         if upto == self._logs[parent].row.head:
             self._logs[session].bodies = self._logs[parent].bodies
-        return hold
+        return lease
 
 
 class ForkingTakes(MemoryStore):
     """The parent is acquired by who forks it."""
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
-        hold = await super().fork(parent, upto, session, owner)
+        lease = await super().fork(parent, upto, session, owner)
         await self.acquire(parent, owner, takeover=True)
-        return hold
+        return lease
 
 
 class ForksWithTheFirstEpoch(MemoryStore):
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
-        hold = await super().fork(parent, upto, session, owner)
+        lease = await super().fork(parent, upto, session, owner)
         log = self._logs[session]
         log.row = replace(log.row, epoch=1)
-        return replace(hold, epoch=1)
+        return replace(lease, epoch=1)
 
 
 class ForksForgetTheDeleted(MemoryStore):
@@ -64,9 +64,9 @@ class ForksForgetTheDeleted(MemoryStore):
 
 class ForksHaveNoParent(MemoryStore):
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
-        hold = await super().fork(parent, upto, session, owner)
+        lease = await super().fork(parent, upto, session, owner)
         self._logs[session].row = replace(self._logs[session].row, parent=None)
-        return hold
+        return lease
 
 
 class ForksWhatIsNotThere(MemoryStore):
@@ -88,9 +88,9 @@ class ForksGiveTheirOwnEpoch(MemoryStore):
     """The records that are shared carry the fork's epoch."""
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
-        hold = await super().fork(parent, upto, session, owner)
-        self._logs[session].epochs = [(1, hold.epoch)] if upto else []
-        return hold
+        lease = await super().fork(parent, upto, session, owner)
+        self._logs[session].epochs = [(1, lease.epoch)] if upto else []
+        return lease
 
 
 class DeletesForTheForksToo(MemoryStore):
@@ -112,20 +112,20 @@ class DeletesForTheParentToo(MemoryStore):
 class RewritesForAll(MemoryStore):
     """A rewritten record is rewritten in every session that shares it."""
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        await super().rewrite(hold, bodies)
-        parent = self._logs[hold.session].row.parent
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        await super().rewrite(lease, bodies)
+        parent = self._logs[lease.session].row.parent
         for log in self._logs.values():
-            if hold.session == log.row.parent or log.row.session == parent:
+            if lease.session == log.row.parent or log.row.session == parent:
                 for seq, body in bodies.items():
                     if seq <= min(3, len(log.bodies)):
                         log.bodies[seq - 1] = body
 
 
 class RewritesForTheParentToo(MemoryStore):
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        await super().rewrite(hold, bodies)
-        log = self._logs[hold.session]
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        await super().rewrite(lease, bodies)
+        log = self._logs[lease.session]
         if log.row.parent in self._logs:
             self._logs[log.row.parent].bodies[:3] = log.bodies[:3]
 
@@ -133,30 +133,30 @@ class RewritesForTheParentToo(MemoryStore):
 class RewritesHalf(MemoryStore):
     """What can be rewritten is, before it is found that something cannot."""
 
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        log = self._log(hold.session)
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        log = self._log(lease.session)
         for seq, body in bodies.items():
-            if log.row.epoch == hold.epoch and 1 <= seq <= log.row.head:
+            if log.row.epoch == lease.epoch and 1 <= seq <= log.row.head:
                 log.bodies[seq - 1] = body
-        await super().rewrite(hold, bodies)
+        await super().rewrite(lease, bodies)
 
 
 class RewritesWithoutFence(MemoryStore):
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        epoch = self._log(hold.session).row.epoch
-        await super().rewrite(replace(hold, epoch=epoch), bodies)
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        epoch = self._log(lease.session).row.epoch
+        await super().rewrite(replace(lease, epoch=epoch), bodies)
 
 
 class RewritesUnderItsOwnEpoch(MemoryStore):
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        await super().rewrite(hold, bodies)
-        self._logs[hold.session].epochs = [(1, hold.epoch)]
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        await super().rewrite(lease, bodies)
+        self._logs[lease.session].epochs = [(1, lease.epoch)]
 
 
 class RewritesAppend(MemoryStore):
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        await super().rewrite(hold, bodies)
-        log = self._logs[hold.session]
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        await super().rewrite(lease, bodies)
+        log = self._logs[lease.session]
         log.bodies += bodies.values()
         log.row = replace(log.row, head=len(log.bodies))
 

@@ -1,0 +1,256 @@
+"""What a SQLite store does to its sessions, one call each. Called in the writer's thread, in a
+transaction that is the caller's; what was written before something is raised is the caller's, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import apsw
+
+from llmsession.errors import (
+    InvalidInput,
+    RecordDamaged,
+    SessionExists,
+    SessionInUse,
+    SessionMoved,
+    SessionNotFound,
+)
+
+from ..cipher import Cipher
+from ..ownership import still_holds
+from ..protocol import Lease, Owner, SessionRow
+from ..segments import LAST_SEQ, Segment, cut, layout, moved, stored, unused, within
+from .records import Records
+from .rows import SELECT_ROW, Values, labels_text, read_labels, row_of
+
+__all__ = ["SessionTables", "find_row", "read_segments"]
+
+MAX_LOGS = 2**31 - 1
+
+
+def find_row(db: apsw.Connection, session: str) -> Values:
+    """The session's row of ``SELECT_ROW``. Raises SessionNotFound."""
+    rows: list[Values] = db.execute(SELECT_ROW + "WHERE s.id = ?", (session,)).fetchall()
+    if not rows:
+        raise SessionNotFound(session)
+    return rows[0]
+
+
+def read_segments(db: apsw.Connection, log: int, head: int) -> list[Segment]:
+    """Where the records of the session with the log *log* lie."""
+    rows: Iterable[Values] = db.execute(
+        "SELECT first, upto, source FROM segment WHERE log = ? ORDER BY first", (log,)
+    )
+    return layout([Segment(*values) for values in rows], log, head)
+
+
+class SessionTables:
+    """The sessions in *db*; *now* gives the time in seconds since the epoch. Owners that take a
+    session get a lease of *lease_s*."""
+
+    def __init__(
+        self, db: apsw.Connection, cipher: Cipher, now: Callable[[], float], lease_s: float
+    ) -> None:
+        self.db = db
+        self.records = Records(db, cipher)
+        self._now = now
+        self._lease_s = lease_s
+
+    # Labels.
+
+    def label(self, session: str, labels: dict[str, str]) -> None:
+        """Let *labels* be the session's, which is there."""
+        self._unlabel(session)
+        self.db.execute(
+            "UPDATE session SET labels = ? WHERE id = ?", (labels_text(labels), session)
+        )
+        self.db.executemany(
+            "INSERT INTO label VALUES (?, ?, ?)",
+            [(name, value, session) for name, value in labels.items()],
+        )
+
+    def _unlabel(self, session: str) -> None:
+        old: str = self.db.execute("SELECT labels FROM session WHERE id = ?", (session,)).get
+        self.db.executemany(
+            "DELETE FROM label WHERE name = ? AND value = ? AND session = ?",
+            [(name, value, session) for name, value in read_labels(old).items()],
+        )
+
+    # Taking.
+
+    def create(self, session: str, owner: Owner) -> Lease:
+        """As ``Store.create``."""
+        self._check_free(session)
+        epoch = self._meta("highest_epoch") + 1
+        self.note_owner(owner)
+        self._add(SessionRow(session, epoch, 0, owner), self._new_log())
+        return Lease(session, epoch, 0)
+
+    def acquire(self, session: str, owner: Owner, takeover: bool) -> Lease:
+        """As ``Store.acquire``."""
+        values = find_row(self.db, session)
+        row = row_of(values)
+        if not takeover and still_holds(row.owner, values[-1] or 0.0, taker=owner, now=self._now()):
+            assert row.owner is not None  # somebody holds it
+            raise SessionInUse(session, f"{row.owner.name} (pid {row.owner.pid})")
+        self.note_owner(owner)
+        self.db.execute(
+            "UPDATE session SET epoch = epoch + 1, owner = ? WHERE id = ?", (owner.name, session)
+        )
+        return Lease(session, row.epoch + 1, row.head)
+
+    def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
+        """As ``Store.fork``."""
+        values = find_row(self.db, parent)
+        row, log = row_of(values), values[-2]
+        if not 0 <= upto <= row.head:
+            raise InvalidInput(f"session {parent!r} has no record {upto}")
+        self._check_free(session)
+        epoch = max(self._meta("highest_epoch"), row.epoch) + 1
+        self.note_owner(owner)
+        time = row.touched_at
+        own = self._new_log()
+        self._add(SessionRow(session, epoch, upto, owner, time, time, parent=parent), own)
+        self._put_segments(own, cut(read_segments(self.db, log, row.head), upto))
+        return Lease(session, epoch, upto)
+
+    def release(self, lease: Lease) -> None:
+        """As ``Store.release``."""
+        self.db.execute(
+            "UPDATE session SET owner = NULL WHERE id = ? AND epoch = ?",
+            (lease.session, lease.epoch),
+        )
+
+    def _check_free(self, session: str) -> None:
+        if self.db.execute("SELECT 1 FROM session WHERE id = ?", (session,)).get is not None:
+            raise SessionExists(session)
+
+    def _add(self, row: SessionRow, log: int) -> None:
+        assert row.owner is not None  # who makes a session holds it
+        self.db.execute(
+            "INSERT INTO session (id, epoch, head, log, created_at, touched_at, owner, parent,"
+            " labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?, '{}')",
+            (row.session, row.epoch, row.head, log, row.created_at, row.touched_at,
+             row.owner.name, row.parent),
+        )  # fmt: skip
+
+    def _new_log(self) -> int:
+        log: int = self.db.execute(
+            "UPDATE meta SET value = value + 1 WHERE name = 'log' RETURNING value"
+        ).get
+        if log > MAX_LOGS:
+            raise InvalidInput(f"this store has had {MAX_LOGS} logs, which is all that it can have")
+        return log
+
+    def _meta(self, name: str) -> int:
+        value: int = self.db.execute("SELECT value FROM meta WHERE name = ?", (name,)).get
+        return value
+
+    # Owners.
+
+    def note_owner(self, owner: Owner, lease_s: float | None = None) -> None:
+        """Write down who *owner* is, and that its lease runs from now, for *lease_s* if given."""
+        until = self._now() + (self._lease_s if lease_s is None else lease_s)
+        self.db.execute(
+            "INSERT INTO owner VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
+            " pid = excluded.pid, started = excluded.started, host = excluded.host,"
+            " lease_until = excluded.lease_until",
+            (owner.name, owner.pid, owner.started, owner.host, until),
+        )
+
+    def forget_owners(self, names: Iterable[str]) -> None:
+        """Forget those of the owners *names* that hold nothing."""
+        self.db.executemany(
+            "DELETE FROM owner WHERE name = ?1"
+            " AND NOT EXISTS (SELECT 1 FROM session WHERE owner = ?1)",
+            [(name,) for name in names],
+        )
+
+    def forget_old_owners(self, before: float) -> None:
+        """Forget the owners that hold nothing and whose lease ran out before *before*: of
+        processes that died."""
+        self.db.execute(
+            "DELETE FROM owner WHERE lease_until < ?"
+            " AND NOT EXISTS (SELECT 1 FROM session WHERE owner = owner.name)",
+            (before,),
+        )
+
+    # Changing and deleting.
+
+    def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        """As ``Store.rewrite``. What others share is written anew, into a log of its own."""
+        values = find_row(self.db, lease.session)
+        row, log = row_of(values), values[-2]
+        if row.epoch != lease.epoch:
+            raise SessionMoved(f"session {lease.session!r} was taken over by another owner")
+        for seq in bodies:
+            if not 1 <= seq <= row.head:
+                raise InvalidInput(f"session {lease.session!r} has no record {seq}")
+        segments = read_segments(self.db, log, row.head)
+        apart: int | None = None
+        copied: list[int] = []
+        for seq, body in bodies.items():
+            source = within(segments, seq, seq)[0].source
+            if not self._is_shared(source, seq, log):
+                there = self.records.replace(source, seq, body)
+            else:
+                apart = self._new_log() if apart is None else apart
+                there = self.records.copy(source, seq, apart, body)
+                copied.append(seq)
+            if not there:
+                raise RecordDamaged(lease.session, seq, "it is missing")
+        if apart is not None:
+            self._put_segments(log, stored(moved(segments, copied, apart), log))
+
+    def delete(self, session: str) -> None:
+        """As ``Store.delete``."""
+        values = find_row(self.db, session)
+        row, log = row_of(values), values[-2]
+        self.db.execute(
+            "UPDATE meta SET value = max(value, ?) WHERE name = 'highest_epoch'", (row.epoch,)
+        )
+        sources = {log, *(part.source for part in read_segments(self.db, log, row.head))}
+        self._unlabel(session)
+        self.db.execute("DELETE FROM session WHERE id = ?", (session,))
+        self.db.execute("DELETE FROM segment WHERE log = ?", (log,))
+        for source in sources:
+            for first, upto in unused(self._uses(source)):
+                self.records.remove(source, first, upto)
+
+    def _put_segments(self, log: int, segments: Iterable[Segment]) -> None:
+        self.db.execute("DELETE FROM segment WHERE log = ?", (log,))
+        self.db.executemany(
+            "INSERT INTO segment VALUES (?, ?, ?, ?)",
+            [(log, part.first, part.upto, part.source) for part in segments],
+        )
+
+    def _uses(self, source: int) -> list[tuple[int, int]]:
+        """The ranges of seqs for which the log *source* is used."""
+        ranges: list[Values] = self.db.execute(
+            "SELECT first, upto FROM segment WHERE source = ?", (source,)
+        ).fetchall()
+        own = self._first_own(source)
+        return [*ranges, (own, LAST_SEQ)] if own is not None else list(ranges)
+
+    def _first_own(self, log: int) -> int | None:
+        """The first seq that a session appended, or will append, to its log *log*; None if no
+        session has it."""
+        if self.db.execute("SELECT 1 FROM session WHERE log = ?", (log,)).get is None:
+            return None
+        last: int | None = self.db.execute(
+            "SELECT max(upto) FROM segment WHERE log = ?", (log,)
+        ).get
+        return (last or 0) + 1
+
+    def _is_shared(self, source: int, seq: int, log: int) -> bool:
+        """Is the record *seq* of *source* used by another session than that with the log *log*?"""
+        other = self.db.execute(
+            "SELECT 1 FROM segment WHERE source = ? AND first <= ? AND upto >= ? AND log <> ?"
+            " LIMIT 1",
+            (source, seq, seq, log),
+        ).get
+        if other is not None:
+            return True
+        own = self._first_own(source) if source != log else None
+        return own is not None and own <= seq
