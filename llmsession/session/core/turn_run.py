@@ -63,7 +63,6 @@ class Run:
     __slots__ = (
         "answers",
         "builder",
-        "builds",
         "calls",
         "ended_as",
         "exceeded",
@@ -93,8 +92,6 @@ class Run:
         self.request: Request | None = None
         self.sent_size: Size | None = None
         """The size of ``request``."""
-        self.builds = 0
-        """Bumped when a build is asked for: an older one that waited is not wanted any more."""
         self.builder: ReplyBuilder | None = None
         self.stream_at = 0.0
         self.reply: Reply | None = None
