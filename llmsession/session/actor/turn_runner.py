@@ -167,9 +167,9 @@ class TurnRunner:
         request = run.request
         assert request is not None  # ContextBuilt comes from its build
         run.builder = builder = ReplyBuilder()
-        run.stream_at = core.world.clock()
+        run.stream_at = core.services.clock()
         run.reply = None
-        core.world.watch.requested(
+        core.services.observers.requested(
             core.session, run.number, request, run.sent_tokens, core.budget_tokens
         )
 
@@ -195,16 +195,16 @@ class TurnRunner:
 
     async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
         core = self._core
-        untold = core.world.watch.is_on
+        is_first = core.services.observers.is_on
 
         def show(preview: Preview) -> None:
-            nonlocal untold
+            nonlocal is_first
             run = self.current
             # The gate: an attempt that is not read any more shows nothing.
             if run is not None and run.builder is builder:
-                if untold:
-                    untold = False
-                    core.world.watch.began(core.session, tag.turn)
+                if is_first:
+                    is_first = False
+                    core.services.observers.began(core.session, tag.turn)
                 core.hub.preview(core.session, preview)
 
         return await read_reply(core.provider, request, tag, builder=builder, show=show)
@@ -232,14 +232,17 @@ class TurnRunner:
             self._core.builder.learn(run.sent_size, reply.usage.prompt_tokens)
         blocks = rename_calls(reply.blocks, self._core.state.call_turns.keys())
         run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
-        offers: tuple[r.PendingCall, ...] = ()
+        pending_calls: tuple[r.PendingCall, ...] = ()
         if stop_rule(reply.stop_reason).follow not in (Follow.COMMIT_CUT, Follow.DROP):
-            offers = tuple(self.toolbox.offer(call) for call in reply.calls)
+            pending_calls = tuple(self.toolbox.pending_call(call) for call in reply.calls)
         if run.turn.phase is Phase.STREAMING:
-            run.calls.update((offer.id, CallTrack(offer)) for offer in offers)
+            run.calls.update((call.id, CallTrack(call)) for call in pending_calls)
         limits = self._core.config.limits
         self.feed(
-            run, event_for_reply(run.turn, reply, offers, steers=run.steers, limits=limits, tag=tag)
+            run,
+            event_for_reply(
+                run.turn, reply, pending_calls, steers=run.steers, limits=limits, tag=tag
+            ),
         )
 
     def _close_stream(self, run: Run) -> None:
@@ -247,7 +250,7 @@ class TurnRunner:
         if request is not None:
             self._core.account.add(request)
             provider = name_for(self._core.provider, self._core.config.model)
-            self._core.world.watch.ended(
+            self._core.services.observers.ended(
                 self._core.session, run.number, request, provider, run.reply
             )
 
@@ -273,12 +276,12 @@ class TurnRunner:
     def _journal_calls(self, run: Run, effect: e.JournalCalls) -> None:
         reply = run.reply
         assert reply is not None  # ReplyRequestedTools was fed by _replied
-        offers = tuple(run.calls[call.id].offer for call in reply.calls)
+        pending_calls = tuple(run.calls[call.id].call for call in reply.calls)
         record = r.ToolsRequested(
             turn=run.number,
             step=effect.tag.step,
             reply=self._assistant_reply(run, reply.blocks, reply.stop_reason),
-            calls=offers,
+            calls=pending_calls,
         )
         run.reply = None
         self._core.journal.write(record, lambda: self.feed(run, e.CallsJournaled(tag=effect.tag)))
