@@ -511,7 +511,7 @@ class SessionManager:
             config=config,
             store=self.store,
             lease=msgspec.structs.replace(lease, head=state.head),
-            world=self._world,
+            services=self._world,
             spawn=self._serve,
             gone=self._live.forget,
         )

@@ -92,8 +92,8 @@ def _figures(actor: Actor) -> SessionStats:
         context_tokens=core.size_now().tokens,
         budget_tokens=core.budget_tokens,
         output_tokens=output,
-        interrupts=core.tally.interrupts,
-        compactions=core.tally.compactions,
+        interrupts=core.counters.interrupts,
+        compactions=core.counters.compactions,
         cost_nano_usd=spent.cost_nano_usd,
         unpriced=bool(spent.unpriced),
     )

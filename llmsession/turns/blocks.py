@@ -266,7 +266,7 @@ def encode_blocks(content: Content) -> msgspec.Raw:
         body = b"[" + text_block(content) + b"]"
     elif isinstance(content, Sequence):
         blocks: Sequence[Any] = content
-        body = bytes(join_blocks(_encode_one(block, at) for at, block in enumerate(blocks)))
+        body = bytes(join_blocks(_encode_one(block, index) for index, block in enumerate(blocks)))
     else:
         raise InvalidMessage(f"content is text or a list of blocks, not {type(content).__name__}")
     if len(body) > MAX_CONTENT_BYTES:
@@ -278,26 +278,26 @@ def encode_blocks(content: Content) -> msgspec.Raw:
     return msgspec.Raw(body)
 
 
-def _encode_one(block: Block | Mapping[str, Any], at: int) -> bytes:
+def _encode_one(block: Block | Mapping[str, Any], index: int) -> bytes:
     if isinstance(block, OpaqueBlock):
-        return _checked(block, at)
+        return _checked(block, index)
     if isinstance(block, _Known):
         return encode_json(block)
     if isinstance(block, Mapping):
         kind = block.get("type")
         if isinstance(kind, str) and kind:
             return encode_json(block)
-    raise InvalidMessage(f"block {at} is no block: it needs a 'type'")
+    raise InvalidMessage(f"block {index} is no block: it needs a 'type'")
 
 
-def _checked(block: OpaqueBlock, at: int) -> bytes:
+def _checked(block: OpaqueBlock, index: int) -> bytes:
     try:
         block.raw.decode()
         if block_type(block.raw):
             return block.raw
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidMessage(f"block {at} is not JSON: {error}") from error
-    raise InvalidMessage(f"block {at} is no block: it needs a 'type'")
+        raise InvalidMessage(f"block {index} is not JSON: {error}") from error
+    raise InvalidMessage(f"block {index} is no block: it needs a 'type'")
 
 
 _THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})

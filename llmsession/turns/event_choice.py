@@ -56,7 +56,7 @@ def event_for_limit(stop_reason: str) -> e.LimitReached:
 def event_for_reply(
     turn: Turn,
     reply: Reply,
-    offers: tuple[PendingCall, ...],
+    pending_calls: tuple[PendingCall, ...],
     *,
     steers: int,
     limits: TurnLimits,
@@ -69,8 +69,8 @@ def event_for_reply(
         return e.ReplyRefused(tag=tag, stop_reason=stop_reason)
     # Some servers say "stop" over whole calls, or pause beside them: the calls count, not the
     # word, because they have to be answered in the very next message.
-    if offers and follow is not Follow.COMMIT_CUT:
-        return e.ReplyRequestedTools(tag=tag, calls=offers)
+    if pending_calls and follow is not Follow.COMMIT_CUT:
+        return e.ReplyRequestedTools(tag=tag, calls=pending_calls)
     if follow is Follow.CONTINUE and turn.pauses < limits.max_pauses:
         return e.ReplyContinued(tag=tag, paused=True)
     if steers:
@@ -133,7 +133,7 @@ def _limit_after(step: int, tokens: int, limits: TurnLimits) -> str | None:
 
 def event_for_resume(
     step: int,
-    offers: tuple[PendingCall, ...],
+    pending_calls: tuple[PendingCall, ...],
     unanswered: tuple[PendingCall, ...],
     *,
     pauses: int,
@@ -146,7 +146,7 @@ def event_for_resume(
     if unanswered:
         calls = tuple(call.id for call in unanswered)
         return e.ResumedToCalls(step=step, calls=calls, pauses=pauses)
-    if offers:
+    if pending_calls:
         return e.ResumedToStep(step=step, pauses=pauses)
     stop_reason = _limit_after(step, tokens, limits) if step else None
     if stop_reason is not None:

@@ -314,8 +314,8 @@ def _to_stopping(turn: Turn, event: e.Event) -> Moved:
     tag = tag_of(turn)
     if isinstance(event, e.CallsAnswered | e.AllCallsAnswered):
         turn = _next(turn, P.STOPPING, open_calls=turn.open_calls - set(event.calls))
-        kept = turn.ending is not None and turn.ending.how != "drop"
-        return turn, (e.JournalAnswers(tag=tag),) if kept else ()
+        is_kept = turn.ending is not None and turn.ending.how != "drop"
+        return turn, (e.JournalAnswers(tag=tag),) if is_kept else ()
     ending = _ending(turn, event)
     if turn.phase is P.STOPPING:
         return _next(turn, P.STOPPING, ending=ending), ()

@@ -73,8 +73,8 @@ class Message(
         """The text blocks, joined; without receipts."""
         return "".join(
             block.text
-            for at, block in enumerate(self.content)
-            if isinstance(block, TextBlock) and at not in self.synthetic
+            for index, block in enumerate(self.content)
+            if isinstance(block, TextBlock) and index not in self.synthetic
         )
 
     @property

@@ -54,13 +54,13 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def calls(self) -> tuple[ToolUseBlock, ...]:
         """The calls that the session has to get answered (not the provider's own tools)."""
-        found = []
+        calls = []
         for raw in self.blocks:
             if block_type(raw) == "tool_use":
                 block = _parsed(raw)
                 if isinstance(block, ToolUseBlock):
-                    found.append(block)
-        return tuple(found)
+                    calls.append(block)
+        return tuple(calls)
 
 
 class _Part:
@@ -203,14 +203,14 @@ class ReplyBuilder:
     def so_far(self) -> tuple[tuple[int, str, bytes, str], ...]:
         """(index, delta kind, opened block, text so far) of each streamed block, for somebody
         who joins in mid-stream."""
-        found = []
+        streamed = []
         for index in sorted(self._parts):
             part = self._parts[index]
             for kind in ("text", "thinking", "input"):
                 text = part.joined(kind)
                 if text:
-                    found.append((index, kind, part.opened, text))
-        return tuple(found)
+                    streamed.append((index, kind, part.opened, text))
+        return tuple(streamed)
 
 
 def _opened(event: BlockStarted) -> _Part:
@@ -285,10 +285,10 @@ def committed_blocks(reply: Reply) -> tuple[bytes, ...]:
     if stop_rule(reply.stop_reason).follow in (Follow.COMMIT, Follow.RUN_TOOLS):
         return reply.blocks
     answered = {_raw_field(raw, "tool_use_id") for raw in reply.blocks} - {None}
-    kept = [raw for raw in reply.blocks if not _dangles(raw, answered)]
-    while kept and _may_not_be_last(kept[-1]):
-        kept.pop()
-    return tuple(kept) if any(_says_something(raw) for raw in kept) else ()
+    blocks = [raw for raw in reply.blocks if not _dangles(raw, answered)]
+    while blocks and _may_not_be_last(blocks[-1]):
+        blocks.pop()
+    return tuple(blocks) if any(_says_something(raw) for raw in blocks) else ()
 
 
 def _may_not_be_last(raw: bytes) -> bool:
@@ -317,18 +317,18 @@ def rename_calls(blocks: tuple[bytes, ...], used: Collection[str]) -> tuple[byte
     Providers allow letters, digits, ``_`` and ``-`` in ids, so the suffix does too, and what a
     compatible server puts in beside them (``functions.ls:0``) becomes ``_``.
     """
-    taken: set[str] = set()
+    names: set[str] = set()
     renamed = []
     for raw in blocks:
         if block_type(raw) == "tool_use":
             fields = _Fields.decode(raw)
-            given: str = msgspec.json.decode(fields["id"], type=str)
-            wanted = _NOT_IN_IDS.sub("_", given) or "call"
-            unique, suffix = wanted, 2
-            while unique in taken or unique in used:
-                unique, suffix = f"{wanted}_{suffix}", suffix + 1
-            taken.add(unique)
-            if unique != given:
+            call_id: str = msgspec.json.decode(fields["id"], type=str)
+            base = _NOT_IN_IDS.sub("_", call_id) or "call"
+            unique, suffix = base, 2
+            while unique in names or unique in used:
+                unique, suffix = f"{base}_{suffix}", suffix + 1
+            names.add(unique)
+            if unique != call_id:
                 raw = encode_json({**fields, "id": unique})
         renamed.append(raw)
     return tuple(renamed)

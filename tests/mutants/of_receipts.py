@@ -121,7 +121,7 @@ RECEIPTS = (
         "a call that a caller was offered and may have begun gets no receipt",
         "rule 13",
         "session/core/turn_run.py",
-        'return self.status != "requested" or self.offer.runner == "caller"',
+        'return self.status != "requested" or self.call.runner == "caller"',
         'return self.status != "requested"',
         "session/actor/test_receipts.py",
         "test_a_callers_call_that_was_offered_while_its_turn_was_stopped_is_unknown",

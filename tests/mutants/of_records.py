@@ -200,8 +200,8 @@ DURABLE = (
         also=(
             Edit(
                 "session/actor/actor.py",
-                "        self.core.hub.publish(self.session, record)\n        self.core.tally",
-                "        self.core.tally",
+                "        self.core.hub.publish(self.session, record)\n        self.core.counters",
+                "        self.core.counters",
             ),
         ),
     ),
@@ -311,7 +311,7 @@ DURABLE = (
         "a batch that is not in the log counts as written",
         "invariant 5",
         "session/log/reader.py",
-        "return tuple(record.body for record in found) == batch.bodies",
+        "return tuple(record.body for record in stored) == batch.bodies",
         "return True",
         "session/test_store_faults.py",
         "test_a_batch_that_met_a_conflict_and_is_not_in_the_log_is_not_taken_as_written",

@@ -10,7 +10,7 @@ TOOLS = (
     Mutant(
         "the delay before a retry is not kept",
         "rule 2",
-        "session/actor/turn_runner.py",
+        "session/actor/request_build.py",
         "        if effect.delay_s > 0:\n",
         "        if effect.delay_s < 0:\n",
         "session/actor/test_retries.py",

@@ -37,6 +37,8 @@ from tests.session.probes import (
 )
 
 POLICIES: tuple[InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
+GRACE_S = 0.02
+"""Short, because a tool that swallows its cancellation keeps the loop busy for so long."""
 
 
 class Points:
@@ -147,7 +149,7 @@ class Run:
 
     async def __call__(self) -> tuple[bool, list[str], str]:
         tools = (Tool(name="slow", run=self._slow), Tool(name="mine"))
-        config = SessionConfig(model="m", tools=tools)
+        config = SessionConfig(model="m", tools=tools, grace_s=GRACE_S)
         async with SessionManager(provider=self.provider, store=self.store) as manager:
             session = await manager.create(config, session_id="s")
             with anyio.fail_after(60):

@@ -207,8 +207,10 @@ class Life:
         reply = Reply(
             blocks=(b'{"type":"text","text":"a"}',), stop_reason=stop_reason, usage=Usage()
         )
-        offers = tuple(PendingCall(id, "bash", "caller") for id in ids)
-        event = event_for_reply(self.turn, reply, offers, steers=steers, limits=LIMITS, tag=tag)
+        pending_calls = tuple(PendingCall(id, "bash", "caller") for id in ids)
+        event = event_for_reply(
+            self.turn, reply, pending_calls, steers=steers, limits=LIMITS, tag=tag
+        )
         self.tell(event, self.oracle.replied(stop_reason, ids, steers))
 
     def failure(self) -> None:

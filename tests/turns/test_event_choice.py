@@ -50,8 +50,8 @@ def named(
 ) -> e.Event:
     reply = Reply(blocks=(), stop_reason=stop_reason, usage=Usage())
     turn = msgspec.structs.replace(at(Phase.STREAMING), pauses=pauses)
-    offers = CALLS if calls else ()
-    return event_for_reply(turn, reply, offers, steers=steers, limits=LIMITS, tag=TAG)
+    pending_calls = CALLS if calls else ()
+    return event_for_reply(turn, reply, pending_calls, steers=steers, limits=LIMITS, tag=TAG)
 
 
 def finished(stop_reason: str) -> e.Event:

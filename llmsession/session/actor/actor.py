@@ -60,8 +60,8 @@ ActorStatus: TypeAlias = Literal["live", "closing", "closed", "moved", "cold"]
 
 
 class Actor:
-    """One live session. ``spawn`` starts ``serve`` in the manager's group; ``gone`` is told when
-    this actor takes no commands any more."""
+    """One live session. ``spawn`` starts ``serve`` in the manager's group; ``gone`` is called
+    when this actor takes no more commands."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Actor:
         config: SessionConfig,
         store: Store,
         lease: Lease,
-        world: Services,
+        services: Services,
         spawn: Callable[[Actor], None],
         gone: Callable[[Actor], None],
     ) -> None:
@@ -80,9 +80,9 @@ class Actor:
         self.core = Core(
             state=state,
             config=config,
-            journal=Journal(store, lease, world.clock, self._came_back),
+            journal=Journal(store, lease, services.clock, self._came_back),
             report=self.report,
-            world=world,
+            services=services,
         )
         self.book = IdempotencyKeys(state)
         self.settings = Configuration(self.core, self.book, self._reconfiguring, self._reconfigured)
@@ -95,7 +95,7 @@ class Actor:
             store=store,
             lost=self._cannot_go_on,
         )
-        self.standing: ActorStatus = "live"
+        self.status: ActorStatus = "live"
         self.pins = 0
         """How many handles hold this session; it is not evicted while there are any."""
         self._store = store
@@ -146,7 +146,7 @@ class Actor:
 
     def check_open(self) -> None:
         """Raises SessionClosed, SessionMoved or StoreError when no more commands are taken."""
-        if self.standing != "live":
+        if self.status != "live":
             raise self._error or SessionClosed(f"session {self.session!r} was closed")
 
     def report(self, report: Report) -> None:
@@ -170,14 +170,14 @@ class Actor:
         """
         self.check_open()
         mark = self.mailbox.number()
-        wanted = policy or self.core.config.interrupt_policy
+        chosen = policy or self.core.config.interrupt_policy
         of = c.digest(command_id, "interrupt", None if turn is None else str(turn), policy)
         caller = c.InterruptCaller(command_id, of)
         self.book.remember(caller.promise)
         if self.book.is_repeat(caller):
             return caller.promise
         try:
-            self._enqueue(c.Interrupt(mark, turn, wanted), caller)
+            self._enqueue(c.Interrupt(mark, turn, chosen), caller)
         except Overloaded:
             self.book.forget(caller)
             raise
@@ -200,8 +200,8 @@ class Actor:
         waits for the same end."""
         if self._close is None:
             self._close = c.Close(leaves_open=leave_open)
-            if self.standing == "live":
-                self.standing = "closing"
+            if self.status == "live":
+                self.status = "closing"
                 self.mailbox.put_control(self._close)
                 self._wake()
             else:
@@ -228,8 +228,8 @@ class Actor:
             stopped.__cause__ = error
             self._give_up(stopped, "cold")
         except BaseException:
-            told = f"the manager of session {self.session!r} was stopped"
-            self._give_up(SessionClosed(told), "closed")
+            message = f"the manager of session {self.session!r} was stopped"
+            self._give_up(SessionClosed(message), "closed")
             raise
         finally:
             self._serving = False
@@ -246,10 +246,10 @@ class Actor:
         if not self.mailbox.is_empty:
             return True
         # Once it has given up nothing comes back that it would have to wait for.
-        if not self.is_idle and self.standing in ("live", "closing"):
+        if not self.is_idle and self.status in ("live", "closing"):
             await self.mailbox.wait()
             return True
-        if self.standing == "closing":
+        if self.status == "closing":
             await self._release()
         return not self.mailbox.is_empty
 
@@ -272,7 +272,7 @@ class Actor:
 
     def _command(self, command: c.WorkCommand) -> None:
         """Perform a command, once: a repeated id gets the answer of the first."""
-        if self.standing != "live":
+        if self.status != "live":
             closed = SessionClosed(f"session {self.session!r} was closed")
             command.promise.fail(self._error or closed)
             return
@@ -331,7 +331,7 @@ class Actor:
                 raise DuplicateToolResult(call_id)
             if run.turn.phase is not Phase.TOOLS:
                 raise TurnNotOpen(run.number, run.turn.phase.value)
-            if track.offer.runner != "caller":
+            if track.call.runner != "caller":
                 raise InvalidInput(f"tool call {call_id!r} is run by the session itself")
             seen.add(call_id)
         assert run is not None  # there is at least one result
@@ -339,7 +339,7 @@ class Actor:
 
     def _store_summaries(self, command: c.StoreSummaries) -> None:
         for call_id in command.summaries:
-            # One that was forgotten is not told of again.
+            # A turn that was forgotten gets no new summaries.
             if self.state.call_turns.get(call_id) not in self.state.accepted_time:
                 raise UnknownToolCall(call_id)
         self.turns.runner.compactor.results.told(list(command.summaries))
@@ -365,7 +365,7 @@ class Actor:
         self.report(lambda: self._written(written, written.result))
 
     def _written(self, written: Written, result: Appended | Conflict | Lost) -> None:
-        if self.standing not in ("live", "closing"):
+        if self.status not in ("live", "closing"):
             return
         match result:
             case Appended():
@@ -388,9 +388,9 @@ class Actor:
 
     def fence(self) -> None:
         """Another owner has the session: nothing that is known here is said any more."""
-        if self.standing in ("live", "closing"):
-            told = f"session {self.session!r} was taken over by another owner"
-            self._give_up(SessionMoved(told), "moved")
+        if self.status in ("live", "closing"):
+            message = f"session {self.session!r} was taken over by another owner"
+            self._give_up(SessionMoved(message), "moved")
 
     def _take_in(self, record: r.Record) -> None:
         """A durable record: fold it, then publish it."""
@@ -402,8 +402,8 @@ class Actor:
             still_running = run.still_running if run else ()
             self.turns.note_outcome(terminal.turn, outcome_of(terminal, turn, still_running))
         self.core.hub.publish(self.session, record)
-        self.core.tally.count(record)
-        self.core.world.watch.recorded(self.session, record)
+        self.core.counters.count(record)
+        self.core.services.observers.recorded(self.session, record)
 
     def _look_for(self, written: Written) -> None:
         """The head is not where we left it, in our own epoch: perhaps our batch was written and
@@ -427,12 +427,12 @@ class Actor:
     # The end.
 
     def _begin_close(self, close: c.Close) -> None:
-        if self.standing != "closing":
+        if self.status != "closing":
             return
         closed = SessionClosed(f"session {self.session!r} was closed")
         if close.leaves_open:
-            told = f"session {self.session!r} was let go; what is open stays in its log"
-            closed = SessionClosed(told)
+            message = f"session {self.session!r} was let go; what is open stays in its log"
+            closed = SessionClosed(message)
             self._error = closed
             self.turns.leave(closed)
         self.settings.refuse_waiting(closed)
@@ -465,27 +465,27 @@ class Actor:
         self._end("cold")
         return self.core.journal.lease
 
-    def _end(self, standing: ActorStatus) -> None:
-        self.standing = standing
+    def _end(self, status: ActorStatus) -> None:
+        self.status = status
         self.turns.runner.compactor.end()
         self.core.journal.stop()
         self._gone(self)
 
     def _cannot_go_on(self, error: SessionError) -> None:
-        if self.standing in ("live", "closing"):
+        if self.status in ("live", "closing"):
             self._give_up(error, "moved" if isinstance(error, SessionMoved) else "cold")
 
-    def _give_up(self, error: SessionError, standing: ActorStatus) -> None:
+    def _give_up(self, error: SessionError, status: ActorStatus) -> None:
         """Answer everybody with *error*: this actor cannot go on."""
         self._error = error
-        self.core.log.trouble("session.given_up", error=str(error), standing=standing)
-        self._end(standing)
-        self.turns.abandon(error, fenced=standing == "moved")
+        self.core.log.trouble("session.given_up", error=str(error), status=status)
+        self._end(status)
+        self.turns.abandon(error, fenced=status == "moved")
         self.turns.runner.compactor.fail(error)
         self.settings.refuse_waiting(error)
         self.mailbox.drain()
         self.book.fail_all(error)
-        if standing == "cold":
+        if status == "cold":
             self.core.hub.lag_all(self.session)
         else:
             self.core.hub.end(self.session)

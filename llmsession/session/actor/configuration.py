@@ -52,7 +52,7 @@ class Configuration:
         config = replace(self._core.config, **command.changes).checked()
         self._check_tools(config)
         if command.changes.keys() & {"model", "budget", "compaction"}:
-            self._core.world.check_priced(config, self._core.account.tenant)
+            self._core.services.check_priced(config, self._core.account.tenant)
         old, new = self._core.config.frame(), config.frame()
         changed = (old.model, old.system, old.tools) != (new.model, new.system, new.tools)
         record = r.SessionConfigured(

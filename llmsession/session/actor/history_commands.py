@@ -36,7 +36,7 @@ _Change: TypeAlias = c.Clear | c.Rewind | c.Forget
 
 
 class HistoryCommands:
-    """Takes the history commands of one session. ``lost`` is told when what was to be forgotten
+    """Takes the history commands of one session. ``lost`` is called when what was to be forgotten
     could not be taken out of the log: then the session cannot go on."""
 
     def __init__(
@@ -84,8 +84,8 @@ class HistoryCommands:
             self._make(command)
             return
         if command.when_busy == "reject":
-            told = 'wait for it, interrupt it, or pass when_busy="interrupt"'
-            raise SessionBusy(f"session {self._core.session!r} has a turn open; {told}")
+            advice = 'wait for it, interrupt it, or pass when_busy="interrupt"'
+            raise SessionBusy(f"session {self._core.session!r} has a turn open; {advice}")
         self._waiting = command
         self._mailbox.hold_work()
         # Everything that is open was asked for before: the work lane is read in order.
@@ -115,18 +115,18 @@ class HistoryCommands:
         match command:
             case c.Rewind(to=turn) if turn:
                 known = any(message.turn == turn for message in state.history)
-                told = "is not in the history"
+                problem = "is not in the history"
             case c.Forget(before=int(turn)):
                 known = any(message.turn == turn for message in state.history)
-                told = "is not in the history"
+                problem = "is not in the history"
             case c.Fork(at=int(turn)):
                 known = turn in state.committed_at
-                told = "was never committed, or was forgotten"
+                problem = "was never committed, or was forgotten"
             case _:
                 return
         # A turn that is open now may be committed by the interrupt.
         if not known and turn not in self._turns.runs:
-            raise InvalidInput(f"turn {turn} of session {state.session!r} {told}")
+            raise InvalidInput(f"turn {turn} of session {state.session!r} {problem}")
 
     def _make(self, command: c.HistoryCommand) -> None:
         generation = self._core.state.generation + 1
@@ -213,11 +213,11 @@ class HistoryCommands:
     def _error(self, error: Exception) -> SessionError:
         if isinstance(error, SessionMoved):
             return error
-        told = (
+        message = (
             f"what session {self._core.session!r} was to forget is in its log still, and is"
             f" taken out when the session is opened: {error_text(error)}"
         )
-        lost = StoreError(told, committed=None)
+        lost = StoreError(message, committed=None)
         lost.__cause__ = error
         return lost
 

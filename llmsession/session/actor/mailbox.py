@@ -74,16 +74,16 @@ class Mailbox(Generic[C, W, R]):
         self._reports.append(report)
         self._notify()
 
-    def find_control(self, wanted: Callable[[C], bool]) -> C | None:
+    def find_control(self, predicate: Callable[[C], bool]) -> C | None:
         """The first unread control command that *wanted* is true of."""
-        return next((command for command in self._control if wanted(command)), None)
+        return next((command for command in self._control if predicate(command)), None)
 
-    def take_work(self, wanted: Callable[[W], bool]) -> list[W]:
+    def take_work(self, predicate: Callable[[W], bool]) -> list[W]:
         """Take every unread work command that *wanted* is true of, oldest first."""
-        taken = [command for command in self._work if wanted(command)]
-        if taken:
-            self._work = [command for command in self._work if not wanted(command)]
-        return taken
+        commands = [command for command in self._work if predicate(command)]
+        if commands:
+            self._work = [command for command in self._work if not predicate(command)]
+        return commands
 
     def hold_work(self) -> None:
         """Keep the work lane unread until ``release_work``; it still takes commands."""

@@ -101,9 +101,9 @@ def _statuses(turn: OpenTurn) -> dict[str, r.CallStatus]:
     no result of its own: it is as unknown as one without."""
     known: dict[str, r.CallStatus] = {}
     for message in turn.staged:
-        for at, block in enumerate(message.content):
+        for index, block in enumerate(message.content):
             if isinstance(block, ToolResultBlock):
-                known[block.tool_use_id] = _status(bool(block.is_error), at in message.synthetic)
+                known[block.tool_use_id] = _status(bool(block.is_error), index in message.synthetic)
     for answer in turn.answers.values():
         known[answer.call_id] = _status(answer.is_error, answer.settled is not None)
     return known

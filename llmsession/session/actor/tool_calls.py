@@ -27,9 +27,9 @@ from .turn_works import RunWorks
 __all__ = ["Toolbox", "is_pure"]
 
 
-def is_pure(offer: r.PendingCall) -> bool:
+def is_pure(call: r.PendingCall) -> bool:
     """Is it a call of the session's own tool, which only reads the history? It may run again."""
-    return offer.runner == "session" and offer.name == RECALL_TOOL_NAME
+    return call.runner == "session" and call.name == RECALL_TOOL_NAME
 
 
 class Toolbox:
@@ -40,8 +40,8 @@ class Toolbox:
         self._works = works
         self._feed = feed
 
-    def offer(self, call: ToolUseBlock) -> r.PendingCall:
-        """*call* with who runs it: the session where it has a callable bound, else the caller."""
+    def pending_call(self, call: ToolUseBlock) -> r.PendingCall:
+        """*call* with its runner: the session where it has a callable bound, else the caller."""
         tool = self._core.config.bound_tools.get(call.name)
         ours = call.name == RECALL_TOOL_NAME or (tool is not None and tool.run is not None)
         brief = brief_input(msgspec.json.encode(call.input)) if call.input else ""
@@ -53,53 +53,53 @@ class Toolbox:
         config = self._core.config
         # Of this step alone: a turn may have made thousands of calls before.
         step_calls = self._core.state.open[run.number].calls
-        offered = [run.calls[call.id] for call in step_calls if call.id in run.turn.open_calls]
+        tracks = [run.calls[call.id] for call in step_calls if call.id in run.turn.open_calls]
         inputs = self._inputs(run)
-        for track in offered:
-            offer = track.offer
+        for track in tracks:
+            call = track.call
             track.status = "started"
-            if is_pure(offer):
-                self._recall(run, tag, offer, inputs.get(offer.id))
+            if is_pure(call):
+                self._recall(run, tag, call, inputs.get(call.id))
                 continue
-            tool = config.bound_tools.get(offer.name)
-            if offer.runner == "session" and tool is not None:
-                self._run_tool(run, tag, tool, offer, inputs.get(offer.id))
+            tool = config.bound_tools.get(call.name)
+            if call.runner == "session" and tool is not None:
+                self._run_tool(run, tag, tool, call, inputs.get(call.id))
             deadline_s = config.tool_deadline_s
             if tool is not None and tool.deadline_s is not None:
                 deadline_s = tool.deadline_s
             if deadline_s is not None:
-                self._works.after(run, offer.id, deadline_s, partial(self._expired, run, offer.id))
-        self._core.log.event("tools.started", run.turn, calls=len(offered))
+                self._works.after(run, call.id, deadline_s, partial(self._expired, run, call.id))
+        self._core.log.event("tools.started", run.turn, calls=len(tracks))
 
     def _inputs(self, run: Run) -> dict[str, Any]:
         """The inputs of the calls of the step that was journaled last."""
         staged = self._core.state.open[run.number].staged
         return {call.id: call.input for call in staged[-1].tool_calls} if staged else {}
 
-    def _recall(self, run: Run, tag: StepTag, offer: r.PendingCall, arguments: Any) -> None:
+    def _recall(self, run: Run, tag: StepTag, call: r.PendingCall, arguments: Any) -> None:
         core = self._core
         most = recall_chars(core.budget_tokens, core.builder.profile.chars_per_token)
         text, is_error = recall(core.state.context_messages(), arguments, max_chars=most)
-        result = ToolResult(offer.id, text, is_error=is_error)
+        result = ToolResult(call.id, text, is_error=is_error)
         answer = make_answer(result, compaction=self._core.capping)
         self._core.report(partial(self._tool_ended, run, tag, answer))
 
     def _run_tool(
-        self, run: Run, tag: StepTag, tool: Tool, offer: r.PendingCall, call_input: Any
+        self, run: Run, tag: StepTag, tool: Tool, call: r.PendingCall, call_input: Any
     ) -> None:
         core = self._core
 
         async def work() -> None:
-            output = await run_callable(tool, call_input, threads=core.world.tool_threads)
-            result = ToolResult(offer.id, output.content, output.is_error, output.compact_summary)
+            output = await run_callable(tool, call_input, threads=core.services.tool_threads)
+            result = ToolResult(call.id, output.content, output.is_error, output.compact_summary)
             try:
                 answers = await prepare_answers((result,), compaction=core.capping)
             except Exception as error:  # a callable may return anything; the model is told
-                answers = (make_error(offer.id, error_text(error)),)
+                answers = (make_error(call.id, error_text(error)),)
             core.report(partial(self._tool_ended, run, tag, answers[0]))
 
-        name = f"tool {tool.name} {offer.id} in {core.session}"
-        run.calls[offer.id].work = self._works.start(run, name, work)
+        name = f"tool {tool.name} {call.id} in {core.session}"
+        run.calls[call.id].work = self._works.start(run, name, work)
 
     def _tool_ended(self, run: Run, tag: StepTag, answer: r.Answer) -> None:
         ended = run.turn.phase in ENDED or tag != tag_of(run.turn)

@@ -14,14 +14,13 @@ from typing import Any
 import anyio
 import msgspec
 
-from llmsession.errors import ContextTooLarge, ProviderError, error_text
+from llmsession.errors import ProviderError, error_text
 from llmsession.providers.protocol import name_for
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.blocks import join_blocks
 from llmsession.turns.edits import cleared_tokens
 from llmsession.turns.event_choice import (
-    event_for_budget,
     event_for_interrupt,
     event_for_limit,
     event_for_reply,
@@ -30,19 +29,17 @@ from llmsession.turns.event_choice import (
     event_for_stream_failure,
 )
 from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
-from llmsession.turns.messages import Message
 from llmsession.turns.previews import Preview
 from llmsession.turns.reply import Reply, ReplyBuilder, committed_blocks, rename_calls
 from llmsession.turns.request import Request, StepTag
-from llmsession.turns.spending.spending import exhausted
 from llmsession.turns.stop import Follow, stop_rule
 
 from ..compacting.compactor import INLINE_MESSAGES, Compactor
 from ..core.core import Core
 from ..core.reply_reader import read_reply
-from ..core.request_builder import ContextBuilder, Size
 from ..core.turn_run import CallTrack, Run
 from .recovery import resume_event
+from .request_build import RequestBuilds
 from .tool_calls import Toolbox
 from .turn_works import RunWorks
 
@@ -71,8 +68,7 @@ class TurnRunner:
         self._works = RunWorks(core, self._stopped)
         self.toolbox = Toolbox(core, self._works, self.feed)
         self.compactor = Compactor(core, self._resume_build)
-        self._warned = False
-        self._waiting_build: Callable[[], None] | None = None
+        self._builds = RequestBuilds(core, self.compactor, self._works, self.feed)
 
     # Feeding the machine.
 
@@ -140,91 +136,10 @@ class TurnRunner:
     # BUILDING
 
     def _build_context(self, run: Run, effect: e.BuildContext) -> None:
-        run.builds += 1
-        wanted = run.builds
-        build = partial(self._build_if_wanted, run, effect, wanted)
-        if effect.delay_s > 0:
-            self._core.log.event("step.retried", run.turn, delay_s=effect.delay_s)
-            self._works.after(run, "retry", effect.delay_s, build)
-        else:
-            build()
+        self._builds.start(run, effect)
 
-    def _build_if_wanted(
-        self, run: Run, effect: e.BuildContext, wanted: int, *, warmed: bool = False
-    ) -> None:
-        if run.builds != wanted or run.turn.phase is not Phase.BUILDING:
-            return
-        run.exceeded = self._core.account.exceeded(self._core.config.budget)
-        if run.exceeded is not None:
-            error, on_failure = str(exhausted(run.exceeded)), self._core.config.on_failure
-            self.feed(run, event_for_budget(run.turn, error, on_failure=on_failure, tag=effect.tag))
-            return
-        self.compactor.apply_if_ready()
-        if self.compactor.is_applying:
-            self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
-            return
-        if not warmed and self._core.builder.is_cold:
-            messages = self._core.state.context_messages()
-            if len(messages) > INLINE_MESSAGES:
-                again = partial(self._build_if_wanted, run, effect, wanted, warmed=True)
-                self._warm(messages, again)
-                return
-        try:
-            self._build(run, effect, wanted)
-        except Exception as error:  # ours or a policy's: the turn ends, the session does not
-            self._core.log.bug("request.unbuildable", error)
-            self.feed(run, e.GaveUpDropped(tag=effect.tag, cause="fatal", error=error_text(error)))
-
-    def _warm(self, messages: tuple[Message, ...], go_on: Callable[[], None]) -> None:
-        """Let a thread look at a long context for the first time; then *go_on*."""
-        core, builder = self._core, self._core.builder
-
-        def looked(warmed: ContextBuilder | None) -> None:
-            core.take_warmed(warmed, builder)
-            go_on()
-
-        name = f"first look at the context of {core.session}"
-        core.warm(name, messages, core.state.view, looked, trouble="request.unbuildable")
-
-    def _build(self, run: Run, effect: e.BuildContext, wanted: int) -> None:
-        core, state = self._core, self._core.state
-        built = core.builder.build(state.context_messages(), state.view, state.reported)
-        core.counted(built.size)
-        # Only now it is known how large the context has become.
-        self.compactor.apply_if_ready()
-        if self.compactor.is_applying:
-            self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
-            return
-        budget = core.budget_tokens
-        # A request that the provider found too large has to shrink, whatever we estimated.
-        ceiling = min(budget, run.sent_tokens - 1) if effect.overflows else budget
-        if built.tokens > ceiling:
-            self._force(run, effect, wanted, built.size, ceiling)
-            return
-        if built.violations:
-            broken = "; ".join(f"{v.rule} {v.where}: {v.text}" for v in built.violations[:3])
-            core.log.trouble("request.invalid", run.turn, rules=broken)
-            self.feed(run, e.GaveUpDropped(tag=effect.tag, cause="invalid_request", error=broken))
-            return
-        run.request, run.sent_size = built.request, built.size
-        self._warn(run, built.tokens)
-        self.compactor.consider(built.size)
-        self.feed(run, e.ContextBuilt(tag=effect.tag))
-
-    def _force(
-        self, run: Run, effect: e.BuildContext, wanted: int, size: Size, ceiling: int
-    ) -> None:
-        def exhausted() -> None:
-            if run.builds != wanted or run.turn.phase is not Phase.BUILDING:
-                self._resume_build()  # that of a later turn may wait by now
-                return
-            self._waiting_build = None
-            error = ContextTooLarge(size.tokens, ceiling)
-            self.feed(run, e.ContextOverflowed(tag=effect.tag, error=str(error)))
-
-        self._waiting_build = partial(self._build_if_wanted, run, effect, wanted)
-        overflow = bool(effect.overflows)
-        self.compactor.force(size, ceiling, overflow=overflow, exhausted=exhausted)
+    def _resume_build(self) -> None:
+        self._builds.resume()
 
     def reconsider(self) -> None:
         """The configuration is another. With a smaller window, or where the prompt is written
@@ -234,7 +149,7 @@ class TurnRunner:
         if self.current is not None or not messages:
             return
         if len(messages) > INLINE_MESSAGES:
-            self._warm(messages, self._look_again)
+            self._builds.warm(messages, self._look_again)
         else:
             self._look_again()
 
@@ -245,32 +160,16 @@ class TurnRunner:
             core.counted(size)
             self.compactor.consider(size, "idle" if core.state.prefix_broken else "step")
 
-    def _warn(self, run: Run, tokens: int) -> None:
-        """Tell, once, that a context has come close to its budget."""
-        core = self._core
-        warning = core.config.compaction.warning or 0.90
-        near = tokens >= core.budget_tokens * warning
-        if near and not self._warned:
-            budget = core.budget_tokens
-            record = r.ContextWarned(turn=run.number, tokens=tokens, budget_tokens=budget)
-            core.journal.write(record)
-        self._warned = near
-
-    def _resume_build(self) -> None:
-        waiting, self._waiting_build = self._waiting_build, None
-        if waiting is not None:
-            waiting()
-
     # STREAMING
 
     def _open_stream(self, run: Run, effect: e.OpenStream) -> None:
         core, tag = self._core, effect.tag
         request = run.request
-        assert request is not None  # ContextBuilt was fed by _build
+        assert request is not None  # ContextBuilt comes from its build
         run.builder = builder = ReplyBuilder()
-        run.stream_at = core.world.clock()
+        run.stream_at = core.services.clock()
         run.reply = None
-        core.world.watch.requested(
+        core.services.observers.requested(
             core.session, run.number, request, run.sent_tokens, core.budget_tokens
         )
 
@@ -296,16 +195,16 @@ class TurnRunner:
 
     async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
         core = self._core
-        untold = core.world.watch.is_on
+        is_first = core.services.observers.is_on
 
         def show(preview: Preview) -> None:
-            nonlocal untold
+            nonlocal is_first
             run = self.current
             # The gate: an attempt that is not read any more shows nothing.
             if run is not None and run.builder is builder:
-                if untold:
-                    untold = False
-                    core.world.watch.began(core.session, tag.turn)
+                if is_first:
+                    is_first = False
+                    core.services.observers.began(core.session, tag.turn)
                 core.hub.preview(core.session, preview)
 
         return await read_reply(core.provider, request, tag, builder=builder, show=show)
@@ -333,14 +232,17 @@ class TurnRunner:
             self._core.builder.learn(run.sent_size, reply.usage.prompt_tokens)
         blocks = rename_calls(reply.blocks, self._core.state.call_turns.keys())
         run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
-        offers: tuple[r.PendingCall, ...] = ()
+        pending_calls: tuple[r.PendingCall, ...] = ()
         if stop_rule(reply.stop_reason).follow not in (Follow.COMMIT_CUT, Follow.DROP):
-            offers = tuple(self.toolbox.offer(call) for call in reply.calls)
+            pending_calls = tuple(self.toolbox.pending_call(call) for call in reply.calls)
         if run.turn.phase is Phase.STREAMING:
-            run.calls.update((offer.id, CallTrack(offer)) for offer in offers)
+            run.calls.update((call.id, CallTrack(call)) for call in pending_calls)
         limits = self._core.config.limits
         self.feed(
-            run, event_for_reply(run.turn, reply, offers, steers=run.steers, limits=limits, tag=tag)
+            run,
+            event_for_reply(
+                run.turn, reply, pending_calls, steers=run.steers, limits=limits, tag=tag
+            ),
         )
 
     def _close_stream(self, run: Run) -> None:
@@ -348,7 +250,7 @@ class TurnRunner:
         if request is not None:
             self._core.account.add(request)
             provider = name_for(self._core.provider, self._core.config.model)
-            self._core.world.watch.ended(
+            self._core.services.observers.ended(
                 self._core.session, run.number, request, provider, run.reply
             )
 
@@ -374,12 +276,12 @@ class TurnRunner:
     def _journal_calls(self, run: Run, effect: e.JournalCalls) -> None:
         reply = run.reply
         assert reply is not None  # ReplyRequestedTools was fed by _replied
-        offers = tuple(run.calls[call.id].offer for call in reply.calls)
+        pending_calls = tuple(run.calls[call.id].call for call in reply.calls)
         record = r.ToolsRequested(
             turn=run.number,
             step=effect.tag.step,
             reply=self._assistant_reply(run, reply.blocks, reply.stop_reason),
-            calls=offers,
+            calls=pending_calls,
         )
         run.reply = None
         self._core.journal.write(record, lambda: self.feed(run, e.CallsJournaled(tag=effect.tag)))
@@ -418,7 +320,7 @@ class TurnRunner:
     # STOPPING
 
     def _stop_work(self, run: Run, effect: e.StopWork) -> None:
-        run.builds += 1
+        self._builds.stop(run)
         self._works.stop(run)
 
     def _stopped(self, run: Run) -> None:

@@ -290,7 +290,7 @@ class Compactor:
             return CacheState(is_broken=state.prefix_broken, ttl_s=ttl_s)
         return CacheState(
             cached_tokens=reported.cached_tokens,
-            idle_s=max(0.0, core.world.clock() - reported.at),
+            idle_s=max(0.0, core.services.clock() - reported.at),
             ttl_s=ttl_s,
             is_broken=state.prefix_broken,
         )

@@ -196,7 +196,7 @@ class Summarising:
         """The signed summary of *messages* by the provider of the conversation."""
         core, told = self._core, Promise[str | None]()
         profile = core.builder.profile
-        frame = core.world.frame(core.config, profile)
+        frame = core.services.frame(core.config, profile)
         self._steps += 1
 
         def over(block: str | None, why: str, requests: Requests) -> None:
@@ -255,7 +255,7 @@ class Summarising:
         profile = core.builder.profile
         try:
             summary = ModelSummary(
-                core.world.summariser or core.provider,
+                core.services.summariser or core.provider,
                 config,
                 step=self._steps,
                 count=count_by(profile),
@@ -291,6 +291,6 @@ class Summarising:
         for a prefix summary. Only the actor calls this."""
         if requests or summaries:
             self._core.account.add_summaries(requests)
-            self._core.world.watch.charged(self._core.session, requests)
+            self._core.services.observers.charged(self._core.session, requests)
             record = r.SummariesStored(summaries=summaries or {}, requests=requests)
             self._core.journal.write(record)

@@ -49,7 +49,7 @@ class Account:
         self.tell_tenant()
 
     def add_summaries(self, requests: Iterable[ModelRequest]) -> None:
-        """A summary was asked for in *requests*, whatever came of it."""
+        """*requests* asked a model for a summary, whatever came of them."""
         self._new_beside.extend(requests)
         self.tell_tenant()
 
@@ -103,7 +103,7 @@ def usage_of(state: SessionState, prices: PriceTable, run: Run | None = None) ->
         usages[number] = sum((request.usage for request in turns[number]), Usage())
     every = chain(chain.from_iterable(turns.values()), state.summary_requests)
     by_model = dict(_by_model(every, prices))
-    costs = [each.cost_nano_usd for each in by_model.values()]
+    costs = [usage.cost_nano_usd for usage in by_model.values()]
     unended = (usages[number] for number in usages.keys() - state.turn_usage.keys())
     return SessionUsage(
         total=sum(unended, state.usage),
@@ -111,9 +111,13 @@ def usage_of(state: SessionState, prices: PriceTable, run: Run | None = None) ->
         summaries=sum((request.usage for request in state.summary_requests), Usage()),
         charged_tokens=_charged_tokens(state, turns),
         cost_nano_usd=_sum(costs),
-        turn_costs_nano_usd={number: cost_of(each, prices) for number, each in turns.items()},
+        turn_costs_nano_usd={
+            number: cost_of(requests, prices) for number, requests in turns.items()
+        },
         models=by_model,
-        unpriced=tuple(sorted(m for m, each in by_model.items() if each.cost_nano_usd is None)),
+        unpriced=tuple(
+            sorted(model for model, usage in by_model.items() if usage.cost_nano_usd is None)
+        ),
     )
 
 
@@ -128,9 +132,9 @@ def _by_model(
     by_model: dict[str, list[ModelRequest]] = {}
     for request in requests:
         by_model.setdefault(request.model or "", []).append(request)
-    for model, asked in by_model.items():
-        usage = sum((request.usage for request in asked), Usage())
-        yield model, ModelUsage(len(asked), usage, cost_of(asked, prices))
+    for model, model_requests in by_model.items():
+        usage = sum((request.usage for request in model_requests), Usage())
+        yield model, ModelUsage(len(model_requests), usage, cost_of(model_requests, prices))
 
 
 def _sum(costs: Iterable[int | None]) -> int | None:

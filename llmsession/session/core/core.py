@@ -27,7 +27,7 @@ from ..tasks.worker_thread import off_loop
 from ..tasks.works import Work, Works
 from ..values.config import CAP_CHARS, CompactionConfig, SessionConfig, store_config
 from .account import Account, check_priced
-from .counters import Tally
+from .counters import Counters
 from .observers import Observers, SessionObserver
 from .request_builder import ContextBuilder, Size
 from .session_log import SessionLog
@@ -48,8 +48,8 @@ class Services:
     """What a manager gives each of its sessions."""
 
     __slots__ = (
-        "_frame", "_shared", "calibrations", "clock", "counter", "hub", "logger", "prices",
-        "provider", "summariser", "tenants", "timers", "tool_threads", "watch", "works",
+        "_frame", "_shared", "calibrations", "clock", "counter", "hub", "logger", "observers",
+        "prices", "provider", "summariser", "tenants", "timers", "tool_threads", "works",
     )  # fmt: skip
 
     def __init__(
@@ -68,7 +68,7 @@ class Services:
     ) -> None:
         self.provider = provider
         self.summariser = summariser
-        self.watch = Observers(observers, prices, logger)
+        self.observers = Observers(observers, prices, logger)
         self.calibrations = Calibrations()
         self.counter: Counter | None = None
         """Made when somebody counts."""
@@ -114,8 +114,8 @@ def profile_of(provider: Provider, config: SessionConfig) -> Profile:
     try:
         return provider.profile(config.model)
     except Exception as error:  # a provider may be anybody's code
-        told = f"the provider has no profile of model {config.model!r}: {error_text(error)}"
-        raise InvalidConfig(told) from error
+        message = f"the provider has no profile of model {config.model!r}: {error_text(error)}"
+        raise InvalidConfig(message) from error
 
 
 class Core:
@@ -133,6 +133,7 @@ class Core:
         "config",
         "context_size",
         "counted_at",
+        "counters",
         "hub",
         "journal",
         "late_reports",
@@ -140,13 +141,12 @@ class Core:
         "policy",
         "provider",
         "report",
+        "services",
         "session",
         "state",
         "still_running",
-        "tally",
         "timers",
         "works",
-        "world",
     )  # fmt: skip
 
     def __init__(
@@ -156,24 +156,26 @@ class Core:
         config: SessionConfig,
         journal: Journal,
         report: Callable[[Report], None],
-        world: Services,
+        services: Services,
     ) -> None:
         self.session = state.session
         self.state = state
         self.config = config
         self.journal = journal
         self.report = report
-        self.world = world
-        self.provider = world.provider
-        self.works = world.works
-        self.timers = world.timers
-        self.hub = world.hub
-        self.log = SessionLog(world.logger, state.session, content=config.log_content)
-        profile = profile_of(world.provider, config)
-        self.builder = ContextBuilder(profile, world.frame(config, profile), world.calibrations)
+        self.services = services
+        self.provider = services.provider
+        self.works = services.works
+        self.timers = services.timers
+        self.hub = services.hub
+        self.log = SessionLog(services.logger, state.session, content=config.log_content)
+        profile = profile_of(services.provider, config)
+        self.builder = ContextBuilder(
+            profile, services.frame(config, profile), services.calibrations
+        )
         self.budget_tokens = config.sizes(profile).budget_tokens
         """What a request may hold."""
-        self.account = Account(state, world.prices, world.tenants)
+        self.account = Account(state, services.prices, services.tenants)
         self.context_size: Size | None = None
         """The size of the last request that was built, None before there was one."""
         self.counted_at: float | None = None
@@ -181,7 +183,7 @@ class Core:
         self.policy = config.compaction.make_policy()
         self.capping = self._capping()
         """What results are capped and summarised by when they arrive."""
-        self.tally = Tally()
+        self.counters = Counters()
         self.late_reports = 0
         """Reports of work that its turn was no longer doing."""
         self.still_running: set[str] = set()
@@ -209,9 +211,9 @@ class Core:
         """The context as it would be sent now, counted: see ``LLMSession.count``."""
         messages, view = self.state.context_messages(), self.state.view
         request = self.builder.project(messages, view)
-        if self.world.counter is None:
-            self.world.counter = default_counter(self.provider, estimate=text_tokens_for)
-        count = await self.world.counter.count(request)
+        if self.services.counter is None:
+            self.services.counter = default_counter(self.provider, estimate=text_tokens_for)
+        count = await self.services.counter.count(request)
         size = self.builder.size(request, messages, view, self.state.reported)
         if size.method != "usage" or count.method == "api":
             return count
@@ -224,7 +226,7 @@ class Core:
     def counted(self, size: Size) -> None:
         """Note *size* as that of the context as it would be sent now."""
         self.context_size = size
-        self.counted_at = self.world.clock()
+        self.counted_at = self.services.clock()
 
     def warm(
         self,
@@ -241,12 +243,12 @@ class Core:
         builder = self.builder
 
         async def warm() -> None:
-            made: ContextBuilder | None = None
+            warmed_builder: ContextBuilder | None = None
             try:
-                made = await off_loop(builder.warmed, messages, view)
+                warmed_builder = await off_loop(builder.warmed, messages, view)
             except Exception as error:
                 self.log.bug(trouble, error)
-            self.report(partial(warmed, made))
+            self.report(partial(warmed, warmed_builder))
 
         return self.works.start(name, warm)
 
@@ -259,7 +261,7 @@ class Core:
         """Forget what the builder remembers of the requests so far."""
         profile = self.builder.profile
         self.builder = ContextBuilder(
-            profile, self.world.frame(self.config, profile), self.world.calibrations
+            profile, self.services.frame(self.config, profile), self.services.calibrations
         )
 
     def configure(self, config: SessionConfig) -> None:
@@ -270,10 +272,10 @@ class Core:
         profile = profile_of(self.provider, config)
         config.check_model(profile)
         self.builder = ContextBuilder(
-            profile, self.world.frame(config, profile), self.world.calibrations
+            profile, self.services.frame(config, profile), self.services.calibrations
         )
         self.budget_tokens = config.sizes(profile).budget_tokens
         self.config = config
         self.policy = config.compaction.make_policy()
         self.capping = self._capping()
-        self.log = SessionLog(self.world.logger, self.session, content=config.log_content)
+        self.log = SessionLog(self.services.logger, self.session, content=config.log_content)

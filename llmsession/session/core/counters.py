@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from llmsession.turns import records as r
 
-__all__ = ["Tally"]
+__all__ = ["Counters"]
 
 
-class Tally:
+class Counters:
     """``interrupts`` are turns that one ended, dropped or kept; ``compactions`` those applied."""
 
     __slots__ = ("compactions", "interrupts")

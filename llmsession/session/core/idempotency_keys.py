@@ -26,36 +26,36 @@ class IdempotencyKeys:
     def __init__(self, state: SessionState) -> None:
         self._state = state
         self._in_flight: dict[str, tuple[str, Promise[Any]]] = {}
-        self._asked: list[Promise[Any]] = []
+        self._promises: list[Promise[Any]] = []
 
     def remember(self, promise: Promise[Any]) -> None:
         """*promise* was handed to a caller."""
-        if len(self._asked) >= 64 and len(self._asked) % 64 == 0:
+        if len(self._promises) >= 64 and len(self._promises) % 64 == 0:
             self.drop_answered()
-        self._asked.append(promise)
+        self._promises.append(promise)
 
     def drop_answered(self) -> None:
         """Forget the promises that are kept: they hold their callers' frames."""
-        self._asked = [asked for asked in self._asked if not asked.is_set]
+        self._promises = [promise for promise in self._promises if not promise.is_set]
 
-    def is_repeat(self, asked: c.Command[Any] | c.InterruptCaller) -> bool:
+    def is_repeat(self, command: c.Command[Any] | c.InterruptCaller) -> bool:
         """Was its id used before? Then it is answered, now or with the first one: with that
         one's answer, or KeyReused where it asks for something else."""
-        command_id = asked.command_id
+        command_id = command.command_id
         if command_id is None:
             return False
         known = self._state.commands.get(command_id)
         in_flight = self._in_flight.get(command_id)
         if known is None and in_flight is None:
-            self._in_flight[command_id] = (asked.digest, asked.promise)
+            self._in_flight[command_id] = (command.digest, command.promise)
             return False
         first = known.digest if known else in_flight[0] if in_flight else ""
-        if first != asked.digest:
-            asked.promise.fail(KeyReused(command_id))
+        if first != command.digest:
+            command.promise.fail(KeyReused(command_id))
         elif known is not None:
-            asked.promise.set(msgspec.json.decode(known.answer, type=asked.answer_type))
+            command.promise.set(msgspec.json.decode(known.answer, type=command.answer_type))
         elif in_flight is not None:
-            in_flight[1].follow(asked.promise)
+            in_flight[1].follow(command.promise)
         return True
 
     def refuse(self, command: c.Command[Any], error: SessionError) -> None:
@@ -84,6 +84,6 @@ class IdempotencyKeys:
     def fail_all(self, error: SessionError) -> None:
         """Answer everybody who still waits."""
         self._in_flight.clear()
-        for promise in self._asked:
+        for promise in self._promises:
             promise.fail(error)
-        self._asked.clear()
+        self._promises.clear()

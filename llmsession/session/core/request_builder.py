@@ -205,10 +205,10 @@ class ContextBuilder:
     def _edited_from(self, messages: Sequence[Message], view: View) -> int | None:
         """As the function, which searches only where the view or what is before its edge is new."""
         edge = max([view.compacted_before, view.thinking_from, *(end for _, end in view.omitted)])
-        shown = tuple(messages if view.inputs or view.texts else messages[:edge])
+        prefix = tuple(messages if view.inputs or view.texts else messages[:edge])
         known = self._edits
-        if known is None or not view.is_like(known[0]) or known[1] != shown:
-            known = self._edits = (view, shown, view.edited_from(shown))
+        if known is None or not view.is_like(known[0]) or known[1] != prefix:
+            known = self._edits = (view, prefix, view.edited_from(prefix))
         return known[2]
 
     def tokens(self, request: Request) -> int:
@@ -216,7 +216,10 @@ class ContextBuilder:
         messages, counted, sums = request.messages, self._counted, self._sums
         shared = shared_prefix(counted, messages)
         # What was counted stays alive here, so an address in it cannot be another message's.
-        sizes = {id(counted[at]): sums[at + 1] - sums[at] for at in range(shared, len(counted))}
+        sizes = {
+            id(counted[index]): sums[index + 1] - sums[index]
+            for index in range(shared, len(counted))
+        }
         del sums[shared + 1 :]
         for message in messages[shared:]:
             size = sizes.get(id(message))
@@ -230,8 +233,8 @@ class ContextBuilder:
         return self._frame_tokens + self._sums[count]
 
     def _size(self, message: RequestMessage) -> int:
-        shown = Message(id="", session="", turn=0, role=message.role, body=message.body)
-        return message_tokens(shown, self.profile)
+        unnamed = Message(id="", session="", turn=0, role=message.role, body=message.body)
+        return message_tokens(unnamed, self.profile)
 
 
 def _is_paused(message: Message) -> bool:

@@ -287,11 +287,12 @@ class Subscriptions:
         places = self._subscribers.get(session)
         if not places:
             return []
-        found = [(at, known) for at, known in ((at, at.listener()) for at in places) if known]
-        if len(found) < len(places):
+        pairs = ((place, place.listener()) for place in places)
+        listeners = [(place, listener) for place, listener in pairs if listener]
+        if len(listeners) < len(places):
             # Here and not when one is collected: that may be in any thread, at any moment.
-            self._keep(session, [at for at in places if at.listener() is not None])
-        return found
+            self._keep(session, [place for place in places if place.listener() is not None])
+        return listeners
 
     def _keep(self, session: str, places: list[_Place]) -> None:
         if places:
@@ -312,7 +313,7 @@ class Subscriptions:
         """Give it nothing more. Without effect if it is not there."""
         places = self._subscribers.get(session)
         if places is not None:
-            self._keep(session, [at for at in places if at.listener() is not listener])
+            self._keep(session, [place for place in places if place.listener() is not listener])
 
     def publish(self, session: str, record: Record) -> None:
         """Offer a durable record to every subscriber of *session*. Never waits."""

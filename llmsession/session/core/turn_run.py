@@ -32,10 +32,10 @@ TrackStatus: TypeAlias = Literal["requested", "started", "finished", "failed"]
 class CallTrack:
     """A call of this turn and how far it got, for the receipt."""
 
-    __slots__ = ("offer", "status", "work")
+    __slots__ = ("call", "status", "work")
 
-    def __init__(self, offer: PendingCall) -> None:
-        self.offer = offer
+    def __init__(self, call: PendingCall) -> None:
+        self.call = call
         self.status: TrackStatus = "requested"
         self.work: Work | None = None
         """What runs it, where the session does."""
@@ -43,14 +43,14 @@ class CallTrack:
     @property
     def may_have_started(self) -> bool:
         """A caller is offered its calls when they are in the log, whatever the turn comes to."""
-        return self.status != "requested" or self.offer.runner == "caller"
+        return self.status != "requested" or self.call.runner == "caller"
 
     def receipt(self) -> CallReceipt:
         """What a receipt says of it: a call without its own result may have had effects."""
         status: CallStatus = "unknown"
         if self.status in ("finished", "failed"):
             status = self.status
-        return CallReceipt(self.offer.id, self.offer.name, status, self.offer.brief)
+        return CallReceipt(self.call.id, self.call.name, status, self.call.brief)
 
 
 class Run:
@@ -63,7 +63,6 @@ class Run:
     __slots__ = (
         "answers",
         "builder",
-        "builds",
         "calls",
         "ended_as",
         "exceeded",
@@ -89,12 +88,10 @@ class Run:
         self.ingress = ingress
         self.outcome: Promise[TurnOutcome] = Promise()
         self.ended_as: TurnOutcome | None = None
-        """Set when the terminal record is folded, before anybody is told."""
+        """Set when the terminal record is folded, before anybody gets the outcome."""
         self.request: Request | None = None
         self.sent_size: Size | None = None
         """The size of ``request``."""
-        self.builds = 0
-        """Bumped when a build is asked for: an older one that waited is not wanted any more."""
         self.builder: ReplyBuilder | None = None
         self.stream_at = 0.0
         self.reply: Reply | None = None
@@ -127,8 +124,8 @@ class Run:
         """The request whose reply streams, with what was reported so far."""
         if self.builder is None:
             return None
-        asked = self.request.model if self.request is not None else None
-        return ModelRequest(self.builder.model or asked, self.builder.usage)
+        requested = self.request.model if self.request is not None else None
+        return ModelRequest(self.builder.model or requested, self.builder.usage)
 
     def close_stream(self) -> ModelRequest | None:
         """The stream's end, however it came: what it cost is kept, and returned."""
@@ -146,15 +143,15 @@ class Run:
     def unrecorded_usage(self) -> tuple[UnrecordedUsage, ...]:
         """The requests that the turn's last record has to tell of. Of what cost nothing and said
         nothing there is nothing to tell."""
-        told: list[UnrecordedUsage] = []
+        unrecorded: list[UnrecordedUsage] = []
         place = 0
-        for at, request in enumerate(self.requests):
-            if at not in self.recorded:
+        for index, request in enumerate(self.requests):
+            if index not in self.recorded:
                 if request.usage == Usage():
                     continue
-                told.append(UnrecordedUsage(place, request.usage, request.model))
+                unrecorded.append(UnrecordedUsage(place, request.usage, request.model))
             place += 1
-        return tuple(told)
+        return tuple(unrecorded)
 
     def receipts(self) -> tuple[CallReceipt, ...]:
         """The calls of this turn that had started."""

@@ -85,21 +85,21 @@ class LLMSession:
         self._unpin.atexit = False
 
     def __repr__(self) -> str:
-        return f"<LLMSession {self.id} {self._actor.standing}>"
+        return f"<LLMSession {self.id} {self._actor.status}>"
 
     @property
     def _is_live(self) -> bool:
         """Can a command be enqueued at once? Not where earlier ones wait for the session."""
-        return self._actor.standing == "live" and not self._return.callers
+        return self._actor.status == "live" and not self._return.callers
 
     async def _live(self) -> Actor:
         """The actor; brought back first if the session went cold under this handle. Those who
         wait for it go on in the order in which they came: so commands are numbered as called."""
-        if self._actor.standing != "cold" and not self._return.callers:
+        if self._actor.status != "cold" and not self._return.callers:
             return self._actor
         async with self._return.in_turn():
             # Again, where it was evicted before this task came to run.
-            while self._actor.standing == "cold":
+            while self._actor.status == "cold":
                 # Callables are not in the log: those that were bound here are bound again.
                 bound = [tool for tool in self.config.bound_tools.values() if tool.run is not None]
                 actor = await self._manager.activate(self.id, tools=bound)
@@ -186,7 +186,7 @@ class LLMSession:
 
     def cancel_compaction(self) -> None:
         """Stop the background compaction, if one runs; nothing of it is applied."""
-        if self._actor.standing != "live":
+        if self._actor.status != "live":
             return
         self._actor.report(self._actor.turns.runner.compactor.cancel)
 
@@ -398,8 +398,8 @@ class LLMSession:
         actor, core, state = self._actor, self._actor.core, self._actor.state
         run, size = actor.turns.current, core.size_now()
         phase: SessionPhase = "running" if run is not None else "idle"
-        if actor.standing != "live":
-            phase = "closed" if actor.standing == "closing" else actor.standing
+        if actor.status != "live":
+            phase = "closed" if actor.status == "closing" else actor.status
         return SessionStatus(
             session=self.id,
             phase=phase,
@@ -443,7 +443,7 @@ class LLMSession:
         """What ended turns spent, interrupted ones included, and the open one so far: tokens, and
         what they cost by the manager's prices. Costs a walk over all requests."""
         actor = self._actor
-        return usage_of(actor.state, actor.core.world.prices, actor.turns.current)
+        return usage_of(actor.state, actor.core.services.prices, actor.turns.current)
 
     async def read_conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
         """As ``conversation``; the form that remote sessions have too."""
@@ -494,7 +494,7 @@ class LLMSession:
             replay=partial(read_page, self._manager.store, self.id),  # not ours: it would pin us
             open_calls=partial(self._manager.open_calls, self.id),
         )
-        if actor.standing in ("closed", "moved"):
+        if actor.status in ("closed", "moved"):
             subscription.end()  # what is in the log comes, and nothing after it
         run = actor.turns.current
         if run is not None and run.builder is not None:

@@ -22,7 +22,7 @@ __all__ = ["Listening", "generation_of", "is_cold", "listen", "newest_seq"]
 
 def is_cold(session: LLMSession) -> bool:
     """Was it let go under this handle? Then its next command loads it first."""
-    return session._actor.standing == "cold"
+    return session._actor.status == "cold"
 
 
 def newest_seq(session: LLMSession) -> int:
@@ -83,6 +83,6 @@ def listen(
             raise InvalidInput(f"session {session.id!r} has no turn {turn}")
         after = max(accepted_at - 1, after or 0)
     manager._hub.add(session.id, listener, head)
-    if actor.standing in ("closed", "moved"):
+    if actor.status in ("closed", "moved"):
         listener.end()
     return Listening(manager, session.id, head if after is None else after, head)

@@ -31,9 +31,9 @@ async def erase(store: Store, lease: Lease, pending_redaction: Redaction) -> int
             break
         for stored in page:
             record = read_record(session, stored)
-            kept = pending_redaction.apply(record)
-            if kept is not record and kept != record:
-                bodies[stored.seq] = encode_record(kept)
+            redacted = pending_redaction.apply(record)
+            if redacted is not record and redacted != record:
+                bodies[stored.seq] = encode_record(redacted)
         after = page[-1].seq
     if bodies:
         await store.rewrite(lease, bodies)

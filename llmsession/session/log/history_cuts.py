@@ -48,9 +48,9 @@ def forgotten_turns(
     and those that are in no history, have ended, and were accepted before the record *edge*."""
     count = messages_before(history, before)
     gone = {message.turn for message in history[:count]}
-    kept = {message.turn for message in history[count:]}
+    remaining = {message.turn for message in history[count:]}
     old = {turn for turn, seq in accepted_at.items() if seq < edge and turn not in open_turns}
-    return frozenset((gone | old) - kept)
+    return frozenset((gone | old) - remaining)
 
 
 def first_since(
@@ -62,7 +62,7 @@ def first_since(
 ) -> tuple[int, int]:
     """The turn that *history* begins with, and the ``edge``, once all is gone that was said
     before *moment*: nothing that was said then or later goes, whatever clocks showed."""
-    later = [turn for turn, at in accepted_time.items() if at >= moment]
+    later = [turn for turn, time in accepted_time.items() if time >= moment]
     edge = min((accepted_at[turn] for turn in later), default=head + 1)
     in_order = dict.fromkeys(message.turn for message in history)
     before = next((turn for turn in in_order if accepted_time.get(turn, moment - 1) >= moment), 0)

@@ -37,7 +37,7 @@ def unanswered_uses(state: SessionState) -> tuple[ToolUse, ...]:
     inputs = {call.id: call.input for call in turn.staged[-1].tool_calls}
     return tuple(
         ToolUse(
-            seq=turn.asked_at,
+            seq=turn.calls_seq,
             turn=turn.number,
             step=turn.step,
             id=call.id,

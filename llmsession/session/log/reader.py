@@ -62,5 +62,5 @@ async def is_in_log(store: Store, batch: Batch) -> bool:
 
     Raises StoreError and SessionNotFound, as reading does.
     """
-    found = await store.read(batch.session, after=batch.head, limit=len(batch.bodies))
-    return tuple(record.body for record in found) == batch.bodies
+    stored = await store.read(batch.session, after=batch.head, limit=len(batch.bodies))
+    return tuple(record.body for record in stored) == batch.bodies

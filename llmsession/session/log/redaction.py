@@ -103,7 +103,7 @@ def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r
 def _compacted(record: r.CompactionApplied, calls: Collection[str]) -> r.CompactionApplied:
     # A text for a prefix, or one between messages, may quote any turn; and the view that it was
     # part of ended when the turns were forgotten. A reason is in the words of anybody's policy.
-    kept = replace(
+    redacted = replace(
         record,
         reason="",
         shown_results={
@@ -114,7 +114,7 @@ def _compacted(record: r.CompactionApplied, calls: Collection[str]) -> r.Compact
         prefix_summary=None,
         injected=(),
     )
-    return record if kept == record else kept
+    return record if redacted == record else redacted
 
 
 def _origin(record: r.SessionCreated | r.SessionForked, *, seed: bool) -> r.Record:
@@ -140,7 +140,7 @@ def _silent_message(message: Message) -> Message:
 
 def _offers(record: r.ToolsRequested) -> tuple[r.PendingCall, ...]:
     # A message answers each; and their ids are not used again, lest a late result find another.
-    return tuple(r.PendingCall(offer.id, "", offer.runner) for offer in record.calls)
+    return tuple(r.PendingCall(call.id, "", call.runner) for call in record.calls)
 
 
 def _commands(record: r.Record, turns: Collection[int]) -> r.Record:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from llmsession.turns.edits import cleared_tokens
 from llmsession.turns.ids import TurnCounter
 from llmsession.turns.messages import Message, message_name
 from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, settled_answer
-from llmsession.turns.spending.spending import Charged, with_unspoken
+from llmsession.turns.spending.spending import Charged, with_unrecorded
 from llmsession.turns.usage import Usage
 
 from .history_cuts import forgotten_turns, messages_before, messages_through
@@ -42,15 +43,15 @@ class OpenTurn(msgspec.Struct):
     receipts_used: int = 0
     """How many pending receipts its user message carries."""
     staged: tuple[Message, ...] = ()
-    heard: int = 0
+    user_count: int = 0
     """How many messages of the user's side are staged, ..."""
-    replies: int = 0
+    reply_count: int = 0
     """... and of the assistant's."""
     steers: tuple[msgspec.Raw, ...] = ()
     step: int = 0
     calls: tuple[r.PendingCall, ...] = ()
     """The calls of the step that is not complete yet."""
-    asked_at: int = 0
+    calls_seq: int = 0
     """The seq of the record that they are in."""
     answers: dict[str, r.Answer] = {}
     all_calls: tuple[r.PendingCall, ...] = ()
@@ -86,7 +87,7 @@ class SessionState:
         self.config = msgspec.Raw(b"{}")
         self.generation = 1
         self._history: tuple[Message, ...] = ()
-        self._late: list[Message] | None = None
+        self._unjoined: list[Message] | None = None
         """Committed messages that are not in the tuple yet, while a whole log is folded."""
         self.head_turn: int | None = None
         self.counter = TurnCounter()
@@ -131,27 +132,27 @@ class SessionState:
     @property
     def history(self) -> tuple[Message, ...]:
         """The committed messages, oldest first."""
-        if self._late:
-            self._history = (*self._history, *self._late)
-            self._late.clear()
+        if self._unjoined:
+            self._history = (*self._history, *self._unjoined)
+            self._unjoined.clear()
         return self._history
 
     @history.setter
     def history(self, messages: tuple[Message, ...]) -> None:
         self._history = messages
-        if self._late is not None:
-            self._late.clear()
+        if self._unjoined is not None:
+            self._unjoined.clear()
 
     @contextmanager
     def whole_log(self) -> Iterator[None]:
         """While records are applied that nobody looks at in between: the history is put together
         once, not once a turn. Not for a state that somebody else may read."""
-        self._late = []
+        self._unjoined = []
         try:
             yield
         finally:
             self.history = self.history
-            self._late = None
+            self._unjoined = None
 
     def context_messages(self) -> tuple[Message, ...]:
         """History and the running turn's staged messages: what a projection is made of."""
@@ -231,7 +232,7 @@ class SessionState:
             self.receipts_by_turn[turn.number] = self.receipts
         if record.seed or record.receipt:
             body, synthetic = _with_notes(body, record.seed, record.receipt)
-        self._hear(turn, body, record.at, synthetic)
+        self._stage_user_message(turn, body, record.at, synthetic)
 
     def _steered(self, record: r.SteerAccepted) -> None:
         self.open[record.turn].steers += (record.body,)
@@ -239,12 +240,12 @@ class SessionState:
     def _requested(self, record: r.ToolsRequested) -> None:
         turn = self.open[record.turn]
         turn.step = record.step
-        turn.calls, turn.asked_at = record.calls, record.seq
+        turn.calls, turn.calls_seq = record.calls, record.seq
         turn.answers = {}
         turn.all_calls += record.calls
         for call in record.calls:
             self.call_turns[call.id] = record.turn
-        self._say(turn, record.reply, record.at)
+        self._stage_reply(turn, record.reply, record.at)
 
     def _answered(self, record: r.ToolsAnswered) -> None:
         turn = self.open[record.turn]
@@ -259,7 +260,7 @@ class SessionState:
         turn = self.open[record.turn]
         turn.step = record.step
         if record.reply is not None:
-            self._say(turn, record.reply, record.at)
+            self._stage_reply(turn, record.reply, record.at)
         steers, turn.steers = turn.steers[: record.steers], turn.steers[record.steers :]
         self._close_step(turn, None, record.at, steers)
 
@@ -268,11 +269,11 @@ class SessionState:
         if turn.calls:
             self._close_step(turn, record.settle, record.at, ())
         if record.reply is not None:
-            self._say(turn, record.reply, record.at)
-        if self._late is None:
+            self._stage_reply(turn, record.reply, record.at)
+        if self._unjoined is None:
             self._history = self._history + turn.staged
         else:
-            self._late.extend(turn.staged)
+            self._unjoined.extend(turn.staged)
         self.head_turn = record.turn
         if record.turn in self.accepted_time:
             self.committed_at[record.turn] = record.seq
@@ -287,8 +288,8 @@ class SessionState:
         if record.messages[0].body != NOTHING_SAID:
             self.committed_at[record.turn] = record.seq
             self.accepted_time[record.turn] = record.messages[0].created_at or record.at
-        for at, message in enumerate(record.messages, len(self.history)):
-            summary = summary_in(message.body, at) if message.is_assistant else None
+        for index, message in enumerate(record.messages, len(self.history)):
+            summary = summary_in(message.body, index) if message.is_assistant else None
             if summary is not None:
                 self.view = self.view.with_provider_summary(summary)
         self.history = self.history + record.messages
@@ -322,7 +323,7 @@ class SessionState:
         requests = turn.requests
         if record.usage != _NOTHING_USED or requests or record.unrecorded_usage:
             self.usage = self.usage + record.usage
-            requests = with_unspoken(requests, record.unrecorded_usage, record.usage)
+            requests = with_unrecorded(requests, record.unrecorded_usage, record.usage)
             self.charged = self.charged.after(requests)
         self.requests[turn.number] = requests
 
@@ -350,21 +351,18 @@ class SessionState:
             self._forget(record.seq, frozenset(self.accepted_at.keys() - self.open.keys()))
 
     def _rewound(self, record: r.ConversationRewound) -> None:
-        kept = messages_through(self.history, record.to)
-        gone = self.history[kept:]
+        count = messages_through(self.history, record.to)
+        gone = self.history[count:]
         self.generation = record.generation
-        self._set_history(self.history[:kept])
-        self.view = self.view.clamped(kept)
+        self._set_history(self.history[:count])
+        self.view = self.view.clamped(count)
         self._unreport()
         for message in gone:
             for call in message.tool_calls:
                 self.summaries.pop(call.id, None)
-        receipts_by_turn = [
-            self.receipts_by_turn.get(turn, ()) for turn in dict.fromkeys(m.turn for m in gone)
-        ]
-        self.receipts = (
-            tuple(receipt for each in receipts_by_turn for receipt in each) + self.receipts
-        )
+        turns = dict.fromkeys(message.turn for message in gone)
+        carried = (self.receipts_by_turn.get(turn, ()) for turn in turns)
+        self.receipts = (*chain.from_iterable(carried), *self.receipts)
 
     def _forgotten(self, record: r.ConversationForgotten) -> None:
         count = messages_before(self.history, record.before)
@@ -408,18 +406,18 @@ class SessionState:
     def _forget_receipts(self, turns: frozenset[int]) -> dict[int, str]:
         """Take *turns* out of what other turns' messages carry; returns what they say now."""
         changed: dict[int, str] = {}
-        for turn, receipts_by_turn in tuple(self.receipts_by_turn.items()):
-            left = tuple(receipt for receipt in receipts_by_turn if receipt.turn not in turns)
+        for turn, receipts in tuple(self.receipts_by_turn.items()):
+            left = tuple(receipt for receipt in receipts if receipt.turn not in turns)
             if turn in turns or not left:
                 del self.receipts_by_turn[turn]
             else:
                 self.receipts_by_turn[turn] = left
-            if turn not in turns and left != receipts_by_turn:
+            if turn not in turns and left != receipts:
                 changed[turn] = receipt_text(left) or ""
         history = list(self.history)
         for turn in changed.keys() & {message.turn for message in history}:
-            at = messages_before(history, turn)
-            history[at] = _with_receipt(history[at], changed[turn])
+            index = messages_before(history, turn)
+            history[index] = _with_receipt(history[index], changed[turn])
         self.history = tuple(history)
         return changed
 
@@ -436,27 +434,27 @@ class SessionState:
 
     # Messages are made here and nowhere else, so that a replayed log makes the same ones.
 
-    def _hear(
-        self, turn: OpenTurn, body: msgspec.Raw, at: float, synthetic: tuple[int, ...]
+    def _stage_user_message(
+        self, turn: OpenTurn, body: msgspec.Raw, time: float, synthetic: tuple[int, ...]
     ) -> None:
         """Stage a message of the user's side."""
-        position, number = turn.heard, turn.number
+        position, number = turn.user_count, turn.number
         message = Message(
             id=message_name(self.session, "user", number, position),
             session=self.session,
             turn=number,
             role="user",
             body=body,
-            created_at=at,
-            completed_at=at,
+            created_at=time,
+            completed_at=time,
             synthetic=synthetic,
         )
-        turn.heard = position + 1
+        turn.user_count = position + 1
         turn.staged = (*turn.staged, message)
 
-    def _say(self, turn: OpenTurn, reply: r.AssistantReply, at: float) -> None:
+    def _stage_reply(self, turn: OpenTurn, reply: r.AssistantReply, time: float) -> None:
         """Stage a message of the assistant's."""
-        position, number, body, usage = turn.replies, turn.number, reply.body, reply.usage
+        position, number, body, usage = turn.reply_count, turn.number, reply.body, reply.usage
         message = Message(
             id=message_name(self.session, "assistant", number, position),
             session=self.session,
@@ -464,13 +462,13 @@ class SessionState:
             role="assistant",
             body=body,
             created_at=reply.started_at,
-            completed_at=at,
+            completed_at=time,
             model=reply.model,
             provider=reply.provider,
             usage=usage,
             stop_reason=reply.stop_reason,
         )
-        turn.replies = position + 1
+        turn.reply_count = position + 1
         turn.staged = (*turn.staged, message)
         self.prefix_broken = False
         if usage is not None:
@@ -481,12 +479,12 @@ class SessionState:
         may_summarise = _MAY_SUMMARISE(body) is not None
         if not is_sized and not may_summarise:
             return
-        count = len(self._history) + len(self._late or ()) + len(turn.staged)
+        count = len(self._history) + len(self._unjoined or ()) + len(turn.staged)
         summary = summary_in(body, count - 1) if may_summarise else None
         if summary is not None:
             self.view = self.view.with_provider_summary(summary)
         if sampled is not None and is_sized:
-            self.reported = Reported(count, sampled, at, cleared_tokens(reply.edits))
+            self.reported = Reported(count, sampled, time, cleared_tokens(reply.edits))
         elif summary is not None:
             self._unreport()
 
@@ -494,7 +492,7 @@ class SessionState:
         self,
         turn: OpenTurn,
         settle: r.SettleReason | None,
-        at: float,
+        time: float,
         steers: Sequence[msgspec.Raw],
     ) -> None:
         """Add the user message that answers the step: results in call order, then steers."""
@@ -511,7 +509,7 @@ class SessionState:
             blocks.extend(bytes(raw) for raw in split_blocks(steer))
         turn.calls, turn.answers = (), {}
         if blocks:
-            self._hear(turn, join_blocks(blocks), at, tuple(synthetic))
+            self._stage_user_message(turn, join_blocks(blocks), time, tuple(synthetic))
 
 
 def _with_notes(

@@ -66,7 +66,7 @@ class LiveSessions:
             actor = self.actors.get(session)
             if actor is None:
                 break
-            if actor.standing == "live":
+            if actor.status == "live":
                 if not takeover or not await self._was_taken(actor):
                     return actor
                 actor.fence()
@@ -117,7 +117,7 @@ class LiveSessions:
 
     async def evict(self, actor: Actor) -> bool:
         """Release a session, if nobody holds it and nothing is open; says whether it did."""
-        if actor.pins or not actor.is_idle or actor.standing != "live":
+        if actor.pins or not actor.is_idle or actor.status != "live":
             return False
         if actor.session in self._busy:  # somebody tries to make one of its name
             return False

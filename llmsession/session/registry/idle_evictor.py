@@ -42,7 +42,7 @@ class IdleEvictor:
         actor.pins -= 1
         if threading.get_ident() != self._thread:
             self._unheld = True  # timers are the loop's
-        elif actor.pins == 0 and actor.standing == "live":
+        elif actor.pins == 0 and actor.status == "live":
             try:
                 self.later()
             except RuntimeError:  # in a callback of the loop, between its tasks

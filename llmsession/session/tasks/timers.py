@@ -85,10 +85,10 @@ class Timers:
     async def _run(self) -> None:
         try:
             while self._drop_cancelled():
-                at = self._heap[0][0]
-                if at > anyio.current_time():
+                due = self._heap[0][0]
+                if due > anyio.current_time():
                     self._wake = anyio.Event()
-                    with anyio.move_on_after(at - anyio.current_time()):
+                    with anyio.move_on_after(due - anyio.current_time()):
                         await self._wake.wait()
                     continue
                 heapq.heappop(self._heap)[2].fire()

@@ -105,8 +105,10 @@ def _micro(value: Any, name: str) -> int:
     """Dollars as micro-dollars. No float comes in here: 0.1 is not a tenth."""
     written = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     if _DOLLARS.fullmatch(written) is None:
-        told = "it is dollars as a text or a whole number, with at most six digits after the point"
-        raise InvalidConfig(f"{name} is {value!r}; {told}")
+        reason = (
+            "it is dollars as a text or a whole number, with at most six digits after the point"
+        )
+        raise InvalidConfig(f"{name} is {value!r}; {reason}")
     return int(Fraction(written) * MICRO)
 
 
@@ -206,11 +208,11 @@ def _read_price(fields: Any, where: str) -> Price:
     for name in ("input", "output"):
         if name not in fields:
             raise InvalidConfig(f"{where}: {name} is missing")
-    given = dict(fields)
-    if given.get("long_prompt") is not None:
-        given["long_prompt"] = _read_price(given["long_prompt"], f"{where}.long_prompt")
+    prices = dict(fields)
+    if prices.get("long_prompt") is not None:
+        prices["long_prompt"] = _read_price(prices["long_prompt"], f"{where}.long_prompt")
     try:
-        return Price.usd(given.pop("input"), given.pop("output"), **given)
+        return Price.usd(prices.pop("input"), prices.pop("output"), **prices)
     except InvalidConfig as error:
         raise InvalidConfig(f"{where}: {error}") from error
 

@@ -27,7 +27,7 @@ __all__ = [
     "exhausted",
     "find_exceeded",
     "marginal_tokens",
-    "with_unspoken",
+    "with_unrecorded",
 ]
 
 
@@ -50,8 +50,8 @@ class SpendingBudget(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidConfig(f"budget: max_tokens is {tokens!r}; it must be greater than 0")
         # Written so that nan is refused, too.
         if cost is not None and not (_is_number(cost, int | float) and 1e-9 <= cost <= 1e9):
-            told = "it must be a nano-dollar at least, and a billion dollars at most"
-            raise InvalidConfig(f"budget: max_cost_usd is {cost!r}; {told}")
+            reason = "it must be a nano-dollar at least, and a billion dollars at most"
+            raise InvalidConfig(f"budget: max_cost_usd is {cost!r}; {reason}")
         return self
 
 
@@ -174,16 +174,17 @@ def _told(exceeded: ExceededBudget) -> str:
 _NOTHING = Usage()
 
 
-def with_unspoken(
-    reply: Sequence[ModelRequest], unrecorded_usage: Sequence[UnrecordedUsage], total: Usage
+def with_unrecorded(
+    recorded: Sequence[ModelRequest], unrecorded: Sequence[UnrecordedUsage], total: Usage
 ) -> tuple[ModelRequest, ...]:
-    """All requests of a turn in their order. *spoken* are those whose replies are in the log;
-    *total* is the usage in its last record, of which older logs do not say whose all of it is."""
-    if not unrecorded_usage and (reply[0].usage if len(reply) == 1 else _NOTHING) == total:
-        return tuple(reply)
-    requests = list(reply)
-    for each in unrecorded_usage:  # in ascending order, each at its place
-        requests.insert(each.at, ModelRequest(each.model, each.usage))
+    """All requests of a turn in their order. *recorded* are those whose replies are in the log.
+    *total* is the usage in the turn's last record; older logs do not say which requests it
+    includes."""
+    if not unrecorded and (recorded[0].usage if len(recorded) == 1 else _NOTHING) == total:
+        return tuple(recorded)
+    requests = list(recorded)
+    for request in unrecorded:  # in ascending order of their places
+        requests.insert(request.at, ModelRequest(request.model, request.usage))
     known = sum((request.usage for request in requests), Usage())
     rest = [getattr(total, name) - getattr(known, name) for name in Usage.__struct_fields__]
     if any(tokens > 0 for tokens in rest):

@@ -31,8 +31,9 @@ from tests.session.probes import (
     unpaired,
 )
 
-QUICK_SEEDS = range(12)
-LONG_SEEDS = range(12, 130)
+QUICK_SEEDS = (0, 6, 12, 13, 14)
+"""Short programs that together leave a log at every one of ``PLACES``; one compacts and thinks."""
+LONG_SEEDS = range(130)
 
 
 def where(state: SessionState) -> str:
@@ -215,17 +216,17 @@ PLACES = (
 )
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(60)
 def test_a_program_that_is_cut_after_any_record_ends_as_if_nothing_had_died() -> None:
     reached = _everywhere(QUICK_SEEDS)
     assert {place for place in PLACES if reached[place] < 3} == set()
     assert min(reached["calls lost"], reached["requests equal"]) >= 50
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(60)
 def test_a_program_may_be_cut_again_and_again_and_ends_as_if_nothing_had_died() -> None:
     reached: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(30):
         cuts = Cuts(Program(seed % 20), reached)
         run_virtually(BACKENDS[seed % 2], partial(cuts.again_and_again, random.Random(seed)))
     print(dict(sorted(reached.items())))

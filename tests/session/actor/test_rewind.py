@@ -237,8 +237,8 @@ async def test_an_interrupt_is_answered_while_a_rewind_is_on_its_way() -> None:
 
 
 async def test_a_rewind_that_waits_for_a_turn_is_refused_when_the_session_is_closed() -> None:
-    tool = SwallowingCancellation(50.0)
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)], grace_s=10.0) as on:
+    tool = SwallowingCancellation(1.0)
+    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)], grace_s=0.2) as on:
         await on.session.send("first")
         await tool.started.wait()
         refused: list[SessionClosed] = []

@@ -14,6 +14,7 @@ from llmsession.turns.receipts import settled_text
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.usage import Usage
 from tests.session.actors import Quick, SwallowingCancellation, Waiting, first, settled, stage
+from tests.session.probes import only_new_garbage
 
 
 def calls_for_ever(request: Request, tag: StepTag) -> ScriptedReply:
@@ -123,11 +124,13 @@ async def test_an_ended_turn_is_not_kept_in_memory_by_its_deadlines() -> None:
 
     script = [call("mine", id="only_in_this_test"), "done"]
     limits = TurnLimits(max_seconds=5000)
-    async with stage(script, tools=[Tool(name="mine")], limits=limits) as on:
-        turn = await on.session.send("work")
-        await first(turn, ToolUse)
-        assert len(its_runs()) == 1
-        await on.session.submit_tool_results([ToolResult("only_in_this_test", "1")])
-        await turn.text()
-        await settled()
-        assert its_runs() == []
+    tools = [Tool(name="mine")]
+    with only_new_garbage():
+        async with stage(script, tools=tools, limits=limits) as on:
+            turn = await on.session.send("work")
+            await first(turn, ToolUse)
+            assert len(its_runs()) == 1
+            await on.session.submit_tool_results([ToolResult("only_in_this_test", "1")])
+            await turn.text()
+            await settled()
+            assert its_runs() == []

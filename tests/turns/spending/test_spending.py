@@ -17,7 +17,7 @@ from llmsession.turns.spending.spending import (
     exhausted,
     find_exceeded,
     marginal_tokens,
-    with_unspoken,
+    with_unrecorded,
 )
 
 PRICES = PriceTable({"m": Price.usd(1, 2), "n": Price.usd(10, 20)})
@@ -153,14 +153,14 @@ def test_requests_whose_reply_is_in_no_record_come_in_at_their_places() -> None:
         UnrecordedUsage(4, Usage(4), None),
     ]
     total = Usage(input_tokens=19)
-    assert with_unspoken(reply, told, total) == (
+    assert with_unrecorded(reply, told, total) == (
         asked(9, model="n"), asked(1), asked(2), asked(3), asked(4, model=None),
     )  # fmt: skip
 
 
 def test_of_an_old_log_what_is_more_than_the_replies_is_one_request_to_who_knows_whom() -> None:
     total = Usage(input_tokens=7, output_tokens=5, cache_read_tokens=1)
-    assert with_unspoken([asked(3, 2)], (), total) == (
+    assert with_unrecorded([asked(3, 2)], (), total) == (
         asked(3, 2), ModelRequest(None, Usage(4, 3, 1)),
     )  # fmt: skip
-    assert with_unspoken([asked(3, 2)], (), Usage(3, 2)) == (asked(3, 2),)
+    assert with_unrecorded([asked(3, 2)], (), Usage(3, 2)) == (asked(3, 2),)

@@ -1,0 +1,277 @@
+"""Building the request of one step: what is done in which order, and what a build waits for.
+
+A build may wait for three things: the delay of a retry, a compaction that is being written, and
+a thread. After each wait it starts again with the first check, because meanwhile the budget
+may have been spent, or the view may have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from llmsession.errors import ContextTooLarge, error_text
+from llmsession.turns import events as e
+from llmsession.turns import records as r
+from llmsession.turns.event_choice import event_for_budget
+from llmsession.turns.machine import Phase
+from llmsession.turns.messages import Message
+from llmsession.turns.spending.spending import exhausted
+
+from ..compacting.compactor import INLINE_MESSAGES, Compactor
+from ..core.core import Core
+from ..core.request_builder import Built, ContextBuilder
+from ..core.turn_run import Run
+from .turn_works import RunWorks
+
+__all__ = ["NEXT_STAGES", "RequestBuild", "RequestBuilds", "Stage"]
+
+WARNING = 0.90
+"""The share of the budget from which on a context is reported as large, unless configured."""
+
+
+class Stage(Enum):
+    """Where a build is. ``NEXT_STAGES`` says what may follow."""
+
+    DELAYED = "the delay of a retry runs"
+    SPENDING = "the budgets are checked"
+    COMPACTING = "a plan that is ready is applied"
+    WAITING = "a compaction is being written: no request is built from the view before it"
+    PREPARING = "a long context that the builder does not know is looked for"
+    WARMING = "a thread builds such a context for the first time"
+    COUNTING = "the request is built and counted"
+    CHECKING = "the request is compared with its limit and with the validity rules"
+    SHRINKING = "the request is too large: a compaction is made, whatever its schedule"
+    SENT = "the turn has its request"
+    FAILED = "the turn gets no request"
+
+
+NEXT_STAGES: dict[Stage, tuple[Stage, ...]] = {
+    Stage.DELAYED: (Stage.SPENDING,),
+    Stage.SPENDING: (Stage.COMPACTING, Stage.FAILED),
+    Stage.COMPACTING: (Stage.PREPARING, Stage.WAITING),
+    Stage.WAITING: (Stage.SPENDING,),
+    Stage.PREPARING: (Stage.COUNTING, Stage.WARMING),
+    Stage.WARMING: (Stage.SPENDING,),
+    Stage.COUNTING: (Stage.CHECKING, Stage.WAITING),
+    Stage.CHECKING: (Stage.SENT, Stage.SHRINKING, Stage.FAILED),
+    Stage.SHRINKING: (Stage.SPENDING, Stage.FAILED),
+    Stage.SENT: (),
+    Stage.FAILED: (),
+}
+"""A bug leads from every stage to FAILED, beside what is here."""
+
+
+class RequestBuild:
+    """One build. It is outdated once its turn has stopped, or another build has taken its place:
+    what it waited for may still arrive, and then does nothing."""
+
+    def __init__(self, builds: RequestBuilds, run: Run, effect: e.BuildContext) -> None:
+        self.run = run
+        self.stage = Stage.DELAYED
+        self._builds = builds
+        self._effect = effect
+        self._built: Built
+        self._was_warmed = False
+        """A thread has looked at the context; not again, even if that failed."""
+
+    @property
+    def is_outdated(self) -> bool:
+        """Must this build not go on?"""
+        return self._builds.current is not self or self.run.turn.phase is not Phase.BUILDING
+
+    def begin(self) -> None:
+        """Perform the stages from the first check on, until one waits or the build is over."""
+        if self.is_outdated:
+            return
+        stage: Stage | None = Stage.SPENDING
+        while stage is not None:
+            self._enter(stage)
+            try:
+                stage = _PERFORM[stage](self)
+            except Exception as error:  # ours or a policy's: the turn ends, the session does not
+                if stage not in _FAILS_THE_TURN:
+                    raise
+                self._builds.core.log.bug("request.unbuildable", error)
+                self.stage = Stage.FAILED
+                self._builds.forget(self)
+                self._builds.feed(self.run, self._gave_up("fatal", error_text(error)))
+                return
+
+    def _enter(self, stage: Stage) -> None:
+        assert stage in NEXT_STAGES[self.stage], f"{stage} after {self.stage}"
+        self.stage = stage
+        if not NEXT_STAGES[stage]:
+            self._builds.forget(self)
+
+    def _fail(self, event: e.Event) -> None:
+        self._enter(Stage.FAILED)
+        self._builds.feed(self.run, event)
+
+    def _gave_up(self, cause: str, error: str) -> e.Event:
+        return e.GaveUpDropped(tag=self._effect.tag, cause=cause, error=error)
+
+    # The stages. Each returns the next one, or None where it waits or the build is over.
+
+    def _check_spending(self) -> Stage | None:
+        core, run = self._builds.core, self.run
+        run.exceeded = core.account.exceeded(core.config.budget)
+        if run.exceeded is None:
+            return Stage.COMPACTING
+        error, on_failure = str(exhausted(run.exceeded)), core.config.on_failure
+        tag = self._effect.tag
+        self._fail(event_for_budget(run.turn, error, on_failure=on_failure, tag=tag))
+        return None
+
+    def _apply_compaction(self) -> Stage:
+        compactor = self._builds.compactor
+        compactor.apply_if_ready()
+        return Stage.WAITING if compactor.is_applying else Stage.PREPARING
+
+    def _wait(self) -> None:
+        # Its compaction makes another view, so a thread may look at that one, too.
+        self._was_warmed = False
+
+    def _prepare(self) -> Stage:
+        core = self._builds.core
+        is_new = not self._was_warmed and core.builder.is_cold
+        is_long = is_new and len(core.state.context_messages()) > INLINE_MESSAGES
+        return Stage.WARMING if is_long else Stage.COUNTING
+
+    def _warm(self) -> None:
+        self._builds.warm(self._builds.core.state.context_messages(), self._warmed)
+
+    def _warmed(self) -> None:
+        self._was_warmed = True
+        self.begin()
+
+    def _count(self) -> Stage:
+        core, compactor, state = self._builds.core, self._builds.compactor, self._builds.core.state
+        self._built = core.builder.build(state.context_messages(), state.view, state.reported)
+        core.counted(self._built.size)
+        # Only now it is known how large the context has become.
+        compactor.apply_if_ready()
+        return Stage.WAITING if compactor.is_applying else Stage.CHECKING
+
+    @property
+    def _limit_tokens(self) -> int:
+        """What the request may hold. One that the provider found too large has to shrink,
+        whatever we estimated."""
+        budget = self._builds.core.budget_tokens
+        return min(budget, self.run.sent_tokens - 1) if self._effect.overflows else budget
+
+    def _check(self) -> Stage | None:
+        built = self._built
+        if built.tokens > self._limit_tokens:
+            return Stage.SHRINKING
+        if not built.violations:
+            return Stage.SENT
+        broken = "; ".join(f"{v.rule} {v.where}: {v.text}" for v in built.violations[:3])
+        self._builds.core.log.trouble("request.invalid", self.run.turn, rules=broken)
+        self._fail(self._gave_up("invalid_request", broken))
+        return None
+
+    def _shrink(self) -> None:
+        self._was_warmed = False
+        size, limit = self._built.size, self._limit_tokens
+
+        def exhausted() -> None:
+            if self.is_outdated:
+                self._builds.resume()  # a later turn's build may wait by now
+                return
+            error = str(ContextTooLarge(size.tokens, limit))
+            self._fail(e.ContextOverflowed(tag=self._effect.tag, error=error))
+
+        overflow = bool(self._effect.overflows)
+        self._builds.compactor.force(size, limit, overflow=overflow, exhausted=exhausted)
+
+    def _send(self) -> None:
+        self.run.request, self.run.sent_size = self._built.request, self._built.size
+        self._builds.warn(self.run, self._built.tokens)
+        self._builds.compactor.consider(self._built.size)
+        self._builds.feed(self.run, e.ContextBuilt(tag=self._effect.tag))
+
+
+_PERFORM: dict[Stage, Callable[[RequestBuild], Stage | None]] = {
+    Stage.SPENDING: RequestBuild._check_spending,
+    Stage.COMPACTING: RequestBuild._apply_compaction,
+    Stage.WAITING: RequestBuild._wait,
+    Stage.PREPARING: RequestBuild._prepare,
+    Stage.WARMING: RequestBuild._warm,
+    Stage.COUNTING: RequestBuild._count,
+    Stage.CHECKING: RequestBuild._check,
+    Stage.SHRINKING: RequestBuild._shrink,
+    Stage.SENT: RequestBuild._send,
+}
+
+_FAILS_THE_TURN = (Stage.COUNTING, Stage.CHECKING, Stage.SHRINKING, Stage.SENT)
+"""What a bug in these stages ends: the turn. A bug in the others ends the actor."""
+
+
+class RequestBuilds:
+    """The builds of one session, of which one is current at most.
+
+    ``feed`` gives an event to the turn of a run.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        compactor: Compactor,
+        works: RunWorks,
+        feed: Callable[[Run, e.Event], None],
+    ) -> None:
+        self.core = core
+        self.compactor = compactor
+        self.feed = feed
+        self.current: RequestBuild | None = None
+        """The newest build, until its turn has the request or stops. Any other is outdated."""
+        self._works = works
+        self._has_warned = False
+
+    def start(self, run: Run, effect: e.BuildContext) -> None:
+        """Build the request that *effect* orders, after its delay."""
+        self.current = build = RequestBuild(self, run, effect)
+        if effect.delay_s > 0:
+            self.core.log.event("step.retried", run.turn, delay_s=effect.delay_s)
+            self._works.after(run, "retry", effect.delay_s, build.begin)
+        else:
+            build.begin()
+
+    def stop(self, run: Run) -> None:
+        """The turn of *run* stops: no request is built for it any more."""
+        if self.current is not None and self.current.run is run:
+            self.current = None
+
+    def forget(self, build: RequestBuild) -> None:
+        """*build* is over: nothing of it, nor of its turn, is kept in memory."""
+        if self.current is build:
+            self.current = None
+
+    def resume(self) -> None:
+        """No compaction is being written any more: the build that waited for one goes on."""
+        build = self.current
+        if build is not None and build.stage in (Stage.WAITING, Stage.SHRINKING):
+            build.begin()
+
+    def warm(self, messages: tuple[Message, ...], go_on: Callable[[], None]) -> None:
+        """Let a thread build the request of a long context for the first time; then *go_on*."""
+        core, builder = self.core, self.core.builder
+
+        def looked(warmed: ContextBuilder | None) -> None:
+            core.take_warmed(warmed, builder)
+            go_on()
+
+        name = f"first look at the context of {core.session}"
+        core.warm(name, messages, core.state.view, looked, trouble="request.unbuildable")
+
+    def warn(self, run: Run, tokens: int) -> None:
+        """Write a warning when a context comes close to its budget, once until it is smaller."""
+        core = self.core
+        share = core.config.compaction.warning or WARNING
+        is_near = tokens >= core.budget_tokens * share
+        if is_near and not self._has_warned:
+            budget = core.budget_tokens
+            record = r.ContextWarned(turn=run.number, tokens=tokens, budget_tokens=budget)
+            core.journal.write(record)
+        self._has_warned = is_near
