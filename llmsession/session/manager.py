@@ -48,13 +48,14 @@ from .core.subscriptions import Subscriptions
 from .core.tenant_logs import TenantLogs
 from .core.tenants import Tenants
 from .handles.session import LLMSession
+from .log.read_state import begun_rows, was_created_by, with_command
 from .log.state import SessionState
 from .operations.export import conversation_of
 from .operations.import_sessions import ConfigFor, import_many, import_one
 from .operations.retention import Retention, RetentionReport, apply_retention
 from .registry.activation_table import LiveSessions
 from .registry.idle_evictor import IdleEvictor
-from .registry.loader import Loader, begun_rows, was_created_by, with_command
+from .registry.loader import Loader
 from .registry.reactivation import ReactivationQueue
 from .tasks.task_host import TaskHost
 from .tasks.timers import Timers

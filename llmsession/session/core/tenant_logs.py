@@ -10,8 +10,8 @@ from llmsession.turns import records as r
 from llmsession.turns.spending.prices import PriceTable
 from llmsession.turns.spending.spending import Spending
 
+from ..log.read_state import begun_rows, read_state
 from ..log.state import SessionState
-from ..registry.loader import begun_rows, read_state
 from ..tasks.promise import Promise
 from ..values.labels import TENANT_LABEL
 from .account import Account

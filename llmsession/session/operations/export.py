@@ -10,8 +10,8 @@ from llmsession.turns import records as r
 from llmsession.turns.messages import Message, count_turns
 
 from ..log.history_cuts import first_kept, messages_before
+from ..log.read_state import read_state
 from ..log.state import SessionState
-from ..registry.loader import read_state
 
 __all__ = ["conversation_of"]
 

@@ -17,8 +17,8 @@ from llmsession.turns.messages import Message
 
 from ..actor.actor import Actor
 from ..core.core import profile_of
+from ..log.fork_records import Branch
 from ..log.history_cuts import messages_through
-from ..registry.forking import Branch
 from ..values.commands import ForkPoint
 from ..values.config import SessionConfig
 from ..values.labels import checked_tenant, namespace_of, new_session_id, with_tenant

@@ -9,7 +9,7 @@ import msgspec
 from llmsession.errors import RecordDamaged, SessionNotFound
 from llmsession.store.protocol import SessionRow, Store
 
-from ..registry.loader import begun_rows, read_state
+from ..log.read_state import begun_rows, read_state
 
 __all__ = ["Examined", "examine"]
 

@@ -16,8 +16,8 @@ from llmsession.turns.records import SessionCreated
 
 from ..handles.session import LLMSession
 from ..log.history_cuts import first_since, forgotten_turns
+from ..log.read_state import read_state
 from ..log.reader import read_page
-from ..registry.loader import read_state
 
 if TYPE_CHECKING:
     from ..manager import SessionManager

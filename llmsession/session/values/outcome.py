@@ -10,18 +10,9 @@ import msgspec
 from llmsession.turns.blocks import Block, parse_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message
-from llmsession.turns.records import (
-    CallReceipt,
-    ExceededBudget,
-    Terminal,
-    TurnCommitted,
-    TurnFailed,
-    TurnImported,
-)
+from llmsession.turns.records import CallReceipt, ExceededBudget
 from llmsession.turns.spending.prices import NANO
 from llmsession.turns.usage import Usage
-
-from ..log.state import OpenTurn
 
 __all__ = [
     "Closed",
@@ -33,8 +24,6 @@ __all__ = [
     "SessionStatus",
     "SessionUsage",
     "TurnOutcome",
-    "outcome_of",
-    "outcome_of_import",
 ]
 
 
@@ -72,53 +61,6 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
         """What the assistant said last, without its earlier steps; "" if it said nothing."""
         said = [message.text for message in self.messages if message.is_assistant]
         return said[-1] if said else ""
-
-
-def outcome_of(
-    record: Terminal, turn: OpenTurn, still_running: tuple[str, ...] = ()
-) -> TurnOutcome:
-    """The outcome of *turn*, which the folding of *record* has just ended. *still_running* names
-    its works that ignored their cancellation; the log does not know them."""
-    speaker = TurnId("u", record.turn)
-    unread = tuple(turn.steers)
-    if isinstance(record, TurnCommitted):
-        return TurnOutcome(
-            turn=speaker,
-            status="committed",
-            stop_reason=record.stop_reason,
-            usage=record.usage,
-            messages=turn.staged,
-            unread_steers=unread,
-            still_running=still_running,
-            error=record.error,
-            exceeded=record.exceeded,
-        )
-    failed = isinstance(record, TurnFailed)
-    return TurnOutcome(
-        turn=speaker,
-        status="failed" if failed else "aborted",
-        stop_reason=record.cause if isinstance(record, TurnFailed) else record.reason,
-        usage=record.usage,
-        user_body=turn.body,
-        unread_steers=unread,
-        calls=record.calls,
-        still_running=still_running,
-        error=record.error if isinstance(record, TurnFailed) else None,
-        exceeded=record.exceeded if isinstance(record, TurnFailed) else None,
-    )
-
-
-def outcome_of_import(record: TurnImported) -> TurnOutcome:
-    """The outcome of a turn that another system ran: what it left, committed."""
-    last = record.messages[-1]
-    return TurnOutcome(
-        turn=TurnId("u", record.turn),
-        status="committed",
-        stop_reason=last.stop_reason or "imported",
-        usage=Usage(),
-        messages=record.messages,
-        error=last.error,
-    )
 
 
 class InterruptResult(StrEnum):
