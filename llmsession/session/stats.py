@@ -1,19 +1,15 @@
-"""Figures of live sessions, for those who watch a whole service: cheap, and nothing is loaded."""
+"""Statistics of live sessions, for a view of a whole service. Cheap: no session is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from .actor.actor import Actor
 from .values.outcome import SessionPhase
 
-if TYPE_CHECKING:
-    from .actor.actor import Actor
-    from .manager import SessionManager
-
-__all__ = ["SessionStats", "count_live", "figures_of_live"]
+__all__ = ["SessionStats", "count_live", "live_stats"]
 
 
 class SessionStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,35 +47,31 @@ CHARS_PER_TOKEN = 4
 """Of a reply that streams: its tokens are only reported at its end."""
 
 
-def figures_of_live(
-    manager: SessionManager, limit: int, wanted: Callable[[str], bool] = lambda session: True
+def live_stats(
+    actors: Iterable[Actor], limit: int, matches: Callable[[str], bool]
 ) -> Sequence[SessionStats]:
-    """Of at most *limit* live sessions whose id is *wanted*, those that run a turn first, then by
-    id. Costs a walk over the live sessions, and a projection for each one that is told."""
-    live = [(name, actor) for name in manager.live if wanted(name)
-            and (actor := manager.find_live(name)) is not None]  # fmt: skip
-    live.sort(key=lambda each: (each[1].turns.current is None, each[0]))
-    return [_figures(actor) for _, actor in live[:limit]]
+    """Of at most *limit* sessions of *actors* whose id *matches*, those that run a turn first, then
+    by id. Costs a walk over *actors*, and a projection of the context for each one returned."""
+    live = [actor for actor in actors if matches(actor.session)]
+    live.sort(key=lambda actor: (actor.turns.current is None, actor.session))
+    return [_stats_of(actor) for actor in live[:limit]]
 
 
-def count_live(
-    manager: SessionManager, wanted: Callable[[str], bool] = lambda session: True
-) -> tuple[int, int]:
-    """How many live sessions there are whose id is *wanted*, and how many of them run a turn."""
-    actors = [manager.find_live(name) for name in manager.live if wanted(name)]
-    running = sum(actor is not None and actor.turns.current is not None for actor in actors)
-    return len(actors), running
+def count_live(actors: Iterable[Actor], matches: Callable[[str], bool]) -> tuple[int, int]:
+    """How many sessions of *actors* have an id that *matches*, and how many of them run a turn."""
+    running = [actor.turns.current is not None for actor in actors if matches(actor.session)]
+    return len(running), sum(running)
 
 
-def _figures(actor: Actor) -> SessionStats:
+def _stats_of(actor: Actor) -> SessionStats:
     core, state, run = actor.core, actor.state, actor.turns.current
     spent = core.account.spent()
     output = state.usage.output_tokens
     if run is not None:
         output += sum(request.usage.output_tokens for request in run.requests)
         if run.builder is not None:
-            said = sum(len(text) for _, _, _, text in run.builder.so_far())
-            output += max(run.builder.usage.output_tokens, said // CHARS_PER_TOKEN)
+            chars = sum(len(text) for _, _, _, text in run.builder.so_far())
+            output += max(run.builder.usage.output_tokens, chars // CHARS_PER_TOKEN)
     return SessionStats(
         session=actor.session,
         phase="running" if run is not None else "idle",

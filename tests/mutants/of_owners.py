@@ -29,7 +29,7 @@ OWNERS = (
         "an evicted session is not released",
         "docs/stores.md",
         "session/registry/activation_table.py",
-        "                    await self._store.release(hold)\n",
+        "                    await self._store.release(lease)\n",
         "                    pass\n",
         "session/registry/test_lifecycle.py",
         "test_an_evicted_session_is_free_for_another_owner",

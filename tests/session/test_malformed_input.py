@@ -103,7 +103,7 @@ async def test_a_lone_surrogate_in_a_summary_that_comes_later_is_replaced() -> N
     async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick())]) as on:
         await on.say("go")
         await on.session.store_compact_summaries({"c": "a \ud83d b"})
-        assert on.session._actor.state.summaries["c"] == "a � b"
+        assert on.session.reference.actor.state.summaries["c"] == "a � b"
 
 
 @pytest.mark.parametrize("command_id", [None, "k"])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -30,9 +29,10 @@ from ..core.subscriptions import Subscription
 from ..log.reader import read_outcome, read_page
 from ..log.state import SessionState
 from ..registry.forking import fork_of
+from ..registry.runtime import Runtime
+from ..tasks.promise import Promise
 from ..values import commands as c
 from ..values.config import SessionConfig, ToolResult, WhenBusy
-from ..values.environment import with_environment
 from ..values.labels import new_session_id, tenant_of
 from ..values.outcome import (
     Closed,
@@ -52,10 +52,8 @@ from ..values.validation import (
     turn_or_moment,
     turn_or_none_before,
 )
+from .reference import ActorReference
 from .turn import Turn
-
-if TYPE_CHECKING:
-    from ..manager import SessionManager
 
 __all__ = ["LLMSession", "Turn", "live_state"]
 
@@ -75,40 +73,21 @@ class LLMSession:
     All commands raise SessionClosed, SessionMoved, Overloaded or StoreError where that applies.
     """
 
-    def __init__(self, manager: SessionManager, actor: Actor) -> None:
-        self._manager = manager
-        self._actor = actor
+    def __init__(self, runtime: Runtime, actor: Actor) -> None:
         self.id = actor.session
-        self._return = manager.returns(actor.session)
-        actor.pins += 1
-        self._unpin = weakref.finalize(self, manager.unpin, actor)
-        self._unpin.atexit = False
+        self.reference = ActorReference(runtime, actor)
+        """For the other layers of this package; no part of the public interface."""
 
     def __repr__(self) -> str:
         return f"<LLMSession {self.id} {self._actor.standing}>"
 
     @property
-    def _is_live(self) -> bool:
-        """Can a command be enqueued at once? Not where earlier ones wait for the session."""
-        return self._actor.standing == "live" and not self._return.callers
+    def _actor(self) -> Actor:
+        return self.reference.actor
 
-    async def _live(self) -> Actor:
-        """The actor; brought back first if the session went cold under this handle. Those who
-        wait for it go on in the order in which they came: so commands are numbered as called."""
-        if self._actor.standing != "cold" and not self._return.callers:
-            return self._actor
-        async with self._return.in_turn():
-            # Again, where it was evicted before this task came to run.
-            while self._actor.standing == "cold":
-                # Callables are not in the log: those that were bound here are bound again.
-                bound = [tool for tool in self.config.bound_tools.values() if tool.run is not None]
-                actor = await self._manager.activate(self.id, tools=bound)
-                self._unpin()
-                self._actor = actor
-                actor.pins += 1
-                self._unpin = weakref.finalize(self, self._manager.unpin, actor)
-                self._unpin.atexit = False
-            return self._actor
+    @property
+    def _runtime(self) -> Runtime:
+        return self.reference.runtime
 
     # Commands.
 
@@ -134,13 +113,13 @@ class LLMSession:
         if when_busy not in _WHEN_BUSY:
             raise InvalidInput(f"when_busy is {when_busy!r}; it is one of {', '.join(_WHEN_BUSY)}")
         head = None if expected_head is None else turn_number(expected_head)
-        actor = self._actor if self._is_live else await self._live()
+        actor = await self.reference.activated()
         ingress = actor.mailbox.number()
         command = c.Send(ingress, command_id, body=body, when_busy=when_busy, expected_head=head)
         actor.put(command)
         number = await command.promise.wait()
         run = actor.turns.runs.get(number)
-        return Turn(self, number, run.outcome if run is not None else command.outcome)
+        return self._turn(number, run.outcome if run is not None else command.outcome)
 
     async def submit_tool_results(
         self, results: Sequence[ToolResult], *, command_id: str | None = None
@@ -150,7 +129,7 @@ class LLMSession:
         All or none of *results* are taken. Raises UnknownToolCall, DuplicateToolResult,
         TurnNotOpen (the turn has ended; nothing was changed), InvalidMessage.
         """
-        actor = await self._live()
+        actor = await self.reference.activated()
         answers = await prepare_answers(results, compaction=actor.core.capping)
         command = c.Submit(actor.mailbox.number(), command_id, answers)
         actor.put(command)
@@ -173,13 +152,13 @@ class LLMSession:
         if policy is not None and policy not in _POLICIES:
             raise InvalidInput(f"policy is {policy!r}; it is one of {', '.join(_POLICIES)}")
         number = None if turn is None else turn_number(turn)
-        actor = self._actor if self._is_live else await self._live()
+        actor = await self.reference.activated()
         return await actor.put_interrupt(number, policy, command_id).wait()
 
     async def compact(self) -> CompactionOutcome:
         """Compact now, whatever the threshold says. Waits until it is applied or given up; a
         reply that streams is finished first."""
-        actor = await self._live()
+        actor = await self.reference.activated()
         command = c.Compact(actor.mailbox.number(), None, "")
         actor.put(command)
         return await command.promise.wait()
@@ -205,7 +184,7 @@ class LLMSession:
         store fails between the two steps, StoreError; the next ``open`` finishes it.
         """
         busy = checked_if_busy(when_busy)
-        actor = await self._live()
+        actor = await self.reference.activated()
         number = actor.mailbox.number()
         await _done(actor, c.Clear(number, command_id, purge=bool(purge), when_busy=busy))
 
@@ -223,7 +202,7 @@ class LLMSession:
         InvalidInput for a turn that is not in the history.
         """
         turn, busy = turn_or_none_before(to), checked_if_busy(when_busy)
-        actor = await self._live()
+        actor = await self.reference.activated()
         number = actor.mailbox.number()
         await _done(actor, c.Rewind(number, command_id, to=turn, when_busy=busy))
 
@@ -246,7 +225,7 @@ class LLMSession:
         that is not in the history.
         """
         place, busy = turn_or_moment(before), checked_if_busy(when_busy)
-        actor = await self._live()
+        actor = await self.reference.activated()
         number = actor.mailbox.number()
         await _done(actor, c.Forget(number, command_id, before=place, when_busy=busy))
 
@@ -270,20 +249,20 @@ class LLMSession:
         """
         turn = None if at is None else turn_number(at)
         busy = checked_if_busy(when_busy)
-        given = None if session_id is None else checked_session_id(session_id)
-        wanted = None if labels is None else checked_labels(labels)
-        actor = await self._live()
+        given_id = None if session_id is None else checked_session_id(session_id)
+        labels = None if labels is None else checked_labels(labels)
+        actor = await self.reference.activated()
         command = c.Fork(
             actor.mailbox.number(),
             command_id,
             at=turn,
-            session=given or new_session_id(self.tenant),
-            given=given,
-            labels=wanted,
+            session=given_id or new_session_id(self.tenant),
+            given=given_id,
+            labels=labels,
             when_busy=busy,
         )
         actor.put(command)
-        return LLMSession(self._manager, await fork_of(self._manager, actor, command, wanted))
+        return LLMSession(self._runtime, await fork_of(self._runtime, actor, command, labels))
 
     async def label(self, labels: Mapping[str, str], *, command_id: str | None = None) -> None:
         """Give the session *labels*, in place of those that it has. Durable when it returns.
@@ -291,9 +270,9 @@ class LLMSession:
         At most 64, with printable names of up to 64 characters and texts of up to 256. Raises
         InvalidInput.
         """
-        wanted = checked_labels(labels)
-        actor = await self._live()
-        await _done(actor, c.Label(actor.mailbox.number(), command_id, wanted))
+        labels = checked_labels(labels)
+        actor = await self.reference.activated()
+        await _done(actor, c.Label(actor.mailbox.number(), command_id, labels))
 
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
         """Change the configuration: ``configure(model=..., system=..., tools=...)``.
@@ -301,13 +280,12 @@ class LLMSession:
         Takes effect between turns: now, or when the open turn has ended, before the next one.
         Raises InvalidConfig and changes nothing.
         """
-        actor = await self._live()
+        actor = await self.reference.activated()
         unknown = set(changes) - set(SessionConfig.__struct_fields__)
         if unknown:
             raise InvalidConfig(f"no such configuration: {', '.join(sorted(unknown))}")
         config = msgspec.structs.replace(actor.core.config, **changes)
-        config = with_environment(config, self._manager.environ).checked()
-        config = self._manager.with_callables(config)
+        config = self._runtime.complete_config(config)
         checked = {name: getattr(config, name) for name in changes}
         command = c.Configure(actor.mailbox.number(), command_id, checked)
         actor.put(command)
@@ -325,7 +303,7 @@ class LLMSession:
             isinstance(text, str) for entry in summaries.items() for text in entry
         ):
             raise InvalidInput("summaries are texts by call id: {call id: text}")
-        actor = await self._live()
+        actor = await self.reference.activated()
         command = c.StoreSummaries(actor.mailbox.number(), command_id, dict(summaries))
         actor.put(command)
         await command.promise.wait()
@@ -341,9 +319,9 @@ class LLMSession:
         not in the history, or that a later summary has in it already, for a text that is empty or
         too long, and where thinking behind that turn must open a tool loop that was stopped.
         """
-        told, turn = checked_summary(text), turn_number(upto)
-        actor = await self._live()
-        command = c.SetSummary(actor.mailbox.number(), command_id, text=told, turn=turn)
+        text, turn = checked_summary(text), turn_number(upto)
+        actor = await self.reference.activated()
+        command = c.SetSummary(actor.mailbox.number(), command_id, text=text, turn=turn)
         actor.put(command)
         await command.promise.wait()
 
@@ -491,8 +469,8 @@ class LLMSession:
             after=head if after is None else after,
             head=head,
             turn=turn,
-            replay=partial(read_page, self._manager.store, self.id),  # not ours: it would pin us
-            open_calls=partial(self._manager.open_calls, self.id),
+            replay=partial(read_page, self._runtime.store, self.id),  # not ours: it would pin us
+            open_calls=partial(self._runtime.open_calls, self.id),
         )
         if actor.standing in ("closed", "moved"):
             subscription.end()  # what is in the log comes, and nothing after it
@@ -518,16 +496,24 @@ class LLMSession:
             if number in state.open:
                 self._actor.check_open()
             raise InvalidInput(f"session {self.id!r} has no turn {number}")
-        return Turn(self, number, run.outcome if run else None)
+        return self._turn(number, run.outcome if run else None)
 
-    async def outcome_from_log(self, number: int) -> TurnOutcome:
+    def _turn(self, number: int, promise: Promise[TurnOutcome] | None) -> Turn:
+        outcome = self._outcome_from_log if promise is None else partial(self._outcome, promise)
+        return Turn(self.id, number, events=self.events_of, outcome=outcome)
+
+    async def _outcome(self, promise: Promise[TurnOutcome], _: int) -> TurnOutcome:
+        # A method of the handle, and not the promise's own: a turn keeps its session live.
+        return await promise.wait()
+
+    async def _outcome_from_log(self, number: int) -> TurnOutcome:
         """The outcome of a turn that has ended, read from the log.
 
         Raises SessionClosed if its end is not in the log yet, StoreError, SessionNotFound.
         """
         state = self._actor.state
         return await read_outcome(
-            self._manager.store,
+            self._runtime.store,
             self.id,
             number,
             after=state.accepted_at[number] - 1,
@@ -543,4 +529,4 @@ async def _done(actor: Actor, command: c.Clear | c.Rewind | c.Forget | c.Label) 
 
 def live_state(session: LLMSession) -> SessionState:
     """The fold in memory behind *session*, for tests that hold it against its log. Read only."""
-    return session._actor.state
+    return session.reference.actor.state

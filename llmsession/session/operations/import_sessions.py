@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -19,14 +19,12 @@ from ..actor.actor import Actor
 from ..core.core import profile_of
 from ..log.fork_records import Branch
 from ..log.history_cuts import messages_through
+from ..registry.runtime import Runtime
 from ..values.commands import ForkPoint
 from ..values.config import SessionConfig
 from ..values.labels import checked_tenant, namespace_of, new_session_id, with_tenant
 from ..values.validation import checked_labels, checked_session_id
 from .import_records import Imported, check_sendable, import_turns, source_of, usable_labels
-
-if TYPE_CHECKING:
-    from ..manager import SessionManager
 
 __all__ = ["ConfigFor", "import_many", "import_one"]
 
@@ -63,7 +61,7 @@ class _Shared(NamedTuple):
 
 
 async def import_one(
-    manager: SessionManager,
+    runtime: Runtime,
     conversation: Conversation,
     config: SessionConfig,
     *,
@@ -77,12 +75,12 @@ async def import_one(
     if session_id is None:
         session_id = _own_id(conversation, tenant)
     session = checked_session_id(session_id)
-    actor, _ = await _taken(manager, conversation, config, session, labels=labels, tenant=tenant)
+    actor, _ = await _taken(runtime, conversation, config, session, labels=labels, tenant=tenant)
     return actor
 
 
 async def import_many(
-    manager: SessionManager,
+    runtime: Runtime,
     conversations: Sequence[Conversation],
     config_for: ConfigFor,
     *,
@@ -103,17 +101,17 @@ async def import_many(
             shared = _shared(conversation, taken.values())
             session = _own_id(conversation, tenant)
             actor, imported = await _taken(
-                manager, conversation, config, session, tenant=tenant, shared=shared
+                runtime, conversation, config, session, tenant=tenant, shared=shared
             )
             numbers = {**(shared.parent.numbers if shared else {}), **imported.numbers}
             ends = dict(actor.state.committed_at)
             taken[at] = _Taken(conversation, session, actor.state.history, numbers, ends)
-            await manager.evict(actor)
+            await runtime.evict(actor)
     except BaseException:
         with anyio.CancelScope(shield=True):
             for each in reversed(taken.values()):
                 with suppress(SessionError):  # the first error is told
-                    await manager.delete(each.session)
+                    await runtime.delete(each.session)
         raise
     return tuple(taken[at].session for at in range(len(conversations)))
 
@@ -176,7 +174,7 @@ def _shared(conversation: Conversation, taken: Iterable[_Taken]) -> _Shared | No
 
 
 async def _taken(
-    manager: SessionManager,
+    runtime: Runtime,
     conversation: Conversation,
     config: SessionConfig,
     session: str,
@@ -185,8 +183,8 @@ async def _taken(
     tenant: str | None,
     shared: _Shared | None = None,
 ) -> tuple[Actor, Imported]:
-    config, stored = manager.checked(config, tenant)
-    profile = profile_of(manager.provider, config)
+    config, stored = runtime.check_config(config, tenant)
+    profile = profile_of(runtime.provider, config)
     before = shared.messages if shared else ()
 
     def prepare() -> Imported:
@@ -211,14 +209,14 @@ async def _taken(
     source = source_of(conversation, imported, *left_out)
     if shared is None:
         created = r.SessionCreated(session=session, config=stored, labels=own, source=source)
-        return await manager.make(config, session, [created, *imported.records]), imported
+        return await runtime.create(config, session, [created, *imported.records]), imported
 
-    async def make() -> Actor:
-        point = ForkPoint(session, shared.upto)
-        branch = Branch(stored, source, imported.records)
-        async with manager.loader.forked(
-            shared.parent.session, point, own, shared.messages, imported=branch
-        ) as (state, hold):
-            return await manager.add(state, config, hold)
-
-    return await manager.bring(session, make), imported
+    actor = await runtime.fork(
+        shared.parent.session,
+        ForkPoint(session, shared.upto),
+        own,
+        shared.messages,
+        config=config,
+        imported=Branch(stored, source, imported.records),
+    )
+    return actor, imported

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio.to_thread
 import msgspec
@@ -16,11 +16,9 @@ from llmsession.turns.records import SessionCreated
 
 from ..handles.session import LLMSession
 from ..log.history_cuts import first_since, forgotten_turns
-from ..log.read_state import read_state
+from ..log.read_state import begun_rows, read_state
 from ..log.reader import read_page
-
-if TYPE_CHECKING:
-    from ..manager import SessionManager
+from ..registry.runtime import Runtime
 
 __all__ = ["Retention", "RetentionReport", "apply_retention"]
 
@@ -66,16 +64,16 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def apply_retention(
-    manager: SessionManager, rules: Sequence[Retention], *, now: float, dry_run: bool
+    runtime: Runtime, rules: Sequence[Retention], *, now: float, dry_run: bool
 ) -> RetentionReport:
     """Apply *rules* to every session of the store. Raises as ``SessionManager.apply_retention``."""
     for rule in rules:
         if not isinstance(rule, Retention):
             raise InvalidInput(f"a retention rule is a Retention, not {type(rule).__name__}")
         rule.checked()
-    sweep = _Sweep(manager, tuple(rules), now, dry_run)
+    sweep = _Sweep(runtime, tuple(rules), now, dry_run)
     after = ""
-    while rows := await manager.list(after=after, limit=PAGE):
+    while rows := await begun_rows(runtime.store, after=after, limit=PAGE):
         for row in rows:
             await sweep.look_at(row)
         after = rows[-1].session
@@ -89,9 +87,9 @@ async def apply_retention(
 
 class _Sweep:
     def __init__(
-        self, manager: SessionManager, rules: tuple[Retention, ...], now: float, dry_run: bool
+        self, runtime: Runtime, rules: tuple[Retention, ...], now: float, dry_run: bool
     ) -> None:
-        self._manager = manager
+        self._runtime = runtime
         self._rules = rules
         self._now = now
         self._dry_run = dry_run
@@ -115,15 +113,15 @@ class _Sweep:
     async def _delete(self, row: SessionRow) -> None:
         await self._check_unused(row)
         if not self._dry_run:
-            async with self._manager.reserved(row.session):
-                store = self._manager.store
+            async with self._runtime.exclusive(row.session):
+                store = self._runtime.store
                 # Taken first: who held it and died is fenced, and who holds it is asked.
-                hold = await store.acquire(row.session, self._manager.owner)
+                hold = await store.acquire(row.session, self._runtime.owner)
                 if (await store.row(row.session)).touched_at != row.touched_at:
                     await store.release(hold)
                     raise Refused("it was written to meanwhile")
                 await store.delete(row.session)
-                self._manager.tenants.deleted(row.session)
+                self._runtime.tenants.deleted(row.session)
         self.deleted.append(row.session)
 
     async def _forget(self, row: SessionRow, moment: float) -> None:
@@ -132,19 +130,19 @@ class _Sweep:
             return
         await self._check_unused(row)
         if not self._dry_run:
-            actor = await self._manager.activate(row.session)
-            session = LLMSession(self._manager, actor)
+            actor = await self._runtime.activate(row.session)
+            session = LLMSession(self._runtime, actor)
             try:
                 await session.forget(moment)
             finally:
                 del session
-                await self._manager.evict(actor)
+                await self._runtime.evict(actor)
         self.forgotten[row.session] = count
 
     async def _forgettable(self, session: str, moment: float) -> int:
         """How many turns are to be forgotten. Most sessions are younger than that, and are not
         read; a fork's turns may be older than it, those of an import older than its log."""
-        store = self._manager.store
+        store = self._runtime.store
         first = await read_page(store, session, 0, 1)
         if first and first[0].at >= moment:
             created = first[0]
@@ -162,15 +160,15 @@ class _Sweep:
 
     async def _check_unused(self, row: SessionRow) -> None:
         """Raises Refused where somebody holds the session here; elsewhere, its store will say."""
-        actor = self._manager.find_live(row.session)
+        actor = self._runtime.find_live(row.session)
         if actor is not None:
             if actor.pins or not actor.is_idle:
                 raise Refused("it is in use here")
             if not self._dry_run:
-                await self._manager.evict(actor)
+                await self._runtime.evict(actor)
             return
         owner = row.owner
-        if not self._dry_run or owner is None or owner == self._manager.owner:
+        if not self._dry_run or owner is None or owner == self._runtime.owner:
             return
         # The system is asked, and in a thread: it may be slow to answer.
         if not await anyio.to_thread.run_sync(owner_is_dead, owner.pid, owner.started, owner.host):

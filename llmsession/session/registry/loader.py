@@ -42,16 +42,16 @@ __all__ = ["Loader"]
 class Loader:
     """Makes, forks and takes the sessions of one owner, before anybody holds them.
 
-    What it gives is a state and the hold on its session. ``write`` takes both forward.
+    What it gives is a state and the lease of its session. ``write`` takes both forward.
     """
 
     def __init__(
-        self, store: Store, owner: Owner, clock: Callable[[], float], hub: Subscriptions
+        self, store: Store, owner: Owner, clock: Callable[[], float], subscriptions: Subscriptions
     ) -> None:
         self._store = store
         self._owner = owner
         self._clock = clock
-        self._hub = hub
+        self._subscriptions = subscriptions
 
     async def create(self, session: str, records: Sequence[r.Record]) -> tuple[SessionState, Lease]:
         """A new session whose log is *records*, written whole or not at all. One that was left
@@ -59,36 +59,36 @@ class Loader:
 
         Raises SessionExists, StoreError.
         """
-        hold = await self._created(session)
+        lease = await self._create(session)
         state = SessionState(session)
         try:
-            await self.write(state, hold, records)
+            await self.write(state, lease, records)
         except BaseException as error:
-            await self._undo(hold, error)
+            await self._undo(lease, error)
             raise
-        return state, hold
+        return state, lease
 
-    async def _created(self, session: str) -> Lease:
+    async def _create(self, session: str) -> Lease:
         try:
             return await self._store.create(session, self._owner)
         except SessionExists:
-            hold = await self._taken_empty(session)
-            if hold is None:
+            lease = await self._acquire_empty(session)
+            if lease is None:
                 raise
-            return hold
+            return lease
 
-    async def _taken_empty(self, session: str) -> Lease | None:
-        """The hold on a session that has no record and no living owner; None for any other."""
+    async def _acquire_empty(self, session: str) -> Lease | None:
+        """The lease on a session that has no record and no living owner; None for any other."""
         try:
             if (await self._store.row(session)).head:
                 return None
-            hold = await self._store.acquire(session, self._owner)
+            lease = await self._store.acquire(session, self._owner)
         except (SessionInUse, SessionNotFound):
             return None
-        if hold.head:
-            await self._store.release(hold)
+        if lease.head:
+            await self._store.release(lease)
             return None
-        return hold
+        return lease
 
     @asynccontextmanager
     async def forked(
@@ -105,21 +105,21 @@ class Loader:
 
         Raises SessionNotFound, SessionExists, StoreError.
         """
-        hold = await self._store.fork(parent, point.upto, point.session, self._owner)
+        lease = await self._store.fork(parent, point.upto, point.session, self._owner)
         state = SessionState(point.session)
         try:
-            state = await read_state(self._store, point.session, head=hold.head)
+            state = await read_state(self._store, point.session, head=lease.head)
             state.history = shared_history(state.history, messages)
             records = fork_records(state, point.session, parent, labels, imported)
-            await self.write(state, hold, records)
-            await self._erase(state, hold)
-            yield state, hold
+            await self.write(state, lease, records)
+            await self._erase(state, lease)
+            yield state, lease
         except BaseException as error:
-            await self._undo(hold, error)
+            await self._undo(lease, error)
             raise
 
     @asynccontextmanager
-    async def taken(
+    async def acquired(
         self, session: str, *, takeover: bool
     ) -> AsyncIterator[tuple[SessionState, Lease]]:
         """A session that exists, with all written that its last owner owed but the ends of open
@@ -128,44 +128,44 @@ class Loader:
         Raises SessionNotFound (also for one without a record, which is removed), SessionInUse,
         StoreError.
         """
-        hold = await self._store.acquire(session, self._owner, takeover=takeover)
+        lease = await self._store.acquire(session, self._owner, takeover=takeover)
         try:
-            if not hold.head:
-                await self._remove(hold)
+            if not lease.head:
+                await self._remove(lease)
                 raise SessionNotFound(session)
-            state = await read_state(self._store, session, head=hold.head)
-            if state.head != hold.head:
-                told = f"session {session!r} has {state.head} of {hold.head} records"
+            state = await read_state(self._store, session, head=lease.head)
+            if state.head != lease.head:
+                told = f"session {session!r} has {state.head} of {lease.head} records"
                 raise StoreError(told, committed=False)
-            self._hub.reached(session, state.head)
+            self._subscriptions.reached(session, state.head)
             if state.session != session:  # it was forked, and its own first record is missing
                 parent = (await self._store.row(session)).parent or state.session
                 records = fork_records(state, session, parent, state.labels)
-                await self.write(state, hold, records)
-            await self._erase(state, hold)
-            yield state, hold
+                await self.write(state, lease, records)
+            await self._erase(state, lease)
+            yield state, lease
         except BaseException:
             with anyio.CancelScope(shield=True), suppress(Exception):
-                await self._store.release(hold)
+                await self._store.release(lease)
             raise
 
-    async def write(self, state: SessionState, hold: Lease, records: Sequence[r.Record]) -> None:
+    async def write(self, state: SessionState, lease: Lease, records: Sequence[r.Record]) -> None:
         """Append *records* and fold them, before the session is live. Raises StoreError."""
         if not records:
             return
         promise: Promise[Written] = Promise()
-        hold = msgspec.structs.replace(hold, head=state.head)
-        journal = Journal(self._store, hold, self._clock, promise.set)
+        lease = msgspec.structs.replace(lease, head=state.head)
+        journal = Journal(self._store, lease, self._clock, promise.set)
         for record in records:
             journal.write(record)
         journal.flush()
         written = await promise.wait()
         if not await self._is_ours(written):
-            _check_written(written, hold.session)
+            _check_written(written, lease.session)
         for stamped, _ in written.entries:
             if stamped is not None:
                 state.apply(stamped)
-                self._hub.publish(hold.session, stamped)
+                self._subscriptions.publish(lease.session, stamped)
 
     async def _is_ours(self, written: Written) -> bool:
         """Was a batch that met a conflict in our own epoch written all the same?"""
@@ -174,25 +174,25 @@ class Loader:
             return False
         return await is_in_log(self._store, batch)
 
-    async def _erase(self, state: SessionState, hold: Lease) -> None:
+    async def _erase(self, state: SessionState, lease: Lease) -> None:
         """Take out of the log what was to be forgotten and is in it still."""
         if state.pending_redaction is not None:
-            await erase(self._store, hold, state.pending_redaction)
-            await self.write(state, hold, [r.RecordsRedacted()])
+            await erase(self._store, lease, state.pending_redaction)
+            await self.write(state, lease, [r.RecordsRedacted()])
 
-    async def _undo(self, hold: Lease, error: BaseException) -> None:
+    async def _undo(self, lease: Lease, error: BaseException) -> None:
         """A session without its own first record is of no use, so it goes, if it surely has none.
         If that is not known it is released: ``open`` or ``delete`` finds out."""
         with anyio.CancelScope(shield=True), suppress(SessionError):  # the caller gets the first
             if isinstance(error, StoreError) and error.committed is None:
-                await self._store.release(hold)
+                await self._store.release(lease)
             else:
-                await self._remove(hold)
+                await self._remove(lease)
 
-    async def _remove(self, hold: Lease) -> None:
+    async def _remove(self, lease: Lease) -> None:
         """Delete the session, unless somebody has taken it from us: then it is theirs."""
-        if (await self._store.row(hold.session)).epoch == hold.epoch:
-            await self._store.delete(hold.session)
+        if (await self._store.row(lease.session)).epoch == lease.epoch:
+            await self._store.delete(lease.session)
 
 
 def _check_written(written: Written, session: str) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "bind_tools",
     "load_config",
     "store_config",
+    "tools_with_callables",
 ]
 
 WhenBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
@@ -364,6 +365,12 @@ def bind_tools(config: SessionConfig, tools: Sequence[Tool]) -> SessionConfig:
         for tool in config.bound_tools.values()
     )
     return msgspec.structs.replace(config, tools=bound)
+
+
+def tools_with_callables(config: SessionConfig) -> list[Tool]:
+    """The tools of *config* that have a callable. Callables are not in the log: whoever loads the
+    session has to bind them again."""
+    return [tool for tool in config.bound_tools.values() if tool.run is not None]
 
 
 def store_config(config: SessionConfig) -> msgspec.Raw:

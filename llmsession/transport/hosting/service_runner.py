@@ -17,7 +17,7 @@ from llmsession.errors import InvalidConfig, SessionError
 from llmsession.providers.clients import need_package
 from llmsession.session import SessionManager, SessionObserver, load_prices
 from llmsession.session.core.session_log import default_logger
-from llmsession.session.operations.unfinished import recover_unfinished
+from llmsession.session.unfinished import recover_unfinished
 from llmsession.store import open_store
 
 from ..server.access import TokenFile

@@ -248,7 +248,7 @@ async def test_drain_waits_for_open_and_queued_turns_and_takes_no_new_sessions()
         assert [(await turn.outcome()).status for turn in turns] == ["committed"] * 3
         with pytest.raises(SessionClosed):
             await on.manager.create(SessionConfig(model="m"))
-        on.manager._accepting = True  # for the look at the end
+        on.manager._runtime._accepting = True  # for the look at the end
 
 
 async def test_drain_gives_up_after_its_time_and_names_what_is_open() -> None:
@@ -550,7 +550,7 @@ async def test_a_command_that_is_unread_when_the_session_closes_fails_by_name() 
     async with stage([never()]) as on:
         await on.session.send("running")
         await settled()
-        actor = on.session._actor
+        actor = on.session.reference.actor
         # Both are unread when the actor comes to them, and close is read first.
         sent = c.Send(
             actor.mailbox.number(), None,
@@ -566,7 +566,7 @@ async def test_a_command_that_is_unread_when_the_session_closes_fails_by_name() 
 
 async def test_a_send_that_an_interrupt_sweeps_up_while_the_session_closes_fails_by_name() -> None:
     async with stage() as on:
-        actor = on.session._actor
+        actor = on.session.reference.actor
         sent = c.Send(
             actor.mailbox.number(), None,
             body=encode_blocks("unread"), when_busy="queue", expected_head=None,

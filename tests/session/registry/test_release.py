@@ -155,7 +155,7 @@ async def test_a_command_that_is_unread_when_its_session_is_released_fails_by_na
     async with stage([never()]) as on:
         await on.session.send("running")
         await settled()
-        actor = on.session._actor
+        actor = on.session.reference.actor
         sent = c.Send(
             actor.mailbox.number(), None,
             body=encode_blocks("unread"), when_busy="queue", expected_head=None,

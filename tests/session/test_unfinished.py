@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from llmsession import MemoryStore, SessionConfig, SessionManager, StoreError, records
-from llmsession.session.operations.unfinished import has_open_turn, recover_unfinished
+from llmsession.session.unfinished import has_open_turn, recover_unfinished
 from llmsession.session.values.config import Recovery
 from llmsession.store import Owner, SessionRow, Store, StoredRecord
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, never, say
