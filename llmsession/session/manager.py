@@ -36,22 +36,23 @@ _RECOVERIES: tuple[str | None, ...] = (None, *get_args(Recovery))
 
 
 class SessionManager:
-    """Creates and opens sessions, keeps the live ones, evicts those that nobody holds.
+    """Creates and opens sessions, keeps them in memory while they are used, and evicts idle ones.
 
-    Use it as an async context manager; everything that runs for its sessions runs in it.
-    Leaving it closes every session: open turns are interrupted, and tools that ignore their
-    cancellation are waited for; then the store and the provider are closed. *tools* are bound, by
-    name, to tools of its sessions that come without a callable. *idle_s* is how long a session
-    that nobody holds stays in memory. *summariser* is asked for summaries, where a configuration
-    has a model for them, in place of *provider*. *clock* gives the times in messages and records,
-    in seconds since the epoch. *logger* is a structlog logger; without one, logs go to the standard
-    library's logger ``llmsession``.
-    *prices* are by model name or its beginning, and go before the known ones (``PRICES``);
-    *tenant_budgets* are what all sessions of a tenant together may spend: see docs/budgets.md.
-    *environ* stands for the environment, whose ``LLMSESSION_*`` fill what configurations leave
-    open: see docs/compaction.md.
-    *observers* are told of all that happens, for metrics and traces.
-    Raises InvalidConfig for those that cannot be kept.
+    Use it as an async context manager: everything that runs for its sessions runs in its body.
+    Leaving it closes every session. Open turns are interrupted, and tools that ignore their
+    cancellation are waited for; then the store and the provider are closed.
+
+    *tools* give their callables to tools of the same name that a configuration has without one.
+    *idle_s* is how long a session that no handle holds stays in memory. *summariser* writes
+    summaries instead of *provider*, where a configuration names a model for them. *clock* gives the
+    times in messages and records, in seconds since the epoch. *logger* is a structlog logger;
+    without one, logs go to the standard library's logger ``llmsession``. *prices* are by model name
+    or its beginning, and take precedence over the built-in ones (``PRICES``). *tenant_budgets* are
+    what all sessions of a tenant together may spend: see docs/budgets.md. *environ* replaces the
+    environment, whose ``LLMSESSION_*`` fill open fields of configurations: see docs/compaction.md.
+    *observers* are called with everything that happens, for metrics and traces.
+
+    Raises InvalidConfig for invalid prices or budgets.
     """
 
     def __init__(
@@ -112,13 +113,13 @@ class SessionManager:
     ) -> LLMSession:
         """A new session, durable when it is returned; without *session_id* it gets a random one.
 
-        *labels* are what ``list`` finds it by: see ``LLMSession.label``. *seed* is a summary that
-        it begins with, of an earlier conversation for example (``LLMSession.summary``): the first
-        message of its history begins with it, in a block of the session's own, until the
-        conversation is cleared or that message forgotten. *tenant* is who it belongs to, for good:
-        the label ``llmsession.tenant``, which forks inherit. At a service a tenant reaches the
-        sessions whose ids begin with its name and a slash, as random ones do. A repeat of
-        *command_id*, which needs a *session_id*, returns the same session.
+        ``list`` finds the session by its *labels*: see ``LLMSession.label``. *seed* is a summary to
+        begin with, for example of an earlier conversation (``LLMSession.summary``). It is the first
+        block of the history's first message, until the conversation is cleared or that message is
+        forgotten. *tenant* owns the session, and cannot be changed: it is the label
+        ``llmsession.tenant``, which forks inherit. At a service a tenant can use the sessions whose
+        ids begin with its name and a slash; random ids do. A repeat of *command_id*, which needs a
+        *session_id*, returns the same session.
 
         Raises InvalidConfig, InvalidInput, SessionExists, StoreError, and SessionClosed once the
         manager is closing.
@@ -153,16 +154,15 @@ class SessionManager:
         labels: Mapping[str, str] | None = None,
         tenant: str | None = None,
     ) -> LLMSession:
-        """*conversation*, read from a file for example, as a new session that goes on from it.
+        """A new session that continues *conversation*, which was read from a file for example.
 
-        Without *session_id* it gets the conversation's own id, so that nothing is imported twice,
-        and without *labels* those of the conversation. With *tenant* it belongs to that one, as in
-        ``create``: its own id then stands behind the tenant's name and a slash. Messages keep
-        their ids, turns their numbers, where none is there twice. What a provider would refuse is
-        put right: calls and results are paired, turns that begin with the assistant get a neutral
-        message in front. Each such repair and each note of the reader is a line of the log's
-        ``source``, which has what else the conversation holds. Signed thinking is kept and not
-        sent again.
+        Without *session_id* the session gets the conversation's own id, so that nothing is imported
+        twice, and without *labels* the conversation's. *tenant* owns it, as in ``create``: then its
+        id begins with the tenant's name and a slash. Messages keep their ids and turns their
+        numbers, unless two are the same. What a provider would refuse is repaired: calls and
+        results are paired, and turns that begin with the assistant get a neutral user message in
+        front. The log's ``source`` has a line for each repair and each note of the reader, and what
+        else the conversation holds. Signed thinking is kept, and not sent again.
 
         Raises InvalidInput (also for what no repair makes valid, naming the rule), InvalidConfig
         (also without tools, if it holds calls), SessionExists, StoreError.
@@ -180,12 +180,12 @@ class SessionManager:
         *,
         tenant: str | None = None,
     ) -> tuple[str, ...]:
-        """Each of *conversations* as a session, cold; their ids, in the same order.
+        """Import each of *conversations* as a session, which is not kept in memory. Returns their
+        ids, in the same order.
 
-        *config_for* is the configuration of all, or is called with each; *tenant* is whose they
-        all are. A conversation whose
-        ``parent`` is among them, with the same first turns, becomes a fork of that one's session.
-        Raises as ``import_conversation``; then none of them is left.
+        *config_for* is the configuration of all, or is called with each. *tenant* owns them all. A
+        conversation whose ``parent`` is among them, with the same first turns, becomes a fork of
+        its parent's session. Raises as ``import_conversation``; then none of them is left.
         """
         self._runtime.check_accepting()
         return await import_many(self._runtime, conversations, config_for, tenant=tenant)
@@ -202,13 +202,13 @@ class SessionManager:
         takeover: bool = False,
         recovery: Recovery | None = None,
     ) -> LLMSession:
-        """A session that exists, live or cold; *tools* binds its callables again, by name.
+        """A session that exists. *tools* binds its callables again, by name.
 
-        Of the turns that an earlier owner left open, those that waited in the queue end aborted,
-        as a crash. The one that was running ends so too, or goes on, as ``SessionConfig.recovery``
-        says, or *recovery* this once: see there. One that goes on is ``status().turn``, its calls
-        to answer are ``open_calls()``, and ``turn(...)`` is its handle. Where the session is live
-        in this manager nothing is recovered, and *tools* are bound for the calls to come.
+        If an earlier owner left turns open, those that were queued end as aborted by a crash. The
+        turn that was running ends the same way, or is resumed, as ``SessionConfig.recovery`` says;
+        *recovery* replaces that for this call. A resumed turn is ``status().turn``, its calls to
+        answer are ``open_calls()``, and ``turn(...)`` is its handle. If the session is live in this
+        manager, nothing is recovered, and *tools* are bound for later calls.
 
         Raises SessionNotFound, SessionInUse (another live owner, unless *takeover*), InvalidInput,
         StoreError.
@@ -227,8 +227,8 @@ class SessionManager:
     async def list(
         self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
     ) -> Sequence[SessionRow]:
-        """The sessions of the store that are looked for, by id, those greater than *after*, at
-        most *limit*. Acquires nothing. Raises InvalidInput, StoreError.
+        """The sessions of the store that *search* finds, ordered by id: at most *limit* with an id
+        greater than *after*. Acquires nothing. Raises InvalidInput, StoreError.
         """
         search = checked_search(search)
         return await begun_rows(self.store, after=after, limit=limit, search=search)
@@ -249,26 +249,26 @@ class SessionManager:
         await self._runtime.delete(session_id)
 
     async def tenant_spending(self, tenant: str) -> Spending:
-        """What all sessions of *tenant* have spent; the first time their logs are read. Raises
+        """What all sessions of *tenant* have spent. The first call reads their logs. Raises
         InvalidInput, StoreError."""
         await self._runtime.sum_up_tenant(checked_tenant(tenant))
         return self._runtime.tenants.spent(tenant)
 
     async def set_tenant_budget(self, tenant: str, budget: SpendingBudget | None) -> None:
-        """What *tenant* may spend from now on; None is no limit. The manager's, not the store's:
-        it is not kept. Raises InvalidInput, InvalidConfig, StoreError."""
+        """Set what *tenant* may spend from now on; None is no limit. The budget is this manager's,
+        and is not stored. Raises InvalidInput, InvalidConfig, StoreError."""
         await self._runtime.sum_up_tenant(checked_tenant(tenant))
         self._runtime.tenants.set_budget(tenant, budget)
 
     async def apply_retention(
         self, rules: Sequence[Retention], *, now: float | None = None, dry_run: bool = False
     ) -> RetentionReport:
-        """Delete the sessions, and forget what was said in them, that *rules* say; with *dry_run*
-        only tell what would be done. *now* is in seconds since the epoch, by default the clock's.
+        """Delete sessions and forget messages as *rules* say; with *dry_run* only report what would
+        be done. *now* is in seconds since the epoch, by default the clock's.
 
-        A session that is held, here by a handle or a turn or elsewhere, is left as it is, and so
-        is one that cannot be read; the report names them. Every log that a rule to forget is
-        about and that is old enough is read. Raises InvalidInput, and StoreError where the store
+        A session that is in use, here or in another process, is left as it is, and so is one that
+        cannot be read; the report names them. A rule to forget costs a read of every log that it
+        applies to and that is old enough. Raises InvalidInput, and StoreError where the store
         cannot be listed.
         """
         runtime = self._runtime
@@ -277,10 +277,10 @@ class SessionManager:
         return await apply_retention(runtime, rules, now=moment, dry_run=dry_run)
 
     async def drain(self, timeout_s: float | None = None) -> tuple[str, ...]:
-        """Take no new sessions and wait until every open turn has ended, at most *timeout_s*.
+        """Accept no new sessions, and wait until every open turn has ended, at most *timeout_s*.
 
-        Returns the sessions that still have one open. Sends to live sessions are still taken:
-        stop their senders first.
+        Returns the sessions that still have an open turn. Live sessions still accept sends: stop
+        the senders first.
         """
         self._runtime.stop_accepting()
         with anyio.move_on_after(timeout_s):
@@ -293,17 +293,17 @@ class SessionManager:
         return tuple(actor.session for actor in self._runtime.actors if actor.turns.runs)
 
     async def close(self) -> tuple[Closed, ...]:
-        """Close every live session: interrupt what is open, release it, name what still runs.
+        """Close every live session: interrupt its open turns, release it, name what still runs.
 
         Returns within the grace period plus the store's writes, whatever tools do.
         """
         return await self._runtime.close(leave_open=False)
 
     async def release(self) -> tuple[Closed, ...]:
-        """Let every live session go as it is, before the manager is left. Open turns are stopped
-        and stay open in the log: whoever opens the session next recovers them, as after a crash
-        (``recovery``), but nothing that was decided or answered is lost. Queued turns end aborted
-        there. Who waits for an open turn gets SessionClosed.
+        """Release every live session as it is, before the manager is left. Open turns are stopped,
+        and stay open in the log. The next ``open`` recovers them as after a crash (``recovery``),
+        but nothing that was decided or answered is lost. There queued turns end as aborted. Callers
+        that wait for an open turn here get SessionClosed.
 
         Returns as ``close``.
         """
@@ -316,8 +316,8 @@ class SessionManager:
         )
 
     async def evict_idle(self) -> int:
-        """Release every session that nobody holds and that has nothing open; returns how many.
-        They come back when they are opened. Their subscribers stay."""
+        """Release every session that no handle holds and that has nothing open; returns how many.
+        They are loaded again when they are opened. Their subscriptions go on."""
         return await self._runtime.evict_idle()
 
     @property
@@ -327,12 +327,12 @@ class SessionManager:
 
     @property
     def open_turns(self) -> int:
-        """How many turns are open in the sessions that are in memory. Costs a walk over these."""
+        """How many turns are open in the sessions in memory. Costs a walk over these."""
         return sum(len(actor.turns.runs) for actor in self._runtime.actors)
 
     @property
     def running_works(self) -> tuple[str, ...]:
-        """What runs now for the sessions: streams, tools, jobs."""
+        """The names of the works that run now: streams, tools, jobs."""
         return self._runtime.running_works
 
     def live_stats(

@@ -1,7 +1,8 @@
-"""Finding the sessions whose owner left a turn open, and recovering them before anybody asks.
+"""Find the sessions whose owner left a turn open, and open them.
 
-A session is recovered when it is opened, so who waits for the end of a turn and asks nothing more
-would wait for ever. The rows of a store do not say what is open; the ends of the logs do.
+A session is recovered when it is opened. A client that only waits for the end of a turn would wait
+for ever if nobody opened its session. The rows of a store do not say which turns are open, so the
+ends of the logs are read.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ __all__ = ["RecoveryReport", "has_open_turn", "recover_unfinished"]
 
 PAGE = 500
 """Rows read at a time."""
-LAST, MOST = 64, 1024
-"""Records of a log that are looked at first, and at a time: the newest ones, then those before."""
+FIRST_PAGE, MAX_PAGE = 64, 1024
+"""Records read of a log: how many of the newest ones at first, and at most at a time after that."""
 _GOES_ON = frozenset(
     {"turn.accepted", "turn.started", "tools.requested", "tools.answered", "step.completed",
      "turn.resumed"}
@@ -34,15 +35,15 @@ _BEGINS = frozenset({"session.created", "session.forked"})
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The sessions that had an open turn and are live now, and why others could not be looked at
-    or opened. Those that another owner holds are in neither."""
+    """``recovered`` are the sessions that had an open turn and are live now. ``failed`` says why
+    others could not be read or opened. Sessions that another owner holds are in neither."""
 
     recovered: tuple[str, ...] = ()
     failed: dict[str, SessionError] = {}
 
 
 class _Brief(msgspec.Struct, frozen=True):
-    """What is looked at of a record."""
+    """The fields of a record that matter here."""
 
     kind: str
     turn: int | None = None
@@ -52,12 +53,12 @@ _brief = msgspec.json.Decoder(_Brief)
 
 
 async def recover_unfinished(manager: SessionManager, *, at_once: int = 4) -> RecoveryReport:
-    """Open every session of *manager*'s store that nobody holds and that has an open turn, at most
-    *at_once* at a time: its turns end or go on, as its ``recovery`` says, and its subscribers are
-    told. Costs a read of the end of each log, and of the whole log where the owner has died.
+    """Open every session of *manager*'s store that has an open turn and no living owner, at most
+    *at_once* at a time. Its turns end or go on, as its ``recovery`` says, and its subscribers get
+    the events. Costs a read of the end of each log, and of the whole log where the owner has died.
 
-    Raises StoreError where the store cannot be listed. What fails of one session is in the report.
-    Cancellable; what was opened stays.
+    Raises StoreError where the store cannot be listed. An error of one session is in the report.
+    Cancellable; sessions that were opened stay open.
     """
     recovered: list[str] = []
     failed: dict[str, SessionError] = {}
@@ -69,7 +70,7 @@ async def recover_unfinished(manager: SessionManager, *, at_once: int = 4) -> Re
                     await manager.open(row.session)
                     recovered.append(row.session)
             except (SessionInUse, SessionNotFound, SessionClosed):
-                return  # somebody else has it, or it is gone, or the manager goes
+                return  # another owner has it, or it was deleted, or the manager is closing
             except SessionError as error:
                 failed[row.session] = error
 
@@ -86,12 +87,12 @@ async def recover_unfinished(manager: SessionManager, *, at_once: int = 4) -> Re
 
 
 async def _not_held(rows: Sequence[SessionRow]) -> Sequence[SessionRow]:
-    """Those without an owner that surely lives. One on another machine may be gone: opening
-    tells."""
+    """The *rows* whose owner is not known to live. Whether an owner on another machine lives is
+    only known when the session is opened."""
     owners = {row.owner for row in rows if row.owner is not None}
     if not owners:
         return rows
-    living = await anyio.to_thread.run_sync(_living, owners)  # it asks the system
+    living = await anyio.to_thread.run_sync(_living, owners)  # asks the system
     return [row for row in rows if row.owner not in living]
 
 
@@ -104,18 +105,20 @@ def _living(owners: set[Owner]) -> set[Owner]:
 async def has_open_turn(store: Store, row: SessionRow) -> bool:
     """Was a turn left open in the log of *row*'s session? Acquires nothing.
 
-    Whoever released a session may have left the turn that ran, so nothing older than the last one
-    that ran to its end is looked at. Who died may have left any. Raises as ``Store.read``.
+    An owner that released the session left at most the turn that ran, so records before the last
+    turn that ran to its end are not read. An owner that died may have left any turn open. Raises
+    as ``Store.read``.
     """
     died, ended = row.owner is not None, set[int]()
-    upto, many = row.head, LAST
+    upto, limit = row.head, FIRST_PAGE
     while upto > 0:
-        after = max(0, upto - many)
+        after = max(0, upto - limit)
         page = await store.read(row.session, after=after, limit=upto - after)
-        found = _look(map(_read, (stored.body for stored in reversed(page))), ended, died=died)
-        if found is not None:
-            return found
-        upto, many = after, min(4 * many, MOST)
+        newest_first = (_read(stored.body) for stored in reversed(page))
+        is_open = _has_open_turn(newest_first, ended, died=died)
+        if is_open is not None:
+            return is_open
+        upto, limit = after, min(4 * limit, MAX_PAGE)
     return False
 
 
@@ -123,11 +126,12 @@ def _read(body: bytes) -> _Brief:
     try:
         return _brief.decode(body)
     except msgspec.MsgspecError:
-        return _Brief("")  # opening the session says what is wrong with it
+        return _Brief("")  # opening the session raises what is wrong with the record
 
 
-def _look(newest_first: Iterable[_Brief], ended: set[int], *, died: bool) -> bool | None:
-    """Do these records show that a turn is open, or that none is? Adds to *ended*."""
+def _has_open_turn(newest_first: Iterable[_Brief], ended: set[int], *, died: bool) -> bool | None:
+    """Do these records show that a turn is open, or that none is? None if they show neither.
+    Adds to *ended*."""
     for record in newest_first:
         if record.kind in _BEGINS:
             return False

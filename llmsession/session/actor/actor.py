@@ -172,8 +172,10 @@ class Actor:
         self.check_open()
         mark = self.mailbox.number()
         wanted = policy or self.core.config.interrupt_policy
-        of = c.digest(command_id, "interrupt", None if turn is None else str(turn), policy)
-        caller = c.InterruptCaller(command_id, of)
+        digest = c.command_digest(
+            command_id, "interrupt", None if turn is None else str(turn), policy
+        )
+        caller = c.InterruptCaller(command_id, digest)
         self.book.remember(caller.promise)
         if self.book.is_repeat(caller):
             return caller.promise

@@ -17,7 +17,7 @@ __all__ = ["Branch", "fork_records", "shared_history"]
 
 
 class Branch(NamedTuple):
-    """What an imported branch has of its own: its configuration, its source, its turns."""
+    """The part of an imported branch that its parent does not have."""
 
     config: msgspec.Raw
     source: r.Source
@@ -31,11 +31,11 @@ def fork_records(
     labels: dict[str, str],
     imported: Branch | None = None,
 ) -> tuple[r.Record, ...]:
-    """The first records of *session*'s own, whose *state* is the fold of those that it shares
-    with *parent*; all of an *imported* branch. Same state, same records.
+    """The first records of *session*'s own log, or all of an *imported* branch's. *state* is the
+    fold of the records that it shares with *parent*. The same state gives the same records.
 
-    Where the parent has forgotten what the fork would begin with, the fork forgets it, too: it
-    is out of the records already, and the history would begin with messages that say nothing.
+    Where the parent has forgotten the beginning of the fork's history, the fork forgets it, too:
+    the words are erased from the shared records, and the history would begin with empty messages.
     """
     forked = r.SessionForked(
         session=session,
@@ -45,17 +45,18 @@ def fork_records(
         labels=labels,
         source=imported.source if imported else None,
     )
-    own = imported.records if imported else ()
+    branch = imported.records if imported else ()
     before = first_kept(state.history)
     if before is None:
-        return forked, *own
+        return forked, *branch
     edge = state.accepted_at[before] if before else state.head + 1
     forgotten = r.ConversationForgotten(before=before, generation=state.generation + 1, edge=edge)
-    return forked, forgotten, *own
+    return forked, forgotten, *branch
 
 
 def shared_history(history: tuple[Message, ...], others: Sequence[Message]) -> tuple[Message, ...]:
-    """*history* with the objects of *others* for its equal beginning: they are kept once."""
+    """*history*, with the objects of *others* where its beginning equals theirs: so equal messages
+    are in memory once."""
     same = 0
     for mine, theirs in zip(history, others, strict=False):
         if mine != theirs:

@@ -10,7 +10,7 @@ from llmsession.errors import RecordDamaged, SessionNotFound, error_text
 from llmsession.store.protocol import EVERYTHING, Search, SessionRow, Store, StoredRecord
 from llmsession.turns import records as r
 
-from ..values.commands import digest, remembered
+from ..values.commands import command_digest, remembered
 from .reader import read_record
 from .state import SessionState
 
@@ -23,8 +23,8 @@ PAGE = 1000
 async def begun_rows(
     store: Store, *, after: str = "", limit: int, search: Search = EVERYTHING
 ) -> Sequence[SessionRow]:
-    """As ``Store.rows``, of the sessions whose creation is in their log. One without a record is
-    just being made, or whoever made it died: it never existed. Raises StoreError."""
+    """As ``Store.rows``, without the sessions that have no record. Such a session is being created,
+    or its creator died: it does not exist yet, or never did. Raises StoreError."""
     while rows := await store.rows(after=after, limit=limit, search=search):
         begun = [row for row in rows if row.head]
         if begun:
@@ -36,8 +36,8 @@ async def begun_rows(
 def with_command(created: r.SessionCreated, command_id: str | None) -> r.SessionCreated:
     """*created*, with the id of the command that it answers. Raises InvalidInput for an id that
     could not be logged."""
-    of = digest(command_id, "create", r.encode_record(created))
-    return msgspec.structs.replace(created, commands=remembered(command_id, of, None))
+    digest = command_digest(command_id, "create", r.encode_record(created))
+    return msgspec.structs.replace(created, commands=remembered(command_id, digest, None))
 
 
 async def was_created_by(store: Store, session: str, commands: Sequence[r.CommandAnswer]) -> bool:
@@ -53,8 +53,8 @@ async def read_state(
     *,
     head: int | None = None,
 ) -> SessionState:
-    """The fold of a session's whole log; *folded* is told of each record. Acquires nothing. Where
-    it is known, *head* is the last record's seq: nothing is read after it.
+    """The fold of a session's whole log; *folded* is called with each record. Acquires nothing.
+    *head* is the last record's seq, where it is known: nothing is read after it.
 
     Raises SessionNotFound, also for a log without a record, StoreError, and RecordDamaged at the
     first record that cannot be read or cannot follow the one before it; nothing is changed.

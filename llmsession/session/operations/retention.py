@@ -1,4 +1,4 @@
-"""Retention: rules for how long sessions, and what was said in them, are kept."""
+"""Retention: rules for how long sessions and their messages are kept."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """One rule, for the sessions that have all of ``labels`` (a value of None is any value).
 
     ``delete_idle_s``: a session without a new record for so many seconds is deleted.
-    ``forget_after_s``: what was said longer ago than that is forgotten, as ``forget`` does it.
-    Of several rules for one session the strictest counts.
+    ``forget_after_s``: turns that are older than that are forgotten, as by ``forget``. Of several
+    rules for one session the strictest counts.
     """
 
     labels: dict[str, str | None] = {}
@@ -39,7 +39,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     forget_after_s: float | None = None
 
     def checked(self) -> Retention:
-        """This rule. Raises InvalidInput for one that does nothing, or that says no time."""
+        """This rule. Raises InvalidInput for one that does nothing, or whose time is not a positive
+        number."""
         if self.delete_idle_s is None and self.forget_after_s is None:
             raise InvalidInput("a retention rule deletes or forgets after some time; this does not")
         for name in ("delete_idle_s", "forget_after_s"):
@@ -53,9 +54,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done, or with ``dry_run`` would be: the sessions that were deleted, and how many
-    turns each other one has forgotten. ``skipped`` says why a session that a rule is about was
-    left as it is: somebody uses it, or its log cannot be read."""
+    """What was done, or with ``dry_run`` would be done. ``deleted`` are sessions, ``forgotten`` how
+    many turns each other session has forgotten. ``skipped`` says why a session that a rule applies
+    to was left as it is: it is in use, or its log cannot be read."""
 
     dry_run: bool
     deleted: tuple[str, ...] = ()
@@ -98,7 +99,7 @@ class _Sweep:
         self.skipped: dict[str, str] = {}
 
     async def look_at(self, row: SessionRow) -> None:
-        """Do what the rules say of one session; what goes wrong with it is its own."""
+        """Apply the rules to one session. An error of it is noted in ``skipped``."""
         rules = [rule for rule in self._rules if Search(labels=rule.labels).finds(row)]
         idle_s = min((r.delete_idle_s for r in rules if r.delete_idle_s is not None), default=None)
         age_s = min((r.forget_after_s for r in rules if r.forget_after_s is not None), default=None)
@@ -115,10 +116,10 @@ class _Sweep:
         if not self._dry_run:
             async with self._runtime.exclusive(row.session):
                 store = self._runtime.store
-                # Taken first: who held it and died is fenced, and who holds it is asked.
-                hold = await store.acquire(row.session, self._runtime.owner)
+                # Acquired first: that fences an owner that died, and raises if one lives.
+                lease = await store.acquire(row.session, self._runtime.owner)
                 if (await store.row(row.session)).touched_at != row.touched_at:
-                    await store.release(hold)
+                    await store.release(lease)
                     raise Refused("it was written to meanwhile")
                 await store.delete(row.session)
                 self._runtime.tenants.deleted(row.session)
@@ -140,8 +141,8 @@ class _Sweep:
         self.forgotten[row.session] = count
 
     async def _forgettable(self, session: str, moment: float) -> int:
-        """How many turns are to be forgotten. Most sessions are younger than that, and are not
-        read; a fork's turns may be older than it, those of an import older than its log."""
+        """How many turns are to be forgotten. Most sessions are younger than *moment*: only their
+        first record is read. The turns of a fork or an import may be older than that record."""
         store = self._runtime.store
         first = await read_page(store, session, 0, 1)
         if first and first[0].at >= moment:
@@ -159,7 +160,8 @@ class _Sweep:
         return count
 
     async def _check_unused(self, row: SessionRow) -> None:
-        """Raises Refused where somebody holds the session here; elsewhere, its store will say."""
+        """Raises Refused where a handle holds the session here. If another process holds it, the
+        store raises when it is acquired; a dry run asks whether its owner lives."""
         actor = self._runtime.find_live(row.session)
         if actor is not None:
             if actor.pins or not actor.is_idle:
@@ -170,6 +172,6 @@ class _Sweep:
         owner = row.owner
         if not self._dry_run or owner is None or owner == self._runtime.owner:
             return
-        # The system is asked, and in a thread: it may be slow to answer.
+        # In a thread: this asks the operating system, which may be slow.
         if not await anyio.to_thread.run_sync(owner_is_dead, owner.pid, owner.started, owner.host):
             raise SessionInUse(row.session, f"{owner.name} (pid {owner.pid})")

@@ -1,4 +1,4 @@
-"""From a session's log to its state, and what has to be written before it is live."""
+"""Loader: from a session's log to its state, and the records that are due before it is live."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ __all__ = ["Loader"]
 
 
 class Loader:
-    """Makes, forks and takes the sessions of one owner, before anybody holds them.
+    """Creates, forks and acquires the sessions of one owner, before they are live.
 
-    What it gives is a state and the lease of its session. ``write`` takes both forward.
+    Each method gives a session's state and its lease. ``write`` appends records to the log and
+    folds them into the state.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class Loader:
         self._subscriptions = subscriptions
 
     async def create(self, session: str, records: Sequence[r.Record]) -> tuple[SessionState, Lease]:
-        """A new session whose log is *records*, written whole or not at all. One that was left
-        without a record, because its maker died, is made now.
+        """A new session whose log is *records*, written whole or not at all. A session without a
+        record, whose creator died, is reused.
 
         Raises SessionExists, StoreError.
         """
@@ -78,7 +79,7 @@ class Loader:
             return lease
 
     async def _acquire_empty(self, session: str) -> Lease | None:
-        """The lease on a session that has no record and no living owner; None for any other."""
+        """The lease of a session that has no record and no living owner; None for any other."""
         try:
             if (await self._store.row(session)).head:
                 return None
@@ -100,8 +101,8 @@ class Loader:
         *,
         imported: Branch | None = None,
     ) -> AsyncIterator[tuple[SessionState, Lease]]:
-        """A fork of *parent*, to be prepared; *messages* are the parent's, whose objects it
-        shares. Of an imported branch all is written at once. If the body raises it is taken back.
+        """A fork of *parent*; *messages* are the parent's, whose objects it shares. All records
+        of an *imported* branch are written at once. If the body raises, the fork is deleted.
 
         Raises SessionNotFound, SessionExists, StoreError.
         """
@@ -122,8 +123,8 @@ class Loader:
     async def acquired(
         self, session: str, *, takeover: bool
     ) -> AsyncIterator[tuple[SessionState, Lease]]:
-        """A session that exists, with all written that its last owner owed but the ends of open
-        turns. It is released if the body raises.
+        """A session that exists. What its last owner left unwritten is written first, but for the
+        ends of open turns. If the body raises, the session is released.
 
         Raises SessionNotFound (also for one without a record, which is removed), SessionInUse,
         StoreError.
@@ -135,10 +136,10 @@ class Loader:
                 raise SessionNotFound(session)
             state = await read_state(self._store, session, head=lease.head)
             if state.head != lease.head:
-                told = f"session {session!r} has {state.head} of {lease.head} records"
-                raise StoreError(told, committed=False)
+                message = f"session {session!r} has {state.head} of {lease.head} records"
+                raise StoreError(message, committed=False)
             self._subscriptions.reached(session, state.head)
-            if state.session != session:  # it was forked, and its own first record is missing
+            if state.session != session:  # a fork whose own first record is missing
                 parent = (await self._store.row(session)).parent or state.session
                 records = fork_records(state, session, parent, state.labels)
                 await self.write(state, lease, records)
@@ -168,37 +169,38 @@ class Loader:
                 self._subscriptions.publish(lease.session, stamped)
 
     async def _is_ours(self, written: Written) -> bool:
-        """Was a batch that met a conflict in our own epoch written all the same?"""
+        """Was a batch written although it met a conflict? It was if the conflict is with itself:
+        the epoch is ours, and the batch is in the log."""
         batch, result = written.batch, written.result
         if not isinstance(result, Conflict) or not result.row or result.row.epoch != batch.epoch:
             return False
         return await is_in_log(self._store, batch)
 
     async def _erase(self, state: SessionState, lease: Lease) -> None:
-        """Take out of the log what was to be forgotten and is in it still."""
+        """Erase from the log what was forgotten and is still in it."""
         if state.pending_redaction is not None:
             await erase(self._store, lease, state.pending_redaction)
             await self.write(state, lease, [r.RecordsRedacted()])
 
     async def _undo(self, lease: Lease, error: BaseException) -> None:
-        """A session without its own first record is of no use, so it goes, if it surely has none.
-        If that is not known it is released: ``open`` or ``delete`` finds out."""
-        with anyio.CancelScope(shield=True), suppress(SessionError):  # the caller gets the first
+        """Delete the session if it surely has no record of its own. If *error* leaves that open,
+        only release it: the next ``open`` or ``delete`` finds out."""
+        with anyio.CancelScope(shield=True), suppress(SessionError):  # the caller gets *error*
             if isinstance(error, StoreError) and error.committed is None:
                 await self._store.release(lease)
             else:
                 await self._remove(lease)
 
     async def _remove(self, lease: Lease) -> None:
-        """Delete the session, unless somebody has taken it from us: then it is theirs."""
+        """Delete the session, unless another owner has taken it."""
         if (await self._store.row(lease.session)).epoch == lease.epoch:
             await self._store.delete(lease.session)
 
 
 def _check_written(written: Written, session: str) -> None:
     if isinstance(written.result, Lost):
-        told = f"the store failed under session {session!r}: {written.result.error}"
-        raise StoreError(told, committed=written.result.committed)
+        message = f"the store failed under session {session!r}: {written.result.error}"
+        raise StoreError(message, committed=written.result.committed)
     if not isinstance(written.result, Appended):
-        told = f"session {session!r} changed hands while it was loaded"
-        raise StoreError(told, committed=False)
+        message = f"another owner took session {session!r} while it was loaded"
+        raise StoreError(message, committed=False)

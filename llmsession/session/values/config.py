@@ -1,4 +1,4 @@
-"""What a session is told when it is made, and between turns."""
+"""A session's configuration: given when it is created, and changed between turns."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float | None = None
 
     def definition(self) -> msgspec.Raw:
-        """What the provider is told of it, as JSON. Raises InvalidMessage if that is no JSON."""
+        """The tool's definition for the provider, as JSON. Raises InvalidMessage if it cannot be
+        encoded."""
         fields = {
             "name": self.name,
             "description": self.description,
@@ -92,7 +93,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CAP_CHARS = 60_000
-"""The length past which a result is shown capped, where nobody says another."""
+"""The default length past which a result is shown capped."""
 
 
 class SummariserConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,19 +155,19 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return make_policy(checked.policy, checked.options, shared)
 
     def checked(self) -> CompactionConfig:
-        """These settings with nothing left open, and the policy by its name.
+        """These settings with every open field filled, and the policy by its name.
 
-        Raises InvalidConfig for the first that cannot be."""
+        Raises InvalidConfig for the first invalid one."""
         policy = "balanced" if self.policy is None else self.policy
         if self.enabled is not None and not isinstance(self.enabled, bool):
             raise InvalidConfig(f"enabled is True or False, not {self.enabled!r}")
         if not isinstance(self.options, Mapping):
-            told = type(self.options).__name__
-            raise InvalidConfig(f"options is a policy's settings by name, not a {told}")
+            kind = type(self.options).__name__
+            raise InvalidConfig(f"options is a policy's settings by name, not a {kind}")
         options = dict(self.options)
         if not isinstance(policy, str):
-            policy, own = settings_of(policy)
-            options = {**own, **options}
+            policy, settings = settings_of(policy)
+            options = {**settings, **options}
         threshold = _share("threshold", 0.80 if self.threshold is None else self.threshold)
         low = 0.40 if self.low is None else _share("low", self.low)
         return msgspec.structs.replace(
@@ -188,7 +189,7 @@ def _share(name: str, value: Any) -> float:
 
 
 PLAIN = Profile()
-"""What a frame is sized by where no model is asked."""
+"""The profile that a frame is sized by where the model's is not known."""
 
 
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,10 +234,10 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not isinstance(self.tools, list | tuple):
             raise InvalidConfig(f"tools is a list of tools, not {type(self.tools).__name__}")
-        tools = tuple(_tool(tool, at) for at, tool in enumerate(self.tools))
+        tools = tuple(_tool(tool, index) for index, tool in enumerate(self.tools))
         if not isinstance(self.compaction, CompactionConfig):
-            told = f"compaction is a CompactionConfig, not {type(self.compaction).__name__}"
-            raise InvalidConfig(told)
+            kind = type(self.compaction).__name__
+            raise InvalidConfig(f"compaction is a CompactionConfig, not {kind}")
         compaction = self.compaction.checked()
         config = _as_logged(msgspec.structs.replace(self, tools=tools, compaction=compaction))
         names = [tool.name for tool in tools]
@@ -258,8 +259,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             **_summariser_sizes(config.compaction.summariser),
         )
         if not 0 <= config.compaction.min_gain < 1:
-            told = f"{config.compaction.min_gain}; it is a share from 0, and below 1"
-            raise InvalidConfig(f"min_gain is {told}")
+            gain = config.compaction.min_gain
+            raise InvalidConfig(f"min_gain is {gain}; it is a share from 0, and below 1")
         if not config.model:
             raise InvalidConfig("model is empty")
         if config.grace_s < 0:
@@ -318,20 +319,19 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _tool(tool: Tool | Mapping[str, Any], at: int) -> Tool:
+def _tool(tool: Tool | Mapping[str, Any], index: int) -> Tool:
     if isinstance(tool, Mapping):
         try:
             tool = msgspec.convert(dict(tool), Tool)
         except msgspec.ValidationError as error:
-            raise InvalidConfig(f"tools[{at}]: {error}") from error
+            raise InvalidConfig(f"tools[{index}]: {error}") from error
     if not isinstance(tool, Tool):
-        raise InvalidConfig(f"tools[{at}] is no Tool and no definition")
+        raise InvalidConfig(f"tools[{index}] is no Tool and no definition")
     if not isinstance(tool.name, str) or not _TOOL_NAME.fullmatch(tool.name):
-        raise InvalidConfig(
-            f"tools[{at}]: name {tool.name!r}; providers allow letters, digits, _ and -, up to 128"
-        )
+        rule = "providers allow letters, digits, _ and -, up to 128"
+        raise InvalidConfig(f"tools[{index}]: name {tool.name!r}; {rule}")
     if tool.run is not None and not callable(tool.run):
-        raise InvalidConfig(f"tools[{at}] ({tool.name}): run cannot be called")
+        raise InvalidConfig(f"tools[{index}] ({tool.name}): run cannot be called")
     return tool
 
 
@@ -355,16 +355,13 @@ def _positive(**values: float | None) -> None:
 
 def bind_tools(config: SessionConfig, tools: Sequence[Tool]) -> SessionConfig:
     """*config* with the callables of *tools* bound to its tools of the same names."""
-    given = {tool.name: tool for tool in tools}
-    bound = tuple(
-        msgspec.structs.replace(
-            tool, run=given[tool.name].run, deadline_s=given[tool.name].deadline_s
-        )
-        if tool.name in given
-        else tool
-        for tool in config.bound_tools.values()
-    )
-    return msgspec.structs.replace(config, tools=bound)
+    by_name = {tool.name: tool for tool in tools}
+
+    def bound(tool: Tool) -> Tool:
+        source = by_name.get(tool.name, tool)
+        return msgspec.structs.replace(tool, run=source.run, deadline_s=source.deadline_s)
+
+    return msgspec.structs.replace(config, tools=tuple(map(bound, config.bound_tools.values())))
 
 
 def tools_with_callables(config: SessionConfig) -> list[Tool]:

@@ -1,4 +1,4 @@
-"""What became of a turn, of an interrupt, and how a session stands: values for the caller."""
+"""Values for the caller: the outcome of a turn or an interrupt, a session's status and usage."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """What the assistant said last, without its earlier steps; "" if it said nothing."""
-        said = [message.text for message in self.messages if message.is_assistant]
-        return said[-1] if said else ""
+        texts = [message.text for message in self.messages if message.is_assistant]
+        return texts[-1] if texts else ""
 
 
 class InterruptResult(StrEnum):

@@ -292,7 +292,7 @@ async def test_thinking_of_an_import_is_kept_and_not_sent() -> None:
 async def test_what_no_repair_makes_valid_is_refused_by_its_rule() -> None:
     messages = [message(1, "user", "a"), message(1, "assistant", {"type": "tool_use", "id": 7})]
     async with stage() as on:
-        with pytest.raises(InvalidInput, match="cannot be gone on with: V"):
+        with pytest.raises(InvalidInput, match="cannot be continued: V"):
             await on.manager.import_conversation(talk(*messages), CONFIG)
         torn = msgspec.structs.replace(SAID[0], body=msgspec.Raw(b'{"no":"list"}'))
         with pytest.raises(InvalidMessage):
