@@ -13,7 +13,7 @@ __all__ = ["SessionStats", "count_live", "live_stats"]
 
 
 class SessionStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a live session stands, and what it came to. Tokens of the context are estimates."""
+    """What a live session does, and what it has done. Tokens of the context are estimates."""
 
     session: str
     phase: SessionPhase
@@ -24,17 +24,17 @@ class SessionStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     step: int = 0
     queued: int = 0
     turns: int = 0
-    """All turns that have ended, however."""
+    """Turns that have ended, in any way."""
     context_tokens: int
     budget_tokens: int
     output_tokens: int = 0
-    """All that the model has said, as reported; of the reply that streams about what came."""
+    """The output tokens so far, as reported, and an estimate for the reply that streams."""
     interrupts: int = 0
-    """Turns that an interrupt ended since the session came to memory, ..."""
+    """Turns that an interrupt ended since the session was loaded."""
     compactions: int = 0
-    """... and compactions that were applied since then."""
+    """Compactions that were applied since the session was loaded."""
     cost_nano_usd: int = 0
-    """What is known of its cost; with ``unpriced`` there is more."""
+    """The known part of its cost; with ``unpriced`` there is more."""
     unpriced: bool = False
 
     @property
@@ -44,14 +44,15 @@ class SessionStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 CHARS_PER_TOKEN = 4
-"""Of a reply that streams: its tokens are only reported at its end."""
+"""For a reply that streams: the provider reports its tokens only at its end."""
 
 
 def live_stats(
     actors: Iterable[Actor], limit: int, matches: Callable[[str], bool]
 ) -> Sequence[SessionStats]:
-    """Of at most *limit* sessions of *actors* whose id *matches*, those that run a turn first, then
-    by id. Costs a walk over *actors*, and a projection of the context for each one returned."""
+    """Statistics of at most *limit* sessions of *actors* whose id *matches*: those that run a turn
+    come first, then by id. Costs a walk over *actors*, and a projection of the context for each one
+    returned."""
     live = [actor for actor in actors if matches(actor.session)]
     live.sort(key=lambda actor: (actor.turns.current is None, actor.session))
     return [_stats_of(actor) for actor in live[:limit]]

@@ -43,16 +43,16 @@ class Turn:
         return self._events(self.id.number)
 
     async def outcome(self) -> TurnOutcome:
-        """How the turn ended, once it has, durably. Cancelling the wait changes nothing.
+        """Wait until the turn has ended durably; how it ended. Cancelling the wait changes nothing.
 
-        Raises SessionMoved, SessionClosed or StoreError if this owner lost the session first:
-        the turn's end is then in the log, written by whoever recovers it; where it was resumed,
-        ``LLMSession.turn`` gives a handle that waits for it.
+        Raises SessionMoved, SessionClosed or StoreError if this owner lost the session first. Then
+        the next owner writes the turn's end to the log. If it resumed the turn,
+        ``LLMSession.turn`` there gives a handle that waits for it.
         """
         return await self._outcome(self.id.number)
 
     async def text(self) -> str:
-        """What the assistant said last in this turn.
+        """The text of the assistant's last message in this turn.
 
         Raises TurnAborted or TurnFailed, with the outcome, if the turn was not committed, and
         BudgetExhausted if a budget ended it before anything was complete.
@@ -62,7 +62,7 @@ class Turn:
 
 
 def text_or_raise(outcome: TurnOutcome, name: str) -> str:
-    """What the assistant said last in a turn that was committed. *name* is the turn's, in errors.
+    """The text of the assistant's last message in a committed turn. *name* is for errors.
 
     Raises TurnAborted, TurnFailed or, where a budget ended it, BudgetExhausted for any other.
     """

@@ -40,7 +40,7 @@ __all__ = [
 WhenBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
 """What a send does while a turn is open: see ``LLMSession.send``."""
 Recovery: TypeAlias = Literal["drop", "resume"]
-"""What becomes of a turn that was running when its owner died: see ``SessionConfig``."""
+"""What happens to a turn that was running when its owner died: see ``SessionConfig``."""
 ToolCallable: TypeAlias = Callable[..., Any]
 """Called with the call's input as keyword arguments; async, or run in a thread."""
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
@@ -49,7 +49,7 @@ _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
 class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What a callable may return instead of its content alone.
 
-    ``compact_summary`` is what a later request shows once the result is old.
+    ``compact_summary`` replaces the result in later requests, once the result is old.
     """
 
     content: Content
@@ -69,10 +69,10 @@ class ToolResult(msgspec.Struct, frozen=True):
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool that the model may call.
 
-    ``run`` is called with the call's input as keyword arguments, in a thread if it is not async;
-    without it the caller runs the tool and submits the result. It returns text, blocks, or a
-    ToolOutput; what it raises becomes an error result. ``deadline_s`` replaces the
-    configuration's. Callables are not stored: bind them again with ``open(id, tools=...)``.
+    ``run`` is called with the call's input as keyword arguments, in a thread if it is not async. It
+    returns text, blocks, or a ToolOutput; an exception becomes an error result. Without ``run`` the
+    caller runs the tool and submits the result. ``deadline_s`` replaces the configuration's.
+    Callables are not stored: bind them again with ``open(id, tools=...)``.
     """
 
     name: str
@@ -97,10 +97,10 @@ CAP_CHARS = 60_000
 
 
 class SummariserConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that writes summaries, through the manager's ``summariser`` provider, or its
-    provider. ``instructions`` are added to ours. ``deadline_s`` bounds one summary, whatever it
-    takes; ``max_requests`` the requests for it. ``improve_results`` has it also write summaries
-    of single tool results, in the background, ``max_concurrent`` at a time."""
+    """A model that writes summaries, through the manager's ``summariser`` provider, or else its
+    ``provider``. ``instructions`` are added to ours. ``deadline_s`` bounds the time for one
+    summary, ``max_requests`` its requests. With ``improve_results`` it also writes summaries of
+    single tool results, in the background, ``max_concurrent`` at a time."""
 
     model: str
     instructions: str = ""
@@ -111,21 +111,23 @@ class SummariserConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How the context is kept inside the window. History is never changed by it.
+    """How the context is kept inside the window. Compaction never changes the history.
 
-    ``policy`` is a registered name or a policy's value, ``options`` are its settings by name.
+    ``policy`` is a registered name or a policy object, ``options`` are its settings by name.
     ``threshold`` is the share of the budget above which it acts, ``low`` the share that it goes
-    down to, ``warning`` the share at which ``context.warning`` is told. ``keep_recent_turns`` and
-    ``keep_recent_steps`` stay as they are. None takes LLMSESSION_COMPACTION, LLMSESSION_POLICY,
-    LLMSESSION_THRESHOLD and so on, else True, "balanced", 0.80, 0.40 and 0.90.
+    down to, ``warning`` the share at which ``context.warning`` is published. The last
+    ``keep_recent_turns`` and ``keep_recent_steps`` are not compacted. A field that is None takes
+    LLMSESSION_COMPACTION, LLMSESSION_POLICY, LLMSESSION_THRESHOLD and so on, else True, "balanced",
+    0.80, 0.40 and 0.90.
+
     ``cap_chars`` is the length past which a result is shown capped from its arrival on (None:
     60,000, and never more than a quarter of the budget). ``summary_chars`` bounds the summaries
-    of results that the session makes itself. ``summariser`` is a model for the others; without
-    one they are extracted by rules. ``schedule`` "cache" acts when a rewrite of the prompt pays
-    back, or the provider's cache is cold anyway; "at_once" as soon as the threshold is passed.
-    ``provider_side`` is what is left to the provider, if anything is.
-    A compaction that gains less than ``min_gain`` is not made; after ``max_failures`` summaries
-    in a row that failed, they are extracted, until something changes.
+    of results that the session makes itself. ``summariser`` is a model for the other summaries;
+    without one rules extract them. With ``schedule`` "cache" it acts when a rewrite of the prompt
+    pays back, or when the provider's cache is cold anyway; with "at_once" as soon as the threshold
+    is passed. ``provider_side`` is what is left to the provider, if anything is. A compaction that
+    gains less than ``min_gain`` is not made. After ``max_failures`` summaries in a row that failed,
+    rules extract them until something changes.
     """
 
     enabled: bool | None = None
@@ -195,19 +197,19 @@ PLAIN = Profile()
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One session's configuration. Changing it between turns is ``session.configure(...)``.
 
-    ``window_tokens`` is the model's limit, of which ``max_tokens`` is left for the reply; None
-    takes what the provider knows of the model, so that they follow a change of model.
-    ``options`` go to the provider as they are (temperature, thinking, ...).
-    ``tool_deadline_s`` is how long a call may stay without its result; None is for ever.
-    ``queue_limit`` bounds the commands that wait unread, and the turns that wait their turn.
-    ``budget`` is what the session may spend in its life; a greater one lets it go on.
+    ``window_tokens`` is the model's limit, of which ``max_tokens`` are reserved for the reply. None
+    takes what the provider knows of the model, so that both follow a change of model. ``options``
+    go to the provider as they are (temperature, thinking, ...). ``tool_deadline_s`` is how long a
+    call may stay without its result; None is for ever. ``queue_limit`` bounds the unread commands,
+    and the queued turns. ``budget`` is what the session may spend in total; with a greater one it
+    can continue.
 
-    ``recovery`` is what opening the session does with a turn that was running when its owner
-    died, or lost its store. ``drop`` ends it as an interrupt would, reason ``crash``. ``resume``
-    goes on after what the log has of it: the caller's open calls are offered again under their
-    ids, and callables that may have started are not run again but answered as unknown. The
-    turn's steps and tokens count on; its seconds, its calls' deadlines and the retries of the
-    step begin anew, and tokens of replies that never became durable are not counted.
+    ``recovery`` is what opening the session does with a turn that was running when its owner died,
+    or lost its store. ``drop`` ends it as an interrupt would, with the reason ``crash``. ``resume``
+    continues it after its last record: the caller's open calls are offered again under their ids,
+    and callables that may have started are not run again, but answered as unknown. The turn's steps
+    and tokens count on. Its seconds, its calls' deadlines and the retries of the step begin anew.
+    Tokens of replies that never became durable are not counted.
     """
 
     model: str
@@ -284,11 +286,11 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return {tool.name: tool for tool in self.tools if isinstance(tool, Tool)}
 
     def sizes(self, profile: Profile) -> Sizes:
-        """The window and the room for the reply, as given or as *profile* has them."""
+        """The tokens of the window and of the reply, as set here or as *profile* has them."""
         return sizes_for(self.window_tokens, self.max_tokens, profile)
 
     def check_sizes(self, profile: Profile) -> None:
-        """Raises InvalidConfig where the reply's room leaves nothing for a request."""
+        """Raises InvalidConfig where the reply leaves no tokens for a request."""
         sizes = self.sizes(profile)
         if sizes.max_tokens >= sizes.window_tokens:
             raise InvalidConfig(
@@ -296,16 +298,16 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def check_model(self, profile: Profile) -> None:
-        """Raises InvalidConfig where the model, whose *profile* is given, cannot run with it: its
-        sizes, or what is left to the provider."""
+        """Raises InvalidConfig where the model, which has *profile*, cannot run with these sizes,
+        or its provider cannot do what is left to it."""
         self.check_sizes(profile)
         side = self.compaction.provider_side
         if side is not None:
             side.check_model(self.model, profile, self.sizes(profile).budget_tokens)
 
     def frame(self, profile: Profile = PLAIN) -> Frame:
-        """The parts of a request that are not messages. ``recall`` is there from the first
-        request on: adding it later would break the prompt cache. *profile* is the model's."""
+        """The parts of a request that are not messages. The tool ``recall`` is in every request:
+        adding it later would break the prompt cache. *profile* is the model's."""
         tools = [tool.definition() for tool in self.bound_tools.values()]
         if self.compaction.enabled is not False and tools:
             tools.append(RECALL_TOOL)
