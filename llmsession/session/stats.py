@@ -1,23 +1,19 @@
-"""Figures of live sessions, for those who watch a whole service: cheap, and nothing is loaded."""
+"""Statistics of live sessions, for a view of a whole service. Cheap: no session is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from .actor.actor import Actor
 from .values.outcome import SessionPhase
 
-if TYPE_CHECKING:
-    from .actor.actor import Actor
-    from .manager import SessionManager
-
-__all__ = ["SessionStats", "count_live", "figures_of_live"]
+__all__ = ["SessionStats", "count_live", "live_stats"]
 
 
 class SessionStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a live session stands, and what it came to. Tokens of the context are estimates."""
+    """What a live session does, and what it has done. Tokens of the context are estimates."""
 
     session: str
     phase: SessionPhase
@@ -28,17 +24,17 @@ class SessionStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     step: int = 0
     queued: int = 0
     turns: int = 0
-    """All turns that have ended, however."""
+    """Turns that have ended, in any way."""
     context_tokens: int
     budget_tokens: int
     output_tokens: int = 0
-    """All that the model has said, as reported; of the reply that streams about what came."""
+    """The output tokens so far, as reported, and an estimate for the reply that streams."""
     interrupts: int = 0
-    """Turns that an interrupt ended since the session came to memory, ..."""
+    """Turns that an interrupt ended since the session was loaded."""
     compactions: int = 0
-    """... and compactions that were applied since then."""
+    """Compactions that were applied since the session was loaded."""
     cost_nano_usd: int = 0
-    """What is known of its cost; with ``unpriced`` there is more."""
+    """The known part of its cost; with ``unpriced`` there is more."""
     unpriced: bool = False
 
     @property
@@ -48,38 +44,35 @@ class SessionStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 CHARS_PER_TOKEN = 4
-"""Of a reply that streams: its tokens are only reported at its end."""
+"""For a reply that streams: the provider reports its tokens only at its end."""
 
 
-def figures_of_live(
-    manager: SessionManager, limit: int, wanted: Callable[[str], bool] = lambda session: True
+def live_stats(
+    actors: Iterable[Actor], limit: int, matches: Callable[[str], bool]
 ) -> Sequence[SessionStats]:
-    """Of at most *limit* live sessions whose id is *wanted*, those that run a turn first, then by
-    id. Costs a walk over the live sessions, and a projection for each one that is told."""
-    live = [(name, actor) for name in manager.live if wanted(name)
-            and (actor := manager.find_live(name)) is not None]  # fmt: skip
-    live.sort(key=lambda each: (each[1].turns.current is None, each[0]))
-    return [_figures(actor) for _, actor in live[:limit]]
+    """Statistics of at most *limit* sessions of *actors* whose id *matches*: those that run a turn
+    come first, then by id. Costs a walk over *actors*, and a projection of the context for each one
+    returned."""
+    live = [actor for actor in actors if matches(actor.session)]
+    live.sort(key=lambda actor: (actor.turns.current is None, actor.session))
+    return [_stats_of(actor) for actor in live[:limit]]
 
 
-def count_live(
-    manager: SessionManager, wanted: Callable[[str], bool] = lambda session: True
-) -> tuple[int, int]:
-    """How many live sessions there are whose id is *wanted*, and how many of them run a turn."""
-    actors = [manager.find_live(name) for name in manager.live if wanted(name)]
-    running = sum(actor is not None and actor.turns.current is not None for actor in actors)
-    return len(actors), running
+def count_live(actors: Iterable[Actor], matches: Callable[[str], bool]) -> tuple[int, int]:
+    """How many sessions of *actors* have an id that *matches*, and how many of them run a turn."""
+    running = [actor.turns.current is not None for actor in actors if matches(actor.session)]
+    return len(running), sum(running)
 
 
-def _figures(actor: Actor) -> SessionStats:
+def _stats_of(actor: Actor) -> SessionStats:
     core, state, run = actor.core, actor.state, actor.turns.current
     spent = core.account.spent()
     output = state.usage.output_tokens
     if run is not None:
         output += sum(request.usage.output_tokens for request in run.requests)
         if run.builder is not None:
-            said = sum(len(text) for _, _, _, text in run.builder.so_far())
-            output += max(run.builder.usage.output_tokens, said // CHARS_PER_TOKEN)
+            chars = sum(len(text) for _, _, _, text in run.builder.so_far())
+            output += max(run.builder.usage.output_tokens, chars // CHARS_PER_TOKEN)
     return SessionStats(
         session=actor.session,
         phase="running" if run is not None else "idle",

@@ -177,7 +177,7 @@ COMMANDS = (
         "answers to commands are not in the log",
         "invariant 13",
         "session/values/commands.py",
-        "return (CommandAnswer(command_id, of, msgspec.Raw(msgspec.json.encode(answer))),)",
+        "return (CommandAnswer(command_id, digest, msgspec.Raw(msgspec.json.encode(answer))),)",
         "return ()",
         "session/values/test_commands.py",
         "test_a_repeat_gets_its_answer_in_the_next_process",

@@ -3,8 +3,9 @@ they do. Every stage ends with a look at its log, whatever the test was about.""
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -12,14 +13,17 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from llmsession import Event, LLMSession, SessionConfig, SessionManager, Store, Tool
+from llmsession import Event, LLMSession, SessionConfig, SessionManager, Store, Tool, Turn
 from llmsession.compaction.rules.check import check_request
 from llmsession.session.compacting import compactor
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import SessionState, fold
+from llmsession.session.values import commands as c
 from llmsession.store import MemoryStore
+from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import Scripted, ScriptedProvider
 from llmsession.turns import records as r
+from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.request import Profile, Request, StepTag
 from tests.session.probes import delivering
 
@@ -44,9 +48,28 @@ class Stage:
         """The kinds of the log's records, in order."""
         return [record.__struct_config__.tag for record in await self.log(session)]  # type: ignore[misc]  # every record has a tag
 
-    async def say(self, content: str) -> str:
-        """Send, and wait for the reply."""
-        return await (await self.session.send(content)).text()
+    async def say(self, *contents: str) -> str:
+        """Send each of *contents* and wait for its reply; the last reply."""
+        for content in contents:
+            reply = await (await self.session.send(content)).text()
+        return reply
+
+    async def begin(self, content: str, **options: Any) -> Turn:
+        """Send, and wait until all has happened that can happen without time passing."""
+        turn = await self.session.send(content, **options)
+        await settled()
+        return turn
+
+    async def names(self) -> list[str]:
+        """The ids of the manager's sessions."""
+        return [row.session for row in await self.manager.list()]
+
+    async def evict(self) -> None:
+        """Drop the handle of the session, which is then evicted."""
+        del self.session
+        gc.collect()
+        assert await self.manager.evict_idle() == 1
+        assert self.manager.live == ()
 
     pauses = False
     """Set by a test whose provider pauses replies: then a request may end with one."""
@@ -140,12 +163,51 @@ async def stage(
         assert manager.running_works == ()
 
 
+@asynccontextmanager
+async def faulty_stage(
+    script: Iterable[Any] = (), **options: Any
+) -> AsyncIterator[tuple[Stage, FaultyStore]]:
+    """A stage, and its store, whose faults the test chooses."""
+    store = FaultyStore(MemoryStore())
+    async with stage(script, store=store, **options) as on:
+        yield on, store
+
+
 async def first(events: AsyncIterable[Event], kind: type[T]) -> T:
     """The next event of *kind*; the iteration ends there."""
     async for event in events:
         if isinstance(event, kind):
             return event
     raise AssertionError(f"the events ended without a {kind.__name__}")
+
+
+async def same_as_its_log(on: Stage, session: LLMSession) -> None:
+    """The state of *session* in memory is the fold of its log."""
+    assert contents(fold(session.id, await on.log(session.id))) == contents(live_state(session))
+
+
+def unread_send(session: LLMSession) -> c.Send:
+    """A send that is enqueued, and that the actor of *session* has not read yet."""
+    actor = session.reference.actor
+    send = c.Send(
+        actor.mailbox.number(), None,
+        body=encode_blocks("unread"), when_busy="queue", expected_head=None,
+    )  # fmt: skip
+    actor.put(send)
+    return send
+
+
+async def at_once(*calls: Callable[[], Awaitable[T]]) -> list[T]:
+    """What *calls* return, which are started in this order; in the order in which they end."""
+    results: list[T] = []
+
+    async def run(call: Callable[[], Awaitable[T]]) -> None:
+        results.append(await call())
+
+    async with anyio.create_task_group() as group:
+        for call in calls:
+            group.start_soon(run, call)
+    return results
 
 
 async def settled() -> None:

@@ -626,12 +626,12 @@ async def test_a_subscription_that_is_collected_changes_nothing_by_itself() -> N
     must not be lost."""
     async with stage(["ok"]) as on:
         dropped = on.session.subscribe()
-        listeners = on.manager._hub._subscribers["s"]
+        listeners = on.manager._runtime.subscriptions._subscribers["s"]
         del dropped
         gc.collect()
-        assert on.manager._hub._subscribers["s"] is listeners
-        assert not on.manager._hub.has("s")
-        assert "s" not in on.manager._hub._subscribers
+        assert on.manager._runtime.subscriptions._subscribers["s"] is listeners
+        assert not on.manager._runtime.subscriptions.has("s")
+        assert "s" not in on.manager._runtime.subscriptions._subscribers
 
 
 # Cancellation by asyncio itself, which no shield stops.

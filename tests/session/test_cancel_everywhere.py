@@ -54,7 +54,7 @@ class Points:
 
     def arm(self, session: LLMSession) -> None:
         """Count from now on, also what the actor of *session* reads."""
-        self.actor = actor = session._actor
+        self.actor = actor = session.reference.actor
         read = actor.mailbox.next_nowait
 
         def next_nowait() -> Any:

@@ -10,8 +10,8 @@ import pytest
 
 from llmsession import SessionConfig, SessionManager
 from llmsession.errors import SessionExists, SessionInUse, SessionNotFound, StoreError
+from llmsession.session.log.read_state import begun_rows
 from llmsession.session.operations.integrity import examine
-from llmsession.session.registry.loader import begun_rows
 from llmsession.store import AppendResult, Batch, Conflict, MemoryStore
 from llmsession.store.protocol import Owner
 from llmsession.testing import ScriptedProvider

@@ -103,7 +103,7 @@ async def test_a_lone_surrogate_in_a_summary_that_comes_later_is_replaced() -> N
     async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick())]) as on:
         await on.say("go")
         await on.session.store_compact_summaries({"c": "a \ud83d b"})
-        assert on.session._actor.state.summaries["c"] == "a � b"
+        assert on.session.reference.actor.state.summaries["c"] == "a � b"
 
 
 @pytest.mark.parametrize("command_id", [None, "k"])
@@ -311,7 +311,7 @@ async def test_a_request_that_breaks_a_rule_is_not_sent_and_its_turn_fails_by_na
 @pytest.mark.parametrize("block", [{"type": "text"}, {"type": "text", "text": 5}])
 async def test_a_block_that_is_not_as_its_type_says_is_refused(block: dict[str, Any]) -> None:
     async with stage(["fine"]) as on:
-        with pytest.raises(InvalidMessage, match="block 0 is not as a text block has to be"):
+        with pytest.raises(InvalidMessage, match="block 0 is not a valid text block"):
             await on.session.send([block])
         assert await on.say("hello") == "fine"
 

@@ -1,4 +1,4 @@
-"""Figures of live sessions: what they count, in which order, and of whom."""
+"""Statistics of live sessions: what they count, in which order, and of whom."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from llmsession import (
     ToolResult,
     ToolUse,
 )
-from llmsession.session.stats import count_live, figures_of_live
 from llmsession.testing.scripted import ScriptedProvider, call, say
 
 pytestmark = pytest.mark.anyio
@@ -29,17 +28,17 @@ async def test_who_runs_a_turn_comes_first_then_by_id_and_no_more_than_asked_for
         async for event in turn:
             if isinstance(event, TextDelta):
                 break
-        shown = figures_of_live(manager, 3)
-        assert [(each.session, each.phase) for each in shown] == [
+        live = manager.live_stats(3)
+        assert [(stats.session, stats.phase) for stats in live] == [
             ("c", "running"), ("a", "idle"), ("b", "idle"),
         ]  # fmt: skip
-        assert (shown[0].turn, shown[0].step, shown[0].turn_phase) == (1, 1, "streaming")
-        assert shown[0].output_tokens >= len("so far, so good") // 4  # of what has come
-        assert shown[0].context_tokens == sessions[0].status().context_tokens > 0
-        assert count_live(manager) == (4, 1)
-        assert count_live(manager, lambda session: session in "ab") == (2, 0)
-        only = figures_of_live(manager, 9, lambda session: session == "d")
-        assert [each.session for each in only] == ["d"]
+        assert (live[0].turn, live[0].step, live[0].turn_phase) == (1, 1, "streaming")
+        assert live[0].output_tokens >= len("so far, so good") // 4  # of what has come
+        assert live[0].context_tokens == sessions[0].status().context_tokens > 0
+        assert manager.count_live() == (4, 1)
+        assert manager.count_live(lambda session: session in "ab") == (2, 0)
+        only = manager.live_stats(9, lambda session: session == "d")
+        assert [stats.session for stats in only] == ["d"]
 
 
 async def test_interrupts_and_compactions_are_counted_by_what_is_durable() -> None:
@@ -60,8 +59,8 @@ async def test_interrupts_and_compactions_are_counted_by_what_is_durable() -> No
         async for event in turn:
             if isinstance(event, ToolUse):
                 await session.submit_tool_results([ToolResult(event.id, "line\n" * 2000)])
-        (figures,) = figures_of_live(manager, 1)
-        assert (figures.interrupts, figures.compactions, figures.turns) == (0, 0, 1)
+        (stats,) = manager.live_stats(1)
+        assert (stats.interrupts, stats.compactions, stats.turns) == (0, 0, 1)
         await session.set_summary("There were lines.", upto=1)
         turn = await session.send("and?")
         with anyio.fail_after(5):
@@ -69,6 +68,6 @@ async def test_interrupts_and_compactions_are_counted_by_what_is_durable() -> No
                 if isinstance(event, TextDelta):
                     break
         await session.interrupt()
-        (figures,) = figures_of_live(manager, 1)
-        assert (figures.interrupts, figures.turns) == (1, 2)
-        assert figures.compactions == 1
+        (stats,) = manager.live_stats(1)
+        assert (stats.interrupts, stats.turns) == (1, 2)
+        assert stats.compactions == 1

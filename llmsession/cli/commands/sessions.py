@@ -17,8 +17,8 @@ from rich.table import Table
 
 from llmsession.errors import InvalidInput, Refused
 from llmsession.session.core.account import usage_of
+from llmsession.session.log.read_state import begun_rows, read_state
 from llmsession.session.log.state import SessionState
-from llmsession.session.registry.loader import begun_rows, read_state
 from llmsession.session.values.outcome import SessionUsage
 from llmsession.session.values.price_file import load_prices
 from llmsession.store import Search, SessionRow, Store

@@ -40,13 +40,14 @@ from ..core.idempotency_keys import IdempotencyKeys
 from ..core.turn_run import Run
 from ..log.journal import Journal, Written
 from ..log.open_calls import unanswered_uses
+from ..log.outcomes import outcome_of
 from ..log.reader import is_in_log
 from ..log.state import SessionState
 from ..tasks.promise import Promise
 from ..values import commands as c
 from ..values.config import SessionConfig
 from ..values.labels import reserved_labels
-from ..values.outcome import Closed, InterruptOutcome, outcome_of
+from ..values.outcome import Closed, InterruptOutcome
 from .configuration import Configuration
 from .history_commands import HistoryCommands
 from .mailbox import Mailbox
@@ -170,9 +171,11 @@ class Actor:
         """
         self.check_open()
         mark = self.mailbox.number()
-        chosen = policy or self.core.config.interrupt_policy
-        of = c.digest(command_id, "interrupt", None if turn is None else str(turn), policy)
-        caller = c.InterruptCaller(command_id, of)
+        wanted = policy or self.core.config.interrupt_policy
+        digest = c.command_digest(
+            command_id, "interrupt", None if turn is None else str(turn), policy
+        )
+        caller = c.InterruptCaller(command_id, digest)
         self.book.remember(caller.promise)
         if self.book.is_repeat(caller):
             return caller.promise

@@ -1,4 +1,4 @@
-"""What a tenant has spent, from the logs of its sessions: read once, at its first touch."""
+"""Sum up what a tenant has spent from the logs of its sessions, once, when it is first used."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from llmsession.turns import records as r
 from llmsession.turns.spending.prices import PriceTable
 from llmsession.turns.spending.spending import Spending
 
+from ..log.read_state import begun_rows, read_state
 from ..log.state import SessionState
-from ..registry.loader import begun_rows, read_state
 from ..tasks.promise import Promise
 from ..values.labels import TENANT_LABEL
 from .account import Account
@@ -25,7 +25,7 @@ PAGE = 500
 
 class TenantLogs:
     """Sums up *tenants* from the sessions of *store*. *live* gives the accounts of the sessions
-    that are live here, which know more than their logs."""
+    that are live here, which are newer than their logs."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class TenantLogs:
         self._summing: dict[str, Promise[None]] = {}
 
     async def sum_up(self, tenant: str) -> None:
-        """Know what *tenant* has spent: the first time, every log of its sessions is read.
+        """Make what *tenant* has spent known. The first call reads the logs of all its sessions.
 
-        A damaged log counts up to its damage. Raises StoreError; another call tries again.
+        A damaged log counts up to the damage. Raises StoreError; another call tries again.
         """
         while tenant in self._summing:
             await self._summing[tenant].wait()

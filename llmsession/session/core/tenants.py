@@ -1,4 +1,4 @@
-"""What tenants have spent, over all their sessions, and what they may."""
+"""What tenants have spent in all their sessions, and what they may spend."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ __all__ = ["Tenants"]
 
 
 class Tenants:
-    """The accounts of one manager's tenants. One is summed from its sessions' logs when it is
-    first touched (``tenant_logs``), and kept from then on by the sessions that are live here.
+    """The accounts of one manager's tenants. An account is summed up from the logs of the tenant's
+    sessions when it is first used (``tenant_logs``). From then on the sessions that are live here
+    keep it up to date.
 
-    What other managers' sessions spend meanwhile is seen when such a session is opened here.
-    What a deleted session spent counts as long as this manager lives; its log was all that knew.
+    What a session spends at another manager counts once that session is opened here. What a
+    deleted session spent counts until this manager ends: it was recorded in its log only.
     """
 
     def __init__(self, budgets: Any = None) -> None:
@@ -28,8 +29,8 @@ class Tenants:
         """By tenant and session; deleted ones are in the totals only."""
         self._totals: dict[str, Spending] = {}
         if budgets is not None and not isinstance(budgets, Mapping):
-            message = f"tenant_budgets are a SpendingBudget by tenant, not {type(budgets).__name__}"
-            raise InvalidConfig(message)
+            kind = type(budgets).__name__
+            raise InvalidConfig(f"tenant_budgets are a SpendingBudget by tenant, not {kind}")
         for tenant, budget in (budgets or {}).items():
             self.set_budget(tenant, budget)
 
@@ -48,29 +49,29 @@ class Tenants:
         return self._budgets.get(tenant) if tenant is not None else None
 
     def is_summed(self, tenant: str) -> bool:
-        """Was the tenant touched before?"""
+        """Is it known what the tenant has spent?"""
         return tenant in self._totals
 
     def begin(self, tenant: str, spent: dict[str, Spending]) -> None:
-        """*tenant* has *spent* so much until now, by session."""
+        """Begin the account of *tenant*, whose sessions have *spent* so much until now."""
         self._spent[tenant] = spent
         self._totals[tenant] = sum(spent.values(), Spending())
 
     def note(self, tenant: str, session: str, spent: Spending) -> None:
-        """*session* has spent so much, all in all."""
-        known = self._spent[tenant].get(session, Spending())
+        """*session* has *spent* so much in total."""
+        before = self._spent[tenant].get(session, Spending())
         self._spent[tenant][session] = spent
         total = self._totals[tenant]
         self._totals[tenant] = Spending(
-            total.tokens + spent.tokens - known.tokens,
-            total.cost_nano_usd + spent.cost_nano_usd - known.cost_nano_usd,
+            total.tokens + spent.tokens - before.tokens,
+            total.cost_nano_usd + spent.cost_nano_usd - before.cost_nano_usd,
             total.unpriced | spent.unpriced,
         )
 
     def deleted(self, session: str) -> None:
-        """*session* is gone: what it spent stays, and another one may get its id."""
+        """*session* is deleted. What it spent stays in the total, and its id is free."""
         for spent in self._spent.values():
-            spent.pop(session, None)  # not from the total
+            spent.pop(session, None)
 
     def spent(self, tenant: str) -> Spending:
         """What a tenant that is summed has spent."""

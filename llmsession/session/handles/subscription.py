@@ -1,9 +1,8 @@
-"""Listening to a session with a listener of one's own, as a transport does."""
+"""Events of a session for a sink of the caller's own, as a transport has one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from llmsession.errors import InvalidInput
 from llmsession.store.protocol import StoredRecord
@@ -12,47 +11,46 @@ from llmsession.turns.previews import Preview, ToolUse
 
 from ..core.reply_reader import previews_so_far
 from ..core.subscriptions import EventSink
+from ..registry.runtime import Runtime
 from .session import LLMSession
 
-if TYPE_CHECKING:
-    from ..manager import SessionManager
-
-__all__ = ["Listening", "generation_of", "is_cold", "listen", "newest_seq"]
+__all__ = ["SinkSubscription", "generation_of", "is_cold", "newest_seq", "subscribe_sink"]
 
 
 def is_cold(session: LLMSession) -> bool:
-    """Was it let go under this handle? Then its next command loads it first."""
-    return session._actor.status == "cold"
+    """Is the session no longer in memory? Then its next command loads it first."""
+    return session.reference.actor.standing == "cold"
 
 
 def newest_seq(session: LLMSession) -> int:
     """The seq of the newest durable record."""
-    return session._actor.state.head
+    return session.reference.actor.state.head
 
 
 def generation_of(session: LLMSession) -> int:
     """The generation of the history."""
-    return session._actor.state.generation
+    return session.reference.actor.state.generation
 
 
-class Listening:
-    """A listener's place at a session. It does not hold the session live."""
+class SinkSubscription:
+    """Where a sink began in a session's log, and what it reads there itself. Does not hold the
+    session live."""
 
-    def __init__(self, manager: SessionManager, session: str, after: int, head: int) -> None:
-        self._manager = manager
+    def __init__(self, runtime: Runtime, session: str, after: int, head: int) -> None:
+        self._runtime = runtime
         self.session = session
         self.after = after
-        """Durable records after this one are wanted."""
+        """The sink wants the durable records after this one."""
         self.head = head
-        """Durable records after this one are offered; those before it are read."""
+        """The sink is offered the durable records after this one, and reads those before it."""
 
     async def read(self, after: int, limit: int) -> Sequence[StoredRecord]:
         """The next durable records with seq > *after*, as they are stored. Raises as the store."""
-        return await self._manager.store.read(self.session, after=after, limit=limit)
+        return await self._runtime.store.read(self.session, after=after, limit=limit)
 
     def so_far(self) -> tuple[Preview, ...]:
-        """What the step that streams now has said up to now."""
-        actor = self._manager.find_live(self.session)
+        """What has come of the reply that streams now."""
+        actor = self._runtime.find_live(self.session)
         run = actor.turns.current if actor is not None else None
         if run is None or run.builder is None:
             return ()
@@ -60,20 +58,20 @@ class Listening:
 
     def open_calls(self) -> tuple[ToolUse, ...]:
         """The calls that wait for their results."""
-        return self._manager.open_calls(self.session)
+        return self._runtime.open_calls(self.session)
 
-    def stop(self, listener: EventSink) -> None:
-        """Tell *listener* nothing more."""
-        self._manager._hub.remove(self.session, listener)
+    def stop(self, sink: EventSink) -> None:
+        """Offer *sink* nothing more."""
+        self._runtime.subscriptions.remove(self.session, sink)
 
 
-def listen(
-    session: LLMSession, listener: EventSink, *, after: int | None = None, turn: int | None = None
-) -> Listening:
-    """Tell *listener* what *session* publishes from now on. Without *after* it begins now; for
+def subscribe_sink(
+    session: LLMSession, sink: EventSink, *, after: int | None = None, turn: int | None = None
+) -> SinkSubscription:
+    """Offer *sink* what *session* publishes from now on. Without *after* it begins now; for
     *turn*, at its acceptance. Raises InvalidInput for a cursor or a turn that the log has not.
     """
-    manager, actor = session._manager, session._actor
+    runtime, actor = session.reference.runtime, session.reference.actor
     head = actor.state.head
     if after is not None and not 0 <= after <= head:
         raise InvalidInput(f"cursor {after!r} is not in this log; its head is {head}")
@@ -82,7 +80,7 @@ def listen(
         if accepted_at is None:
             raise InvalidInput(f"session {session.id!r} has no turn {turn}")
         after = max(accepted_at - 1, after or 0)
-    manager._hub.add(session.id, listener, head)
-    if actor.status in ("closed", "moved"):
-        listener.end()
-    return Listening(manager, session.id, head if after is None else after, head)
+    runtime.subscriptions.add(session.id, sink, head)
+    if actor.standing in ("closed", "moved"):
+        sink.end()
+    return SinkSubscription(runtime, session.id, head if after is None else after, head)

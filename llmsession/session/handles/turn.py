@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from llmsession.errors import TurnAborted, TurnFailed
 from llmsession.turns.ids import TurnId
 from llmsession.turns.spending.spending import exhausted
 
 from ..core.subscriptions import Subscription
-from ..tasks.promise import Promise
 from ..values.outcome import TurnOutcome
-
-if TYPE_CHECKING:
-    from .session import LLMSession
 
 __all__ = ["Turn", "text_or_raise"]
 
@@ -26,48 +22,53 @@ class Turn:
     interrupts nothing.
     """
 
-    def __init__(self, session: LLMSession, number: int, promise: Promise[TurnOutcome] | None):
+    def __init__(
+        self,
+        session: str,
+        number: int,
+        *,
+        events: Callable[[int], Subscription],
+        outcome: Callable[[int], Awaitable[TurnOutcome]],
+    ) -> None:
         self._session = session
-        self._promise = promise
+        # Methods of the session's handle: they hold it, and so keep the session live.
+        self._events = events
+        self._outcome = outcome
         self.id = TurnId("u", number)
 
     def __repr__(self) -> str:
-        return f"<Turn {self.id} of {self._session.id}>"
-
-    def _named(self) -> str:
-        return f"turn {self.id.number} of session {self._session.id!r}"
+        return f"<Turn {self.id} of {self._session}>"
 
     def __aiter__(self) -> Subscription:
-        return self._session.events_of(self.id.number)
+        return self._events(self.id.number)
 
     async def outcome(self) -> TurnOutcome:
-        """How the turn ended, once it has, durably. Cancelling the wait changes nothing.
+        """Wait until the turn has ended durably; how it ended. Cancelling the wait changes nothing.
 
-        Raises SessionMoved, SessionClosed or StoreError if this owner lost the session first:
-        the turn's end is then in the log, written by whoever recovers it; where it was resumed,
-        ``LLMSession.turn`` gives a handle that waits for it.
+        Raises SessionMoved, SessionClosed or StoreError if this owner lost the session first. Then
+        the next owner writes the turn's end to the log. If it resumed the turn,
+        ``LLMSession.turn`` there gives a handle that waits for it.
         """
-        if self._promise is not None:
-            return await self._promise.wait()
-        return await self._session.outcome_from_log(self.id.number)
+        return await self._outcome(self.id.number)
 
     async def text(self) -> str:
-        """What the assistant said last in this turn.
+        """The text of the assistant's last message in this turn.
 
         Raises TurnAborted or TurnFailed, with the outcome, if the turn was not committed, and
         BudgetExhausted if a budget ended it before anything was complete.
         """
-        return text_or_raise(await self.outcome(), self._named())
+        name = f"turn {self.id.number} of session {self._session!r}"
+        return text_or_raise(await self.outcome(), name)
 
 
-def text_or_raise(outcome: TurnOutcome, named: str) -> str:
-    """What the assistant said last in a turn that was committed. *named* is the turn, in errors.
+def text_or_raise(outcome: TurnOutcome, name: str) -> str:
+    """The text of the assistant's last message in a committed turn. *name* is for errors.
 
     Raises TurnAborted, TurnFailed or, where a budget ended it, BudgetExhausted for any other.
     """
     if outcome.status == "aborted":
         raise TurnAborted(
-            f"{named} was aborted ({outcome.stop_reason})",
+            f"{name} was aborted ({outcome.stop_reason})",
             turn=outcome.turn.number,
             outcome=outcome,
         )
@@ -75,7 +76,7 @@ def text_or_raise(outcome: TurnOutcome, named: str) -> str:
         raise exhausted(outcome.exceeded)
     if outcome.status == "failed":
         raise TurnFailed(
-            f"{named} failed ({outcome.stop_reason}): {outcome.error}",
+            f"{name} failed ({outcome.stop_reason}): {outcome.error}",
             turn=outcome.turn.number,
             cause_kind=outcome.stop_reason,
             outcome=outcome,

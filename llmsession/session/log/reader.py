@@ -8,7 +8,8 @@ from llmsession.errors import RecordDamaged, SessionClosed
 from llmsession.store.protocol import Batch, Store, StoredRecord
 from llmsession.turns.records import Record, TurnImported, decode_record, is_terminal, turn_of
 
-from ..values.outcome import TurnOutcome, outcome_of, outcome_of_import
+from ..values.outcome import TurnOutcome
+from .outcomes import outcome_of, outcome_of_import
 from .state import SessionState
 
 __all__ = ["is_in_log", "read_outcome", "read_page", "read_record"]

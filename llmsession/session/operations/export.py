@@ -1,4 +1,4 @@
-"""A session's log as a conversation, in the words of ``transcripts``: the way back of an import."""
+"""Export a session as a conversation of ``transcripts``: the reverse of an import."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from llmsession.turns import records as r
 from llmsession.turns.messages import Message, count_turns
 
 from ..log.history_cuts import first_kept, messages_before
+from ..log.read_state import read_state
 from ..log.state import SessionState
-from ..registry.loader import read_state
 
 __all__ = ["conversation_of"]
 
 _CUT_SHORT = frozenset(
     {"cancelled", "error", "max_steps", "max_seconds", "max_turn_tokens", "budget"}
 )
-"""Stop reasons of ours: the turn was committed before the model was done."""
+"""Our own stop reasons: the turn was committed before the model had finished."""
 OWN = "own"
 
 
@@ -26,8 +26,8 @@ class _Config(msgspec.Struct):
     system: str | None = None
 
 
-class _Watch:
-    """What the fold does not keep: where the session forked off, and which turns were cut short."""
+class _ForkAndCuts:
+    """What the fold does not keep: the history at the fork, and which turns were cut short."""
 
     def __init__(self) -> None:
         self.base: tuple[Message, ...] = ()
@@ -44,18 +44,19 @@ class _Watch:
 
 
 async def conversation_of(store: Store, session_id: str) -> Conversation:
-    """The history of a session as a conversation of our own format; what is open is not in it.
+    """The history of a session as a conversation of our own format, without open turns.
 
-    Acquires nothing. What an import knew beside the messages comes back, so an exported session
-    that is imported and exported again is equal. Of a fork ``parent`` and ``shared_turns`` say
-    what it has in common with its parent. ``system`` is the session's, or else the imported one.
+    Acquires nothing. What an import had beside the messages is in it again: a session that is
+    exported, imported and exported again gives an equal conversation. For a fork, ``parent`` and
+    ``shared_turns`` say what it has in common with its parent. ``system`` is the session's, or
+    else the imported one.
 
     Raises SessionNotFound, and StoreError for a log that cannot be read.
     """
-    watch = _Watch()
-    state = await read_state(store, session_id, watch)
+    extra = _ForkAndCuts()
+    state = await read_state(store, session_id, extra)
     source = state.source or r.Source(format=OWN)
-    cut_short = watch.cut_short | set(source.interrupted)
+    cut_short = extra.cut_short | set(source.interrupted)
     in_order = dict.fromkeys(message.turn for message in state.history)
     forked = state.parent is not None
     return Conversation(
@@ -67,7 +68,7 @@ async def conversation_of(store: Store, session_id: str) -> Conversation:
         labels=state.labels,
         source=source.origin,
         parent=state.parent or source.parent,
-        shared_turns=_shared_turns(watch.base, state.history) if forked else source.shared_turns,
+        shared_turns=_shared_turns(extra.base, state.history) if forked else source.shared_turns,
         summary=source.summary,
         system=msgspec.json.decode(state.config, type=_Config).system or source.system,
         extra=source.extra,

@@ -39,12 +39,12 @@ __all__ = ["OPENING", "Imported", "check_sendable", "import_turns", "source_of",
 OPENING = "(The assistant speaks first.)"
 """Stands for the user's message where a turn has none: a conversation cannot begin without."""
 MAX_REPAIRS = 1_000
-"""So many lines are kept of what was not taken as it stood; the others are counted."""
+"""A session's source keeps at most so many lines about repairs; the others are counted."""
 
 
 class Imported(NamedTuple):
-    """The turns of a conversation as records, with ``numbers`` that they had in it, and what was
-    changed, a line each."""
+    """The turns of a conversation as records. ``numbers`` are their numbers by those that they had
+    in it. ``repairs`` says what was changed, a line each."""
 
     turns: tuple[r.TurnImported, ...]
     summaries: tuple[r.SummariesStored, ...]
@@ -53,7 +53,7 @@ class Imported(NamedTuple):
 
     @property
     def records(self) -> tuple[r.Record, ...]:
-        """What is written, in order."""
+        """The records to write, in order."""
         return (*self.turns, *self.summaries)
 
     @property
@@ -71,11 +71,13 @@ def import_turns(
     shared_turns: int = 0,
     used: Collection[int] = (),
 ) -> Imported:
-    """The turns of *conversation* but its first *shared_turns*, of which *session* has *before*.
+    """The turns of *conversation* but for its first *shared_turns*, whose messages *session* has
+    already (*before*).
 
-    Calls and results are paired, call ids made unique, ids and turn numbers kept unless they are
-    taken (*used*, numbers of *session*). A turn without a word of the user gets one of ours, and
-    one without anything is left out. Long results get the summaries that a compaction shows.
+    Calls and results are paired, and call ids made unique. Message ids and turn numbers stay,
+    unless *session* has them already (*used* are its turn numbers). A turn without a user message
+    gets a neutral one, and an empty turn is left out. Long results get the summaries that a
+    compaction shows.
 
     Raises InvalidMessage for content that is no list of blocks.
     """
@@ -107,19 +109,21 @@ def import_turns(
 
 
 def _repaired(turn: Sequence[Message], session: str, repairs: list[str]) -> tuple[Message, ...]:
-    kept = []
+    messages = []
     for message in turn:
         if _blocks(message):
-            kept.append(message)
+            messages.append(message)
         else:
             repairs.append(f"{_named(message)}: left out, it holds nothing")
-    paired, changes = tool_pair_repair(kept)
+    paired, changes = tool_pair_repair(messages)
     for change in changes:
         call = f", call {change.call_id}" if change.call_id else ""
-        repairs.append(f"{_named(kept[change.message_index])}{call}: {change.rule}, {change.what}")
+        repairs.append(
+            f"{_named(messages[change.message_index])}{call}: {change.rule}, {change.what}"
+        )
     if paired and not (paired[0].is_user and _says_something(paired[0])):
         first = paired[0]
-        repairs.append(f"turn {first.turn}: a message of the user's was put in front")
+        repairs.append(f"turn {first.turn}: a user message was put in front")
         opening = Message(
             id="",
             session=session,
@@ -158,13 +162,13 @@ def _numbered(
     numbers: dict[int, int],
     repairs: list[str],
 ) -> Iterator[Message]:
-    """The messages of *groups* with turn numbers that are used once, here and in *used*."""
+    """The messages of *groups*, with turn numbers that are neither in *used* nor given twice."""
     free = max([*used, *(group[0].turn for group in groups)], default=0)
     for group in groups:
         number = group[0].turn
         if number < 1 or number in used:
             free += 1
-            repairs.append(f"turn {number}: its number is taken, it is turn {free} here")
+            repairs.append(f"turn {number}: its number is used already; it is turn {free} here")
             number = free
         used.add(number)
         numbers.setdefault(group[0].turn, number)
@@ -175,7 +179,8 @@ def _numbered(
 def _unique_calls(
     before: Sequence[Message], messages: Sequence[Message], repairs: list[str]
 ) -> tuple[Message, ...]:
-    """*messages* with call ids that nothing before them has. Each turn is paired already."""
+    """*messages*, with call ids that no earlier message has. The calls and results of each turn are
+    paired already."""
     unique, changes = tool_pair_repair((*before, *messages))
     for change in changes:
         repairs.append(f"call {change.call_id}: {change.rule}, {change.what}")
@@ -200,20 +205,20 @@ def _calls(group: Sequence[Message]) -> Iterator[str]:
 def _with_ids(
     group: Sequence[Message], session: str, ids: set[str], repairs: list[str]
 ) -> Iterator[Message]:
-    told = {"user": 0, "assistant": 0}
+    counts = {"user": 0, "assistant": 0}
     for message in group:
-        position = told[message.role]
-        told[message.role] += 1
-        name = message.id
-        if not name or name in ids:
-            name = message_id(session, TurnId(message.turn_id.owner, message.turn), position)
-            while name in ids:
-                name += "+"
+        position = counts[message.role]
+        counts[message.role] += 1
+        new_id = message.id
+        if not new_id or new_id in ids:
+            new_id = message_id(session, TurnId(message.turn_id.owner, message.turn), position)
+            while new_id in ids:
+                new_id += "+"
             if message.id:
-                repairs.append(f"{_named(message)}: its id is taken, it is {name} here")
-        ids.add(name)
-        if (name, message.session) != (message.id, message.session or session):
-            message = replace(message, id=name, session=message.session or session)
+                repairs.append(f"{_named(message)}: its id is used already; it is {new_id} here")
+        ids.add(new_id)
+        if (new_id, message.session) != (message.id, message.session or session):
+            message = replace(message, id=new_id, session=message.session or session)
         yield message
 
 
@@ -235,15 +240,16 @@ def _summaries(
                         yield block.tool_use_id, summary
 
 
-def source_of(conversation: Conversation, imported: Imported, *more: str) -> r.Source:
-    """What *conversation* says beside its messages; its notes, repairs and *more* as lines."""
+def source_of(conversation: Conversation, imported: Imported, left_out: Sequence[str]) -> r.Source:
+    """What *conversation* has beside its messages. Its notes, the repairs and *left_out* are
+    lines."""
     notes = [
         f"line {note.line}: {note.what}{', ' + note.detail if note.detail else ''}"
         for note in conversation.notes
     ]
-    told = (*notes, *imported.repairs, *more)
-    if len(told) > MAX_REPAIRS:
-        told = (*told[:MAX_REPAIRS], f"and {len(told) - MAX_REPAIRS:,} more")
+    lines = (*notes, *imported.repairs, *left_out)
+    if len(lines) > MAX_REPAIRS:
+        lines = (*lines[:MAX_REPAIRS], f"and {len(lines) - MAX_REPAIRS:,} more")
     return r.Source(
         format=conversation.format,
         id=conversation.id,
@@ -256,7 +262,7 @@ def source_of(conversation: Conversation, imported: Imported, *more: str) -> r.S
         interrupted=tuple(imported.numbers.get(turn, turn) for turn in conversation.interrupted),
         extra=conversation.extra,
         records=conversation.records,
-        repairs=told,
+        repairs=lines,
     )
 
 
@@ -275,18 +281,19 @@ def usable_labels(conversation: Conversation) -> tuple[dict[str, str], tuple[str
 def check_sendable(
     conversation: Conversation, messages: Sequence[Message], profile: Profile, frame: Frame
 ) -> None:
-    """Raises InvalidInput if a request that goes on from *messages* would break a rule, and
+    """Raises InvalidInput if a request that continues *messages* would break a rule, and
     InvalidConfig if they hold calls and the configuration has no tools."""
     name = f"conversation {conversation.id!r}"
     if not frame.tools and any(message.tool_calls for message in messages):
         raise InvalidConfig(f"{name} holds tool calls, and the configuration has no tools")
-    said = join_blocks([text_block("go on")])
-    asked = Message(id="", session="", turn=0, role="user", body=said)
+    body = join_blocks([text_block("go on")])
+    next_message = Message(id="", session="", turn=0, role="user", body=body)
     view = View(thinking_from=len(messages))
-    request = project((*messages, asked), view, profile, frame)
-    bare = project((asked,), View(), profile, frame)
-    known = {(broken.rule, broken.text) for broken in check_request(bare, profile)}
+    request = project((*messages, next_message), view, profile, frame)
+    # What breaks a rule without the conversation is not the conversation's fault.
+    bare = project((next_message,), View(), profile, frame)
+    others = {(broken.rule, broken.text) for broken in check_request(bare, profile)}
     for broken in check_request(request, profile):
-        if (broken.rule, broken.text) not in known:
-            told = f"{broken.rule} {broken.where}: {broken.text}"
-            raise InvalidInput(f"{name} cannot be gone on with: {told}")
+        if (broken.rule, broken.text) not in others:
+            problem = f"{broken.rule} {broken.where}: {broken.text}"
+            raise InvalidInput(f"{name} cannot be continued: {problem}")

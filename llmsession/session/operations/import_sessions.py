@@ -1,11 +1,11 @@
-"""How recorded conversations become sessions of a manager: one, or a tree with its branches."""
+"""Import recorded conversations as sessions: one, or a tree with its branches."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -17,16 +17,14 @@ from llmsession.turns.messages import Message
 
 from ..actor.actor import Actor
 from ..core.core import profile_of
+from ..log.fork_records import Branch
 from ..log.history_cuts import messages_through
-from ..registry.forking import Branch
+from ..registry.runtime import Runtime
 from ..values.commands import ForkPoint
 from ..values.config import SessionConfig
 from ..values.labels import checked_tenant, namespace_of, new_session_id, with_tenant
 from ..values.validation import checked_labels, checked_session_id
 from .import_records import Imported, check_sendable, import_turns, source_of, usable_labels
-
-if TYPE_CHECKING:
-    from ..manager import SessionManager
 
 __all__ = ["ConfigFor", "import_many", "import_one"]
 
@@ -35,15 +33,15 @@ ConfigFor: TypeAlias = SessionConfig | Callable[[Conversation], SessionConfig]
 
 OWN = "own"
 """Our own format: its files give each conversation its session's id."""
-MADE_ID_CHARS = 12
-"""Of the digest in the id of a history without one: enough that no two are alike."""
+DIGEST_CHARS = 12
+"""Of the digest in the id of a conversation that has none of its own."""
 INLINE_BYTES = 64 * 1024
-"""Up to here a conversation takes less to prepare than the hop to a thread."""
+"""Preparing a conversation of up to this size takes less time than a switch to a thread."""
 
 
-class _Taken(NamedTuple):
-    """A conversation that is a session now. ``numbers`` are its turns' numbers there, by those
-    in the conversation; ``ends`` the seqs of their records, by number."""
+class _ImportedSession(NamedTuple):
+    """A conversation that was imported. ``numbers`` are the session's turn numbers by those in the
+    conversation; ``ends`` are the seqs of the turns' last records by the session's numbers."""
 
     conversation: Conversation
     session: str
@@ -52,18 +50,18 @@ class _Taken(NamedTuple):
     ends: Mapping[int, int]
 
 
-class _Shared(NamedTuple):
-    """Where a branch leaves its parent's session: behind the record ``upto``, which ends what
-    they have in common: ``messages``, of the turns ``used``."""
+class _BranchPoint(NamedTuple):
+    """Where a branch leaves its parent's session: after the record ``upto``. ``messages`` are what
+    they have in common, of the turns ``used``."""
 
-    parent: _Taken
+    parent: _ImportedSession
     upto: int
     messages: tuple[Message, ...]
     used: frozenset[int]
 
 
 async def import_one(
-    manager: SessionManager,
+    runtime: Runtime,
     conversation: Conversation,
     config: SessionConfig,
     *,
@@ -77,12 +75,12 @@ async def import_one(
     if session_id is None:
         session_id = _own_id(conversation, tenant)
     session = checked_session_id(session_id)
-    actor, _ = await _taken(manager, conversation, config, session, labels=labels, tenant=tenant)
+    actor, _ = await _import(runtime, conversation, config, session, labels=labels, tenant=tenant)
     return actor
 
 
 async def import_many(
-    manager: SessionManager,
+    runtime: Runtime,
     conversations: Sequence[Conversation],
     config_for: ConfigFor,
     *,
@@ -95,39 +93,40 @@ async def import_many(
     for conversation in conversations:
         _check_kind(conversation)
     tenant = None if tenant is None else checked_tenant(tenant)
-    taken: dict[int, _Taken] = {}
+    sessions: dict[int, _ImportedSession] = {}
     try:
-        for at in _parents_first(conversations):
-            conversation = conversations[at]
+        for index in _parents_first(conversations):
+            conversation = conversations[index]
             config = config_for(conversation) if callable(config_for) else config_for
-            shared = _shared(conversation, taken.values())
+            branch = _branch_point(conversation, sessions.values())
             session = _own_id(conversation, tenant)
-            actor, imported = await _taken(
-                manager, conversation, config, session, tenant=tenant, shared=shared
+            actor, imported = await _import(
+                runtime, conversation, config, session, tenant=tenant, branch=branch
             )
-            numbers = {**(shared.parent.numbers if shared else {}), **imported.numbers}
+            numbers = {**(branch.parent.numbers if branch else {}), **imported.numbers}
             ends = dict(actor.state.committed_at)
-            taken[at] = _Taken(conversation, session, actor.state.history, numbers, ends)
-            await manager.evict(actor)
+            sessions[index] = _ImportedSession(
+                conversation, session, actor.state.history, numbers, ends
+            )
+            await runtime.evict(actor)
     except BaseException:
         with anyio.CancelScope(shield=True):
-            for each in reversed(taken.values()):
-                with suppress(SessionError):  # the first error is told
-                    await manager.delete(each.session)
+            for imported_session in reversed(sessions.values()):
+                with suppress(SessionError):  # the caller gets the first error
+                    await runtime.delete(imported_session.session)
         raise
-    return tuple(taken[at].session for at in range(len(conversations)))
+    return tuple(sessions[index].session for index in range(len(conversations)))
 
 
 def _check_kind(conversation: object) -> None:
     if not isinstance(conversation, Conversation):
-        told = f"an import needs a Conversation, not {type(conversation).__name__}"
-        raise InvalidInput(told)
+        raise InvalidInput(f"an import needs a Conversation, not {type(conversation).__name__}")
 
 
 def _own_id(conversation: Conversation, tenant: str | None) -> str:
     """The conversation's own id, if a session of *tenant* can have it: so nothing is imported
-    twice. One that its file gave none, and its reader the format's name, is told by what was
-    said."""
+    twice. Where its file has no id, the reader gave it the format's name; then a digest of its
+    messages is added."""
     name = conversation.id
     if name == conversation.format != OWN:
         name = f"{name}-{_digest(conversation)}"
@@ -138,56 +137,60 @@ def _own_id(conversation: Conversation, tenant: str | None) -> str:
 
 
 def _digest(conversation: Conversation) -> str:
-    said = hashlib.sha256()
+    digest = hashlib.sha256()
     for message in conversation.messages:
-        said.update(message.role.encode() + hashlib.sha256(bytes(message.body)).digest())
-    return said.hexdigest()[:MADE_ID_CHARS]
+        digest.update(message.role.encode() + hashlib.sha256(bytes(message.body)).digest())
+    return digest.hexdigest()[:DIGEST_CHARS]
 
 
 def _parents_first(conversations: Sequence[Conversation]) -> list[int]:
-    """The places of *conversations*, each behind that of its parent."""
-    places = {conversation.id: at for at, conversation in enumerate(conversations)}
+    """The indices of *conversations*, each after that of its parent."""
+    indices = {conversation.id: index for index, conversation in enumerate(conversations)}
     order: dict[int, None] = {}
     for start in range(len(conversations)):
-        way, at = list[int](), start
-        while at not in order and at not in way:
-            way.append(at)
-            at = places.get(conversations[at].parent, at)
-        order.update(dict.fromkeys(reversed(way)))
+        path, index = list[int](), start
+        while index not in order and index not in path:  # the second: parents may form a circle
+            path.append(index)
+            index = indices.get(conversations[index].parent, index)
+        order.update(dict.fromkeys(reversed(path)))
     return list(order)
 
 
-def _shared(conversation: Conversation, taken: Iterable[_Taken]) -> _Shared | None:
-    """Where *conversation* leaves one of those that are *taken*; None if it stands alone, or if
-    its beginning is not what its parent's session has."""
+def _branch_point(
+    conversation: Conversation, sessions: Iterable[_ImportedSession]
+) -> _BranchPoint | None:
+    """Where *conversation* leaves one of *sessions*; None if it has no parent there, or if its
+    beginning is not that of its parent's session."""
     count = conversation.shared_turns
-    parent = next((each for each in taken if each.conversation.id == conversation.parent), None)
+    parent = next(
+        (session for session in sessions if session.conversation.id == conversation.parent), None
+    )
     if parent is None or not 0 < count <= len(conversation.turns):
         return None
     if conversation.turns[:count] != parent.conversation.turns[:count]:
         return None
     number = parent.numbers.get(conversation.turns[count - 1][0].turn)
-    if number is None:  # nothing was left of it
+    if number is None:  # the import left out that turn, which was empty
         return None
     messages = parent.history[: messages_through(parent.history, number)]
     upto = parent.ends[number]
     used = frozenset(turn for turn, end in parent.ends.items() if end <= upto)
-    return _Shared(parent, upto, messages, used)
+    return _BranchPoint(parent, upto, messages, used)
 
 
-async def _taken(
-    manager: SessionManager,
+async def _import(
+    runtime: Runtime,
     conversation: Conversation,
     config: SessionConfig,
     session: str,
     *,
     labels: Mapping[str, str] | None = None,
     tenant: str | None,
-    shared: _Shared | None = None,
+    branch: _BranchPoint | None = None,
 ) -> tuple[Actor, Imported]:
-    config, stored = manager.checked(config, tenant)
-    profile = profile_of(manager.provider, config)
-    before = shared.messages if shared else ()
+    config, stored = runtime.check_config(config, tenant)
+    profile = profile_of(runtime.provider, config)
+    before = branch.messages if branch else ()
 
     def prepare() -> Imported:
         imported = import_turns(
@@ -195,8 +198,8 @@ async def _taken(
             session,
             compaction=config.compaction,
             before=before,
-            shared_turns=conversation.shared_turns if shared else 0,
-            used=shared.used if shared else (),
+            shared_turns=conversation.shared_turns if branch else 0,
+            used=branch.used if branch else (),
         )
         messages = (*before, *imported.messages)
         check_sendable(conversation, messages, profile, config.frame(profile))
@@ -206,19 +209,23 @@ async def _taken(
         imported = prepare()
     else:
         imported = await anyio.to_thread.run_sync(prepare, abandon_on_cancel=True)
-    own, left_out = usable_labels(conversation) if labels is None else (checked_labels(labels), ())
-    own = with_tenant(own, tenant)
-    source = source_of(conversation, imported, *left_out)
-    if shared is None:
-        created = r.SessionCreated(session=session, config=stored, labels=own, source=source)
-        return await manager.make(config, session, [created, *imported.records]), imported
+    session_labels, left_out = (
+        usable_labels(conversation) if labels is None else (checked_labels(labels), ())
+    )
+    session_labels = with_tenant(session_labels, tenant)
+    source = source_of(conversation, imported, left_out)
+    if branch is None:
+        created = r.SessionCreated(
+            session=session, config=stored, labels=session_labels, source=source
+        )
+        return await runtime.create(config, session, [created, *imported.records]), imported
 
-    async def make() -> Actor:
-        point = ForkPoint(session, shared.upto)
-        branch = Branch(stored, source, imported.records)
-        async with manager.loader.forked(
-            shared.parent.session, point, own, shared.messages, imported=branch
-        ) as (state, lease):
-            return await manager.add(state, config, lease)
-
-    return await manager.bring(session, make), imported
+    actor = await runtime.fork(
+        branch.parent.session,
+        ForkPoint(session, branch.upto),
+        session_labels,
+        branch.messages,
+        config=config,
+        imported=Branch(stored, source, imported.records),
+    )
+    return actor, imported

@@ -1,4 +1,4 @@
-"""Is every session of a store whole? Read from the logs, without taking any session."""
+"""Check that every session of a store can be read whole. Acquires no session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from llmsession.errors import RecordDamaged, SessionNotFound
 from llmsession.store.protocol import SessionRow, Store
 
-from ..registry.loader import begun_rows, read_state
+from ..log.read_state import begun_rows, read_state
 
 __all__ = ["Examined", "examine"]
 
@@ -18,9 +18,9 @@ PAGE = 500
 
 
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
-    """One session that was looked at. ``records`` is how many of its log are sound; ``damaged``
-    is the seq of the first that is not, and ``why`` what is wrong with it. ``open_turns`` were
-    not ended by their owner: they end, or go on, when the session is opened."""
+    """The result for one session. ``records`` is how many records at the beginning of its log are
+    sound. ``damaged`` is the seq of the first that is not, and ``why`` says what is wrong with it.
+    ``open_turns`` end, or go on, when the session is opened."""
 
     session: str
     records: int

@@ -1,10 +1,10 @@
-"""Retention: rules for how long sessions, and what was said in them, are kept."""
+"""Retention: rules for how long sessions and their messages are kept."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio.to_thread
 import msgspec
@@ -16,11 +16,9 @@ from llmsession.turns.records import SessionCreated
 
 from ..handles.session import LLMSession
 from ..log.history_cuts import first_since, forgotten_turns
+from ..log.read_state import begun_rows, read_state
 from ..log.reader import read_page
-from ..registry.loader import read_state
-
-if TYPE_CHECKING:
-    from ..manager import SessionManager
+from ..registry.runtime import Runtime
 
 __all__ = ["Retention", "RetentionReport", "apply_retention"]
 
@@ -32,8 +30,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """One rule, for the sessions that have all of ``labels`` (a value of None is any value).
 
     ``delete_idle_s``: a session without a new record for so many seconds is deleted.
-    ``forget_after_s``: what was said longer ago than that is forgotten, as ``forget`` does it.
-    Of several rules for one session the strictest counts.
+    ``forget_after_s``: turns that are older than that are forgotten, as by ``forget``. Of several
+    rules for one session the strictest counts.
     """
 
     labels: dict[str, str | None] = {}
@@ -41,7 +39,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     forget_after_s: float | None = None
 
     def checked(self) -> Retention:
-        """This rule. Raises InvalidInput for one that does nothing, or that says no time."""
+        """This rule. Raises InvalidInput for one that does nothing, or whose time is not a positive
+        number."""
         if self.delete_idle_s is None and self.forget_after_s is None:
             raise InvalidInput("a retention rule deletes or forgets after some time; this does not")
         for name in ("delete_idle_s", "forget_after_s"):
@@ -55,9 +54,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done, or with ``dry_run`` would be: the sessions that were deleted, and how many
-    turns each other one has forgotten. ``skipped`` says why a session that a rule is about was
-    left as it is: somebody uses it, or its log cannot be read."""
+    """What was done, or with ``dry_run`` would be done. ``deleted`` are sessions, ``forgotten`` how
+    many turns each other session has forgotten. ``skipped`` says why a session that a rule applies
+    to was left as it is: it is in use, or its log cannot be read."""
 
     dry_run: bool
     deleted: tuple[str, ...] = ()
@@ -66,16 +65,16 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def apply_retention(
-    manager: SessionManager, rules: Sequence[Retention], *, now: float, dry_run: bool
+    runtime: Runtime, rules: Sequence[Retention], *, now: float, dry_run: bool
 ) -> RetentionReport:
     """Apply *rules* to every session of the store. Raises as ``SessionManager.apply_retention``."""
     for rule in rules:
         if not isinstance(rule, Retention):
             raise InvalidInput(f"a retention rule is a Retention, not {type(rule).__name__}")
         rule.checked()
-    sweep = _Sweep(manager, tuple(rules), now, dry_run)
+    sweep = _Sweep(runtime, tuple(rules), now, dry_run)
     after = ""
-    while rows := await manager.list(after=after, limit=PAGE):
+    while rows := await begun_rows(runtime.store, after=after, limit=PAGE):
         for row in rows:
             await sweep.look_at(row)
         after = rows[-1].session
@@ -89,9 +88,9 @@ async def apply_retention(
 
 class _Sweep:
     def __init__(
-        self, manager: SessionManager, rules: tuple[Retention, ...], now: float, dry_run: bool
+        self, runtime: Runtime, rules: tuple[Retention, ...], now: float, dry_run: bool
     ) -> None:
-        self._manager = manager
+        self._runtime = runtime
         self._rules = rules
         self._now = now
         self._dry_run = dry_run
@@ -100,7 +99,7 @@ class _Sweep:
         self.skipped: dict[str, str] = {}
 
     async def look_at(self, row: SessionRow) -> None:
-        """Do what the rules say of one session; what goes wrong with it is its own."""
+        """Apply the rules to one session. An error of it is noted in ``skipped``."""
         rules = [rule for rule in self._rules if Search(labels=rule.labels).finds(row)]
         idle_s = min((r.delete_idle_s for r in rules if r.delete_idle_s is not None), default=None)
         age_s = min((r.forget_after_s for r in rules if r.forget_after_s is not None), default=None)
@@ -115,15 +114,15 @@ class _Sweep:
     async def _delete(self, row: SessionRow) -> None:
         await self._check_unused(row)
         if not self._dry_run:
-            async with self._manager.reserved(row.session):
-                store = self._manager.store
-                # Taken first: who held it and died is fenced, and who holds it is asked.
-                lease = await store.acquire(row.session, self._manager.owner)
+            async with self._runtime.exclusive(row.session):
+                store = self._runtime.store
+                # Acquired first: that fences an owner that died, and raises if one lives.
+                lease = await store.acquire(row.session, self._runtime.owner)
                 if (await store.row(row.session)).touched_at != row.touched_at:
                     await store.release(lease)
                     raise Refused("it was written to meanwhile")
                 await store.delete(row.session)
-                self._manager.tenants.deleted(row.session)
+                self._runtime.tenants.deleted(row.session)
         self.deleted.append(row.session)
 
     async def _forget(self, row: SessionRow, moment: float) -> None:
@@ -132,19 +131,19 @@ class _Sweep:
             return
         await self._check_unused(row)
         if not self._dry_run:
-            actor = await self._manager.activate(row.session)
-            session = LLMSession(self._manager, actor)
+            actor = await self._runtime.activate(row.session)
+            session = LLMSession(self._runtime, actor)
             try:
                 await session.forget(moment)
             finally:
                 del session
-                await self._manager.evict(actor)
+                await self._runtime.evict(actor)
         self.forgotten[row.session] = count
 
     async def _forgettable(self, session: str, moment: float) -> int:
-        """How many turns are to be forgotten. Most sessions are younger than that, and are not
-        read; a fork's turns may be older than it, those of an import older than its log."""
-        store = self._manager.store
+        """How many turns are to be forgotten. Most sessions are younger than *moment*: only their
+        first record is read. The turns of a fork or an import may be older than that record."""
+        store = self._runtime.store
         first = await read_page(store, session, 0, 1)
         if first and first[0].at >= moment:
             created = first[0]
@@ -161,17 +160,18 @@ class _Sweep:
         return count
 
     async def _check_unused(self, row: SessionRow) -> None:
-        """Raises Refused where somebody holds the session here; elsewhere, its store will say."""
-        actor = self._manager.find_live(row.session)
+        """Raises Refused where a handle holds the session here. If another process holds it, the
+        store raises when it is acquired; a dry run asks whether its owner lives."""
+        actor = self._runtime.find_live(row.session)
         if actor is not None:
             if actor.pins or not actor.is_idle:
                 raise Refused("it is in use here")
             if not self._dry_run:
-                await self._manager.evict(actor)
+                await self._runtime.evict(actor)
             return
         owner = row.owner
-        if not self._dry_run or owner is None or owner == self._manager.owner:
+        if not self._dry_run or owner is None or owner == self._runtime.owner:
             return
-        # The system is asked, and in a thread: it may be slow to answer.
+        # In a thread: this asks the operating system, which may be slow.
         if not await anyio.to_thread.run_sync(owner_is_dead, owner.pid, owner.started, owner.host):
             raise SessionInUse(row.session, f"{owner.name} (pid {owner.pid})")

@@ -1,4 +1,4 @@
-"""The sessions that are in memory, and the way in and out: for each session one at a time."""
+"""The live actors of one process. One session is activated or deactivated by one task at a time."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from ..actor.actor import Actor
 from ..tasks.promise import Promise
 from ..values.outcome import Closed
 
-__all__ = ["LiveSessions"]
+__all__ = ["Activation", "ActivationTable"]
 
-Bring: TypeAlias = Callable[[], Awaitable[Actor]]
+Activation: TypeAlias = Callable[[], Awaitable[Actor]]
+"""Makes or loads one actor, and adds it to the table."""
 
 
-class LiveSessions:
-    """The actors of one manager, by session. Whoever makes, loads or releases a session has it for
-    that time alone; the next one to touch it waits, and looks again.
+class ActivationTable:
+    """The actors of one manager, by session. Whoever makes, loads or releases a session has it
+    exclusively for that time. The next task that needs the session waits, and then looks again.
 
-    *start* runs a work under a name, *check* raises where no session may come in any more, and
-    *left* is told that whoever asked for a session did not wait for it.
+    *run_work* runs a work under a name. *check* raises where no session may be activated any more.
+    *on_abandoned* is called when a caller did not wait for the session that it asked for.
     """
 
     def __init__(
         self,
         store: Store,
         *,
-        start: Callable[[str, Callable[[], Awaitable[None]]], None],
+        run_work: Callable[[str, Callable[[], Awaitable[None]]], None],
         check: Callable[[], None],
-        left: Callable[[], None],
+        on_abandoned: Callable[[], None],
     ) -> None:
         self.actors: dict[str, Actor] = {}
         self._store = store
-        self._start = start
+        self._run_work = run_work
         self._check = check
-        self._left = left
+        self._on_abandoned = on_abandoned
         self._busy: dict[str, Promise[None]] = {}
         """Sessions that are being made, loaded or released."""
 
@@ -48,16 +49,16 @@ class LiveSessions:
         """*actor* is live from now on."""
         self.actors[actor.session] = actor
 
-    def forget(self, actor: Actor) -> None:
+    def remove(self, actor: Actor) -> None:
         """*actor* takes no commands any more."""
         if self.actors.get(actor.session) is actor:
             del self.actors[actor.session]
 
-    # In.
+    # Activation.
 
-    async def find_or_bring(self, session: str, load: Bring, *, takeover: bool = False) -> Actor:
-        """The live actor of *session*, or the one that *load* makes; with *takeover* one that
-        surely has the session, at this moment. Raises as *load* and *check*.
+    async def activate(self, session: str, load: Activation, *, takeover: bool = False) -> Actor:
+        """The live actor of *session*, or the one that *load* makes. With *takeover* the actor
+        surely owns the session at this moment. Raises as *load* and *check*.
 
         Cancelling the wait does not stop the loading.
         """
@@ -66,73 +67,78 @@ class LiveSessions:
             actor = self.actors.get(session)
             if actor is None:
                 break
-            if actor.status == "live":
-                if not takeover or not await self._was_taken(actor):
+            if actor.standing == "live":
+                if not takeover or not await self._has_other_owner(actor):
                     return actor
                 actor.fence()
                 continue
-            await actor.put_close().wait()  # taken now, its last records would be fenced
+            # Loading the session now would fence the last records of the actor that closes.
+            await actor.put_close().wait()
         self._check()
-        return await self._brought(session, load)
+        return await self._activate_exclusively(session, load)
 
-    async def bring(self, session: str, make: Bring) -> Actor:
-        """The actor of a new session, which *make* makes. Raises and is cancelled as above."""
+    async def activate_new(self, session: str, make: Activation) -> Actor:
+        """The actor of a new session, which *make* makes. Errors and cancellation are as of
+        ``activate``."""
         await self._not_busy(session)
         self._check()
-        return await self._brought(session, make)
+        return await self._activate_exclusively(session, make)
 
-    async def _was_taken(self, actor: Actor) -> bool:
-        """Has another owner the session? Its next record would tell this one, too."""
-        return (await self._store.row(actor.session)).epoch > actor.core.journal.lease.epoch
+    async def _has_other_owner(self, actor: Actor) -> bool:
+        """Has another owner taken the session? The actor itself would learn it from its next
+        record."""
+        return (await self._store.row(actor.session)).epoch > actor.core.journal.hold.epoch
 
     async def _not_busy(self, session: str) -> None:
         while session in self._busy:
             await self._busy[session].wait()
 
-    async def _brought(self, session: str, bring: Bring) -> Actor:
-        """The actor that *bring* makes, in a task of our own: a caller that is cancelled must not
-        leave it half done."""
+    async def _activate_exclusively(self, session: str, activation: Activation) -> Actor:
+        """The actor that *activation* makes. It runs as a work of the manager's, because a caller
+        that is cancelled must not leave the session half made."""
         busy = self._busy[session] = Promise()
-        brought: Promise[Actor] = Promise()
+        activated: Promise[Actor] = Promise()
 
         async def work() -> None:
             try:
-                brought.set(await bring())
+                activated.set(await activation())
             except Exception as error:
-                brought.fail(error)
+                activated.fail(error)
             finally:
+                # No effect where the promise was kept: this is for a work that was cancelled.
                 stopped = f"the manager was stopped while it loaded session {session!r}"
-                brought.fail(SessionClosed(stopped))
+                activated.fail(SessionClosed(stopped))
                 del self._busy[session]
                 busy.set(None)
 
-        self._start(f"load of {session}", work)
+        self._run_work(f"load of {session}", work)
         try:
-            return await brought.wait()
+            return await activated.wait()
         except BaseException:
-            self._left()
+            self._on_abandoned()
             raise
 
-    # Out.
+    # Deactivation.
 
     async def evict(self, actor: Actor) -> bool:
-        """Release a session, if nobody holds it and nothing is open; says whether it did."""
-        if actor.pins or not actor.is_idle or actor.status != "live":
+        """Release a session if no handle holds it and nothing is open. Says whether it did."""
+        if actor.pins or not actor.is_idle or actor.standing != "live":
             return False
-        if actor.session in self._busy:  # somebody tries to make one of its name
+        if actor.session in self._busy:  # somebody tries to make a session of the same name
             return False
-        async with self.reserved(actor.session):
+        async with self.exclusive(actor.session):
             lease = actor.evict()
             try:
                 with anyio.CancelScope(shield=True):
                     await self._store.release(lease)
-            except Exception as error:  # it stays ours, and comes back all the same
+            except Exception as error:  # this process keeps the lease, and can load it again
                 actor.core.log.trouble("session.not_released", error=error_text(error))
         return True
 
     @asynccontextmanager
-    async def reserved(self, session: str) -> AsyncIterator[None]:
-        """Whoever wants to make, open or release *session* here waits until the body is through."""
+    async def exclusive(self, session: str) -> AsyncIterator[None]:
+        """Until the body is left, nobody else in this process makes, opens or releases
+        *session*."""
         await self._not_busy(session)
         busy = self._busy[session] = Promise()
         try:
@@ -141,13 +147,13 @@ class LiveSessions:
             del self._busy[session]
             busy.set(None)
 
-    async def end_all(self, *, leave_open: bool) -> list[Closed]:
-        """Close every session, those that are on their way in, too."""
+    async def close_all(self, *, leave_open: bool) -> list[Closed]:
+        """Close every session, also those that are being activated."""
         closed: list[Closed] = []
         while self.actors or self._busy:
-            live = tuple(self.actors.values())
-            promises = [actor.put_close(leave_open=leave_open) for actor in live]
+            actors = tuple(self.actors.values())
+            promises = [actor.put_close(leave_open=leave_open) for actor in actors]
             closed += [await promise.wait() for promise in promises]
-            for busy in tuple(self._busy.values()):  # what it brings is live then
+            for busy in tuple(self._busy.values()):  # its session is live then, and closed above
                 await busy.wait()
         return closed

@@ -1,4 +1,4 @@
-"""When to look for sessions that nobody holds."""
+"""IdleEvictor: decides when to look for sessions that no handle holds."""
 
 from __future__ import annotations
 
@@ -13,61 +13,62 @@ __all__ = ["IdleEvictor"]
 
 
 class IdleEvictor:
-    """Calls *evict* some *idle_s* after a session of *live* was let go, and again while there are
-    any. Nothing happens before ``begin`` and after ``stop``."""
+    """Calls *evict* about *idle_s* after the last handle of a session in *actors* is gone, and
+    again as long as there are such sessions. Does nothing before ``start`` and after ``stop``."""
 
     def __init__(
-        self, live: Mapping[str, Actor], idle_s: float, evict: Callable[[], Awaitable[int]]
+        self, actors: Mapping[str, Actor], idle_s: float, evict: Callable[[], Awaitable[int]]
     ) -> None:
-        self._live = live
+        self._actors = actors
         self._idle_s = idle_s
         self._evict = evict
-        self._set = False
-        self._unheld = False
-        """A handle was collected where no timer can be set: who comes next sets it."""
+        self._timer_is_set = False
+        self._missed_unpin = False
+        """A handle was collected where no timer can be set: the next activation sets it."""
         self._stopped = True
 
-    def begin(self, timers: Timers, works: Works) -> None:
-        """Use these, in this thread."""
+    def start(self, timers: Timers, works: Works) -> None:
+        """Use *timers* and *works*, in this thread."""
         self._timers, self._works = timers, works
         self._thread = threading.get_ident()
         self._stopped = False
 
     def stop(self) -> None:
-        """Look no more: all sessions are closed anyway."""
+        """Stop looking: all sessions are closed anyway."""
         self._stopped = True
 
     def unpin(self, actor: Actor) -> None:
-        """A handle is gone. Called by the garbage collector: only counts, and sets a timer."""
+        """A handle of *actor* is gone. The garbage collector calls this, in any thread and at any
+        moment, so it only counts and sets a timer."""
         actor.pins -= 1
         if threading.get_ident() != self._thread:
-            self._unheld = True  # timers are the loop's
-        elif actor.pins == 0 and actor.status == "live":
+            self._missed_unpin = True  # timers belong to the event loop's thread
+        elif actor.pins == 0 and actor.standing == "live":
             try:
-                self.later()
+                self.schedule()
             except RuntimeError:  # in a callback of the loop, between its tasks
-                self._unheld = True
+                self._missed_unpin = True
 
-    def came(self) -> None:
-        """A session came to life."""
-        if self._unheld:
-            self.later()
+    def activated(self) -> None:
+        """A session was activated, in the event loop's thread: make up for a missed timer."""
+        if self._missed_unpin:
+            self.schedule()
 
-    def later(self) -> None:
-        """Look for sessions to evict, in a while."""
-        if not self._stopped and not self._set:
+    def schedule(self) -> None:
+        """Look for sessions to evict after *idle_s*."""
+        if not self._stopped and not self._timer_is_set:
             self._timers.after(self._idle_s, self._look)
-            self._set, self._unheld = True, False
+            self._timer_is_set, self._missed_unpin = True, False
 
-    def _some_unheld(self) -> bool:
-        return any(actor.pins == 0 for actor in self._live.values())
+    def _has_unpinned(self) -> bool:
+        return any(actor.pins == 0 for actor in self._actors.values())
 
     def _look(self) -> None:
-        self._set = False
-        if not self._stopped and self._some_unheld():
+        self._timer_is_set = False
+        if not self._stopped and self._has_unpinned():
             self._works.start("eviction", self._sweep)
 
     async def _sweep(self) -> None:
         await self._evict()
-        if self._some_unheld():
-            self.later()
+        if self._has_unpinned():
+            self.schedule()

@@ -1,4 +1,4 @@
-"""From a session's log to its state, and what has to be written before it is live."""
+"""Loader: from a session's log to its state, and the records that are due before it is live."""
 
 from __future__ import annotations
 
@@ -9,136 +9,58 @@ import anyio
 import msgspec
 
 from llmsession.errors import (
-    RecordDamaged,
     SessionError,
     SessionExists,
     SessionInUse,
     SessionNotFound,
     StoreError,
-    error_text,
 )
 from llmsession.store.protocol import (
-    EVERYTHING,
     Appended,
     Conflict,
     Lease,
     Lost,
     Owner,
-    Search,
-    SessionRow,
     Store,
-    StoredRecord,
 )
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 
 from ..core.subscriptions import Subscriptions
 from ..log.erasing import erase
+from ..log.fork_records import Branch, fork_records, shared_history
 from ..log.journal import Journal, Written
-from ..log.reader import is_in_log, read_record
+from ..log.read_state import read_state
+from ..log.reader import is_in_log
 from ..log.state import SessionState
 from ..tasks.promise import Promise
-from ..values.commands import ForkPoint, digest, remembered
-from .forking import Branch, fork_records, shared_history
+from ..values.commands import ForkPoint
 
-__all__ = ["Loader", "begun_rows", "read_state", "was_created_by", "with_command"]
-
-PAGE = 1000
-"""Records read at a time when a session is loaded."""
-
-
-async def begun_rows(
-    store: Store, *, after: str = "", limit: int, search: Search = EVERYTHING
-) -> Sequence[SessionRow]:
-    """As ``Store.rows``, of the sessions whose creation is in their log. One without a record is
-    just being made, or whoever made it died: it never existed. Raises StoreError."""
-    while rows := await store.rows(after=after, limit=limit, search=search):
-        begun = [row for row in rows if row.head]
-        if begun:
-            return begun
-        after = rows[-1].session
-    return ()
-
-
-def with_command(created: r.SessionCreated, command_id: str | None) -> r.SessionCreated:
-    """*created*, with the id of the command that it answers. Raises InvalidInput for an id that
-    could not be logged."""
-    of = digest(command_id, "create", r.encode_record(created))
-    return msgspec.structs.replace(created, commands=remembered(command_id, of, None))
-
-
-async def was_created_by(store: Store, session: str, commands: Sequence[r.CommandAnswer]) -> bool:
-    """Is the session's first record the answer to the same command? Acquires nothing."""
-    first = await store.read(session, limit=1)
-    return bool(commands and first) and read_record(session, first[0]).commands == tuple(commands)
-
-
-async def read_state(
-    store: Store,
-    session: str,
-    folded: Callable[[SessionState, r.Record], None] | None = None,
-    *,
-    head: int | None = None,
-) -> SessionState:
-    """The fold of a session's whole log; *folded* is told of each record. Acquires nothing. Where
-    it is known, *head* is the last record's seq: nothing is read after it.
-
-    Raises SessionNotFound, also for a log without a record, StoreError, and RecordDamaged at the
-    first record that cannot be read or cannot follow the one before it; nothing is changed.
-    """
-    state = SessionState(session)
-    with state.whole_log():
-        # A short page is not the end: a damaged record ends one, and is raised when it comes first.
-        while state.head != head:
-            page = await store.read(session, after=state.head, limit=PAGE)
-            if not page:
-                break
-            _fold_page(state, session, page, folded)
-    if not state.head:
-        raise SessionNotFound(session)
-    return state
-
-
-def _fold_page(
-    state: SessionState,
-    session: str,
-    page: Sequence[StoredRecord],
-    folded: Callable[[SessionState, r.Record], None] | None,
-) -> None:
-    apply, decode = state.apply, r.decode_record
-    for stored in page:
-        try:
-            record = decode(stored.body)
-            apply(record)
-        except msgspec.MsgspecError as error:
-            raise RecordDamaged(session, stored.seq, str(error)) from error
-        except (KeyError, ValueError) as error:
-            raise RecordDamaged(session, stored.seq, error_text(error)) from error
-        if folded is not None:
-            folded(state, record)
+__all__ = ["Loader"]
 
 
 class Loader:
-    """Makes, forks and takes the sessions of one owner, before anybody holds them.
+    """Creates, forks and acquires the sessions of one owner, before they are live.
 
-    What it gives is a state and the lease on its session. ``write`` takes both forward.
+    Each method gives a session's state and its lease. ``write`` appends records to the log and
+    folds them into the state.
     """
 
     def __init__(
-        self, store: Store, owner: Owner, clock: Callable[[], float], hub: Subscriptions
+        self, store: Store, owner: Owner, clock: Callable[[], float], subscriptions: Subscriptions
     ) -> None:
         self._store = store
         self._owner = owner
         self._clock = clock
-        self._hub = hub
+        self._subscriptions = subscriptions
 
     async def create(self, session: str, records: Sequence[r.Record]) -> tuple[SessionState, Lease]:
-        """A new session whose log is *records*, written whole or not at all. One that was left
-        without a record, because its maker died, is made now.
+        """A new session whose log is *records*, written whole or not at all. A session without a
+        record, whose creator died, is reused.
 
         Raises SessionExists, StoreError.
         """
-        lease = await self._created(session)
+        lease = await self._create(session)
         state = SessionState(session)
         try:
             await self.write(state, lease, records)
@@ -147,17 +69,17 @@ class Loader:
             raise
         return state, lease
 
-    async def _created(self, session: str) -> Lease:
+    async def _create(self, session: str) -> Lease:
         try:
             return await self._store.create(session, self._owner)
         except SessionExists:
-            lease = await self._taken_empty(session)
+            lease = await self._acquire_empty(session)
             if lease is None:
                 raise
             return lease
 
-    async def _taken_empty(self, session: str) -> Lease | None:
-        """The hold on a session that has no record and no living owner; None for any other."""
+    async def _acquire_empty(self, session: str) -> Lease | None:
+        """The lease of a session that has no record and no living owner; None for any other."""
         try:
             if (await self._store.row(session)).head:
                 return None
@@ -179,8 +101,8 @@ class Loader:
         *,
         imported: Branch | None = None,
     ) -> AsyncIterator[tuple[SessionState, Lease]]:
-        """A fork of *parent*, to be prepared; *messages* are the parent's, whose objects it
-        shares. Of an imported branch all is written at once. If the body raises it is taken back.
+        """A fork of *parent*; *messages* are the parent's, whose objects it shares. All records
+        of an *imported* branch are written at once. If the body raises, the fork is deleted.
 
         Raises SessionNotFound, SessionExists, StoreError.
         """
@@ -198,11 +120,11 @@ class Loader:
             raise
 
     @asynccontextmanager
-    async def taken(
+    async def acquired(
         self, session: str, *, takeover: bool
     ) -> AsyncIterator[tuple[SessionState, Lease]]:
-        """A session that exists, with all written that its last owner owed but the ends of open
-        turns. It is released if the body raises.
+        """A session that exists. What its last owner left unwritten is written first, but for the
+        ends of open turns. If the body raises, the session is released.
 
         Raises SessionNotFound (also for one without a record, which is removed), SessionInUse,
         StoreError.
@@ -214,10 +136,10 @@ class Loader:
                 raise SessionNotFound(session)
             state = await read_state(self._store, session, head=lease.head)
             if state.head != lease.head:
-                told = f"session {session!r} has {state.head} of {lease.head} records"
-                raise StoreError(told, committed=False)
-            self._hub.reached(session, state.head)
-            if state.session != session:  # it was forked, and its own first record is missing
+                message = f"session {session!r} has {state.head} of {lease.head} records"
+                raise StoreError(message, committed=False)
+            self._subscriptions.reached(session, state.head)
+            if state.session != session:  # a fork whose own first record is missing
                 parent = (await self._store.row(session)).parent or state.session
                 records = fork_records(state, session, parent, state.labels)
                 await self.write(state, lease, records)
@@ -244,40 +166,41 @@ class Loader:
         for stamped, _ in written.entries:
             if stamped is not None:
                 state.apply(stamped)
-                self._hub.publish(lease.session, stamped)
+                self._subscriptions.publish(lease.session, stamped)
 
     async def _is_ours(self, written: Written) -> bool:
-        """Was a batch that met a conflict in our own epoch written all the same?"""
+        """Was a batch written although it met a conflict? It was if the conflict is with itself:
+        the epoch is ours, and the batch is in the log."""
         batch, result = written.batch, written.result
         if not isinstance(result, Conflict) or not result.row or result.row.epoch != batch.epoch:
             return False
         return await is_in_log(self._store, batch)
 
     async def _erase(self, state: SessionState, lease: Lease) -> None:
-        """Take out of the log what was to be forgotten and is in it still."""
+        """Erase from the log what was forgotten and is still in it."""
         if state.pending_redaction is not None:
             await erase(self._store, lease, state.pending_redaction)
             await self.write(state, lease, [r.RecordsRedacted()])
 
     async def _undo(self, lease: Lease, error: BaseException) -> None:
-        """A session without its own first record is of no use, so it goes, if it surely has none.
-        If that is not known it is released: ``open`` or ``delete`` finds out."""
-        with anyio.CancelScope(shield=True), suppress(SessionError):  # the caller gets the first
+        """Delete the session if it surely has no record of its own. If *error* leaves that open,
+        only release it: the next ``open`` or ``delete`` finds out."""
+        with anyio.CancelScope(shield=True), suppress(SessionError):  # the caller gets *error*
             if isinstance(error, StoreError) and error.committed is None:
                 await self._store.release(lease)
             else:
                 await self._remove(lease)
 
     async def _remove(self, lease: Lease) -> None:
-        """Delete the session, unless somebody has taken it from us: then it is theirs."""
+        """Delete the session, unless another owner has taken it."""
         if (await self._store.row(lease.session)).epoch == lease.epoch:
             await self._store.delete(lease.session)
 
 
 def _check_written(written: Written, session: str) -> None:
     if isinstance(written.result, Lost):
-        told = f"the store failed under session {session!r}: {written.result.error}"
-        raise StoreError(told, committed=written.result.committed)
+        message = f"the store failed under session {session!r}: {written.result.error}"
+        raise StoreError(message, committed=written.result.committed)
     if not isinstance(written.result, Appended):
-        told = f"session {session!r} changed hands while it was loaded"
-        raise StoreError(told, committed=False)
+        message = f"another owner took session {session!r} while it was loaded"
+        raise StoreError(message, committed=False)

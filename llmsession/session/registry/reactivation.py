@@ -1,4 +1,4 @@
-"""Commands to a cold session wait for it here, and are enqueued in the order of their calls."""
+"""ReactivationQueue: commands to a cold session wait here, and are enqueued in call order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ __all__ = ["ReactivationQueue"]
 
 
 class ReactivationQueue:
-    """The way back of one session. ``callers`` is how many wait, or have not gone on yet."""
+    """The callers that wait for one session. ``callers`` counts those that wait and the one that
+    is inside ``in_turn``."""
 
     __slots__ = ("__weakref__", "_lock", "callers")
 
@@ -21,8 +22,9 @@ class ReactivationQueue:
 
     @asynccontextmanager
     async def in_turn(self) -> AsyncIterator[None]:
-        """The body is entered by one caller after another, first come first served. Who leaves it
-        must not wait before it has enqueued its command. Cancellable while it waits."""
+        """Callers enter the body one after the other, in the order in which they came. A caller
+        that leaves it must enqueue its command before it waits for anything. Cancellable while it
+        waits."""
         if self._lock is None:
             self._lock = anyio.Lock(fast_acquire=True)
         self.callers += 1

@@ -1,4 +1,4 @@
-"""What can be asked of an actor. Each command carries the promise that its answer goes to."""
+"""The commands of an actor. Each one has the promise that its answer is given to."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ __all__ = [
     "StoreSummaries",
     "Submit",
     "WorkCommand",
-    "digest",
+    "command_digest",
     "remembered",
 ]
 
 T = TypeVar("T")
 IfBusy: TypeAlias = Literal["reject", "interrupt"]
-"""What a command on the whole history does while a turn is open: refuse, or end it first."""
+"""What a command on the whole history does while a turn is open: refuse, or end the turn first."""
 
 
-def digest(command_id: str | None, *parts: bytes | str | None) -> str:
-    """A digest of what a command asks, to tell a repeat of *command_id* from a reused one; ""
-    without an id, for then there is nothing to tell apart."""
+def command_digest(command_id: str | None, *parts: bytes | str | None) -> str:
+    """A digest of what a command asks for, which tells a repeat of *command_id* from an id that is
+    used for something else. "" without an id."""
     if command_id is None:
         return ""
     hashed = hashlib.sha256()
@@ -58,15 +58,15 @@ def digest(command_id: str | None, *parts: bytes | str | None) -> str:
     return hashed.hexdigest()[:32]
 
 
-def remembered(command_id: str | None, of: str, answer: object) -> tuple[CommandAnswer, ...]:
-    """What a record notes for a command with an id; nothing for one without."""
+def remembered(command_id: str | None, digest: str, answer: object) -> tuple[CommandAnswer, ...]:
+    """What a record keeps of a command with an id, to answer its repeats; nothing without an id."""
     if command_id is None:
         return ()
-    return (CommandAnswer(command_id, of, msgspec.Raw(msgspec.json.encode(answer))),)
+    return (CommandAnswer(command_id, digest, msgspec.Raw(msgspec.json.encode(answer))),)
 
 
 def _checked_id(command_id: str | None) -> str | None:
-    """Raises InvalidInput for an id that could not be logged."""
+    """*command_id*. Raises InvalidInput for an id that could not be logged."""
     if command_id is None or (
         isinstance(command_id, str) and 0 < len(command_id) <= 200 and command_id.isprintable()
     ):
@@ -75,16 +75,16 @@ def _checked_id(command_id: str | None) -> str | None:
 
 
 class Command(Generic[T]):
-    """``ingress`` is the command's number, taken when it was enqueued. ``answer_type`` is the type
-    of its answer in the log."""
+    """``ingress`` is the command's number in the order of the calls, *content* is what it asks for.
+    ``answer_type`` is the type of its answer in the log."""
 
     __slots__ = ("command_id", "digest", "ingress", "promise")
     answer_type: ClassVar[Any] = int | None
 
-    def __init__(self, ingress: int, command_id: str | None, of: str) -> None:
+    def __init__(self, ingress: int, command_id: str | None, *content: bytes | str | None) -> None:
         self.ingress = ingress
         self.command_id = _checked_id(command_id)
-        self.digest = of
+        self.digest = command_digest(command_id, *content)
         self.promise: Promise[T] = Promise()
 
 
@@ -103,13 +103,13 @@ class Send(Command[int]):
         expected_head: int | None,
     ) -> None:
         head = "" if expected_head is None else str(expected_head)
-        of = digest(command_id, "send", bytes(body), when_busy, head)
-        super().__init__(ingress, command_id, of)
+        super().__init__(ingress, command_id, "send", bytes(body), when_busy, head)
         self.body = body
         self.when_busy = when_busy
         self.expected_head = expected_head
         self.outcome: Promise[TurnOutcome] | None = None
-        """The turn's, once it is accepted; None for a repeat of a turn that has ended."""
+        """The outcome of the turn, once it is accepted; None for a repeat of a turn that has
+        ended."""
 
 
 class Submit(Command[None]):
@@ -118,8 +118,8 @@ class Submit(Command[None]):
     __slots__ = ("answers",)
 
     def __init__(self, ingress: int, command_id: str | None, answers: Sequence[Answer]) -> None:
-        asked = b"" if command_id is None else msgspec.json.encode(answers)
-        super().__init__(ingress, command_id, digest(command_id, "submit", asked))
+        content = b"" if command_id is None else msgspec.json.encode(answers)
+        super().__init__(ingress, command_id, "submit", content)
         self.answers = answers
 
 
@@ -130,16 +130,15 @@ class Compact(Command[CompactionOutcome]):
 
 
 class Clear(Command[None]):
-    """Begin the next generation. Answered once that is durable; with ``purge`` once what was said
-    is out of the log."""
+    """Begin the next generation. Answered once that is durable; with ``purge`` once the messages
+    are erased from the log."""
 
     __slots__ = ("purge", "when_busy")
 
     def __init__(
         self, ingress: int, command_id: str | None, *, purge: bool, when_busy: IfBusy
     ) -> None:
-        of = digest(command_id, "clear", "purge" if purge else "", when_busy)
-        super().__init__(ingress, command_id, of)
+        super().__init__(ingress, command_id, "clear", "purge" if purge else "", when_busy)
         self.purge = purge
         self.when_busy: IfBusy = when_busy
 
@@ -150,36 +149,36 @@ class Rewind(Command[None]):
     __slots__ = ("to", "when_busy")
 
     def __init__(self, ingress: int, command_id: str | None, *, to: int, when_busy: IfBusy) -> None:
-        super().__init__(ingress, command_id, digest(command_id, "rewind", str(to), when_busy))
+        super().__init__(ingress, command_id, "rewind", str(to), when_busy)
         self.to = to
         self.when_busy: IfBusy = when_busy
 
 
 class Forget(Command[None]):
-    """Forget what was said before a turn (a number), or before a moment in seconds since the
-    epoch. Answered once it is out of the log."""
+    """Forget the messages before a turn (a number), or before a moment in seconds since the epoch.
+    Answered once they are erased from the log."""
 
     __slots__ = ("before", "when_busy")
 
     def __init__(
         self, ingress: int, command_id: str | None, *, before: int | float, when_busy: IfBusy
     ) -> None:
-        # repr: turn 3 and the moment 3.0 are not the same.
-        super().__init__(ingress, command_id, digest(command_id, "forget", repr(before), when_busy))
+        # repr: turn 3 and the moment 3.0 are different.
+        super().__init__(ingress, command_id, "forget", repr(before), when_busy)
         self.before = before
         self.when_busy: IfBusy = when_busy
 
 
 class ForkPoint(msgspec.Struct, frozen=True):
-    """A fork that may be made: the id of the new session, and how many records it shares."""
+    """Where a fork begins: the id of the new session, and how many records it shares."""
 
     session: str
     upto: int
 
 
 class Fork(Command[ForkPoint]):
-    """Find where a session ``session`` forks off: behind the commit of turn ``at``, or at the
-    head. Answered once the way there is durable. *given* is the id that was asked for."""
+    """Find where ``session`` forks off: after the commit of turn ``at``, or at the head. Answered
+    once all records up to there are durable. *given_id* is the id that the caller chose."""
 
     __slots__ = ("at", "session", "when_busy")
     answer_type = ForkPoint
@@ -191,40 +190,37 @@ class Fork(Command[ForkPoint]):
         *,
         at: int | None,
         session: str,
-        given: str | None,
+        given_id: str | None,
         labels: dict[str, str] | None,
         when_busy: IfBusy,
     ) -> None:
         place = "" if at is None else str(at)
-        asked = b"" if command_id is None else msgspec.json.encode((given, labels))
-        super().__init__(ingress, command_id, digest(command_id, "fork", place, asked, when_busy))
+        options = b"" if command_id is None else msgspec.json.encode((given_id, labels))
+        super().__init__(ingress, command_id, "fork", place, options, when_busy)
         self.at = at
         self.session = session
         self.when_busy: IfBusy = when_busy
 
 
 class Label(Command[None]):
-    """Give the session these labels in place of its own. Answered once that is durable."""
+    """Replace the session's labels. Answered once that is durable."""
 
     __slots__ = ("labels",)
 
     def __init__(self, ingress: int, command_id: str | None, labels: dict[str, str]) -> None:
-        super().__init__(
-            ingress, command_id, digest(command_id, "label", msgspec.json.encode(labels))
-        )
+        super().__init__(ingress, command_id, "label", msgspec.json.encode(labels))
         self.labels = labels
 
 
 class Configure(Command[None]):
-    """*changes* are fields of a checked configuration. They are made on the configuration of the
-    moment when they take effect: another change may have waited before this one."""
+    """*changes* are fields of a checked configuration. They are applied to the configuration that
+    is in force when they take effect: another change may have waited before this one."""
 
     __slots__ = ("changes",)
 
     def __init__(self, ingress: int, command_id: str | None, changes: dict[str, Any]) -> None:
-        asked = store_config(SessionConfig(**{"model": "-", **changes}))
-        of = digest(command_id, "configure", ",".join(sorted(changes)), bytes(asked))
-        super().__init__(ingress, command_id, of)
+        config = store_config(SessionConfig(**{"model": "-", **changes}))
+        super().__init__(ingress, command_id, "configure", ",".join(sorted(changes)), bytes(config))
         self.changes = changes
 
 
@@ -235,40 +231,39 @@ class StoreSummaries(Command[None]):
 
     def __init__(self, ingress: int, command_id: str | None, summaries: dict[str, str]) -> None:
         cleaned = {clean_text(call_id): clean_text(text) for call_id, text in summaries.items()}
-        of = digest(command_id, "summaries", msgspec.json.encode(cleaned))
-        super().__init__(ingress, command_id, of)
+        super().__init__(ingress, command_id, "summaries", msgspec.json.encode(cleaned))
         self.summaries = cleaned
 
 
 class SetSummary(Command[None]):
-    """The caller's ``text`` in place of all messages up to the end of turn ``turn``. Answered
+    """Show the caller's ``text`` instead of all messages up to the end of turn ``turn``. Answered
     once that is durable."""
 
     __slots__ = ("text", "turn")
 
     def __init__(self, ingress: int, command_id: str | None, *, text: str, turn: int) -> None:
-        super().__init__(ingress, command_id, digest(command_id, "summary", str(turn), text))
+        super().__init__(ingress, command_id, "summary", str(turn), text)
         self.text = text
         self.turn = turn
 
 
 class InterruptCaller:
-    """One of the callers that a folded interrupt answers."""
+    """One of the callers that a merged interrupt answers."""
 
     __slots__ = ("command_id", "digest", "promise")
     answer_type: ClassVar[Any] = InterruptOutcome
 
-    def __init__(self, command_id: str | None, of: str) -> None:
+    def __init__(self, command_id: str | None, digest: str) -> None:
         self.command_id = _checked_id(command_id)
-        self.digest = of
+        self.digest = digest
         self.promise: Promise[InterruptOutcome] = Promise()
 
 
 class Interrupt:
-    """All unread interrupts of one target, folded: one abort, an answer to each caller.
+    """All unread interrupts of one target, merged: one abort, and an answer to each caller.
 
-    ``turn`` None is everything that was enqueued before ``mark``. Of several policies the
-    strongest counts, as it would if they came one after the other.
+    Without a ``turn`` the target is everything that was enqueued before ``mark``. Of several
+    policies the strongest counts, as if the interrupts were read one after the other.
     """
 
     __slots__ = ("callers", "mark", "policy", "turn")
@@ -280,15 +275,15 @@ class Interrupt:
         self.callers: list[InterruptCaller] = []
 
     def fold(self, mark: int, policy: InterruptPolicy) -> None:
-        """Take in another interrupt of the same target."""
+        """Merge another interrupt of the same target into this one."""
         self.mark = max(self.mark, mark)
         if policy == "drop_turn":
             self.policy = policy
 
 
 class Close:
-    """End the session here: what is open is interrupted, or left as the log has it, then it is
-    released."""
+    """End the session here. Open turns are interrupted, or left open in the log; then the session
+    is released."""
 
     __slots__ = ("leaves_open", "promise")
 

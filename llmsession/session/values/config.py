@@ -1,4 +1,4 @@
-"""What a session is told when it is made, and between turns."""
+"""A session's configuration: given when it is created, and changed between turns."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ __all__ = [
     "bind_tools",
     "load_config",
     "store_config",
+    "tools_with_callables",
 ]
 
 WhenBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
 """What a send does while a turn is open: see ``LLMSession.send``."""
 Recovery: TypeAlias = Literal["drop", "resume"]
-"""What becomes of a turn that was running when its owner died: see ``SessionConfig``."""
+"""What happens to a turn that was running when its owner died: see ``SessionConfig``."""
 ToolCallable: TypeAlias = Callable[..., Any]
 """Called with the call's input as keyword arguments; async, or run in a thread."""
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
@@ -47,7 +48,7 @@ _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
 class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What a callable may return instead of its content alone.
 
-    ``compact_summary`` is what a later request shows once the result is old.
+    ``compact_summary`` replaces the result in later requests, once the result is old.
     """
 
     content: Content
@@ -67,10 +68,10 @@ class ToolResult(msgspec.Struct, frozen=True):
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool that the model may call.
 
-    ``run`` is called with the call's input as keyword arguments, in a thread if it is not async;
-    without it the caller runs the tool and submits the result. It returns text, blocks, or a
-    ToolOutput; what it raises becomes an error result. ``deadline_s`` replaces the
-    configuration's. Callables are not stored: bind them again with ``open(id, tools=...)``.
+    ``run`` is called with the call's input as keyword arguments, in a thread if it is not async. It
+    returns text, blocks, or a ToolOutput; an exception becomes an error result. Without ``run`` the
+    caller runs the tool and submits the result. ``deadline_s`` replaces the configuration's.
+    Callables are not stored: bind them again with ``open(id, tools=...)``.
     """
 
     name: str
@@ -80,7 +81,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float | None = None
 
     def definition(self) -> msgspec.Raw:
-        """What the provider is told of it, as JSON. Raises InvalidMessage if that is no JSON."""
+        """The tool's definition for the provider, as JSON. Raises InvalidMessage if it cannot be
+        encoded."""
         fields = {
             "name": self.name,
             "description": self.description,
@@ -90,14 +92,14 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CAP_CHARS = 60_000
-"""The length past which a result is shown capped, where nobody says another."""
+"""The default length past which a result is shown capped."""
 
 
 class SummariserConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that writes summaries, through the manager's ``summariser`` provider, or its
-    provider. ``instructions`` are added to ours. ``deadline_s`` bounds one summary, whatever it
-    takes; ``max_requests`` the requests for it. ``improve_results`` has it also write summaries
-    of single tool results, in the background, ``max_concurrent`` at a time."""
+    """A model that writes summaries, through the manager's ``summariser`` provider, or else its
+    ``provider``. ``instructions`` are added to ours. ``deadline_s`` bounds the time for one
+    summary, ``max_requests`` its requests. With ``improve_results`` it also writes summaries of
+    single tool results, in the background, ``max_concurrent`` at a time."""
 
     model: str
     instructions: str = ""
@@ -108,21 +110,23 @@ class SummariserConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How the context is kept inside the window. History is never changed by it.
+    """How the context is kept inside the window. Compaction never changes the history.
 
-    ``policy`` is a registered name or a policy's value, ``options`` are its settings by name.
+    ``policy`` is a registered name or a policy object, ``options`` are its settings by name.
     ``threshold`` is the share of the budget above which it acts, ``low`` the share that it goes
-    down to, ``warning`` the share at which ``context.warning`` is told. ``keep_recent_turns`` and
-    ``keep_recent_steps`` stay as they are. None takes LLMSESSION_COMPACTION, LLMSESSION_POLICY,
-    LLMSESSION_THRESHOLD and so on, else True, "balanced", 0.80, 0.40 and 0.90.
+    down to, ``warning`` the share at which ``context.warning`` is published. The last
+    ``keep_recent_turns`` and ``keep_recent_steps`` are not compacted. A field that is None takes
+    LLMSESSION_COMPACTION, LLMSESSION_POLICY, LLMSESSION_THRESHOLD and so on, else True, "balanced",
+    0.80, 0.40 and 0.90.
+
     ``cap_chars`` is the length past which a result is shown capped from its arrival on (None:
     60,000, and never more than a quarter of the budget). ``summary_chars`` bounds the summaries
-    of results that the session makes itself. ``summariser`` is a model for the others; without
-    one they are extracted by rules. ``schedule`` "cache" acts when a rewrite of the prompt pays
-    back, or the provider's cache is cold anyway; "at_once" as soon as the threshold is passed.
-    ``provider_side`` is what is left to the provider, if anything is.
-    A compaction that gains less than ``min_gain`` is not made; after ``max_failures`` summaries
-    in a row that failed, they are extracted, until something changes.
+    of results that the session makes itself. ``summariser`` is a model for the other summaries;
+    without one rules extract them. With ``schedule`` "cache" it acts when a rewrite of the prompt
+    pays back, or when the provider's cache is cold anyway; with "at_once" as soon as the threshold
+    is passed. ``provider_side`` is what is left to the provider, if anything is. A compaction that
+    gains less than ``min_gain`` is not made. After ``max_failures`` summaries in a row that failed,
+    rules extract them until something changes.
     """
 
     enabled: bool | None = None
@@ -152,19 +156,19 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return make_policy(checked.policy, checked.options, shared)
 
     def checked(self) -> CompactionConfig:
-        """These settings with nothing left open, and the policy by its name.
+        """These settings with every open field filled, and the policy by its name.
 
-        Raises InvalidConfig for the first that cannot be."""
+        Raises InvalidConfig for the first invalid one."""
         policy = "balanced" if self.policy is None else self.policy
         if self.enabled is not None and not isinstance(self.enabled, bool):
             raise InvalidConfig(f"enabled is True or False, not {self.enabled!r}")
         if not isinstance(self.options, Mapping):
-            told = type(self.options).__name__
-            raise InvalidConfig(f"options is a policy's settings by name, not a {told}")
+            kind = type(self.options).__name__
+            raise InvalidConfig(f"options is a policy's settings by name, not a {kind}")
         options = dict(self.options)
         if not isinstance(policy, str):
-            policy, own = settings_of(policy)
-            options = {**own, **options}
+            policy, settings = settings_of(policy)
+            options = {**settings, **options}
         threshold = _share("threshold", 0.80 if self.threshold is None else self.threshold)
         low = 0.40 if self.low is None else _share("low", self.low)
         return msgspec.structs.replace(
@@ -186,25 +190,25 @@ def _share(name: str, value: Any) -> float:
 
 
 PLAIN = Profile()
-"""What a frame is sized by where no model is asked."""
+"""The profile that a frame is sized by where the model's is not known."""
 
 
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One session's configuration. Changing it between turns is ``session.configure(...)``.
 
-    ``window_tokens`` is the model's limit, of which ``max_tokens`` is left for the reply; None
-    takes what the provider knows of the model, so that they follow a change of model.
-    ``options`` go to the provider as they are (temperature, thinking, ...).
-    ``tool_deadline_s`` is how long a call may stay without its result; None is for ever.
-    ``queue_limit`` bounds the commands that wait unread, and the turns that wait their turn.
-    ``budget`` is what the session may spend in its life; a greater one lets it go on.
+    ``window_tokens`` is the model's limit, of which ``max_tokens`` are reserved for the reply. None
+    takes what the provider knows of the model, so that both follow a change of model. ``options``
+    go to the provider as they are (temperature, thinking, ...). ``tool_deadline_s`` is how long a
+    call may stay without its result; None is for ever. ``queue_limit`` bounds the unread commands,
+    and the queued turns. ``budget`` is what the session may spend in total; with a greater one it
+    can continue.
 
-    ``recovery`` is what opening the session does with a turn that was running when its owner
-    died, or lost its store. ``drop`` ends it as an interrupt would, reason ``crash``. ``resume``
-    goes on after what the log has of it: the caller's open calls are offered again under their
-    ids, and callables that may have started are not run again but answered as unknown. The
-    turn's steps and tokens count on; its seconds, its calls' deadlines and the retries of the
-    step begin anew, and tokens of replies that never became durable are not counted.
+    ``recovery`` is what opening the session does with a turn that was running when its owner died,
+    or lost its store. ``drop`` ends it as an interrupt would, with the reason ``crash``. ``resume``
+    continues it after its last record: the caller's open calls are offered again under their ids,
+    and callables that may have started are not run again, but answered as unknown. The turn's steps
+    and tokens count on. Its seconds, its calls' deadlines and the retries of the step begin anew.
+    Tokens of replies that never became durable are not counted.
     """
 
     model: str
@@ -231,10 +235,10 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not isinstance(self.tools, list | tuple):
             raise InvalidConfig(f"tools is a list of tools, not {type(self.tools).__name__}")
-        tools = tuple(_tool(tool, at) for at, tool in enumerate(self.tools))
+        tools = tuple(_tool(tool, index) for index, tool in enumerate(self.tools))
         if not isinstance(self.compaction, CompactionConfig):
-            told = f"compaction is a CompactionConfig, not {type(self.compaction).__name__}"
-            raise InvalidConfig(told)
+            kind = type(self.compaction).__name__
+            raise InvalidConfig(f"compaction is a CompactionConfig, not {kind}")
         compaction = self.compaction.checked()
         config = _as_logged(msgspec.structs.replace(self, tools=tools, compaction=compaction))
         names = [tool.name for tool in tools]
@@ -256,8 +260,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             **_summariser_sizes(config.compaction.summariser),
         )
         if not 0 <= config.compaction.min_gain < 1:
-            told = f"{config.compaction.min_gain}; it is a share from 0, and below 1"
-            raise InvalidConfig(f"min_gain is {told}")
+            gain = config.compaction.min_gain
+            raise InvalidConfig(f"min_gain is {gain}; it is a share from 0, and below 1")
         if not config.model:
             raise InvalidConfig("model is empty")
         if config.grace_s < 0:
@@ -281,11 +285,11 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return {tool.name: tool for tool in self.tools if isinstance(tool, Tool)}
 
     def sizes(self, profile: Profile) -> Sizes:
-        """The window and the room for the reply, as given or as *profile* has them."""
+        """The tokens of the window and of the reply, as set here or as *profile* has them."""
         return sizes_for(self.window_tokens, self.max_tokens, profile)
 
     def check_sizes(self, profile: Profile) -> None:
-        """Raises InvalidConfig where the reply's room leaves nothing for a request."""
+        """Raises InvalidConfig where the reply leaves no tokens for a request."""
         sizes = self.sizes(profile)
         if sizes.max_tokens >= sizes.window_tokens:
             raise InvalidConfig(
@@ -293,16 +297,16 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def check_model(self, profile: Profile) -> None:
-        """Raises InvalidConfig where the model, whose *profile* is given, cannot run with it: its
-        sizes, or what is left to the provider."""
+        """Raises InvalidConfig where the model, which has *profile*, cannot run with these sizes,
+        or its provider cannot do what is left to it."""
         self.check_sizes(profile)
         side = self.compaction.provider_side
         if side is not None:
             side.check_model(self.model, profile, self.sizes(profile).budget_tokens)
 
     def frame(self, profile: Profile = PLAIN) -> Frame:
-        """The parts of a request that are not messages. ``recall`` is there from the first
-        request on: adding it later would break the prompt cache. *profile* is the model's."""
+        """The parts of a request that are not messages. The tool ``recall`` is in every request:
+        adding it later would break the prompt cache. *profile* is the model's."""
         tools = [tool.definition() for tool in self.bound_tools.values()]
         if self.compaction.enabled is not False and tools:
             tools.append(RECALL_TOOL)
@@ -316,20 +320,19 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _tool(tool: Tool | Mapping[str, Any], at: int) -> Tool:
+def _tool(tool: Tool | Mapping[str, Any], index: int) -> Tool:
     if isinstance(tool, Mapping):
         try:
             tool = msgspec.convert(dict(tool), Tool)
         except msgspec.ValidationError as error:
-            raise InvalidConfig(f"tools[{at}]: {error}") from error
+            raise InvalidConfig(f"tools[{index}]: {error}") from error
     if not isinstance(tool, Tool):
-        raise InvalidConfig(f"tools[{at}] is no Tool and no definition")
+        raise InvalidConfig(f"tools[{index}] is no Tool and no definition")
     if not isinstance(tool.name, str) or not _TOOL_NAME.fullmatch(tool.name):
-        raise InvalidConfig(
-            f"tools[{at}]: name {tool.name!r}; providers allow letters, digits, _ and -, up to 128"
-        )
+        rule = "providers allow letters, digits, _ and -, up to 128"
+        raise InvalidConfig(f"tools[{index}]: name {tool.name!r}; {rule}")
     if tool.run is not None and not callable(tool.run):
-        raise InvalidConfig(f"tools[{at}] ({tool.name}): run cannot be called")
+        raise InvalidConfig(f"tools[{index}] ({tool.name}): run cannot be called")
     return tool
 
 
@@ -353,16 +356,19 @@ def _positive(**values: float | None) -> None:
 
 def bind_tools(config: SessionConfig, tools: Sequence[Tool]) -> SessionConfig:
     """*config* with the callables of *tools* bound to its tools of the same names."""
-    given = {tool.name: tool for tool in tools}
-    bound = tuple(
-        msgspec.structs.replace(
-            tool, run=given[tool.name].run, deadline_s=given[tool.name].deadline_s
-        )
-        if tool.name in given
-        else tool
-        for tool in config.bound_tools.values()
-    )
-    return msgspec.structs.replace(config, tools=bound)
+    by_name = {tool.name: tool for tool in tools}
+
+    def bound(tool: Tool) -> Tool:
+        source = by_name.get(tool.name, tool)
+        return msgspec.structs.replace(tool, run=source.run, deadline_s=source.deadline_s)
+
+    return msgspec.structs.replace(config, tools=tuple(map(bound, config.bound_tools.values())))
+
+
+def tools_with_callables(config: SessionConfig) -> list[Tool]:
+    """The tools of *config* that have a callable. Callables are not in the log: whoever loads the
+    session has to bind them again."""
+    return [tool for tool in config.bound_tools.values() if tool.run is not None]
 
 
 def store_config(config: SessionConfig) -> msgspec.Raw:

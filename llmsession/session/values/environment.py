@@ -1,4 +1,4 @@
-"""``LLMSESSION_*``: what a configuration leaves open, before the model's own table decides."""
+"""``LLMSESSION_*``: environment variables that fill the open fields of a configuration."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ SIZE_VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def with_environment(config: SessionConfig, environ: Mapping[str, str]) -> SessionConfig:
-    """*config* with what it leaves open (None) taken from *environ*.
+    """*config*, with its open fields (None) filled from *environ*.
 
-    Done when a session is created or configured: what it runs with is in its log, and another
-    machine's environment changes nothing. Raises InvalidConfig, naming the variable.
+    This is done when a session is created or configured. The result is in the session's log, so
+    the environment of another machine changes nothing. Raises InvalidConfig, naming the variable.
     """
     if not isinstance(config, SessionConfig) or not isinstance(config.compaction, CompactionConfig):
-        return config  # what is wrong with it is said where it is checked
+        return config  # ``checked`` raises what is wrong with it
     filled = _filled(config.compaction, COMPACTION_VARIABLES, environ)
     sizes = _filled(config, SIZE_VARIABLES, environ)
     if not filled and not sizes:

@@ -1,4 +1,4 @@
-"""The labels of a session that are its own: made with it, and kept whatever its user writes."""
+"""Reserved labels: a session gets them when it is created, and users cannot change them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = [
 ]
 
 MAX_LABEL_CHARS = 256
-"""Labels are written with every row of a list: they name a session, they hold nothing."""
+"""Labels are part of every row of a list: they name a session, and do not hold content."""
 RESERVED = "llmsession."
-"""What the names of those labels begin with."""
+"""What the names of reserved labels begin with."""
 TENANT_LABEL = f"{RESERVED}tenant"
 
 
 def reserved_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Those of *labels* that nobody may change."""
+    """Those of *labels* that are reserved."""
     return {name: value for name, value in labels.items() if name.startswith(RESERVED)}
 
 
@@ -43,8 +43,8 @@ def with_tenant(labels: dict[str, str], tenant: str | None) -> dict[str, str]:
 
 
 def namespace_of(tenant: str) -> str:
-    """What the ids of *tenant*'s sessions begin with at a service, and those of nobody else: its
-    name and a slash. A slash in the name, and its escape, are escaped."""
+    """What the ids of *tenant*'s sessions at a service begin with, and no other tenant's: its name
+    and a slash. A slash in the name is escaped, and so is the escape character."""
     return tenant.replace("%", "%25").replace("/", "%2F") + "/"
 
 
@@ -54,10 +54,10 @@ def new_session_id(tenant: str | None) -> str:
 
 
 def checked_tenant(tenant: Any) -> str:
-    """*tenant*. Raises InvalidInput for what is no name."""
+    """*tenant*. Raises InvalidInput for an invalid name."""
     if not isinstance(tenant, str) or not tenant.isprintable():
         raise InvalidInput(f"tenant {tenant!r} is no printable text")
     if not 0 < len(tenant) <= MAX_LABEL_CHARS:
-        told = f"has {len(tenant)} characters, not 1 to {MAX_LABEL_CHARS}"
-        raise InvalidInput(f"tenant {tenant[:MAX_LABEL_CHARS]!r} {told}")
+        rule = f"has {len(tenant)} characters, not 1 to {MAX_LABEL_CHARS}"
+        raise InvalidInput(f"tenant {tenant[:MAX_LABEL_CHARS]!r} {rule}")
     return tenant

@@ -1,4 +1,4 @@
-"""What became of a turn, of an interrupt, and how a session stands: values for the caller."""
+"""Values for the caller: the outcome of a turn or an interrupt, a session's status and usage."""
 
 from __future__ import annotations
 
@@ -10,18 +10,9 @@ import msgspec
 from llmsession.turns.blocks import Block, parse_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message
-from llmsession.turns.records import (
-    CallReceipt,
-    ExceededBudget,
-    Terminal,
-    TurnCommitted,
-    TurnFailed,
-    TurnImported,
-)
+from llmsession.turns.records import CallReceipt, ExceededBudget
 from llmsession.turns.spending.prices import NANO
 from llmsession.turns.usage import Usage
-
-from ..log.state import OpenTurn
 
 __all__ = [
     "Closed",
@@ -33,21 +24,19 @@ __all__ = [
     "SessionStatus",
     "SessionUsage",
     "TurnOutcome",
-    "outcome_of",
-    "outcome_of_import",
 ]
 
 
 class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a turn ended. Exactly one for each accepted turn.
+    """How a turn ended. There is exactly one for each accepted turn.
 
-    ``stop_reason`` is the provider's, or one of ours: cancelled, error, max_steps, max_seconds,
-    max_turn_tokens, budget, imported (where the source gives none); for an aborted turn the reason:
-    interrupt, replaced, crash, closed; for a failed one its cause. ``messages`` are what was
-    committed. For a dropped turn ``user_body`` is what the user said, as JSON blocks, and
-    ``calls`` the tools that had started.
-    ``unread_steers`` were accepted and never read by the model, as JSON blocks each.
-    ``exceeded`` says which budget ended the turn, where one did.
+    ``stop_reason`` of a committed turn is the provider's, or one of ours: cancelled, error,
+    max_steps, max_seconds, max_turn_tokens, budget, imported (where the source gives none). Of an
+    aborted turn it is interrupt, replaced, crash or closed; of a failed turn it is the cause.
+    ``messages`` are the committed ones. For a dropped turn ``user_body`` is the user's message, as
+    JSON blocks, and ``calls`` are the tools that had started. ``unread_steers`` are accepted
+    messages that the model has never read, each as JSON blocks. ``exceeded`` is the budget that
+    ended the turn, if one did.
     """
 
     turn: TurnId
@@ -64,72 +53,25 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def user_content(self) -> tuple[Block, ...]:
-        """What the user said in a dropped turn, for a client's editor."""
+        """The user's message of a dropped turn, for a client's editor."""
         return parse_blocks(self.user_body)
 
     @property
     def text(self) -> str:
-        """What the assistant said last, without its earlier steps; "" if it said nothing."""
-        said = [message.text for message in self.messages if message.is_assistant]
-        return said[-1] if said else ""
-
-
-def outcome_of(
-    record: Terminal, turn: OpenTurn, still_running: tuple[str, ...] = ()
-) -> TurnOutcome:
-    """The outcome of *turn*, which the folding of *record* has just ended. *still_running* names
-    its works that ignored their cancellation; the log does not know them."""
-    speaker = TurnId("u", record.turn)
-    unread = tuple(turn.steers)
-    if isinstance(record, TurnCommitted):
-        return TurnOutcome(
-            turn=speaker,
-            status="committed",
-            stop_reason=record.stop_reason,
-            usage=record.usage,
-            messages=turn.staged,
-            unread_steers=unread,
-            still_running=still_running,
-            error=record.error,
-            exceeded=record.exceeded,
-        )
-    failed = isinstance(record, TurnFailed)
-    return TurnOutcome(
-        turn=speaker,
-        status="failed" if failed else "aborted",
-        stop_reason=record.cause if isinstance(record, TurnFailed) else record.reason,
-        usage=record.usage,
-        user_body=turn.body,
-        unread_steers=unread,
-        calls=record.calls,
-        still_running=still_running,
-        error=record.error if isinstance(record, TurnFailed) else None,
-        exceeded=record.exceeded if isinstance(record, TurnFailed) else None,
-    )
-
-
-def outcome_of_import(record: TurnImported) -> TurnOutcome:
-    """The outcome of a turn that another system ran: what it left, committed."""
-    last = record.messages[-1]
-    return TurnOutcome(
-        turn=TurnId("u", record.turn),
-        status="committed",
-        stop_reason=last.stop_reason or "imported",
-        usage=Usage(),
-        messages=record.messages,
-        error=last.error,
-    )
+        """The text of the assistant's last message in the turn; "" if there is none."""
+        texts = [message.text for message in self.messages if message.is_assistant]
+        return texts[-1] if texts else ""
 
 
 class InterruptResult(StrEnum):
-    """What became of the turn that an interrupt named, or else of the one that was running."""
+    """What happened to the turn that an interrupt named, or else to the one that was running."""
 
     ABORTED = "aborted"
     """The turn is gone; the history is the one before it."""
     KEPT = "kept"
     """The turn ended early as a commit: keep_steps or keep_text found something to keep."""
     TOO_LATE = "too_late"
-    """The turn's end was decided already. Decided, not yet durable: await its outcome."""
+    """The turn's end was decided before, but is perhaps not durable yet: await its outcome."""
     NOT_RUNNING = "not_running"
     """The named turn had ended before, or none was named and nothing was open."""
     UNKNOWN_TURN = "unknown_turn"
@@ -151,16 +93,16 @@ class InterruptOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SessionPhase: TypeAlias = Literal["idle", "running", "closed", "moved", "cold"]
-"""``moved``: another owner took the session. ``cold``: not in memory, back on the next command."""
+"""``moved``: another owner took the session. ``cold``: not in memory; the next command loads it."""
 
 
 class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a session stands, as of its newest durable state. Tokens are estimates."""
+    """A session's status, as of its newest durable state. Tokens are estimates."""
 
     session: str
     phase: SessionPhase
     turn: TurnId | None
-    """The turn that runs or is next to start; the queued ones come after it."""
+    """The turn that runs or is next to start. Queued turns come after it."""
     turn_phase: str | None
     """That turn's phase in the turn table."""
     step: int
@@ -168,37 +110,37 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     queued: int
     """Accepted turns that wait for their turn."""
     head: TurnId | None
-    """The last committed turn, what ``expected_head`` is compared with; None if there is none."""
+    """The last committed turn, which ``expected_head`` is compared with; None if there is none."""
     seq: int
     """The newest durable record, a cursor for ``subscribe``."""
     epoch: int
-    """The number of this owner's hold on the session."""
+    """The number of this owner's lease of the session."""
     generation: int
     messages: int
     """Messages in the history."""
     turns: int
     """Turns in the history."""
     context_tokens: int
-    """The size of what the model would be sent now."""
+    """The size of the request that the model would be sent now."""
     context_method: str = "estimate"
-    """How that is known: from the last reported ``usage`` on, or by an ``estimate`` of it all."""
+    """How it was counted: ``usage``, the last reported usage plus an estimate, or ``estimate``."""
     counted_tokens: int = 0
-    """The size of the last request that was built, ..."""
+    """The size of the last request that was built."""
     counted_at: float | None = None
-    """... and when that was, in seconds since the epoch; None before there was one."""
+    """When that request was built, in seconds since the epoch; None before the first one."""
     budget_tokens: int
-    """What a request may hold: the window less the room for the reply."""
+    """The largest size of a request: the window minus the tokens reserved for the reply."""
     compacted_before: int
     """Tool results of messages before this position are shown in compact form."""
     jobs: tuple[str, ...]
-    """Background jobs that run, or whose result waits to be applied."""
+    """Background jobs that run, or whose result is not applied yet."""
     late_reports: int
-    """Reports of work that was over for the turn; they were dropped."""
+    """Reports of works that their turn no longer waited for; they were dropped."""
     still_running: tuple[str, ...]
     """Works of ended turns that ignored their cancellation and still run, by name."""
     open_calls: tuple[str, ...] = ()
-    """The running turn's calls that wait for their results, by id; ``LLMSession.open_calls`` has
-    them whole."""
+    """The ids of the running turn's calls that wait for their results: see
+    ``LLMSession.open_calls``."""
 
     @property
     def utilisation(self) -> float:
@@ -207,7 +149,7 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelUsage(msgspec.Struct, frozen=True):
-    """What was spent on one model. ``cost_nano_usd`` is None if it has no price."""
+    """What was spent on one model. ``cost_nano_usd`` is None if the model has no price."""
 
     requests: int
     usage: Usage
@@ -215,38 +157,38 @@ class ModelUsage(msgspec.Struct, frozen=True):
 
 
 class SessionUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens and money spent, interrupted and failed turns included: in all, and by turn number.
+    """Tokens and money spent, in total and by turn number. Interrupted and failed turns count.
 
-    Costs are in nano-dollars (10^-9 USD), by the prices of the manager that is asked, each
-    request by the model that answered it; None where some of it has no price, which is not 0.
+    Costs are in nano-dollars (10^-9 USD), by this manager's prices, each request by the model that
+    answered it. A cost is None where a part of it has no price.
     """
 
     total: Usage
     turns: dict[int, Usage]
     summaries: Usage = Usage()
-    """Of the total what was asked of a model for summaries, which belongs to no turn."""
+    """The part of the total that a model spent on summaries. It belongs to no turn."""
     charged_tokens: int = 0
-    """What a budget in tokens counts: each prompt only by what came since the one before it."""
+    """What a budget in tokens counts: of each prompt only what is new since the one before it."""
     cost_nano_usd: int | None = None
     turn_costs_nano_usd: dict[int, int | None] = {}
     models: dict[str, ModelUsage] = {}
-    """By the names that providers report; "" where an old log does not say."""
+    """By the model names that providers report; "" where an old log has none."""
     unpriced: tuple[str, ...] = ()
     """The models that have no price."""
 
     @property
     def cost_usd(self) -> float | None:
-        """The cost in dollars, for reading; None as ``cost_nano_usd``."""
+        """The cost in dollars, for people to read; None as ``cost_nano_usd``."""
         return None if self.cost_nano_usd is None else self.cost_nano_usd / NANO
 
     @property
     def priced_nano_usd(self) -> int:
-        """What is known of the cost: at least this much was spent."""
+        """The known part of the cost: at least this much was spent."""
         return sum(model.cost_nano_usd or 0 for model in self.models.values())
 
 
 class CompactionOutcome(msgspec.Struct, frozen=True):
-    """What a compaction did. Tokens are estimates of the messages as they are shown."""
+    """What a compaction did. Tokens are estimates of the messages as the model is shown them."""
 
     applied: bool
     reason: str

@@ -14,7 +14,7 @@ from llmsession.turns.spending.prices import Price, read_prices
 __all__ = ["load_prices"]
 
 MAX_BYTES = 1 << 20
-"""A price list is a page, not a book."""
+"""A price list is short: a larger file is a mistake."""
 
 
 def load_prices(path: str | Path) -> dict[str, Price]:
@@ -28,7 +28,7 @@ def load_prices(path: str | Path) -> dict[str, Price]:
         cache_read = 0.30
 
     Numbers may be texts; fields as in ``Price.usd``, with a table ``long_prompt`` inside where a
-    long prompt costs more. Raises InvalidConfig, one line that says what is wrong and where.
+    long prompt costs more. Raises InvalidConfig, whose one line says what is wrong and where.
     """
     path = Path(path)
     try:
@@ -46,7 +46,7 @@ def load_prices(path: str | Path) -> dict[str, Price]:
 
 
 def _table(raw: bytes, suffix: str) -> Mapping[str, Any]:
-    """What the file says, its fractions as they are written: a float would round them."""
+    """The content of the file. Fractions stay texts: a float would round them."""
     try:
         text = raw.decode()
         if suffix == ".json":

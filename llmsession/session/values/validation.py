@@ -1,4 +1,4 @@
-"""What callers hand in, checked before it is enqueued."""
+"""Checks of the arguments of public calls, before anything is enqueued."""
 
 from __future__ import annotations
 
@@ -49,23 +49,26 @@ MAX_ID_CHARS = 200
 
 
 def checked_user_body(content: Content) -> msgspec.Raw:
-    """The JSON blocks of a user's message. Raises InvalidMessage for what a user cannot say."""
+    """The JSON blocks of a user message. Raises InvalidMessage for content that a user message
+    cannot have."""
     body = encode_blocks(content)
     blocks = parse_blocks(body)
     if not any(not isinstance(block, TextBlock) or block.text.strip() for block in blocks):
         raise InvalidMessage("the message is empty")
-    for at, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         if isinstance(block, TextBlock) and not block.text.strip():
-            raise InvalidMessage(f"block {at} is an empty text")
+            raise InvalidMessage(f"block {index} is an empty text")
         if isinstance(block, OpaqueBlock) and block.type in KNOWN_TYPES:
-            raise InvalidMessage(f"block {at} is not as a {block.type} block has to be")
+            raise InvalidMessage(f"block {index} is not a valid {block.type} block")
         if isinstance(block, ToolResultBlock):
-            raise InvalidMessage(f"block {at} is a tool result; use submit_tool_results")
+            raise InvalidMessage(f"block {index} is a tool result; use submit_tool_results")
         if isinstance(block, ToolUseBlock) or block.__struct_config__.tag in (
             "thinking",
             "redacted_thinking",
         ):
-            raise InvalidMessage(f"block {at} is the assistant's to say, not the user's")
+            raise InvalidMessage(
+                f"block {index} belongs in an assistant message, not in a user message"
+            )
     return body
 
 
@@ -74,8 +77,8 @@ def checked_session_id(session_id: Any) -> str:
     if not isinstance(session_id, str):
         raise InvalidInput(f"session id {session_id!r} is no text")
     if not 0 < len(session_id) <= MAX_ID_CHARS or not session_id.isprintable():
-        told = f"is not 1 to {MAX_ID_CHARS} printable characters"
-        raise InvalidInput(f"session id {session_id!r} {told}")
+        rule = f"is not 1 to {MAX_ID_CHARS} printable characters"
+        raise InvalidInput(f"session id {session_id!r} {rule}")
     return session_id
 
 
@@ -89,33 +92,32 @@ def checked_labels(labels: Any) -> dict[str, str]:
         if not isinstance(name, str) or not name.isprintable():
             raise InvalidInput(f"label name {name!r} is no printable text")
         if not 0 < len(name) <= MAX_LABEL_NAME_CHARS:
-            told = f"has {len(name)} characters, not 1 to {MAX_LABEL_NAME_CHARS}"
-            raise InvalidInput(f"label name {name[:MAX_LABEL_NAME_CHARS]!r} {told}")
+            rule = f"has {len(name)} characters, not 1 to {MAX_LABEL_NAME_CHARS}"
+            raise InvalidInput(f"label name {name[:MAX_LABEL_NAME_CHARS]!r} {rule}")
         if name.startswith(RESERVED):
-            told = f"labels that begin with {RESERVED!r} are the session's own"
-            raise InvalidInput(f"label {name!r}: {told}")
+            raise InvalidInput(f"label {name!r}: names that begin with {RESERVED!r} are reserved")
         if not isinstance(value, str) or clean_text(value) != value:
             raise InvalidInput(f"label {name!r} is no text")
         if len(value) > MAX_LABEL_CHARS:
-            told = f"has {len(value)} characters, at most {MAX_LABEL_CHARS} are kept"
-            raise InvalidInput(f"label {name!r} {told}")
+            rule = f"has {len(value)} characters, at most {MAX_LABEL_CHARS} are kept"
+            raise InvalidInput(f"label {name!r} {rule}")
     return dict(labels)
 
 
 def checked_search(search: Any) -> Search:
-    """*search*. Raises InvalidInput for a label or a time that nothing could be found by."""
+    """*search*. Raises InvalidInput for a label or a time of a wrong type."""
     if not isinstance(search, Search):
         raise InvalidInput(f"search is a Search, not {type(search).__name__}")
     try:
         msgspec.convert(msgspec.structs.asdict(search), Search)
     except msgspec.ValidationError as error:
-        told = "times are in seconds since the epoch, as datetime.timestamp() gives them"
-        raise InvalidInput(f"search: {error}; labels are texts, {told}") from error
+        rule = "labels are texts, times are in seconds since the epoch (datetime.timestamp())"
+        raise InvalidInput(f"search: {error}; {rule}") from error
     return search
 
 
 def checked_seed(seed: Seed | str | None) -> Seed | None:
-    """*seed* as a Seed. Raises InvalidInput for one that says nothing, or too much."""
+    """*seed* as a Seed. Raises InvalidInput for an empty one, or one that is too long."""
     if seed is None:
         return None
     if isinstance(seed, str):
@@ -148,7 +150,7 @@ def turn_or_none_before(turn: TurnId | str | int) -> int:
 
 def turn_or_moment(before: TurnId | str | int | float | datetime) -> int | float:
     """A turn's number, or a moment in seconds since the epoch, as a float. Raises InvalidInput
-    for what is neither, and for a datetime that does not say where its hour counts."""
+    for what is neither, and for a datetime without a time zone."""
     if isinstance(before, datetime):
         if before.tzinfo is None:
             raise InvalidInput(f"{before} has no time zone; use datetime(..., tzinfo=UTC)")
@@ -161,7 +163,7 @@ def turn_or_moment(before: TurnId | str | int | float | datetime) -> int | float
 
 
 def checked_summary(text: Any) -> str:
-    """*text* as a caller's summary may be. Raises InvalidInput where it says nothing."""
+    """*text* as the text of a caller's summary. Raises InvalidInput where it is empty."""
     if not isinstance(text, str) or not text.strip():
         raise InvalidInput("the summary is empty: give it a text")
     return clean_text(text)

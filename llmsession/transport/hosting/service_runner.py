@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from llmsession.errors import InvalidConfig, SessionError, need_package
 from llmsession.session import SessionManager, SessionObserver, load_prices
 from llmsession.session.core.session_log import default_logger
-from llmsession.session.operations.unfinished import recover_unfinished
+from llmsession.session.unfinished import recover_unfinished
 from llmsession.store import open_store
 
 from ..server.access import TokenFile

@@ -25,7 +25,7 @@ from llmsession.errors import (
     Unauthenticated,
 )
 from llmsession.session import LLMSession
-from llmsession.session.handles.subscription import is_cold, listen
+from llmsession.session.handles.subscription import is_cold, subscribe_sink
 
 from ..wire import messages as w
 from ..wire.errors import to_wire
@@ -453,7 +453,7 @@ class Connection:
             command.turn,
             lambda error: self._service.shown(self, command, error),
         )
-        listening = listen(handle, feed, after=command.after, turn=command.turn)
+        listening = subscribe_sink(handle, feed, after=command.after, turn=command.turn)
         self._answer(command, w.Subscribed(listening.after))
         self._feeds[command.id] = feed
         if feed.begin(listening):

@@ -18,7 +18,7 @@ from llmsession.errors import (
 )
 from llmsession.session import LLMSession, SessionManager
 from llmsession.session.core.session_log import default_logger
-from llmsession.session.stats import SessionStats, count_live, figures_of_live
+from llmsession.session.stats import SessionStats
 from llmsession.session.values.config import load_config
 from llmsession.store import SessionRow
 from llmsession.transcripts import Conversation
@@ -234,8 +234,8 @@ class Service:
         def seen(session: str) -> bool:
             return tenancy.is_seen(tenant, session)
 
-        live, running = count_live(self.manager, seen)
-        shown = figures_of_live(self.manager, max(0, min(limit, 1000)), seen)
+        live, running = self.manager.count_live(seen)
+        shown = self.manager.live_stats(max(0, min(limit, 1000)), seen)
         return ServiceFigures(
             service=self.statistics() if tenant is None else None,
             live=live,

@@ -13,7 +13,7 @@ import msgspec
 
 from llmsession.errors import RecordDamaged, SessionError
 from llmsession.session.core.subscriptions import EventSink
-from llmsession.session.handles.subscription import Listening
+from llmsession.session.handles.subscription import SinkSubscription
 from llmsession.session.log.open_calls import tool_uses
 from llmsession.session.log.reader import read_record
 from llmsession.turns import Preview, Record, ToolUse
@@ -68,7 +68,7 @@ class ServerSubscription(EventSink):
         self._outbox = outbox
         self._told_end = ended
         self._turn = turn
-        self._listening: Listening
+        self._listening: SinkSubscription
         self._is_live = False
         self._last = False
         """Nothing more is published; what is in the log still comes."""
@@ -77,7 +77,7 @@ class ServerSubscription(EventSink):
         self._offset = 0
         self.lagged = False
 
-    def begin(self, listening: Listening) -> bool:
+    def begin(self, listening: SinkSubscription) -> bool:
         """Begin at *listening*'s place. True if the log has to be read first: ``catch_up``."""
         self._listening = listening
         self._begun_after = self._cursor = listening.after

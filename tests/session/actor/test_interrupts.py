@@ -582,7 +582,7 @@ async def test_an_interrupt_folded_into_an_unread_one_ends_the_sends_between_the
     async with stage([never()]) as on:
         await on.session.send("running")
         await settled()
-        actor = on.session._actor
+        actor = on.session.reference.actor
         # All three are unread when the actor comes to them.
         one = actor.put_interrupt(None, None, None)
         sent = c.Send(
@@ -602,8 +602,8 @@ async def test_a_drop_folded_into_an_unread_keep_wins() -> None:
     async with stage([call("mine", id="c")], tools=[Tool(name="mine")]) as on:
         turn = await on.session.send("hello")
         await first(turn, ToolUse)
-        keep = on.session._actor.put_interrupt(None, "keep_steps", None)
-        drop = on.session._actor.put_interrupt(None, "drop_turn", None)
+        keep = on.session.reference.actor.put_interrupt(None, "keep_steps", None)
+        drop = on.session.reference.actor.put_interrupt(None, "drop_turn", None)
         assert (await keep.wait()).result is InterruptResult.ABORTED
         assert (await drop.wait()).result is InterruptResult.ABORTED
         assert on.session.conversation() == ()

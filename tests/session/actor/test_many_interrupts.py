@@ -100,7 +100,7 @@ class Race:
     async def _assert_marks(self) -> None:
         """A send is aborted exactly if an interrupt was asked for after it."""
         last = max(at for at, (what, _) in enumerate(self.order) if what == "interrupt")
-        open_now = self.session._actor.turns.runs
+        open_now = self.session.reference.actor.turns.runs
         for at, (what, name) in enumerate(self.order):
             if what != "send":
                 continue

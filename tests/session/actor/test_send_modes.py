@@ -340,7 +340,7 @@ async def test_a_steer_asked_for_after_an_interrupt_is_a_new_turn() -> None:
         turn = await on.session.send("first")
         await anyio.sleep(1)
         # Both are unread when the actor comes to them.
-        interrupted = on.session._actor.put_interrupt(None, None, None)
+        interrupted = on.session.reference.actor.put_interrupt(None, None, None)
         steered = await on.session.send("later", when_busy="steer")
         assert (await interrupted.wait()).result is InterruptResult.ABORTED
         assert (await turn.outcome()).unread_steers == ()

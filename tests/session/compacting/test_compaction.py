@@ -540,6 +540,6 @@ async def test_what_a_dropped_turn_had_summarised_goes_with_it() -> None:
         await on.say("kept")
         await on.session.send("dropped")
         await settled()
-        assert set(on.session._actor.state.summaries) == {"c1", "c2"}
+        assert set(on.session.reference.actor.state.summaries) == {"c1", "c2"}
         await on.session.interrupt()
-        assert set(on.session._actor.state.summaries) == {"c1"}
+        assert set(on.session.reference.actor.state.summaries) == {"c1"}

@@ -313,7 +313,7 @@ async def test_a_session_is_not_let_go_while_one_is_on_its_way() -> None:
     async with working(lambda *_: say("short").slow(1.0)) as (on, _):
         await turns(on, 2)
         manager = on.manager
-        actor = manager.find_live("s")
+        actor = manager._runtime.find_live("s")
         assert actor is not None
         assert not actor.is_idle
         await anyio.sleep(600)

@@ -316,7 +316,7 @@ async def test_a_loop_over_a_turn_that_breaks_off_leaves_no_subscriber_behind() 
             if isinstance(event, TextDelta):
                 break
         gc.collect()
-        assert not on.manager._hub.has("s")
+        assert not on.manager._runtime.subscriptions.has("s")
         assert await turn.text() == "a reply"
 
 

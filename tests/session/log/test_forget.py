@@ -399,7 +399,7 @@ async def test_turns_accepted_before_a_moment_go(before: float | datetime, left:
             state = live_state(session)
             assert contents(fold("s", await log_of(store, "s"))) == contents(state)
         finally:
-            await session._manager.__aexit__(None, None, None)
+            await session.reference.runtime.leave()
 
 
 async def test_a_clock_that_went_back_makes_no_later_turn_go() -> None:
@@ -411,7 +411,7 @@ async def test_a_clock_that_went_back_makes_no_later_turn_go() -> None:
             # Turn 3 was said before it, but stands behind turn 2, which was not.
             assert sorted({m.turn for m in session.conversation()}) == [2, 3]
         finally:
-            await session._manager.__aexit__(None, None, None)
+            await session.reference.runtime.leave()
 
 
 async def test_an_aborted_turn_from_after_the_moment_stays_in_the_log() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -14,7 +15,7 @@ from llmsession import (
     InvalidConfig,
     InvalidInput,
     InvalidMessage,
-    MemoryStore,
+    LLMSession,
     SessionConfig,
     SessionExists,
     SessionNotFound,
@@ -22,17 +23,21 @@ from llmsession import (
     Tool,
 )
 from llmsession.session.handles.session import live_state
-from llmsession.session.log.state import fold
 from llmsession.session.operations.export import conversation_of
 from llmsession.session.operations.import_records import OPENING
-from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import call, never, say, think
 from llmsession.transcripts import Conversation, Note, read_own, write_own
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message
-from tests.session.actors import Quick, Stage, contents, settled, stage, texts_of
-from tests.session.probes import log_of
+from tests.session.actors import (
+    Quick,
+    Stage,
+    faulty_stage,
+    same_as_its_log,
+    stage,
+    texts_of,
+)  # fmt: skip
 
 CONFIG = SessionConfig(model="m", tools=[Tool(name="t", run=Quick())])
 
@@ -40,8 +45,8 @@ CONFIG = SessionConfig(model="m", tools=[Tool(name="t", run=Quick())])
 def message(turn: int, role: Any, *blocks: Any, **fields: Any) -> Message:
     content = [{"type": "text", "text": b} if isinstance(b, str) else b for b in blocks]
     number = fields.pop("n", 0)
-    given = {"id": f"x/{'u' if role == 'user' else 'a'}{turn}.{number}", "session": "x"}
-    return Message(turn=turn, role=role, body=encode_blocks(content), **{**given, **fields})
+    defaults = {"id": f"x/{'u' if role == 'user' else 'a'}{turn}.{number}", "session": "x"}
+    return Message(turn=turn, role=role, body=encode_blocks(content), **{**defaults, **fields})
 
 
 def use(call_id: str = "c") -> dict[str, Any]:
@@ -50,6 +55,14 @@ def use(call_id: str = "c") -> dict[str, Any]:
 
 def result(call_id: str = "c", text: str = "fine") -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": call_id, "content": text}
+
+
+def calling(turn: int, call_id: str = "c", text: str = "fine") -> tuple[Message, ...]:
+    """A turn with one call."""
+    return (
+        message(turn, "user", "go"), message(turn, "assistant", use(call_id)),
+        message(turn, "user", result(call_id, text), n=1), message(turn, "assistant", "ok", n=1),
+    )  # fmt: skip
 
 
 def talk(*messages: Message, **fields: Any) -> Conversation:
@@ -66,13 +79,19 @@ SAID = (
 )
 
 
-async def same_as_its_log(on: Stage, name: str, state: Any) -> None:
-    assert contents(fold(name, await log_of(on.store, name))) == contents(state)
+@asynccontextmanager
+async def imported(
+    *messages: Message, script: Sequence[Any] = (), **fields: Any
+) -> AsyncIterator[tuple[Stage, LLMSession]]:
+    """A stage, and the session that a conversation of *messages* has become: ``SAID`` without
+    any."""
+    async with stage(script) as on:
+        conversation = talk(*(messages or SAID), **fields)
+        yield on, await on.manager.import_conversation(conversation, CONFIG)
 
 
 async def test_a_conversation_becomes_a_session_that_goes_on() -> None:
-    async with stage(["as I said"]) as on:
-        session = await on.manager.import_conversation(talk(*SAID), CONFIG)
+    async with imported(script=["as I said"]) as (on, session):
         assert session.id == "old"
         assert session.conversation() == SAID
         assert all(a is b for a, b in zip(session.conversation(), SAID, strict=True))
@@ -81,12 +100,11 @@ async def test_a_conversation_becomes_a_session_that_goes_on() -> None:
         assert await turn.text() == "as I said"
         sent = texts_of(on.provider.requests[-1])
         assert len(sent) == 7
-        await same_as_its_log(on, "old", live_state(session))
+        await same_as_its_log(on, session)
 
 
 async def test_imported_turns_have_outcomes_events_and_commits_like_any_other() -> None:
-    async with stage() as on:
-        session = await on.manager.import_conversation(talk(*SAID), CONFIG)
+    async with imported() as (_, session):
         outcome = await session.turn(1).outcome()
         assert (outcome.status, outcome.stop_reason, outcome.text) == (
             "committed", "end_turn", "done",
@@ -103,13 +121,12 @@ async def test_imported_turns_have_outcomes_events_and_commits_like_any_other() 
 
 @pytest.mark.parametrize("forget", [False, True])
 async def test_the_id_of_an_imported_call_is_not_given_to_another(forget: bool) -> None:
-    async with stage([call("t", id="c"), "ok"]) as on:
-        session = await on.manager.import_conversation(talk(*SAID), CONFIG)
+    async with imported(script=[call("t", id="c"), "ok"]) as (on, session):
         if forget:
             await session.clear(purge=True)
         await (await session.send("use it")).text()
         assert session.conversation()[-3].tool_calls[0].id == "c_2"
-        await same_as_its_log(on, "old", live_state(session))
+        await same_as_its_log(on, session)
 
 
 async def test_what_the_file_holds_beside_messages_is_kept_in_the_log() -> None:
@@ -190,8 +207,8 @@ async def test_what_is_imported_for_a_tenant_is_the_tenants() -> None:
         )
         assert (await on.store.row(named.id)).labels == {"a": "b", "llmsession.tenant": "acme"}
         nameless = msgspec.structs.replace(talk(*SAID), id="")
-        made = await on.manager.import_conversation(nameless, CONFIG, tenant="acme")
-        assert made.id.startswith("acme/")
+        session = await on.manager.import_conversation(nameless, CONFIG, tenant="acme")
+        assert session.id.startswith("acme/")
         with pytest.raises(InvalidInput, match="tenant"):
             await on.manager.import_conversation(talk(*SAID), CONFIG, tenant="\n")
         with pytest.raises(InvalidInput, match="tenant"):
@@ -201,21 +218,20 @@ async def test_what_is_imported_for_a_tenant_is_the_tenants() -> None:
 # Repairs.
 
 
-async def imported(messages: Sequence[Message], **fields: Any) -> tuple[Any, tuple[str, ...]]:
+async def repaired(*messages: Message) -> tuple[Any, tuple[str, ...]]:
     """The history of what *messages* become, once it has gone on, and the repairs."""
-    async with stage(["on it goes"]) as on:
-        session = await on.manager.import_conversation(talk(*messages, **fields), CONFIG)
+    async with imported(*messages, script=["on it goes"]) as (on, session):
         source = live_state(session).source
         assert source is not None
         assert await (await session.send("go on")).text() == "on it goes"
-        await same_as_its_log(on, "old", live_state(session))
+        await same_as_its_log(on, session)
         return session.conversation()[:-2], source.repairs
 
 
 async def test_a_call_without_its_result_gets_one_in_its_own_turn() -> None:
-    history, repairs = await imported(
-        [message(1, "user", "go"), message(1, "assistant", use()), message(2, "user", "stop"),
-         message(2, "assistant", "ok")]
+    history, repairs = await repaired(
+        message(1, "user", "go"), message(1, "assistant", use()), message(2, "user", "stop"),
+        message(2, "assistant", "ok"),
     )  # fmt: skip
     assert [m.turn for m in history] == [1, 1, 1, 2, 2]
     assert history[2].tool_results[0].is_error
@@ -225,15 +241,7 @@ async def test_a_call_without_its_result_gets_one_in_its_own_turn() -> None:
 
 
 async def test_call_ids_that_come_again_are_renamed_with_their_results() -> None:
-    turns = [
-        each
-        for n in (1, 2)
-        for each in (
-            message(n, "user", "go"), message(n, "assistant", use()),
-            message(n, "user", result(), n=1), message(n, "assistant", "ok", n=1),
-        )
-    ]  # fmt: skip
-    history, repairs = await imported(turns)
+    history, repairs = await repaired(*calling(1), *calling(2))
     assert history[5].tool_calls[0].id == "c_2"
     assert history[6].tool_results[0].tool_use_id == "c_2"
     assert any("R5" in repair for repair in repairs)
@@ -250,7 +258,7 @@ async def test_call_ids_that_come_again_are_renamed_with_their_results() -> None
     ids=["no message", "a blank one", "an empty one", "a result of no call"],
 )
 async def test_a_turn_without_a_word_of_the_user_gets_one(first: tuple[Message, ...]) -> None:
-    history, repairs = await imported([*first, message(1, "assistant", "hello", n=0)])
+    history, repairs = await repaired(*first, message(1, "assistant", "hello", n=0))
     assert history[0].is_user
     assert history[0].content[0].text == OPENING
     assert history[0].synthetic == (0,)
@@ -258,19 +266,17 @@ async def test_a_turn_without_a_word_of_the_user_gets_one(first: tuple[Message, 
 
 
 async def test_messages_that_hold_nothing_are_left_out_and_named() -> None:
-    history, repairs = await imported(
-        [*SAID, message(5, "user"), message(6, "user", "x"), message(6, "assistant")]
+    history, repairs = await repaired(
+        *SAID, message(5, "user"), message(6, "user", "x"), message(6, "assistant")
     )
     assert [m.turn for m in history] == [1, 1, 1, 1, 4, 4, 6]
     assert len(repairs) == 2
 
 
 async def test_numbers_and_ids_that_are_there_twice_are_given_anew() -> None:
-    history, repairs = await imported(
-        [
-            message(1, "user", "a"), message(1, "assistant", "b"),
-            message(2, "user", "c", id="x/u1.0"), message(1, "user", "d", id=""),
-        ]
+    history, repairs = await repaired(
+        message(1, "user", "a"), message(1, "assistant", "b"),
+        message(2, "user", "c", id="x/u1.0"), message(1, "user", "d", id=""),
     )  # fmt: skip
     assert [m.turn for m in history] == [1, 1, 2, 3]
     assert [m.id for m in history] == ["x/u1.0", "x/a1.0", "old/u2.0", "old/u3.0"]
@@ -280,8 +286,8 @@ async def test_numbers_and_ids_that_are_there_twice_are_given_anew() -> None:
 async def test_thinking_of_an_import_is_kept_and_not_sent() -> None:
     thought = {"type": "thinking", "thinking": "hmm", "signature": "s"}
     messages = [message(1, "user", "a"), message(1, "assistant", thought, "b")]
-    async with stage([think("mine", "m") + say("one"), "two"]) as on:
-        session = await on.manager.import_conversation(talk(*messages), CONFIG)
+    script = [think("mine", "m") + say("one"), "two"]
+    async with imported(*messages, script=script) as (on, session):
         assert b"hmm" in bytes(session.conversation()[1].body)
         await (await session.send("go on")).text()
         await (await session.send("and on")).text()
@@ -292,12 +298,12 @@ async def test_thinking_of_an_import_is_kept_and_not_sent() -> None:
 async def test_what_no_repair_makes_valid_is_refused_by_its_rule() -> None:
     messages = [message(1, "user", "a"), message(1, "assistant", {"type": "tool_use", "id": 7})]
     async with stage() as on:
-        with pytest.raises(InvalidInput, match="cannot be gone on with: V"):
+        with pytest.raises(InvalidInput, match="cannot be continued: V"):
             await on.manager.import_conversation(talk(*messages), CONFIG)
         torn = msgspec.structs.replace(SAID[0], body=msgspec.Raw(b'{"no":"list"}'))
         with pytest.raises(InvalidMessage):
             await on.manager.import_conversation(talk(torn), CONFIG)
-        assert [row.session for row in await on.manager.list()] == ["s"]
+        assert await on.names() == ["s"]
 
 
 async def test_a_conversation_with_calls_needs_tools() -> None:
@@ -312,14 +318,7 @@ async def test_a_conversation_with_calls_needs_tools() -> None:
 
 async def test_long_results_of_an_import_can_be_compacted_at_once() -> None:
     long = "a line of output\n" * 800
-    turns = [
-        each
-        for n in range(1, 5)
-        for each in (
-            message(n, "user", "go"), message(n, "assistant", use(f"c{n}")),
-            message(n, "user", result(f"c{n}", long), n=1), message(n, "assistant", "ok", n=1),
-        )
-    ]  # fmt: skip
+    turns = [said for n in range(1, 5) for said in calling(n, f"c{n}", long)]
     async with stage() as on:
         config = SessionConfig(
             model="m",
@@ -334,27 +333,27 @@ async def test_long_results_of_an_import_can_be_compacted_at_once() -> None:
 
 
 async def test_an_import_that_the_store_refuses_is_not_there() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(store=store) as on:
+    async with faulty_stage() as (on, store):
         store.fail_next()
         with pytest.raises(StoreError):
             await on.manager.import_conversation(talk(*SAID), CONFIG)
-        assert [row.session for row in await on.manager.list()] == ["s"]
+        assert await on.names() == ["s"]
         await on.manager.import_conversation(talk(*SAID), CONFIG)
 
 
 async def test_what_is_forgotten_of_an_import_goes_with_all_that_its_file_held() -> None:
-    conversation = talk(
-        *SAID, title="marker", summary="marker", extra={"x": msgspec.Raw(b'"marker"')}
-    )
-    async with stage() as on:
-        session = await on.manager.import_conversation(conversation, CONFIG)
+    fields: dict[str, Any] = {
+        "title": "marker",
+        "summary": "marker",
+        "extra": {"x": msgspec.Raw(b'"marker"')},
+    }
+    async with imported(**fields) as (on, session):
         await session.forget(15.0)  # by when it was said, not by when it came here
         assert {m.turn for m in session.conversation()} == {4}
-        bodies = b"".join(each.body for each in await on.store.read("old"))
+        bodies = b"".join(record.body for record in await on.store.read("old"))
         assert b"marker" not in bodies
         assert b"hello" not in bodies
-        await same_as_its_log(on, "old", live_state(session))
+        await same_as_its_log(on, session)
 
 
 # Export.
@@ -363,11 +362,9 @@ async def test_what_is_forgotten_of_an_import_goes_with_all_that_its_file_held()
 async def lived(on: Stage) -> None:
     """A life with everything that an export has to tell apart."""
     await on.say("first")
-    await on.session.send("dropped")
-    await settled()
+    await on.begin("dropped")
     await on.session.interrupt()
-    running = await on.session.send("kept in part")
-    await settled()
+    running = await on.begin("kept in part")
     queued = await on.session.send("waits")
     await on.session.interrupt(running.id, policy="keep_steps")
     await queued.text()
@@ -400,8 +397,7 @@ async def test_an_own_export_is_imported_again_by_identity() -> None:
 async def test_a_history_in_another_order_than_its_numbers_comes_back_in_it() -> None:
     async with stage([never(), "jumped", "waited"]) as on:
         await on.session.send("dropped")
-        queued = await on.session.send("waits")
-        await settled()
+        queued = await on.begin("waits")
         jumping = await on.session.send("jumps", when_busy="interrupt")
         await queued.text()
         assert (queued.id.number, jumping.id.number) == (2, 3)
@@ -415,8 +411,7 @@ async def test_a_history_in_another_order_than_its_numbers_comes_back_in_it() ->
 async def test_an_export_takes_nothing_from_a_live_owner_and_leaves_open_turns_out() -> None:
     async with stage(["one", never()]) as on:
         await on.say("first")
-        await on.session.send("running")
-        await settled()
+        await on.begin("running")
         exported = await conversation_of(on.store, "s")
         assert [m.text for m in exported.messages] == ["first", "one"]
         assert on.session.status().phase == "running"
@@ -429,13 +424,12 @@ async def test_an_export_takes_nothing_from_a_live_owner_and_leaves_open_turns_o
 
 async def test_a_fork_is_exported_as_a_branch_and_imported_as_a_fork() -> None:
     async with stage(["one", "two", "three", "in the fork"]) as on:
-        for text in ("first", "second", "third"):
-            await on.say(text)
+        await on.say("first", "second", "third")
         fork = await on.session.fork(at=2, session_id="f")
         await (await fork.send("otherwise")).text()
         exported = [await on.manager.export_conversation(name) for name in ("f", "s")]
         assert (exported[0].parent, exported[0].shared_turns) == ("s", 2)
-    read = [read_own(write_own(each)) for each in exported]
+    read = [read_own(write_own(conversation)) for conversation in exported]
     assert read == exported
     async with stage(["goes on"]) as on:
         await on.manager.delete("s")
@@ -450,13 +444,12 @@ async def test_a_fork_is_exported_as_a_branch_and_imported_as_a_fork() -> None:
         assert again == exported
         branch = await on.manager.open("f")
         assert await (await branch.send("on")).text() == "goes on"
-        await same_as_its_log(on, "f", live_state(branch))
+        await same_as_its_log(on, branch)
 
 
 async def test_a_fork_shares_with_its_parent_what_both_have_left() -> None:
     async with stage(["one", "two", "three"]) as on:
-        for text in ("first", "second", "third"):
-            await on.say(text)
+        await on.say("first", "second", "third")
         await on.session.forget(2)
         fork = await on.session.fork(at=2, session_id="f")
         assert (await on.manager.export_conversation("f")).shared_turns == 1
@@ -514,7 +507,7 @@ async def test_of_conversations_that_cannot_all_be_imported_none_is() -> None:
         good = msgspec.structs.replace(talk(*SAID), id="g")
         with pytest.raises(SessionExists):
             await on.manager.import_conversations([good, bad], CONFIG)
-        assert [row.session for row in await on.manager.list()] == ["s"]
+        assert await on.names() == ["s"]
         with anyio.fail_after(10):
             assert await on.manager.import_conversations([good], CONFIG) == ("g",)
         assert await on.manager.import_conversations([], CONFIG) == ()

@@ -58,7 +58,11 @@ class Years:
     async def names(self) -> list[str]:
         return [row.session for row in await self.manager.list()]
 
-    async def apply(self, *rules: Retention, dry_run: bool = False) -> RetentionReport:
+    async def apply(
+        self, *rules: Retention, day: float | None = None, dry_run: bool = False
+    ) -> RetentionReport:
+        """Apply *rules*, on another *day* than it was."""
+        self.days = self.days if day is None else day
         return await self.manager.apply_retention(rules, dry_run=dry_run)
 
 
@@ -83,8 +87,7 @@ async def test_sessions_that_were_idle_for_too_long_are_deleted() -> None:
     async with years() as on:
         await on.session("early", 0)
         await on.session("late", 0, 60)
-        on.days = 90
-        report = await on.apply(idle(30.5))
+        report = await on.apply(idle(30.5), day=90)
         assert report == RetentionReport(dry_run=False, deleted=("early",))
         assert await on.names() == ["late"]
         with pytest.raises(SessionNotFound):
@@ -96,11 +99,10 @@ async def test_a_rule_is_about_the_sessions_with_its_labels_and_the_strictest_co
         await on.session("a", 0, kind="chat", user="7")
         await on.session("b", 0, kind="chat")
         await on.session("c", 0)
-        on.days = 50
-        report = await on.apply(idle(40, kind="chat", user=None), idle(60), idle(100, kind="chat"))
+        rules = (idle(40, kind="chat", user=None), idle(60), idle(100, kind="chat"))
+        report = await on.apply(*rules, day=50)
         assert report.deleted == ("a",)
-        on.days = 70
-        assert (await on.apply(idle(80), idle(60, kind="chat"))).deleted == ("b",)
+        assert (await on.apply(idle(80), idle(60, kind="chat"), day=70)).deleted == ("b",)
         assert await on.names() == ["c"]
 
 
@@ -108,13 +110,12 @@ async def test_what_was_said_too_long_ago_is_forgotten() -> None:
     async with years() as on:
         await on.session("s", 0, 10, 20)
         await on.session("young", 15)
-        on.days = 30
-        report = await on.apply(old(15))
+        report = await on.apply(old(15), day=30)
         assert report == RetentionReport(dry_run=False, forgotten={"s": 2})
         assert on.manager.live == ()
         session = await on.manager.open("s")
         assert [m.text for m in session.conversation()] == ["s on day 20", "fine"]
-        bodies = b"".join(each.body for each in await on.store.read("s"))
+        bodies = b"".join(record.body for record in await on.store.read("s"))
         assert b"day 0" not in bodies
         assert b"day 10" not in bodies
         assert contents(fold("s", await log_of(on.store, "s"))) == contents(live_state(session))
@@ -126,8 +127,8 @@ async def test_what_was_said_too_long_ago_is_forgotten() -> None:
 async def test_a_session_that_is_to_be_deleted_is_not_opened_to_forget() -> None:
     async with years() as on:
         await on.session("s", 0)
-        on.days = 30
-        assert (await on.apply(old(10), idle(20))) == RetentionReport(dry_run=False, deleted=("s",))
+        report = await on.apply(old(10), idle(20), day=30)
+        assert report == RetentionReport(dry_run=False, deleted=("s",))
 
 
 async def test_a_dry_run_tells_the_same_and_changes_nothing() -> None:
@@ -138,11 +139,11 @@ async def test_a_dry_run_tells_the_same_and_changes_nothing() -> None:
         on.days = 100
         rules = (idle(50), old(30))
         before = {row.session: row for row in await on.manager.list()}
-        told = await on.apply(*rules, dry_run=True)
+        report = await on.apply(*rules, dry_run=True)
         assert {row.session: row for row in await on.manager.list()} == before
-        assert told.dry_run
+        assert report.dry_run
         done = await on.apply(*rules)
-        assert done == msgspec.structs.replace(told, dry_run=False)
+        assert done == msgspec.structs.replace(report, dry_run=False)
         assert done.deleted == ("early",)
         assert done.forgotten == {"mixed": 1}
         assert held.status().phase == "idle"
@@ -194,10 +195,9 @@ async def test_a_turn_that_an_owner_left_open_is_not_ended_by_a_rule() -> None:
             await settled()
             log = await store.read("s")
         held = store._logs["s"]
-        held.bodies = [each.body for each in log]
+        held.bodies = [record.body for record in log]
         held.row = msgspec.structs.replace(held.row, head=len(log), owner=None)
-        on.days = 90
-        report = await on.apply(old(30))
+        report = await on.apply(old(30), day=90)
         assert report.skipped == {"s": "a turn is open in it"}
         assert len(await store.read("s")) == len(log)
 
@@ -212,8 +212,7 @@ async def test_a_session_that_was_written_to_meanwhile_is_kept() -> None:
 
     async with years(Touched()) as on:
         await on.session("s", 0)
-        on.days = 90
-        report = await on.apply(idle(30))
+        report = await on.apply(idle(30), day=90)
         assert report.skipped == {"s": "it was written to meanwhile"}
         assert (await on.store.row("s")).owner is None
         assert len((await on.manager.open("s")).conversation()) == 2
@@ -224,8 +223,7 @@ async def test_one_session_that_cannot_be_read_does_not_keep_the_others() -> Non
         for name in ("a", "b", "c"):
             await on.session(name, 0)
         on.store._logs["b"].bodies[1] = b"{"
-        on.days = 90
-        report = await on.apply(old(30))
+        report = await on.apply(old(30), day=90)
         assert report.forgotten == {"a": 1, "c": 1}
         assert "record 2" in report.skipped["b"]
 
@@ -239,8 +237,7 @@ async def test_a_fork_forgets_what_it_has_of_its_parent_by_when_it_was_said() ->
         await (await fork.send("new")).text()
         del session, fork
         await on.manager.evict_idle()
-        on.days = 80
-        assert (await on.apply(old(30))).forgotten == {"f": 1, "s": 1}
+        assert (await on.apply(old(30), day=80)).forgotten == {"f": 1, "s": 1}
         assert len((await on.manager.open("f")).conversation()) == 2
 
 
@@ -248,13 +245,12 @@ async def test_an_import_is_as_old_as_what_was_said_in_it() -> None:
     async with years() as on:
         on.days = 100
         body = encode_blocks("hello")
-        said = [
-            Message(id=f"{at}", session="x", turn=at + 1, role="user", body=body, created_at=when)
-            for at, when in enumerate((on.clock() - 90 * DAY_S, on.clock()))
-        ]
-        conversation = Conversation(id="i", format="own", messages=tuple(said))
-        session = await on.manager.import_conversation(conversation, CONFIG)
-        del session
+        messages = tuple(
+            Message(id=f"{turn}", session="x", turn=turn, role="user", body=body, created_at=time)
+            for turn, time in enumerate((on.clock() - 90 * DAY_S, on.clock()), start=1)
+        )
+        conversation = Conversation(id="i", format="own", messages=messages)
+        await on.manager.import_conversation(conversation, CONFIG)
         assert (await on.apply(old(30))).forgotten == {"i": 1}
 
 
@@ -271,8 +267,7 @@ async def test_young_sessions_are_not_read() -> None:
     async with years(Counting()) as on:
         await on.session("young", 80, 81)
         reads.clear()
-        on.days = 90
-        await on.apply(old(30))
+        await on.apply(old(30), day=90)
         assert reads == [("young", 1)]
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
 
 from llmsession import (
+    CompactionConfig,
     InvalidInput,
     KeyReused,
     LLMSession,
@@ -23,41 +26,51 @@ from llmsession import (
     Usage,
 )
 from llmsession.session.handles.session import live_state
-from llmsession.session.log.state import fold
 from llmsession.store.protocol import Lease, Owner, StoredRecord, this_process
 from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
 from llmsession.turns import records as r
-from tests.session.actors import PATIENCE_S, Quick, Stage, Waiting, contents, settled, stage
+from tests.session.actors import (
+    PATIENCE_S,
+    Quick,
+    Stage,
+    Waiting,
+    at_once,
+    contents,
+    same_as_its_log,
+    settled,
+    stage,
+)  # fmt: skip
 from tests.session.probes import log_of
 
 
-async def texts(session: LLMSession) -> list[str]:
+def texts(session: LLMSession) -> list[str]:
     return [message.text for message in session.conversation()]
 
 
-async def same_as_its_log(on: Stage, session: LLMSession) -> None:
-    log = await log_of(on.store, session.id)
-    assert contents(fold(session.id, log)) == contents(live_state(session))
+@asynccontextmanager
+async def after_one(*script: Any, **options: Any) -> AsyncIterator[Stage]:
+    """A stage whose session has had the turn "first", answered with "one"."""
+    async with stage(["one", *script], **options) as on:
+        await on.say("first")
+        yield on
 
 
 async def test_a_fork_goes_on_from_the_head_and_neither_changes_the_other() -> None:
     async with stage(["one", "two", "in the fork", "in the parent"]) as on:
-        await on.say("first")
-        await on.say("second")
+        await on.say("first", "second")
         fork = await on.session.fork()
         assert fork.conversation() == on.session.conversation()
         assert await (await fork.send("third")).text() == "in the fork"
         assert await on.say("another third") == "in the parent"
-        assert await texts(fork) == ["first", "one", "second", "two", "third", "in the fork"]
-        assert (await texts(on.session))[4:] == ["another third", "in the parent"]
+        assert texts(fork) == ["first", "one", "second", "two", "third", "in the fork"]
+        assert texts(on.session)[4:] == ["another third", "in the parent"]
         await same_as_its_log(on, fork)
 
 
 async def test_a_fork_copies_no_message() -> None:
     async with stage(["one", "two"]) as on:
-        await on.say("first")
-        await on.say("second")
+        await on.say("first", "second")
         fork = await on.session.fork()
         pairs = zip(fork.conversation(), on.session.conversation(), strict=True)
         assert all(mine is theirs for mine, theirs in pairs)
@@ -69,10 +82,9 @@ async def test_a_fork_copies_no_message() -> None:
 
 async def test_a_fork_at_a_turn_has_what_was_there_when_it_was_committed() -> None:
     async with stage(["one", "two", "three", "again"]) as on:
-        for text in ("first", "second", "third"):
-            await on.say(text)
+        await on.say("first", "second", "third")
         fork = await on.session.fork(at="a2")
-        assert await texts(fork) == ["first", "one", "second", "two"]
+        assert texts(fork) == ["first", "one", "second", "two"]
         assert fork.status().head is not None
         assert str(fork.status().head) == "a2"
         # The number 3 is the parent's; what the fork does not know it may use itself.
@@ -84,11 +96,10 @@ async def test_a_fork_at_a_turn_has_what_was_there_when_it_was_committed() -> No
 
 async def test_a_fork_may_begin_at_a_turn_that_was_rewound() -> None:
     async with stage(["one", "two", "three"]) as on:
-        for text in ("first", "second", "third"):
-            await on.say(text)
+        await on.say("first", "second", "third")
         await on.session.rewind(1)
         fork = await on.session.fork(at=3)
-        assert await texts(fork) == ["first", "one", "second", "two", "third", "three"]
+        assert texts(fork) == ["first", "one", "second", "two", "third", "three"]
         await on.session.clear()
         assert len((await on.session.fork(at=2)).conversation()) == 4
 
@@ -100,25 +111,23 @@ async def test_a_turn_that_was_never_committed_is_no_place_to_fork_at(at: int | 
         await on.session.interrupt()
         with pytest.raises(InvalidInput, match="never committed"):
             await on.session.fork(at=at)
-        assert [row.session for row in await on.manager.list()] == ["s"]
+        assert await on.names() == ["s"]
 
 
 async def test_a_fork_outlives_its_parent() -> None:
-    async with stage(["one", "two", "more"]) as on:
-        await on.say("first")
+    async with after_one("two", "more") as on:
         fork = await on.session.fork()
         name = fork.id
         await on.manager.delete("s")
         assert await (await fork.send("go on")).text() == "two"
         await fork.close()
         opened = await on.manager.open(name)
-        assert await texts(opened) == ["first", "one", "go on", "two"]
+        assert texts(opened) == ["first", "one", "go on", "two"]
         del on.session
 
 
 async def test_a_fork_of_a_fork_reads_on_through_both() -> None:
-    async with stage(["one", "two", "three", "four"]) as on:
-        await on.say("first")
+    async with after_one("two", "three", "four") as on:
         child = await on.session.fork(session_id="child")
         await (await child.send("second")).text()
         grandchild = await child.fork(session_id="grandchild")
@@ -128,7 +137,7 @@ async def test_a_fork_of_a_fork_reads_on_through_both() -> None:
         ]  # fmt: skip
         # At a turn from before its own fork it begins with the oldest one's records alone.
         early = await grandchild.fork(at=1)
-        assert await texts(early) == ["first", "one"]
+        assert texts(early) == ["first", "one"]
         row = await on.store.row(early.id)
         assert row.parent == "grandchild"
         for session in (child, grandchild, early):
@@ -149,8 +158,7 @@ async def test_commands_and_usage_of_a_fork_begin_anew() -> None:
 async def test_pending_receipts_come_with_a_fork() -> None:
     tool = Tool(name="t", run=Quick())
     async with stage([call("t", id="c"), never(), "fine", "fine"], tools=[tool]) as on:
-        await on.session.send("do it")
-        await settled()
+        await on.begin("do it")
         await on.session.interrupt()
         fork = await on.session.fork()
         await (await fork.send("what was done?")).text()
@@ -169,8 +177,7 @@ async def test_a_forks_callables_are_bound_as_its_parents_are() -> None:
 
 
 async def test_a_forks_configuration_is_the_one_of_its_turn() -> None:
-    async with stage(["one", "two", "x", "y"], system="old") as on:
-        await on.say("first")
+    async with after_one("two", "x", "y", system="old") as on:
         await on.session.configure(system="new")
         await on.say("second")
         assert (await on.session.fork(at=1)).config.system == "old"
@@ -187,14 +194,11 @@ async def test_thinking_is_sent_on_from_a_fork_as_it_was_made() -> None:
 
 async def test_summaries_and_the_view_come_with_a_fork() -> None:
     long = "a line of output\n" * 500
-    script = [each for n in range(3) for each in (call("t", id=f"c{n}"), f"done {n}")]
+    script = [reply for n in range(3) for reply in (call("t", id=f"c{n}"), f"done {n}")]
     tool = Tool(name="t", run=Quick(long))
-    from llmsession import CompactionConfig
-
     compaction = CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
     async with stage(script, tools=[tool], compaction=compaction) as on:
-        await on.say("one")
-        await on.say("two")
+        await on.say("one", "two")
         before = await on.session.fork()
         assert (await on.session.compact()).applied
         after = await on.session.fork()
@@ -207,8 +211,7 @@ async def test_summaries_and_the_view_come_with_a_fork() -> None:
 
 
 async def test_a_running_turn_refuses_a_fork_or_is_interrupted_first() -> None:
-    async with stage(["one", never(), "two"]) as on:
-        await on.say("first")
+    async with after_one(never(), "two") as on:
         running = await on.session.send("second")
         queued = await on.session.send("third")
         with pytest.raises(SessionBusy, match="interrupt"):
@@ -271,8 +274,7 @@ async def test_events_and_outcomes_reach_across_the_point_where_it_forked() -> N
 
 async def test_a_fork_survives_a_restart() -> None:
     store = MemoryStore()
-    async with stage(["one"], store=store) as on:
-        await on.say("first")
+    async with after_one(store=store) as on:
         fork = await on.session.fork(session_id="f", labels={"a": "b"})
         held = contents(live_state(fork))
         del fork
@@ -286,8 +288,7 @@ async def test_a_fork_survives_a_restart() -> None:
 
 
 async def test_a_repeated_fork_is_the_same_fork() -> None:
-    async with stage(["one"]) as on:
-        await on.say("first")
+    async with after_one() as on:
         fork = await on.session.fork(command_id="k")
         again = await on.session.fork(command_id="k")
         assert again.id == fork.id
@@ -302,18 +303,10 @@ async def test_a_repeated_fork_is_the_same_fork() -> None:
 
 
 async def test_forks_of_one_command_asked_at_once_are_one() -> None:
-    async with stage(["one"]) as on:
-        await on.say("first")
-        names: list[str] = []
-
-        async def ask() -> None:
-            names.append((await on.session.fork(command_id="k")).id)
-
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(ask)
-        assert len(names) == 3
-        assert len(set(names)) == 1
+    async with after_one() as on:
+        forks = await at_once(*[lambda: on.session.fork(command_id="k")] * 3)
+        assert len(forks) == 3
+        assert len({fork.id for fork in forks}) == 1
 
 
 async def test_a_fork_with_an_id_that_is_taken_is_refused() -> None:
@@ -328,8 +321,7 @@ async def test_a_fork_with_an_id_that_is_taken_is_refused() -> None:
 
 
 async def test_a_cancelled_caller_leaves_a_whole_fork_behind() -> None:
-    async with stage(["one"]) as on:
-        await on.say("first")
+    async with after_one() as on:
         with anyio.move_on_after(0):
             await on.session.fork(session_id="f")
         await settled()
@@ -338,19 +330,17 @@ async def test_a_cancelled_caller_leaves_a_whole_fork_behind() -> None:
 
 async def test_a_fork_whose_first_record_cannot_be_written_is_not_there() -> None:
     store = FaultyStore(MemoryStore())
-    async with stage(["one"], store=store) as on:
-        await on.say("first")
+    async with after_one(store=store) as on:
         store.fail_next()
         with pytest.raises(StoreError):
             await on.session.fork(session_id="f")
-        assert [row.session for row in await on.manager.list()] == ["s"]
+        assert await on.names() == ["s"]
         assert len((await on.session.fork(session_id="f")).conversation()) == 2
 
 
 async def test_a_fork_whose_first_record_is_in_doubt_can_be_opened() -> None:
     store = FaultyStore(MemoryStore())
-    async with stage(["one"], store=store) as on:
-        await on.say("first")
+    async with after_one(store=store) as on:
         store.lose_acknowledgement()
         with pytest.raises(StoreError):
             await on.session.fork(session_id="f")
@@ -366,13 +356,12 @@ async def test_a_fork_that_a_crash_left_without_its_own_first_record_is_whole_wh
         await on.session.label({"user": "7"})
         await on.say("first")
         if not ended:
-            await on.session.send("running")
-            await settled()
+            await on.begin("running")
         upto = live_state(on.session).head
         lease = await store.fork("s", upto, "f", this_process("died since"))
         await store.release(lease)
         fork = await on.manager.open("f")
-        assert await texts(fork) == ["first", "one"]
+        assert texts(fork) == ["first", "one"]
         assert fork.labels == {"user": "7"}
         assert fork.status().phase == "idle"
         log = await log_of(store, "f")
@@ -407,7 +396,7 @@ async def test_a_fork_that_cannot_be_read_is_taken_back() -> None:
     async with stage(store=Unreadable()) as on:
         with pytest.raises(StoreError):
             await on.session.fork(session_id="f")
-        assert [row.session for row in await on.manager.list()] == ["s"]
+        assert await on.names() == ["s"]
 
 
 async def test_a_closed_session_cannot_be_forked() -> None:

@@ -24,13 +24,22 @@ from llmsession import (
     Tool,
     ToolUse,
 )
-from llmsession.session.values import commands as c
 from llmsession.store.protocol import Lease, Owner
 from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, never, say
 from llmsession.turns import records as r
-from llmsession.turns.blocks import encode_blocks
-from tests.session.actors import Quick, SwallowingCancellation, Waiting, first, settled, stage
+from tests.session.actors import (
+    Quick,
+    Stage,
+    SwallowingCancellation,
+    Waiting,
+    at_once,
+    faulty_stage,
+    first,
+    settled,
+    stage,
+    unread_send,
+)
 
 
 async def test_a_session_that_exists_cannot_be_created_again() -> None:
@@ -57,9 +66,7 @@ async def test_an_evicted_session_comes_back_with_the_same_history() -> None:
         await on.say("hello")
         before = on.session.conversation()
         context = on.session.context().encode()
-        del on.session
-        assert await on.manager.evict_idle() == 1
-        assert on.manager.live == ()
+        await on.evict()
         on.session = await on.manager.open("s")
         assert on.session.conversation() == before
         assert on.session.context().encode() == context
@@ -248,7 +255,7 @@ async def test_drain_waits_for_open_and_queued_turns_and_takes_no_new_sessions()
         assert [(await turn.outcome()).status for turn in turns] == ["committed"] * 3
         with pytest.raises(SessionClosed):
             await on.manager.create(SessionConfig(model="m"))
-        on.manager._accepting = True  # for the look at the end
+        on.manager._runtime._accepting = True  # for the look at the end
 
 
 async def test_drain_gives_up_after_its_time_and_names_what_is_open() -> None:
@@ -262,7 +269,7 @@ async def test_drain_gives_up_after_its_time_and_names_what_is_open() -> None:
 async def test_sessions_are_listed_without_being_acquired() -> None:
     async with stage() as on:
         await on.manager.create(SessionConfig(model="m"), session_id="a")
-        assert [row.session for row in await on.manager.list()] == ["a", "s"]
+        assert await on.names() == ["a", "s"]
         assert [row.session for row in await on.manager.list(after="a")] == ["s"]
         assert (await on.store.row("s")).epoch == 1
 
@@ -280,16 +287,8 @@ async def test_a_deleted_session_is_gone() -> None:
 async def test_many_concurrent_opens_load_a_session_once() -> None:
     async with stage(["hi"]) as on:
         await on.say("hello")
-        del on.session
-        await on.manager.evict_idle()
-        opened = []
-
-        async def open_it() -> None:
-            opened.append(await on.manager.open("s"))
-
-        async with anyio.create_task_group() as group:
-            for _ in range(10):
-                group.start_soon(open_it)
+        await on.evict()
+        opened = await at_once(*[lambda: on.manager.open("s")] * 10)
         on.session = opened[0]
         assert len({id(session.conversation()) for session in opened}) == 1
         assert on.session.status().epoch == 2
@@ -315,8 +314,8 @@ async def test_after_a_takeover_the_old_owner_is_moved_and_publishes_nothing_mor
         events = on.session.subscribe()
         await first(events, object)
         async with SessionManager(provider=ScriptedProvider(["theirs"]), store=store) as other:
-            taken = await other.open("s", takeover=True)
-            assert taken.status().epoch == 2
+            moved = await other.open("s", takeover=True)
+            assert moved.status().epoch == 2
             head = on.session.status().seq
             with pytest.raises(SessionMoved):
                 await on.session.send("too late")
@@ -329,15 +328,11 @@ async def test_after_a_takeover_the_old_owner_is_moved_and_publishes_nothing_mor
             with pytest.raises(InvalidInput):
                 on.session.turn("u3")
             assert on.session.status().phase == "moved"
-            told = [event async for event in events]
-            assert not [event for event in told if isinstance(event, r.RecordBase)]
+            assert not [event async for event in events if isinstance(event, r.RecordBase)]
             assert on.session.status().seq == head
             # The new owner ended the open turn and goes on.
-            assert (await taken.turn("u2").outcome()).stop_reason == "crash"
-            assert await (await taken.send("go on")).text() == "theirs"
-        assert [record.epoch for record in await on.log()] == sorted(
-            record.epoch for record in await on.log()
-        )
+            assert (await moved.turn("u2").outcome()).stop_reason == "crash"
+            assert await (await moved.send("go on")).text() == "theirs"
 
 
 async def test_a_moved_owner_starts_no_tool_that_the_new_one_does_not_know_of() -> None:
@@ -357,8 +352,7 @@ async def test_a_moved_owner_starts_no_tool_that_the_new_one_does_not_know_of() 
 
 
 async def test_a_failed_append_gives_every_waiting_caller_a_store_error_and_goes_cold() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["hi", "next"], store=store) as on:
+    async with faulty_stage(["hi", "next"]) as (on, store):
         await on.say("hello")
         store.fail_next()
         with pytest.raises(StoreError) as raised:
@@ -370,8 +364,7 @@ async def test_a_failed_append_gives_every_waiting_caller_a_store_error_and_goes
 
 
 async def test_a_lost_acknowledgement_says_unknown_and_the_log_decides_later() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["hi", "next"], store=store) as on:
+    async with faulty_stage(["hi", "next"]) as (on, store):
         await on.say("hello")
         store.lose_acknowledgement()
         with pytest.raises(StoreError) as raised:
@@ -413,8 +406,7 @@ async def test_a_store_that_fails_at_any_append_leaves_a_session_that_goes_on(at
 
 
 async def test_a_session_that_is_deleted_under_its_owner_is_closed_by_name() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["hi"], store=store) as on:
+    async with stage(["hi"]) as on:
         await on.store.delete("s")
         with pytest.raises(SessionClosed, match="deleted"):
             await on.session.send("hello")
@@ -521,9 +513,7 @@ class SlowToRelease(MemoryStore):
 async def test_an_evicted_session_is_free_for_another_owner() -> None:
     async with stage(["hi"]) as on:
         await on.say("hello")
-        del on.session
-        gc.collect()
-        assert await on.manager.evict_idle() == 1
+        await on.evict()
         assert (await on.store.row("s")).owner is None
         async with SessionManager(provider=on.provider, store=on.store) as other:
             assert len((await other.open("s")).conversation()) == 2
@@ -548,17 +538,11 @@ async def test_a_session_is_opened_again_only_when_its_release_is_over() -> None
 
 async def test_a_command_that_is_unread_when_the_session_closes_fails_by_name() -> None:
     async with stage([never()]) as on:
-        await on.session.send("running")
-        await settled()
-        actor = on.session._actor
+        await on.begin("running")
         # Both are unread when the actor comes to them, and close is read first.
-        sent = c.Send(
-            actor.mailbox.number(), None,
-            body=encode_blocks("unread"), when_busy="queue", expected_head=None,
-        )  # fmt: skip
-        actor.put(sent)
-        closed = actor.put_close()
-        with anyio.fail_after(100), pytest.raises(SessionClosed):
+        sent = unread_send(on.session)
+        closed = on.session.reference.actor.put_close()
+        with pytest.raises(SessionClosed):
             await sent.promise.wait()
         await closed.wait()
         assert "unread" not in str(await on.log())
@@ -566,15 +550,10 @@ async def test_a_command_that_is_unread_when_the_session_closes_fails_by_name() 
 
 async def test_a_send_that_an_interrupt_sweeps_up_while_the_session_closes_fails_by_name() -> None:
     async with stage() as on:
-        actor = on.session._actor
-        sent = c.Send(
-            actor.mailbox.number(), None,
-            body=encode_blocks("unread"), when_busy="queue", expected_head=None,
-        )  # fmt: skip
-        actor.put(sent)
+        actor, sent = on.session.reference.actor, unread_send(on.session)
         interrupted = actor.put_interrupt(None, None, None)
         closed = actor.put_close()
-        with anyio.fail_after(100), pytest.raises(SessionClosed):
+        with pytest.raises(SessionClosed):
             await sent.promise.wait()
         assert (await interrupted.wait()).turns == ()
         await closed.wait()
@@ -593,6 +572,13 @@ async def test_close_names_a_tool_that_is_in_the_grace_of_its_deadline() -> None
         assert not tool.ended.is_set()
 
 
+async def turn_cold(on: Stage, store: FaultyStore) -> None:
+    """Let the session lose its store: the next command loads it again."""
+    store.fail_next()
+    with pytest.raises(StoreError):
+        await on.session.label({"now": "cold"})
+
+
 class _SlowToTake(MemoryStore):
     """Takes a second to give a session, so that many callers wait for it at once."""
 
@@ -604,9 +590,7 @@ class _SlowToTake(MemoryStore):
 async def test_commands_to_a_cold_session_are_enqueued_in_the_order_of_their_calls() -> None:
     store = FaultyStore(_SlowToTake())
     async with stage(["hi"] * 9, store=store) as on:
-        store.fail_next()
-        with pytest.raises(StoreError):
-            await on.session.label({"now": "cold"})
+        await turn_cold(on, store)
         turns: dict[str, int] = {}
 
         async def send(text: str) -> None:
@@ -627,21 +611,18 @@ async def test_commands_to_a_cold_session_are_enqueued_in_the_order_of_their_cal
 async def test_an_interrupt_of_a_cold_session_covers_the_sends_that_wait_for_it() -> None:
     store = FaultyStore(_SlowToTake())
     async with stage([never()], store=store) as on:
-        store.fail_next()
-        with pytest.raises(StoreError):
-            await on.session.label({"now": "cold"})
-        ends: list[str] = []
+        await turn_cold(on, store)
 
-        async def send() -> None:
-            ends.append((await (await on.session.send("go")).outcome()).status)
+        async def send() -> int:
+            outcome = await (await on.session.send("go")).outcome()
+            assert outcome.status == "aborted"
+            return 1
 
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(send)
+        async def interrupt() -> int:
             await settled()
-            outcome = await on.session.interrupt()
-        assert ends == ["aborted"] * 3
-        assert len(outcome.turns) == 3
+            return len((await on.session.interrupt()).turns)
+
+        assert sorted(await at_once(send, send, send, interrupt)) == [1, 1, 1, 3]
 
 
 async def test_a_session_that_another_owner_has_is_taken_back_though_it_seems_live_here() -> None:
@@ -651,17 +632,15 @@ async def test_a_session_that_another_owner_has_is_taken_back_though_it_seems_li
         await store.acquire("s", Owner("another"), takeover=True)
         # Nothing was written since, so nobody here knows: without takeover the handle is given.
         assert (await on.manager.open("s")).status().phase == "idle"
-        taken = await on.manager.open("s", takeover=True)
+        moved = await on.manager.open("s", takeover=True)
         assert on.session.status().phase == "moved"
-        assert await (await taken.send("again")).text() == "back"
+        assert await (await moved.send("again")).text() == "back"
 
 
 async def test_what_an_earlier_life_left_running_is_named_where_the_session_is_closed() -> None:
-    store = FaultyStore(MemoryStore())
     tools = [Tool(name="stuck", run=SwallowingCancellation(5))]
-    async with stage([call("stuck", id="a"), "hi"], tools=tools, store=store) as on:
-        turn = await on.session.send("go")
-        await settled()
+    async with faulty_stage([call("stuck", id="a"), "hi"], tools=tools) as (on, store):
+        turn = await on.begin("go")
         store.fail_next()
         with pytest.raises(StoreError):
             await on.session.send("lost")

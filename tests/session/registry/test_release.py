@@ -16,18 +16,22 @@ from llmsession import (
     ToolUse,
     TurnOutcome,
 )
-from llmsession.session.values import commands as c
-from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, never, say
-from llmsession.turns.blocks import encode_blocks
-from tests.session.actors import SwallowingCancellation, Waiting, first, settled, stage
+from tests.session.actors import (
+    SwallowingCancellation,
+    Waiting,
+    faulty_stage,
+    first,
+    settled,
+    stage,
+    unread_send,
+)
 
 
 async def test_a_turn_that_streams_when_its_session_is_released_stays_open_in_the_log() -> None:
     store = MemoryStore()
     async with stage([say("half of it").hanging(3)], store=store) as on:
-        turn = await on.session.send("hello")
-        await settled()
+        turn = await on.begin("hello")
         assert on.provider.open_streams == 1
         (released,) = await on.manager.release()
         assert released.session == "s"
@@ -43,8 +47,7 @@ async def test_a_turn_that_streams_when_its_session_is_released_stays_open_in_th
 async def test_a_released_turn_is_dropped_as_a_crash_where_recovery_says_so() -> None:
     store = MemoryStore()
     async with stage([never()], store=store) as on:
-        turn = await on.session.send("hello")
-        await settled()
+        turn = await on.begin("hello")
         await on.manager.release()
     async with stage(store=store, reopen=True) as on:
         outcome = await on.session.turn(turn.id).outcome()
@@ -66,18 +69,17 @@ async def test_queued_turns_of_a_released_session_end_when_it_is_opened_again() 
 
 
 async def test_what_was_decided_and_taken_is_in_the_log_of_a_released_session() -> None:
-    store = FaultyStore(MemoryStore())
     calls = call("mine", id="c") + call("mine", id="d")
-    async with stage([calls], store=store, tools=[Tool(name="mine")]) as on:
+    async with faulty_stage([calls], tools=[Tool(name="mine")]) as (on, store):
         events = on.session.subscribe(after=0)
         await on.session.send("go")
         await first(events, ToolUse)
         store.delay()
-        taken: list[str] = []
+        submitted: list[str] = []
 
         async def submit(call_id: str) -> None:
             await on.session.submit_tool_results([ToolResult(call_id, "42")])
-            taken.append(call_id)
+            submitted.append(call_id)
 
         async with anyio.create_task_group() as group:
             group.start_soon(submit, "c")
@@ -86,9 +88,9 @@ async def test_what_was_decided_and_taken_is_in_the_log_of_a_released_session() 
             await settled()
             group.start_soon(on.manager.release)
             await settled()
-            assert taken == []
+            assert submitted == []
             store.deliver()
-        assert sorted(taken) == ["c", "d"]
+        assert sorted(submitted) == ["c", "d"]
         kinds = await on.kinds()
         assert kinds[2:5] == ["tools.requested", "tools.answered", "tools.answered"]
         assert not any(kind.startswith("turn.") for kind in kinds[2:])
@@ -96,8 +98,7 @@ async def test_what_was_decided_and_taken_is_in_the_log_of_a_released_session() 
 
 
 async def test_a_turn_whose_end_is_decided_ends_though_its_session_is_released() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["hi"], store=store) as on:
+    async with faulty_stage(["hi"]) as (on, store):
         turn = await on.session.send("hello")
         store.delay()
         await store.wait_delayed()
@@ -153,16 +154,10 @@ async def test_a_tool_that_runs_when_its_session_is_released_is_cancelled() -> N
 
 async def test_a_command_that_is_unread_when_its_session_is_released_fails_by_name() -> None:
     async with stage([never()]) as on:
-        await on.session.send("running")
-        await settled()
-        actor = on.session._actor
-        sent = c.Send(
-            actor.mailbox.number(), None,
-            body=encode_blocks("unread"), when_busy="queue", expected_head=None,
-        )  # fmt: skip
-        actor.put(sent)
+        await on.begin("running")
+        sent = unread_send(on.session)
         await on.manager.release()
-        with anyio.fail_after(100), pytest.raises(SessionClosed):
+        with pytest.raises(SessionClosed):
             await sent.promise.wait()
         with pytest.raises(SessionClosed):
             await on.session.send("later")

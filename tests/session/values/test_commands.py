@@ -19,9 +19,8 @@ from llmsession import (
     TurnId,
 )
 from llmsession.session.handles.session import Turn
-from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import call, never, say
-from tests.session.actors import first, settled, stage
+from tests.session.actors import at_once, faulty_stage, first, settled, stage
 
 
 async def test_a_repeated_send_returns_the_same_turn_and_sends_nothing() -> None:
@@ -36,8 +35,7 @@ async def test_a_repeated_send_returns_the_same_turn_and_sends_nothing() -> None
 
 
 async def test_a_repeat_while_the_first_is_on_its_way_gets_the_same_answer() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["hi"], store=store) as on:
+    async with faulty_stage(["hi"]) as (on, store):
         store.delay()
         turns: list[Turn] = []
 
@@ -67,8 +65,7 @@ async def test_a_repeat_while_the_turn_runs_returns_the_running_turn() -> None:
 async def test_a_repeat_gets_its_answer_after_the_session_was_evicted_and_opened_again() -> None:
     async with stage(["hi", "unused"]) as on:
         await (await on.session.send("hello", command_id="k")).text()
-        del on.session
-        assert await on.manager.evict_idle() == 1
+        await on.evict()
         on.session = await on.manager.open("s")
         again = await on.session.send("hello", command_id="k")
         assert str(again.id) == "u1"
@@ -155,10 +152,8 @@ async def test_a_repeated_interrupt_gets_the_answer_of_the_first_and_ends_nothin
 
 
 async def test_a_repeated_interrupt_while_the_first_is_on_its_way_ends_one_turn_once() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage([never()], store=store) as on:
-        await on.session.send("first")
-        await settled()
+    async with faulty_stage([never()]) as (on, store):
+        await on.begin("first")
         store.delay()
         results: list[InterruptResult] = []
 
@@ -231,8 +226,7 @@ async def test_a_send_on_the_expected_head_is_accepted(head: Any) -> None:
 
 async def test_a_head_that_moved_refuses_the_send_and_says_where_it_is() -> None:
     async with stage(["hi", "hi", "next"]) as on:
-        await on.say("hello")
-        await on.say("hello")
+        await on.say("hello", "hello")
         with pytest.raises(HeadMoved) as raised:
             await on.session.send("go on", expected_head="a1")
         assert (raised.value.expected, raised.value.actual) == ("a1", "a2")
@@ -253,19 +247,14 @@ async def test_with_other_sends_open_an_expected_head_is_refused() -> None:
 async def test_of_two_senders_with_one_expected_head_one_is_refused() -> None:
     async with stage(["hi", "next"]) as on:
         await on.say("hello")
-        won: list[str] = []
 
-        async def send(name: str) -> None:
+        async def send() -> str:
             try:
-                turn = await on.session.send(name, expected_head="a1")
+                return await (await on.session.send("go on", expected_head="a1")).text()
             except HeadMoved:
-                return
-            won.append(await turn.text())
+                return "refused"
 
-        async with anyio.create_task_group() as group:
-            for name in ("ann", "bob"):
-                group.start_soon(send, name)
-        assert won == ["next"]
+        assert sorted(await at_once(send, send)) == ["next", "refused"]
 
 
 async def test_an_expected_head_on_an_empty_or_cleared_session_is_refused() -> None:

@@ -85,8 +85,8 @@ async def test_what_it_says_is_checked_as_what_a_configuration_says() -> None:
 
 async def test_a_session_is_configured_with_it_in_what_is_changed_and_left_open() -> None:
     async with manager_in(SET) as manager:
-        given = CompactionConfig(policy="balanced", threshold=0.6)
-        session = await manager.create(SessionConfig(model="m", compaction=given))
+        compaction = CompactionConfig(policy="balanced", threshold=0.6)
+        session = await manager.create(SessionConfig(model="m", compaction=compaction))
         await session.configure(system="be brief")
         assert session.config.compaction.threshold == 0.6
         await session.configure(compaction=CompactionConfig(policy="balanced"))

@@ -44,9 +44,9 @@ async def test_new_labels_are_in_place_of_the_old_ones_also_while_a_turn_is_open
 
 async def test_what_is_read_is_a_copy() -> None:
     async with stage() as on:
-        given = {"user": "7"}
-        await on.session.label(given)
-        given["user"] = "8"
+        labels = {"user": "7"}
+        await on.session.label(labels)
+        labels["user"] = "8"
         on.session.labels["user"] = "9"
         assert on.session.labels == {"user": "7"}
 
@@ -56,14 +56,16 @@ async def test_labels_survive_a_restart_and_are_in_the_log() -> None:
     async with stage(store=store) as on:
         await on.session.label({"user": "é"}, command_id="k")
         await on.session.label({"user": "é"}, command_id="k")
-        labelled = [each for each in await on.log() if isinstance(each, r.SessionLabelled)]
-        assert [each.labels for each in labelled] == [{"user": "é"}]
+        records = await on.log()
+        assert [record.labels for record in records if isinstance(record, r.SessionLabelled)] == [
+            {"user": "é"}
+        ]
     async with stage(store=store, reopen=True) as on:
         assert on.session.labels == {"user": "é"}
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "message"),
     [
         (["user"], "texts by name"),
         ({"user": 7}, "'user' is no text"),
@@ -77,16 +79,16 @@ async def test_labels_survive_a_restart_and_are_in_the_log() -> None:
     ],
 )
 async def test_what_is_no_label_is_refused_by_name_and_changes_nothing(
-    labels: Any, told: str
+    labels: Any, message: str
 ) -> None:
     async with stage() as on:
         await on.session.label({"user": "7"})
-        with pytest.raises(InvalidInput, match=told):
+        with pytest.raises(InvalidInput, match=message):
             await on.session.label(labels)
-        with pytest.raises(InvalidInput, match=told):
+        with pytest.raises(InvalidInput, match=message):
             await on.manager.create(CONFIG, session_id="other", labels=labels)
         assert on.session.labels == {"user": "7"}
-        assert [row.session for row in await on.manager.list()] == ["s"]
+        assert await on.names() == ["s"]
 
 
 async def test_labels_of_the_largest_size_are_taken() -> None:
@@ -97,7 +99,7 @@ async def test_labels_of_the_largest_size_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("fields", "message"),
     [
         ({"touched_after": datetime(2026, 1, 5, tzinfo=UTC)}, r"touched_after.*timestamp\(\)"),
         ({"labels": {"user": 7}}, "labels"),
@@ -105,8 +107,8 @@ async def test_labels_of_the_largest_size_are_taken() -> None:
     ],
 )
 async def test_a_search_by_what_is_no_time_or_label_is_refused_by_name(
-    wanted: Any, told: str
+    fields: Any, message: str
 ) -> None:
     async with stage() as on:
-        with pytest.raises(InvalidInput, match=told):
-            await on.manager.list(search=Search(**wanted))
+        with pytest.raises(InvalidInput, match=message):
+            await on.manager.list(search=Search(**fields))

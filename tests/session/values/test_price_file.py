@@ -47,7 +47,7 @@ def test_a_file_of_either_kind_gives_exact_prices(tmp_path: Path, name: str, tex
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("p.toml", b"[m", "it is no TOML"),
         ("p.json", b"{", "it is no JSON"),
@@ -62,13 +62,13 @@ def test_a_file_of_either_kind_gives_exact_prices(tmp_path: Path, name: str, tex
     ],
 )
 def test_a_file_that_is_wrong_is_refused_in_one_line_with_its_place(
-    tmp_path: Path, name: str, content: bytes, told: str
+    tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(InvalidConfig) as caught:
         load_prices(path)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 

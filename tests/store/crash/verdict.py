@@ -10,9 +10,9 @@ import anyio
 
 from llmsession import LLMSession, SessionConfig, SessionManager, Store
 from llmsession.compaction.rules.check import check_request
+from llmsession.session.log.read_state import read_state
 from llmsession.session.log.state import SessionState, fold
 from llmsession.session.operations.integrity import examine
-from llmsession.session.registry.loader import read_state
 from llmsession.testing import ScriptedProvider
 from tests.session.actors import check_log, contents
 from tests.session.probes import live_state, log_of

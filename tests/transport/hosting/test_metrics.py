@@ -52,7 +52,7 @@ async def test_turns_requests_costs_and_clients_are_counted() -> None:
             session = await sessions.create(SessionConfig(model="m"), session_id="s")
             await (await session.send("hi")).text()
             stopped = await session.send("go on")
-            while not manager.find_live("s").turns.current.builder:  # type: ignore[union-attr]  # noqa: ASYNC110
+            while not manager._runtime.find_live("s").turns.current.builder:  # type: ignore[union-attr]  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
             with pytest.raises(Overloaded):
                 async with connect(server.address):

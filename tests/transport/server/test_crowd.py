@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from llmsession import SqliteStore, records
-from llmsession.session.registry.loader import read_state
+from llmsession.session.log.read_state import read_state
 from tests.transport.cutting import CuttingProxy
 from tests.transport.killing import killed, started
 from tests.transport.server.crowd import Watcher, Writer, connected, cuts

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from llmsession.errors import RecordDamaged, SessionNotFound
-from llmsession.session.registry import loader
-from llmsession.session.registry.loader import read_state
+from llmsession.session.log import read_state as read_state_module
+from llmsession.session.log.read_state import read_state
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Appended, AppendResult, Batch, Owner, StoredRecord
 from llmsession.turns import records as r
@@ -61,7 +61,7 @@ async def kept(bodies: Sequence[bytes]) -> Counting:
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "PAGE", 4)
+    monkeypatch.setattr(read_state_module, "PAGE", 4)
 
 
 @pytest.mark.usefixtures("small_pages")

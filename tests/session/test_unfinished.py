@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from llmsession import MemoryStore, SessionConfig, SessionManager, StoreError, records
-from llmsession.session.operations.unfinished import has_open_turn, recover_unfinished
+from llmsession.session.unfinished import has_open_turn, recover_unfinished
 from llmsession.session.values.config import Recovery
 from llmsession.store import Owner, SessionRow, Store, StoredRecord
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, never, say
@@ -113,8 +113,7 @@ async def test_one_that_cannot_be_opened_is_named_and_the_others_are_recovered()
 async def test_what_another_owner_holds_is_left_to_it() -> None:
     store = MemoryStore()
     async with stage([never()], store=store) as on:
-        await on.session.send("hello")
-        await settled()
+        await on.begin("hello")
         async with manager_of(store) as other:
             report = await recover_unfinished(other)
             assert (report.recovered, report.failed) == ((), {})
@@ -128,9 +127,9 @@ async def test_what_another_owner_holds_is_left_to_it() -> None:
 class Log:
     """A store of one log, of records as short as ``accepted 1``; it counts what is read of it."""
 
-    def __init__(self, *told: str) -> None:
+    def __init__(self, *records: str) -> None:
         self.read_records = 0
-        kinds = [each.partition(" ") for each in told]
+        kinds = [record.partition(" ") for record in records]
         bodies = [
             {"kind": kind if "." in kind else f"turn.{kind}"}
             | ({"turn": int(turn)} if turn else {})

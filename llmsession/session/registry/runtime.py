@@ -1,0 +1,366 @@
+"""Runtime: what the sessions of one manager run in."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+from anyio.abc import TaskGroup
+
+from llmsession.errors import InvalidConfig, InvalidInput, SessionClosed
+from llmsession.providers.protocol import Provider
+from llmsession.store.memory import MemoryStore
+from llmsession.store.protocol import Lease, Owner, Store, this_process
+from llmsession.turns import records as r
+from llmsession.turns.messages import Message
+from llmsession.turns.previews import ToolUse
+from llmsession.turns.spending.prices import Price, PriceTable
+from llmsession.turns.spending.spending import SpendingBudget
+
+from ..actor.actor import Actor
+from ..actor.recovery import recovery_records
+from ..core.core import Services, profile_of
+from ..core.observers import SessionObserver
+from ..core.subscriptions import Subscriptions
+from ..core.tenant_logs import TenantLogs
+from ..core.tenants import Tenants
+from ..log.fork_records import Branch
+from ..log.state import SessionState
+from ..tasks.task_host import TaskHost
+from ..tasks.timers import Timers
+from ..tasks.works import Works
+from ..values.commands import ForkPoint
+from ..values.config import Recovery, SessionConfig, Tool, bind_tools, load_config
+from ..values.environment import with_environment
+from ..values.labels import tenant_of
+from ..values.outcome import Closed
+from .activation_table import ActivationTable
+from .idle_evictor import IdleEvictor
+from .loader import Loader
+from .reactivation import ReactivationQueue
+
+__all__ = ["Runtime"]
+
+GRACE_S = 0.1
+"""How long the manager's own works may take to stop when it is left."""
+
+
+class Runtime:
+    """The services, the live actors and the tasks of one manager's sessions.
+
+    ``SessionManager`` is its public face and has the parameters' documentation. Handles and
+    operations on whole sessions use the runtime directly. Everything that runs for its sessions
+    runs in one task group, from ``enter`` to ``leave``.
+    """
+
+    def __init__(
+        self,
+        *,
+        provider: Provider,
+        summariser: Provider | None,
+        store: Store | None,
+        tools: Sequence[Tool],
+        idle_s: float,
+        clock: Callable[[], float],
+        logger: Any | None,
+        prices: Mapping[str, Price] | None,
+        tenant_budgets: Mapping[str, SpendingBudget] | None,
+        environ: Mapping[str, str] | None,
+        observers: Sequence[SessionObserver],
+    ) -> None:
+        self.provider = provider
+        self.environ = dict(os.environ if environ is None else environ)
+        """Read once. What configurations leave open is looked for here first."""
+        self.tenants = Tenants(tenant_budgets)
+        self.store: Store = store if store is not None else MemoryStore()
+        self.owner: Owner = this_process(uuid.uuid4().hex)
+        """Who this manager is to its store."""
+        self.clock = clock
+        self.subscriptions = Subscriptions()
+        self._summariser = summariser
+        self._tools = tuple(tools)
+        self._logger = logger
+        self._prices = PriceTable(prices)
+        self._observers = tuple(observers)
+        self._loader = Loader(self.store, self.owner, clock, self.subscriptions)
+        self._table = ActivationTable(
+            self.store,
+            run_work=self.run_work,
+            check=self.check_accepting,
+            # The session may be live after its caller gave up, and then no handle holds it.
+            on_abandoned=lambda: self.evictor.schedule(),  # noqa: PLW0108  # made below
+        )
+        self.evictor = IdleEvictor(self._table.actors, idle_s, self.evict_idle)
+        self._tenant_logs = TenantLogs(
+            self.store,
+            self._prices,
+            self.tenants,
+            lambda: [actor.core.account for actor in self.actors],
+        )
+        self._reactivations: WeakValueDictionary[str, ReactivationQueue] = WeakValueDictionary()
+        self._close_error: Exception | None = None
+        self._entered = False
+        self._accepting = False
+
+    # Start and end.
+
+    async def enter(self) -> None:
+        """Start the task group. Raises InvalidInput the second time."""
+        if self._entered:
+            raise InvalidInput("a SessionManager can be entered once")
+        self._entered = self._accepting = True
+        self._host = TaskHost(self._start, self._end, self._close_parts)
+        await self._host.enter()
+
+    async def leave(self) -> None:
+        """Close every session, the store and the providers. Raises what closing those raised."""
+        await self._host.leave()
+        if self._close_error is not None:
+            raise self._close_error
+
+    def _start(self, group: TaskGroup) -> None:
+        self._group = group
+        self._timers = Timers(group)
+        self._works = Works(group)
+        self.evictor.start(self._timers, self._works)
+        self._services = Services(
+            provider=self.provider,
+            summariser=self._summariser,
+            works=self._works,
+            timers=self._timers,
+            hub=self.subscriptions,
+            clock=self.clock,
+            logger=self._logger,
+            prices=self._prices,
+            tenants=self.tenants,
+            observers=self._observers,
+        )
+
+    async def _end(self) -> None:
+        await self.close(leave_open=False)
+        await self.stop_works()
+
+    async def _close_parts(self) -> None:
+        self._accepting = False
+        for actor in self.actors:  # there are some only after an actor has crashed
+            with suppress(Exception):
+                await self.store.release(actor.evict())
+        parts: list[Any] = [self.store]
+        providers = [self.provider]
+        if self._summariser is not None and self._summariser is not self.provider:
+            providers.append(self._summariser)
+        for provider in providers:
+            # A provider need not have ``aclose``. One that is shared is not ours to close.
+            if hasattr(provider, "aclose") and not getattr(provider, "is_held", False):
+                parts.append(provider)
+        for part in parts:
+            try:
+                await part.aclose()
+            except Exception as error:  # ``leave`` raises the first one
+                self._close_error = self._close_error or error
+
+    async def close(self, *, leave_open: bool) -> tuple[Closed, ...]:
+        """Close every live session. With *leave_open* open turns get no end in the log."""
+        self._accepting = False
+        self.evictor.stop()
+        closed = await self._table.close_all(leave_open=leave_open)
+        self._timers.close()
+        self.subscriptions.end_all()
+        return tuple(closed)
+
+    async def stop_works(self) -> None:
+        """Cancel every work, and wait for a moment until they have stopped."""
+        await self._works.stop_all(GRACE_S)
+
+    def stop_accepting(self) -> None:
+        """Activate no more sessions."""
+        self._accepting = False
+
+    def check_accepting(self) -> None:
+        """Raises InvalidInput before ``enter``, and SessionClosed once the manager is closing."""
+        if not self._entered:
+            raise InvalidInput("enter the SessionManager first: async with SessionManager(...)")
+        if not self._accepting:
+            raise SessionClosed("the SessionManager is closing and takes no sessions")
+
+    # Works.
+
+    def run_work(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run *work*, which reports its own errors, among the manager's works."""
+        self._works.start(name, work)
+
+    @property
+    def running_works(self) -> tuple[str, ...]:
+        """The names of the works that run now: streams, tools, jobs."""
+        return self._works.running
+
+    # Configurations.
+
+    def check_config(
+        self, config: Any, tenant: str | None = None
+    ) -> tuple[SessionConfig, msgspec.Raw]:
+        """*config* as a session of *tenant* can run with it, and its logged form. Raises
+        InvalidConfig."""
+        if not isinstance(config, SessionConfig):
+            raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
+        config, stored = self._services.shared(self.complete_config(config))
+        config.check_model(profile_of(self.provider, config))
+        self._services.check_priced(config, tenant)
+        return config, stored
+
+    def complete_config(self, config: SessionConfig) -> SessionConfig:
+        """*config*, checked. The environment fills its open fields, and the manager's callables
+        its tools that have none. Raises InvalidConfig."""
+        config = with_environment(config, self.environ).checked()
+        bare = {name for name, tool in config.bound_tools.items() if tool.run is None}
+        tools = [tool for tool in self._tools if tool.name in bare]
+        return bind_tools(config, tools) if tools else config
+
+    def _logged_config(self, state: SessionState, tools: Sequence[Tool] = ()) -> SessionConfig:
+        """The configuration in the log, with the manager's callables and those of *tools*."""
+        config = bind_tools(load_config(state.config).checked(), (*self._tools, *tools))
+        return self._services.shared(config)[0]
+
+    # Tenants.
+
+    async def sum_up_tenant(self, tenant: str) -> None:
+        """Know what *tenant* has spent: the first time its sessions' logs are read. Raises
+        StoreError."""
+        await self._tenant_logs.sum_up(tenant)
+
+    async def load_budget(self, tenant: str | None) -> None:
+        """Know what a *tenant* with a budget has spent: a budget cannot be kept before that.
+        Raises StoreError."""
+        if tenant is not None and self.tenants.budget(tenant) is not None:
+            await self._tenant_logs.sum_up(tenant)
+
+    # Activation.
+
+    @property
+    def actors(self) -> tuple[Actor, ...]:
+        """The live actors, now."""
+        return tuple(self._table.actors.values())
+
+    def find_live(self, session: str) -> Actor | None:
+        """The session's actor, if it is live here."""
+        return self._table.actors.get(session)
+
+    def open_calls(self, session: str) -> tuple[ToolUse, ...]:
+        """The calls that wait for their results in a session; () where it is not live here."""
+        actor = self.find_live(session)
+        return actor.open_calls if actor is not None else ()
+
+    async def activate(
+        self,
+        session: str,
+        *,
+        takeover: bool = False,
+        tools: Sequence[Tool] = (),
+        recovery: Recovery | None = None,
+    ) -> Actor:
+        """The live actor of *session*. A cold session is loaded from the store: only then are
+        *tools* bound and open turns recovered.
+
+        Cancelling the wait does not stop the loading. Raises as ``SessionManager.open``.
+        """
+
+        async def load() -> Actor:
+            async with self._loader.acquired(session, takeover=takeover) as (state, lease):
+                config = self._logged_config(state, tools)
+                records = recovery_records(state, recovery or config.recovery)
+                await self._loader.write(state, lease, records)
+                return await self._add(state, config, lease)
+
+        return await self._table.activate(session, load, takeover=takeover)
+
+    async def create(
+        self, config: SessionConfig, session: str, records: Sequence[r.Record]
+    ) -> Actor:
+        """A new session whose log is *records*; *config* was checked. Raises as
+        ``SessionManager.create``."""
+
+        async def make() -> Actor:
+            state, lease = await self._loader.create(session, records)
+            return await self._add(state, config, lease)
+
+        return await self._table.activate_new(session, make)
+
+    async def fork(
+        self,
+        parent: str,
+        point: ForkPoint,
+        labels: dict[str, str],
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        config: SessionConfig | None = None,
+        imported: Branch | None = None,
+    ) -> Actor:
+        """A new session that goes on from *point* of *parent*; *messages* are the parent's, whose
+        objects it shares. It runs with *config*, without one with the parent's and *tools*. An
+        *imported* branch is written whole. Raises as ``LLMSession.fork``."""
+
+        async def make() -> Actor:
+            async with self._loader.forked(parent, point, labels, messages, imported=imported) as (
+                state,
+                lease,
+            ):
+                return await self._add(state, config or self._logged_config(state, tools), lease)
+
+        return await self._table.activate_new(point.session, make)
+
+    async def _add(self, state: SessionState, config: SessionConfig, lease: Lease) -> Actor:
+        """The live actor of a session that was made or loaded. Raises StoreError where its tenant
+        has a budget, and what was spent of it cannot be read."""
+        await self.load_budget(tenant_of(state.labels))
+        actor = Actor(
+            state=state,
+            config=config,
+            store=self.store,
+            hold=msgspec.structs.replace(lease, head=state.head),
+            world=self._services,
+            spawn=self._serve,
+            gone=self._table.remove,
+        )
+        self._table.add(actor)
+        actor.core.account.tell_tenant()
+        actor.turns.resume()
+        self.evictor.activated()
+        return actor
+
+    def _serve(self, actor: Actor) -> None:
+        self._group.start_soon(actor.serve, name=f"llmsession {actor.session}")
+
+    def reactivation_queue(self, session: str) -> ReactivationQueue:
+        """Where commands to a cold *session* wait for it, the same for all of its handles."""
+        return self._reactivations.setdefault(session, ReactivationQueue())
+
+    # Deactivation.
+
+    async def evict(self, actor: Actor) -> bool:
+        """Release a session if no handle holds it and nothing is open. Says whether it did."""
+        return await self._table.evict(actor)
+
+    async def evict_idle(self) -> int:
+        """Release every session that no handle holds and that has nothing open; returns how
+        many."""
+        return sum([await self.evict(actor) for actor in self.actors])
+
+    def exclusive(self, session: str) -> AbstractAsyncContextManager[None]:
+        """Until the body is left, nobody else in this process makes, opens or releases
+        *session*."""
+        return self._table.exclusive(session)
+
+    async def delete(self, session: str) -> None:
+        """Close the session if it is live here, and delete it for good. Raises SessionNotFound,
+        StoreError."""
+        actor = self.find_live(session)
+        if actor is not None:
+            await actor.put_close().wait()
+        await self.store.delete(session)
+        self.tenants.deleted(session)
