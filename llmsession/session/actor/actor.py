@@ -171,7 +171,7 @@ class Actor:
         """
         self.check_open()
         mark = self.mailbox.number()
-        wanted = policy or self.core.config.interrupt_policy
+        effective = policy or self.core.config.interrupt_policy
         digest = c.command_digest(
             command_id, "interrupt", None if turn is None else str(turn), policy
         )
@@ -180,7 +180,7 @@ class Actor:
         if self.book.is_repeat(caller):
             return caller.promise
         try:
-            self._enqueue(c.Interrupt(mark, turn, chosen), caller)
+            self._enqueue(c.Interrupt(mark, turn, effective), caller)
         except Overloaded:
             self.book.forget(caller)
             raise

@@ -35,11 +35,11 @@ class ActorReference:
     async def activated(self) -> Actor:
         """The actor. If the session is cold it is loaded first; then callers go on in the order in
         which they came, so that commands are numbered as they were called."""
-        if self.actor.standing != "cold" and not self._queue.callers:
+        if self.actor.status != "cold" and not self._queue.callers:
             return self.actor
         async with self._queue.in_turn():
             # A loop: the session may be evicted again before this task runs.
-            while self.actor.standing == "cold":
+            while self.actor.status == "cold":
                 tools = tools_with_callables(self.actor.core.config)
                 actor = await self.runtime.activate(self.actor.session, tools=tools)
                 self._unpin()

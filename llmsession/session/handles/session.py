@@ -163,7 +163,7 @@ class LLMSession:
 
     def cancel_compaction(self) -> None:
         """Stop the background compaction, if one runs. Nothing of it is applied."""
-        if self._actor.standing != "live":
+        if self._actor.status != "live":
             return
         self._actor.report(self._actor.turns.runner.compactor.cancel)
 
@@ -470,7 +470,7 @@ class LLMSession:
             replay=partial(read_page, self._runtime.store, self.id),
             open_calls=partial(self._runtime.open_calls, self.id),
         )
-        if actor.standing in ("closed", "moved"):
+        if actor.status in ("closed", "moved"):
             subscription.end()  # the events in the log come, and none after them
         run = actor.turns.current
         if run is not None and run.builder is not None:

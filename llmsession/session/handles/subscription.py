@@ -19,7 +19,7 @@ __all__ = ["SinkSubscription", "generation_of", "is_cold", "newest_seq", "subscr
 
 def is_cold(session: LLMSession) -> bool:
     """Is the session no longer in memory? Then its next command loads it first."""
-    return session.reference.actor.standing == "cold"
+    return session.reference.actor.status == "cold"
 
 
 def newest_seq(session: LLMSession) -> int:
@@ -81,6 +81,6 @@ def subscribe_sink(
             raise InvalidInput(f"session {session.id!r} has no turn {turn}")
         after = max(accepted_at - 1, after or 0)
     runtime.subscriptions.add(session.id, sink, head)
-    if actor.standing in ("closed", "moved"):
+    if actor.status in ("closed", "moved"):
         sink.end()
     return SinkSubscription(runtime, session.id, head if after is None else after, head)

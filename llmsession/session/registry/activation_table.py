@@ -67,7 +67,7 @@ class ActivationTable:
             actor = self.actors.get(session)
             if actor is None:
                 break
-            if actor.standing == "live":
+            if actor.status == "live":
                 if not takeover or not await self._has_other_owner(actor):
                     return actor
                 actor.fence()
@@ -87,7 +87,7 @@ class ActivationTable:
     async def _has_other_owner(self, actor: Actor) -> bool:
         """Has another owner taken the session? The actor itself would learn it from its next
         record."""
-        return (await self._store.row(actor.session)).epoch > actor.core.journal.hold.epoch
+        return (await self._store.row(actor.session)).epoch > actor.core.journal.lease.epoch
 
     async def _not_busy(self, session: str) -> None:
         while session in self._busy:
@@ -122,7 +122,7 @@ class ActivationTable:
 
     async def evict(self, actor: Actor) -> bool:
         """Release a session if no handle holds it and nothing is open. Says whether it did."""
-        if actor.pins or not actor.is_idle or actor.standing != "live":
+        if actor.pins or not actor.is_idle or actor.status != "live":
             return False
         if actor.session in self._busy:  # somebody tries to make a session of the same name
             return False

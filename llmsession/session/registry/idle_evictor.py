@@ -43,7 +43,7 @@ class IdleEvictor:
         actor.pins -= 1
         if threading.get_ident() != self._thread:
             self._missed_unpin = True  # timers belong to the event loop's thread
-        elif actor.pins == 0 and actor.standing == "live":
+        elif actor.pins == 0 and actor.status == "live":
             try:
                 self.schedule()
             except RuntimeError:  # in a callback of the loop, between its tasks

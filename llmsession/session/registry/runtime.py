@@ -322,8 +322,8 @@ class Runtime:
             state=state,
             config=config,
             store=self.store,
-            hold=msgspec.structs.replace(lease, head=state.head),
-            world=self._services,
+            lease=msgspec.structs.replace(lease, head=state.head),
+            services=self._services,
             spawn=self._serve,
             gone=self._table.remove,
         )
