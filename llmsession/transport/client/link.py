@@ -138,7 +138,7 @@ class Link:
         self._ids += 1
         return self._ids
 
-    def ask(self, command: w.Command) -> PendingRequest:
+    def ask(self, command: w.Command[Any]) -> PendingRequest:
         """Send *command*, now or when there is a connection again. Its answer is a future: of the
         reply's body, or failed with the error."""
         if self._closed:
@@ -189,7 +189,7 @@ class Link:
         """Is there a connection now, as far as is known?"""
         return self._channel is not None
 
-    def _send(self, command: w.Command) -> bool:
+    def _send(self, command: w.Command[Any]) -> bool:
         """Send *command* where there is a connection. False: it is sent over the next one."""
         if self._channel is None:
             return False

@@ -14,6 +14,7 @@ import asyncio
 import random
 from bisect import insort
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 
@@ -28,18 +29,7 @@ MAX_DELAY_S = 2.0
 """Doubled with each refusal; where the hint is longer it counts. Up to a half is added at random,
 so that those who were refused together do not come back together."""
 
-_UNORDERED = (
-    w.Open,
-    w.Outcome,
-    w.Conversation,
-    w.Context,
-    w.Status,
-    w.UsageOf,
-    w.OpenCalls,
-    w.Summary,
-    w.Row,
-    w.Export,
-)
+_UNORDERED = (w.Open, w.Outcome, w.Query)
 
 
 def again_after_s(hint_s: float, refusals: int) -> float:
@@ -54,7 +44,7 @@ class PendingRequest:
 
     __slots__ = ("answer", "command", "due", "refusal", "refusals", "repeated", "sent", "until")
 
-    def __init__(self, command: w.Command, answer: asyncio.Future[msgspec.Raw]) -> None:
+    def __init__(self, command: w.Command[Any], answer: asyncio.Future[msgspec.Raw]) -> None:
         self.command = command
         self.answer = answer
         self.sent = False
@@ -85,13 +75,13 @@ class PendingRequests:
     """*send* sends a command now; where there is no connection it does not, and returns False.
     *overloaded_s* is how long one that was refused is asked again. Nothing in it waits."""
 
-    def __init__(self, send: Callable[[w.Command], bool], overloaded_s: float) -> None:
+    def __init__(self, send: Callable[[w.Command[Any]], bool], overloaded_s: float) -> None:
         self._send = send
         self._overloaded_s = overloaded_s
         self._asked: dict[int, PendingRequest] = {}
         self._lines: dict[str | int, _Line] = {}
 
-    def ask(self, command: w.Command) -> PendingRequest:
+    def ask(self, command: w.Command[Any]) -> PendingRequest:
         """Send *command*, or keep it behind one of its session that was refused."""
         loop = asyncio.get_running_loop()
         asked = self._asked[command.id] = PendingRequest(command, loop.create_future())
@@ -216,7 +206,7 @@ class PendingRequests:
             _fail(asked, error)
 
 
-def _key(command: w.Command) -> str | int:
+def _key(command: w.Command[Any]) -> str | int:
     """What has one order: the commands of a session, or a command for itself."""
     if isinstance(command, w.SessionCommand) and not isinstance(command, _UNORDERED):
         return command.session

@@ -17,8 +17,9 @@ from llmsession.errors import (
     Unauthenticated,
 )
 
+from ..server.admission import GOING_DOWN, RETRY_AFTER_S
 from ..server.connection import Connection
-from ..server.service import RETRY_AFTER_S, Service
+from ..server.service import Service
 from ..v1.session_pb2 import Command, Envelope, Frames
 from ..v1.session_pb2_grpc import SessionServiceServicer
 from ..wire import messages as w
@@ -31,13 +32,6 @@ __all__ = ["Calls"]
 
 IDLE_S = 60.0
 """How long a client of single calls is known after its last one."""
-READ_COMMANDS = {
-    "Conversation", "Context", "Status", "Usage", "OpenCalls", "Summary", "Row", "Export", "List",
-    "Statistics",
-}  # fmt: skip
-"""What is asked again without harm, so it waits where the client does not take its answers."""
-GOING_DOWN = "the service goes down"
-
 
 T = TypeVar("T")
 
@@ -98,6 +92,7 @@ class Calls(SessionServiceServicer):
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._admission = service.admission
         self._callers: dict[tuple[str, str | None], _Caller] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._peers: set[Connection] = set()
@@ -106,7 +101,7 @@ class Calls(SessionServiceServicer):
     async def close(self, timeout_s: float) -> None:
         """End every call, and wait for that at most *timeout_s*. What was asked is done."""
         self.refuse()
-        for connection in (*self._peers, *(each.connection for each in self._callers.values())):
+        for connection in (*self._peers, *(caller.connection for caller in self._callers.values())):
             connection.leave(GOING_DOWN, RETRY_AFTER_S)
         if self._running:
             await asyncio.wait(self._running, timeout=timeout_s)
@@ -133,10 +128,10 @@ class Calls(SessionServiceServicer):
         except (grpc.aio.BaseError, asyncio.InvalidStateError):
             return None  # the call is over: nobody is there to be answered
         except Exception as error:
-            told = self._service.told(error)
-            if isinstance(told, Unauthenticated):
-                self._service.log_refusal(peer, told)
-            await _abort(call, to_wire(told))
+            public = self._admission.public_error(error)
+            if isinstance(public, Unauthenticated):
+                self._admission.log_refusal(peer, public)
+            await _abort(call, to_wire(public))
         finally:
             self._running.discard(task)
 
@@ -144,9 +139,9 @@ class Calls(SessionServiceServicer):
 
     async def Connect(self, _requests: object, call: Any) -> None:
         async def work(peer: str, token: str | None) -> None:
-            if token is not None or self._service.is_guarded:
+            if token is not None or self._admission.is_guarded:
                 # Before anything is read: who is not let in costs no memory.
-                self._service.authenticate(peer, token)
+                self._admission.authenticate(peer, token)
             try:
                 carried = self._room_for(lambda: GrpcPeer(self._service, call, peer, token))
             except Overloaded as error:
@@ -164,18 +159,23 @@ class Calls(SessionServiceServicer):
 
     # Single commands.
 
-    async def _perform(self, name: str, request: Command, call: Any) -> Envelope:
+    async def perform(
+        self, command_type: type[w.Command[Any]], request: Command, call: Any
+    ) -> Envelope:
+        """One command and its answer. A query waits where the client does not take its answers."""
+        kind = w.tag_of(command_type)
+
         async def work(peer: str, token: str | None) -> Envelope:
             caller = self._caller(peer, token)
             caller.begins()
             try:
-                if name in READ_COMMANDS:
-                    await caller.wait_for_room(self._service.limits.outgoing_bytes)
+                if issubclass(command_type, w.Query):
+                    await caller.wait_for_room(self._admission.limits.outgoing_bytes)
                 caller.ids += 1
-                command = command_in(name, caller.ids, request)
+                command = command_in(kind, caller.ids, request)
                 frame = await _answer(caller.connection, command, request.ByteSize())
                 caller.owes(len(frame), call)
-                return answer_envelope(name, command, await _reply(call, frame))
+                return answer_envelope(kind, command, await _reply(call, frame))
             finally:
                 caller.ends(lambda: self._let_go(peer, token))
 
@@ -190,7 +190,7 @@ class Calls(SessionServiceServicer):
         if caller is None:
             connection = self._room_for(lambda: self._service.connect(peer, _nothing, token))
             try:
-                connection.welcome()
+                connection.authenticate()
             except BaseException:
                 connection.close()
                 raise
@@ -225,8 +225,8 @@ class Calls(SessionServiceServicer):
             connection = self._room_for(lambda: self._service.connect(peer, woken.set, token))
             self._peers.add(connection)
             try:
-                connection.welcome()
-                command = command_in("Subscribe", 1, request)
+                connection.authenticate()
+                command = command_in("subscribe", 1, request)
                 frame = await _answer(connection, command, request.ByteSize())
                 reply = await _reply(call, frame)
                 cursor = msgspec.json.decode(reply.body, type=w.Subscribed).cursor
@@ -258,25 +258,26 @@ class Calls(SessionServiceServicer):
             await woken.wait()
 
 
-def _single(name: str) -> Callable[[Calls, Command, Any], Awaitable[Envelope]]:
+def _single(command_type: type[w.Command[Any]]) -> Callable[[Calls, Command, Any], Any]:
     # Async, or gRPC would run it in a thread.
     async def perform(self: Calls, request: Command, call: Any) -> Envelope:
-        return await self._perform(name, request, call)
+        return await self.perform(command_type, request, call)
 
     return perform
 
 
-SINGLE = (
-    "Create", "Open", "Send", "Submit", "Interrupt", "Outcome", "Conversation", "Context",
-    "Status", "Usage", "OpenCalls", "Summary", "Row", "Export", "Compact", "Clear", "Rewind",
-    "Forget", "Fork", "Label", "Configure", "StoreSummaries", "SetSummary", "Close", "List",
-    "Delete", "Statistics",
-)  # fmt: skip
-for _name in SINGLE:
-    setattr(Calls, _name, _single(_name))
+def call_of(command_type: type[w.Command[Any]]) -> str:
+    """The name of the call that performs a command: ``OpenCalls``."""
+    return w.tag_of(command_type).title().replace("_", "")
 
 
-async def _answer(connection: Connection, command: w.Command, size_bytes: int) -> bytes:
+# ``Subscribe`` streams, and ends when its client leaves: nothing unsubscribes.
+SINGLE_COMMANDS = [kind for kind in w.COMMANDS if kind not in (w.Subscribe, w.Unsubscribe)]
+for _kind in SINGLE_COMMANDS:
+    setattr(Calls, call_of(_kind), _single(_kind))
+
+
+async def _answer(connection: Connection, command: w.Command[Any], size_bytes: int) -> bytes:
     """The frame of the answer. Its caller may be cancelled, which takes nothing back."""
     answer = connection.call(command, size_bytes)
     try:

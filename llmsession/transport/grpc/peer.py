@@ -7,9 +7,10 @@ from typing import Any
 
 import grpc
 
+from ..server.admission import GOING_DOWN, RETRY_AFTER_S
 from ..server.connection import Connection
-from ..server.keepalive import LINGER_S, watch
-from ..server.service import RETRY_AFTER_S, Service
+from ..server.keepalive import LINGER_S, keep_alive
+from ..server.service import Service
 from ..v1.session_pb2 import Frames
 
 __all__ = ["GrpcPeer"]
@@ -29,7 +30,7 @@ class GrpcPeer:
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
         self._over = asyncio.Event()
-        self._heard_at = self._loop.time()
+        self._heard_time = self._loop.time()
         self.connection: Connection = service.connect(peer, self._woken.set, token)
 
     async def run(self) -> None:
@@ -38,11 +39,11 @@ class GrpcPeer:
         reading = start(self._read())
         writing = start(self._write())
         watching = start(
-            watch(
+            keep_alive(
                 self.connection,
-                self._service.limits,
-                heard_at=lambda: self._heard_at,
-                over=self._over.set,
+                self._service.admission.limits,
+                heard_time=lambda: self._heard_time,
+                close=self._over.set,
                 abort=self._over.set,
             )
         )
@@ -58,7 +59,7 @@ class GrpcPeer:
 
     def leave(self) -> None:
         """Say goodbye, and end once that is sent."""
-        self.connection.leave("the service goes down", RETRY_AFTER_S)
+        self.connection.leave(GOING_DOWN, RETRY_AFTER_S)
 
     async def _read(self) -> None:
         connection = self.connection
@@ -67,7 +68,7 @@ class GrpcPeer:
                 message = await self._context.read()
                 if message is grpc.aio.EOF:
                     break
-                self._heard_at = self._loop.time()
+                self._heard_time = self._loop.time()
                 for frame in message.frames:
                     connection.receive(frame)
                     if not connection.has_room:

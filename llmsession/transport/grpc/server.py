@@ -56,7 +56,10 @@ class GrpcServer:
         if self._asked.scheme != "grpc":
             raise InvalidInput(f"{address!r} is for the SocketServer")
         check_exposed(
-            self._asked, has_tls=tls is not None, is_guarded=service.is_guarded, insecure=insecure
+            self._asked,
+            has_tls=tls is not None,
+            is_guarded=service.admission.is_guarded,
+            insecure=insecure,
         )
         self._tls = tls
         self._port = self._asked.port
@@ -78,7 +81,7 @@ class GrpcServer:
         from .calls import Calls
 
         keep_grpc()
-        limits = self._service.limits
+        limits = self._service.admission.limits
         many = limits.connections + limits.open_requests_per_connection
         server = self._server = grpc.aio.server(
             options=server_options(limits), maximum_concurrent_rpcs=many

@@ -16,7 +16,7 @@ from llmsession.turns import records as r
 from llmsession.turns.request import Request
 from llmsession.turns.spending.prices import NANO
 
-from ..server.service import ServiceStatistics
+from ..wire.messages import ServiceStatistics
 from .health import Answer
 
 __all__ = ["Metrics"]

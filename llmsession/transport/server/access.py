@@ -8,7 +8,7 @@ import json
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,9 +17,15 @@ from llmsession.session.values.labels import checked_tenant
 
 from ..wire.addresses import Address
 from ..wire.tls import FilePath
-from .service import Credentials
 
-__all__ = ["TokenFile", "check_exposed", "check_token_is_safe", "token_hash"]
+__all__ = [
+    "Authenticator",
+    "Credentials",
+    "TokenFile",
+    "check_exposed",
+    "check_token_is_safe",
+    "token_hash",
+]
 
 MIN_TOKEN_CHARS = 16
 """A hash without salt and work protects a token that cannot be guessed, and no other."""
@@ -27,6 +33,24 @@ MAX_TOKEN_CHARS = 1024
 MAX_TENANT_CHARS = 64
 """The ids of its sessions, which have at most 200, begin with it."""
 REFUSED = "the token is not known, or there is none"
+
+
+class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+    """The token of a client's hello, and where its connection comes from."""
+
+    token: str | None
+    peer: str
+
+
+class Authenticator(Protocol):
+    """Decides who may connect. Called in the event loop: it must not block."""
+
+    def authenticate(self, credentials: Credentials) -> str | None:
+        """The tenant, which sees its own sessions only, or None for a client that sees all.
+
+        Raises Unauthenticated, with a text that gives nothing away.
+        """
+        ...
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,8 +85,8 @@ class TokenFile:
         return len(self._known)
 
     def reload(self) -> int:
-        """Read the file again; how many tokens there are now. Who is connected stays, until
-        ``Service.revalidate_clients``. Raises InvalidConfig, and the old tokens hold on."""
+        """Read the file again; returns how many tokens it has. Connected clients stay connected
+        until ``Service.revalidate_clients``. Raises InvalidConfig, and keeps the old tokens."""
         self._known = _read_tokens(self._path)
         return len(self._known)
 

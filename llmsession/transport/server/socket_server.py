@@ -29,9 +29,10 @@ from ..wire.errors import to_wire
 from ..wire.framing import LineReader, line_of
 from ..wire.tls import ServerTls
 from .access import check_exposed
+from .admission import GOING_DOWN, RETRY_AFTER_S
 from .connection import Connection
-from .keepalive import LINGER_S, watch
-from .service import RETRY_AFTER_S, Service
+from .keepalive import LINGER_S, keep_alive
+from .service import Service
 
 __all__ = ["SocketServer"]
 
@@ -76,7 +77,10 @@ class SocketServer:
         if tls is not None and asked.scheme == "unix":
             raise InvalidConfig(f"{asked} takes no TLS: only its owner can connect to it")
         check_exposed(
-            asked, has_tls=tls is not None, is_guarded=service.is_guarded, insecure=insecure
+            asked,
+            has_tls=tls is not None,
+            is_guarded=service.admission.is_guarded,
+            insecure=insecure,
         )
         self._tls = tls
         self._serving: set[asyncio.Task[None]] = set()
@@ -157,7 +161,7 @@ class SocketServer:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._serving) >= 2 * self._service.limits.connections
+        return len(self._serving) >= 2 * self._service.admission.limits.connections
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -182,7 +186,9 @@ class SocketServer:
             try:
                 accepted, where = await loop.sock_accept(listener)
             except OSError as error:  # it is gone already, or there are too many files open
-                self._service.log.warning("connection.not_accepted", why=error_text(error))
+                self._service.admission.log.warning(
+                    "connection.not_accepted", why=error_text(error)
+                )
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             if self._is_full:
@@ -191,7 +197,7 @@ class SocketServer:
                 self._start(self._serve_tls(accepted, _name(where)))
 
     async def _serve_tls(self, accepted: socket.socket, peer: str) -> None:
-        tls, limit_s = self._tls, self._service.limits.hello_s
+        tls, limit_s = self._tls, self._service.admission.limits.hello_s
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
@@ -204,7 +210,7 @@ class SocketServer:
         except (OSError, TimeoutError) as error:
             why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
             told = f"the TLS handshake failed: {why or error_text(error)}"
-            self._service.log_refusal(peer, Unauthenticated(told))
+            self._service.admission.log_refusal(peer, Unauthenticated(told))
         else:
             await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
@@ -242,7 +248,7 @@ class _Peer:
         self._lines = LineReader()
         self._connection: Connection
         self._draining: asyncio.Task[None] | None = None
-        self._heard_at = self._loop.time()
+        self._heard_time = self._loop.time()
         self._over = asyncio.Event()
         self.gone = asyncio.Event()
 
@@ -261,11 +267,11 @@ class _Peer:
     async def run(self) -> None:
         """Serve until either side ends. Raises nothing."""
         watching = self._loop.create_task(
-            watch(
+            keep_alive(
                 self._connection,
-                self._service.limits,
-                heard_at=lambda: self._heard_at,
-                over=self._over.set,
+                self._service.admission.limits,
+                heard_time=lambda: self._heard_time,
+                close=self._over.set,
                 abort=self.abort,
             )
         )
@@ -282,7 +288,7 @@ class _Peer:
 
     def leave(self) -> None:
         """Say goodbye, and end once that is sent."""
-        self._connection.leave("the service goes down", RETRY_AFTER_S)
+        self._connection.leave(GOING_DOWN, RETRY_AFTER_S)
 
     def abort(self) -> None:
         """Drop the socket as it is."""
@@ -309,7 +315,7 @@ class _Peer:
                 if not received:
                     break
                 for line in self._lines.feed(received, connection.max_frame_bytes):
-                    self._heard_at = self._loop.time()
+                    self._heard_time = self._loop.time()
                     connection.receive(line)
                     if not connection.has_room:
                         await connection.wait_for_room()
