@@ -13,9 +13,10 @@ WIRE = (
         "what was asked before the connection was lost is done a second time",
         "docs/protocol.md",
         "transport/client/link.py",
-        "            channel.send(w.encode(asked.command))\n",
-        '            once = {"command_id": None} if hasattr(asked.command, "command_id") else {}\n'
-        "            again = msgspec.structs.replace(asked.command, **once)\n"
+        "            channel.send(w.encode(request.command))\n",
+        "            again = request.command\n"
+        '            once = {"command_id": None} if hasattr(again, "command_id") else {}\n'
+        "            again = msgspec.structs.replace(again, **once)\n"
         "            channel.send(w.encode(again))\n",
         "transport/client/test_link.py",
         _ONCE,
@@ -24,8 +25,8 @@ WIRE = (
         "a subscriber that comes back misses an event",
         "docs/protocol.md",
         "transport/client/subscription.py",
-        "after = self._wanted if self._received is None else self._received",
-        "after = self._wanted if self._received is None else self._received + 1",
+        "after = self._after if self._received is None else self._received",
+        "after = self._after if self._received is None else self._received + 1",
         "transport/client/test_link.py",
         _ONCE,
     ),
@@ -33,8 +34,8 @@ WIRE = (
         "a subscriber that comes back sees an event twice",
         "docs/protocol.md",
         "transport/client/subscription.py",
-        "after = self._wanted if self._received is None else self._received",
-        "after = self._wanted if not self._received else self._received - 1",
+        "after = self._after if self._received is None else self._received",
+        "after = self._after if not self._received else self._received - 1",
         "transport/client/test_link.py",
         _ONCE,
     ),

@@ -48,7 +48,7 @@ def _fields_of(body: bytes) -> dict[str, msgspec.Raw]:
     except msgspec.DecodeError:
         if b"\\ud" not in body and b"\\uD" not in body:
             raise
-    # A lone surrogate: it is replaced, as in every text.
+    # A lone surrogate is replaced, as in every text.
     try:
         return _fields.decode(encode_json(json.loads(body)))
     except (ValueError, InvalidMessage) as error:

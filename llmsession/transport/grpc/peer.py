@@ -29,7 +29,7 @@ class GrpcPeer:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
-        self._over = asyncio.Event()
+        self._finished = asyncio.Event()
         self._heard_time = self._loop.time()
         self.connection: Connection = service.connect(peer, self._woken.set, token)
 
@@ -43,11 +43,11 @@ class GrpcPeer:
                 self.connection,
                 self._service.admission.limits,
                 heard_time=lambda: self._heard_time,
-                close=self._over.set,
-                abort=self._over.set,
+                close=self._finished.set,
+                abort=self._finished.set,
             )
         )
-        over = start(self._over.wait())
+        over = start(self._finished.wait())
         tasks = (reading, writing, watching, over)
         try:
             await asyncio.wait((writing, over), return_when=asyncio.FIRST_COMPLETED)
@@ -74,12 +74,12 @@ class GrpcPeer:
                     if not connection.has_room:
                         await connection.wait_for_room()
         except (grpc.aio.BaseError, asyncio.InvalidStateError):
-            self._over.set()
+            self._finished.set()
             return
         # A client that has said all it has to say may still read what is left for it.
         connection.leave("end of input")
         await asyncio.sleep(LINGER_S)
-        self._over.set()
+        self._finished.set()
 
     async def _write(self) -> None:
         try:

@@ -95,21 +95,21 @@ class TokenFile:
         each is compared, by its hash, in constant time."""
         token = credentials.token or ""
         presented = _digest(token[:MAX_TOKEN_CHARS])
-        found: tuple[str | None] | None = None
+        match: tuple[str | None] | None = None
         for digest, tenant in self._known:
             if hmac.compare_digest(digest, presented):
-                found = (tenant,)
-        if found is None or len(token) > MAX_TOKEN_CHARS:
+                match = (tenant,)
+        if match is None or len(token) > MAX_TOKEN_CHARS:
             raise Unauthenticated(REFUSED)
-        return found[0]
+        return match[0]
 
 
 def token_hash(token: str) -> str:
     """What stands in a token file as ``sha256``. Raises InvalidInput for a token that is short
     enough to be guessed, or no text of one line."""
     if not MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS:
-        told = f"a token has {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} characters, not {len(token)}"
-        raise InvalidInput(told)
+        message = f"a token has {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} characters, not {len(token)}"
+        raise InvalidInput(message)
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise InvalidInput("a token has printable ASCII characters without blanks")  # HTTP's rule
     return _digest(token).hex()
@@ -129,15 +129,15 @@ def _read_tokens(path: FilePath) -> tuple[tuple[bytes, str | None], ...]:
         raise InvalidConfig(f"token file {name!r} is no UTF-8 text") from None
     # Without the errors' own texts, here and below: they may quote a token.
     try:
-        held: Any = json.loads(text) if name.endswith(".json") else tomllib.loads(text)
+        content: Any = json.loads(text) if name.endswith(".json") else tomllib.loads(text)
     except (ValueError, RecursionError):
         kind = "JSON" if name.endswith(".json") else "TOML"
         raise InvalidConfig(f"token file {name!r} is no {kind}") from None
     try:
-        entries = msgspec.convert(held, _File).tokens
+        entries = msgspec.convert(content, _File).tokens
     except msgspec.ValidationError:
-        told = "is no list of tokens, each with token or sha256, and tenant or operator = true"
-        raise InvalidConfig(f"token file {name!r} {told}") from None
+        message = "is no list of tokens, each with token or sha256, and tenant or operator = true"
+        raise InvalidConfig(f"token file {name!r} {message}") from None
     known: dict[bytes, str | None] = {}
     for number, entry in enumerate(entries, 1):
         try:
