@@ -328,8 +328,8 @@ class _Peer:
         async with asyncio.timeout(LINGER_S):
             await self._finished.wait()
 
-    # Writing: frames go out at once, in this turn of the loop. Only a peer that does not keep up has
-    # a task that waits until it has read.
+    # Writing: frames go out at once, in this turn of the loop. Only for a peer that does not keep
+    # up is there a task that waits until it has read.
 
     def _wake(self) -> None:
         self._loop.call_soon(self._flush, context=self._context)
