@@ -8,8 +8,8 @@ export class Client {
     const tcp = /^tcp:\/\/(.+):(\d+)$/.exec(address);
     this.where = tcp ? { host: tcp[1], port: +tcp[2] } : { path: address.replace(/^unix:/, "") };
     this.token = token;
-    this.asked = new Map(); // id -> {command, resolve, reject}: what has no answer yet
-    this.feeds = new Map(); // id -> {session, cursor, tell}: what goes on after a lost connection
+    this.pending = new Map(); // id -> {command, resolve, reject}: commands without an answer
+    this.subscriptions = new Map(); // id -> {session, cursor, onEvent}: they go on after a lost connection
     [this.lastId, this.delay] = [0, 50];
   }
   connect() {
@@ -39,41 +39,41 @@ export class Client {
     if (type === "ping") this.write({ type: "pong" });
     else if (type === "welcome") {
       [this.ready, this.delay] = [true, 50];
-      for (const [feed, { session, cursor }] of this.feeds)
-        this.write({ type: "subscribe", id: feed, session, after: cursor });
-      for (const { command } of this.asked.values()) this.write(command); // the same ids: harmless
+      for (const [subscribed, { session, cursor }] of this.subscriptions)
+        this.write({ type: "subscribe", id: subscribed, session, after: cursor });
+      for (const { command } of this.pending.values()) this.write(command); // the same ids: harmless
     } else if (type === "event") {
-      const feed = this.feeds.get(message.subscription);
-      if (feed && message.seq) feed.cursor = message.seq;
-      feed?.tell(message);
+      const subscription = this.subscriptions.get(message.subscription);
+      if (subscription && message.seq) subscription.cursor = message.seq;
+      subscription?.onEvent(message);
     } else if (type === "lagged" || type === "ended") {
-      this.feeds.get(message.subscription)?.tell(message);
-      this.feeds.delete(message.subscription);
+      this.subscriptions.get(message.subscription)?.onEvent(message);
+      this.subscriptions.delete(message.subscription);
     } else if (type === "error" && id === undefined && !message.retryable) {
-      this.closed = true; // the connection's: a wrong token will not be right the next time
-      for (const { reject } of this.asked.values()) reject(Object.assign(new Error(message.message), message));
+      this.closed = true; // the connection's: a wrong token stays wrong
+      for (const { reject } of this.pending.values()) reject(Object.assign(new Error(message.message), message));
     } else if (type === "reply" || type === "error") {
-      const [asked, socket] = [this.asked.get(id), this.socket];
-      if (asked && message.code === "Overloaded" && hint && Date.now() < asked.until) // it was not performed
-        return setTimeout(() => socket === this.socket && this.write(asked.command), hint * (1000 + 500 * Math.random()));
-      this.asked.delete(id);
-      if (type === "error") asked?.reject(Object.assign(new Error(message.message), message));
-      else asked?.resolve(message.body);
+      const [request, socket] = [this.pending.get(id), this.socket];
+      if (request && message.code === "Overloaded" && hint && Date.now() < request.until) // it was not performed
+        return setTimeout(() => socket === this.socket && this.write(request.command), hint * (1000 + 500 * Math.random()));
+      this.pending.delete(id);
+      if (type === "error") request?.reject(Object.assign(new Error(message.message), message));
+      else request?.resolve(message.body);
     }
   }
   ask(type, fields) {
     const command = { type, id: ++this.lastId, ...fields };
     return new Promise((resolve, reject) => {
-      this.asked.set(command.id, { command, resolve, reject, until: Date.now() + 30_000 });
+      this.pending.set(command.id, { command, resolve, reject, until: Date.now() + 30_000 });
       if (this.ready) this.write(command);
     });
   }
   change(type, fields) {
     return this.ask(type, { command_id: randomUUID(), ...fields });
   }
-  subscribe(session, after, tell) {
+  subscribe(session, after, onEvent) {
     const id = ++this.lastId;
-    this.feeds.set(id, { session, cursor: after, tell });
+    this.subscriptions.set(id, { session, cursor: after, onEvent });
     if (this.ready) this.write({ type: "subscribe", id, session, after });
   }
   close() {
@@ -90,10 +90,10 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
     else if (offset === 0) console.log("-", body.text);
   });
   const first = await client.change("send", { session, content: "hello" });
-  client.socket.destroy(); // a network does that, too: the client comes back and goes on
+  client.socket.destroy(); // as a network may do: the client reconnects and goes on
   const { messages } = await client.ask("outcome", { session, turn: first.turn });
   console.log("said", messages.at(-1).content[0].text);
-  const second = await client.change("send", { session, content: "a long story" });
+  const second = await client.change("send", { session, content: "a long text" });
   console.log("interrupt", (await client.change("interrupt", { session, turn: second.turn })).result);
   client.close();
 }

@@ -8,11 +8,12 @@ from .client.sessions import RemoteManager, RemoteSession, RemoteTurn
 from .connecting import connect
 from .grpc.server import GrpcServer
 from .interface import ManagerInterface, SessionInterface, TurnInterface
-from .server.access import TokenFile
+from .server.access import Authenticator, Credentials, TokenFile
 from .server.connection import Connection
 from .server.limits import Limits
-from .server.service import Authenticator, Credentials, Service, ServiceStatistics
+from .server.service import Service
 from .server.socket_server import SocketServer
+from .wire.messages import ServiceStatistics
 from .wire.tls import ClientTls, ServerTls
 
 __all__ = [

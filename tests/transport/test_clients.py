@@ -105,7 +105,7 @@ async def test_the_node_client_asks_again_what_a_late_service_refuses(tmp_path: 
         )
         async with asyncio.timeout(100):
             while not service.statistics().overloaded:
-                service._lag.lag_s = 0.2
+                service.admission.lag.lag_s = 0.2
                 await asyncio.sleep(0.002)
             told, trouble = await process.communicate()
         assert (process.returncode, trouble.decode()) == (0, "")

@@ -50,4 +50,4 @@ def test_what_is_shared_has_the_same_parameters_on_both_sides(
 
 def test_what_a_remote_session_has_beside_the_interface_is_its_own() -> None:
     beside = {name for name in vars(RemoteSession) if not name.startswith("_")}
-    assert beside - set(vars(SessionInterface)) == {"events_of", "ask_outcome"}
+    assert beside - set(vars(SessionInterface)) == {"events_of", "request_outcome"}

@@ -107,14 +107,14 @@ def serve(
 
 
 def _serve(config: ServerConfig) -> None:
-    from llmsession.transport.hosting.service_runner import Serving, run_service
+    from llmsession.transport.hosting.service_runner import ServiceRunner, run_service
 
     key = store_key(Path(config.store_key_file) if config.store_key_file else None)
     if config.store == "memory:":
         key = None
-    serving = Serving(config, os.environ, store_key=key)
+    runner = ServiceRunner(config, os.environ, store_key=key)
     _log_as(config)
-    run_service(serving, os.environ, _ready)
+    run_service(runner, os.environ, _ready)
 
 
 def _ready(addresses: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from llmsession.errors import InvalidInput
-from llmsession.transport.server.service import ServiceFigures
+from llmsession.transport.wire.messages import ServiceSnapshot
 
 from ..common.service import CaFile, ConnectTo, ServiceAt, TokenFile, service_at
 from .top_view import Look, look_at, table_of
@@ -77,7 +77,7 @@ async def _watch(
 
 async def _looks(service: ServiceAt, interval_s: float, limit: int) -> AsyncIterator[Look]:
     async with service.sessions() as sessions:
-        before: tuple[float, ServiceFigures] | None = None
+        before: tuple[float, ServiceSnapshot] | None = None
         while True:
             figures = await sessions.statistics(limit=limit)
             now = time.monotonic()

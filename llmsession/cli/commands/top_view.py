@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmsession.session.stats import SessionStats
-from llmsession.transport.server.service import ServiceFigures, ServiceStatistics
+from llmsession.transport.wire.messages import ServiceSnapshot, ServiceStatistics
 from llmsession.turns.spending.prices import dollars
 
 from ..common.formatting import bar
@@ -50,7 +50,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     service: ServiceStatistics | None
 
 
-def look_at(figures: ServiceFigures, before: ServiceFigures | None, elapsed_s: float) -> Look:
+def look_at(figures: ServiceSnapshot, before: ServiceSnapshot | None, elapsed_s: float) -> Look:
     """*figures*, with rates from those *elapsed_s* seconds *before*."""
     known = {stats.session: stats.output_tokens for stats in before.sessions} if before else {}
     lines = tuple(

@@ -1,8 +1,8 @@
 """A client's link to a service: it outlives its connections.
 
-What was asked and not answered is asked again, in the same order and with the same ids, when the
-connection was lost; command ids make that harmless. Subscriptions go on after what they got. What
-a busy service refused is asked again, too, for a while: see ``asking``.
+After a lost connection, commands without an answer are sent again, in the same order and with the
+same ids; command ids make that harmless. Subscriptions go on after the last event they got.
+Commands that a busy service refused are sent again for a while, too: see ``pending_requests``.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class EventSink(Protocol):
 class Link:
     """Keeps one connection, made by *dial*, to a service; ``begin`` makes the first.
 
-    *patience_s* is how long the service may be away before what waits for it fails with
-    Unreachable; the next call then tries anew. *overloaded_s* is how long what the service refuses
-    as Overloaded, with a hint, is asked again.
+    *patience_s* is how long the service may be unreachable before waiting calls fail with
+    Unreachable; the next call then tries again. *overloaded_s* is how long commands are sent again
+    that the service refuses as Overloaded, with a hint.
     """
 
     def __init__(
@@ -89,19 +89,19 @@ class Link:
         self._hello = w.encode(w.Hello(versions=(w.VERSION,), token=token, client=client))
         self._patience_s = patience_s
         self._channel: Channel | None = None
-        self._unserved: Channel | None = None
+        self._unused: Channel | None = None
         """The first one, until its task has begun."""
         self._ids = 0
-        self._asking = PendingRequests(self._send, overloaded_s)
-        # Weakly: who leaves a loop over a turn's events without closing it wants no more of them.
+        self._pending = PendingRequests(self._send, overloaded_s)
+        # Weakly: a caller that leaves the loop over a turn's events needs not close it.
         self._sinks: weakref.WeakValueDictionary[int, EventSink] = weakref.WeakValueDictionary()
         self._subscribed: set[int] = set()
-        """What the service was asked to send events of, and has not ended."""
+        """Subscriptions that the service has not ended, whether it has begun them or not."""
         self._begun: set[int] = set()
         self._refused: dict[int, tuple[int, float]] = {}
-        """By subscription that the service refused: how often, and until when it is asked for."""
-        self._later: dict[int, asyncio.TimerHandle] = {}
-        """By subscription that waits to be asked for again."""
+        """By refused subscription: how often it was refused, and until when it is tried again."""
+        self._retries: dict[int, asyncio.TimerHandle] = {}
+        """By refused subscription: the timer that tries it again."""
         self._overloaded_s = overloaded_s
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
@@ -115,7 +115,7 @@ class Link:
         """Make the first connection. Raises Unreachable, Unauthenticated, ProtocolError, and
         Overloaded where the service takes no more clients."""
         channel, keepalive_s = await self._connected()
-        self._unserved = channel
+        self._unused = channel
         self._runner = asyncio.get_running_loop().create_task(self._run(channel, keepalive_s))
 
     async def aclose(self) -> None:
@@ -127,27 +127,27 @@ class Link:
             self._runner.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._runner
-            if self._unserved is not None:  # it was cancelled before its first step
-                await self._unserved.aclose()
+            if self._unused is not None:  # it was cancelled before its first step
+                await self._unused.aclose()
         self._fail_all(SessionClosed("the connection was closed"))
 
-    # Asking.
+    # Commands.
 
     def new_id(self) -> int:
         """An id that this link has not used."""
         self._ids += 1
         return self._ids
 
-    def ask(self, command: w.Command) -> PendingRequest:
+    def ask(self, command: w.Command[Any]) -> PendingRequest:
         """Send *command*, now or when there is a connection again. Its answer is a future: of the
         reply's body, or failed with the error."""
         if self._closed:
             closed = PendingRequest(command, asyncio.get_running_loop().create_future())
             closed.answer.set_exception(SessionClosed("the connection was closed"))
             return closed
-        asked = self._asking.ask(command)
+        request = self._pending.ask(command)
         self._keep_running()
-        return asked
+        return request
 
     def subscribe(self, id: int, sink: EventSink) -> None:
         """Give *sink* its events, from now on until it ends or is taken off."""
@@ -163,21 +163,21 @@ class Link:
         """Give its sink nothing more."""
         self._sinks.pop(id, None)
         if id in self._subscribed:
-            self._forget(id)
+            self._drop_subscription(id)
             self._send(w.Unsubscribe(id=self.new_id(), subscription=id))
 
-    def _forget(self, id: int) -> None:
+    def _drop_subscription(self, id: int) -> None:
         self._subscribed.discard(id)
         self._begun.discard(id)
         self._refused.pop(id, None)
-        if id in self._later:
-            self._later.pop(id).cancel()
+        if id in self._retries:
+            self._retries.pop(id).cancel()
 
-    def _drop_timers(self) -> None:
-        """Whoever comes back asks for all subscriptions: one that is open cannot be asked for."""
-        for timer in self._later.values():
+    def _cancel_retries(self) -> None:
+        """A new connection subscribes everything again; a retry after that would come twice."""
+        for timer in self._retries.values():
             timer.cancel()
-        self._later.clear()
+        self._retries.clear()
 
     def drop_connection(self) -> None:
         """Lose the connection that there is, as a network does. It is made again."""
@@ -189,7 +189,7 @@ class Link:
         """Is there a connection now, as far as is known?"""
         return self._channel is not None
 
-    def _send(self, command: w.Command) -> bool:
+    def _send(self, command: w.Command[Any]) -> bool:
         """Send *command* where there is a connection. False: it is sent over the next one."""
         if self._channel is None:
             return False
@@ -197,7 +197,7 @@ class Link:
         return True
 
     def _keep_running(self) -> None:
-        """A link that had lost its patience tries anew."""
+        """A link that has given up connects again."""
         if self._runner is not None and self._runner.done():
             self._runner = asyncio.get_running_loop().create_task(self._come_back())
 
@@ -216,8 +216,8 @@ class Link:
                 return channel, await self._welcomed(channel)
         except TimeoutError as error:
             await channel.aclose()
-            told = f"the service has not answered in {HELLO_S:g} s; is it behind TLS?"
-            raise Unreachable(told) from error
+            message = f"the service has not answered in {HELLO_S:g} s; is it behind TLS?"
+            raise Unreachable(message) from error
         except OSError as error:
             await channel.aclose()
             raise Unreachable(f"the service does not answer: {error_text(error)}") from error
@@ -227,10 +227,10 @@ class Link:
 
     async def _welcomed(self, channel: Channel) -> float:
         while frames := await channel.receive():
-            for at, frame in enumerate(frames):
+            for index, frame in enumerate(frames):
                 match w.decode_from_server(frame):
                     case w.Welcome() as welcome:
-                        self._early = frames[at + 1 :]
+                        self._early = frames[index + 1 :]
                         self.default_model = welcome.default_model
                         return welcome.keepalive_s
                     case w.Error() as error:
@@ -250,8 +250,8 @@ class Link:
                 return
             channel, keepalive_s = again
             self.reconnects += 1
-            for asked in self._asking.waiting:
-                asked.repeated = asked.sent
+            for request in self._pending.waiting:
+                request.repeated = request.sent
 
     async def _come_back(self) -> None:
         again = await self._connected_again(0.0)
@@ -277,14 +277,14 @@ class Link:
 
     async def _serve(self, channel: Channel, keepalive_s: float) -> float:
         """Use *channel* until it is lost; returns in how many seconds to come back."""
-        self._channel, self._lost, self._unserved = channel, asyncio.Event(), None
+        self._channel, self._lost, self._unused = channel, asyncio.Event(), None
         loop = asyncio.get_running_loop()
         # Subscriptions first, so that they see what comes of the commands.
         for id, sink in tuple(self._sinks.items()):
             channel.send(w.encode(sink.subscribe_again(id)))
-        for asked in self._asking.waiting:
-            channel.send(w.encode(asked.command))
-            asked.sent = True
+        for request in self._pending.waiting:
+            channel.send(w.encode(request.command))
+            request.sent = True
         reading = loop.create_task(self._read(channel))
         tasks = (
             reading,
@@ -299,8 +299,8 @@ class Link:
             return 0.0
         finally:
             self._channel = None
-            self._asking.lost()
-            self._drop_timers()
+            self._pending.lost()
+            self._cancel_retries()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -338,24 +338,24 @@ class Link:
                 else:
                     self.unsubscribe(message.subscription)
             case w.Reply():
-                self._answer(message)
+                self._on_reply(message)
             case w.Error():
-                self._failed(message)
+                self._on_error(message)
             case w.Lagged():
-                self._over(message.subscription, lambda sink: sink.lag())
+                self._end_sink(message.subscription, lambda sink: sink.lag())
             case w.Ended():
-                self._over(message.subscription, lambda sink: sink.end())
+                self._end_sink(message.subscription, lambda sink: sink.end())
             case w.Ping():
                 channel.send(w.encode(w.Pong()))
             case w.Goodbye():
                 return message
         return None
 
-    def _answer(self, reply: w.Reply) -> None:
-        asked = self._asking.performed(reply.id)
-        if asked is not None:
-            if not asked.answer.done():
-                asked.answer.set_result(reply.body)
+    def _on_reply(self, reply: w.Reply) -> None:
+        request = self._pending.performed(reply.id)
+        if request is not None:
+            if not request.answer.done():
+                request.answer.set_result(reply.body)
             return
         sink = self._sinks.get(reply.id)
         if sink is not None:
@@ -363,19 +363,19 @@ class Link:
             self._refused.pop(reply.id, None)
             sink.begun(msgspec.json.decode(reply.body, type=w.Subscribed).cursor)
 
-    def _failed(self, message: w.Error) -> None:
+    def _on_error(self, message: w.Error) -> None:
         if message.id is None:
             return  # what follows is the end of the connection
         error = from_wire(message)
-        if isinstance(error, Overloaded) and self._asking.refused(message.id, error):
+        if isinstance(error, Overloaded) and self._pending.refused(message.id, error):
             return
-        asked = self._asking.performed(message.id)
-        if asked is None:
-            self._not_subscribed(message.id, message, error)
-        elif not asked.answer.done():
-            asked.answer.set_exception(error)
+        request = self._pending.performed(message.id)
+        if request is None:
+            self._on_refused_subscription(message.id, message, error)
+        elif not request.answer.done():
+            request.answer.set_exception(error)
 
-    def _not_subscribed(self, id: int, message: w.Error, error: SessionError) -> None:
+    def _on_refused_subscription(self, id: int, message: w.Error, error: SessionError) -> None:
         loop = asyncio.get_running_loop()
         refusals, until = self._refused.get(id, (0, loop.time() + self._overloaded_s))
         hint_s = message.retry_after_s
@@ -384,21 +384,21 @@ class Link:
         if (message.retryable and id in self._begun) or (
             is_hinted and loop.time() + delay_s <= until
         ):
-            # One that went on before the connection was lost will again; for a new one it is tried
-            # as long as for a command.
+            # A subscription that worked before the connection was lost will work again. A new one
+            # is tried as long as a command.
             self._refused[id] = (refusals + 1, until)
-            self._later[id] = loop.call_later(delay_s, self._resubscribe, id)
+            self._retries[id] = loop.call_later(delay_s, self._resubscribe, id)
         else:
-            self._over(id, lambda sink: sink.fail(error))
+            self._end_sink(id, lambda sink: sink.fail(error))
 
     def _resubscribe(self, id: int) -> None:
-        self._later.pop(id, None)
+        self._retries.pop(id, None)
         sink = self._sinks.get(id)
         if sink is not None:
             self._send(sink.subscribe_again(id))
 
-    def _over(self, id: int, tell: Callable[[EventSink], Any]) -> None:
-        self._forget(id)
+    def _end_sink(self, id: int, tell: Callable[[EventSink], Any]) -> None:
+        self._drop_subscription(id)
         sink = self._sinks.pop(id, None)
         if sink is not None:
             tell(sink)
@@ -409,7 +409,7 @@ class Link:
         self._subscribed.clear()
         self._begun.clear()
         self._refused.clear()
-        self._drop_timers()
-        self._asking.fail_all(error)
+        self._cancel_retries()
+        self._pending.fail_all(error)
         for sink in sinks:
             sink.fail(error)

@@ -54,7 +54,6 @@ from llmsession.turns import (
 from llmsession.turns.blocks import clean_text, encode_blocks, encode_json
 from llmsession.turns.ids import turn_number
 
-from ..server.service import ServiceFigures
 from ..wire import messages as w
 from .link import Link
 from .pending_requests import PendingRequest
@@ -65,25 +64,25 @@ __all__ = ["RemoteManager", "RemoteSession", "RemoteTurn"]
 T = TypeVar("T")
 
 
-async def _body(asked: PendingRequest, kind: type[T]) -> T:
-    return msgspec.json.decode(await _answer(asked), type=kind)
+def _request(link: Link, kind: type[w.Command[T]], **fields: Any) -> PendingRequest:
+    """Send a command of *kind*. One that has a command id gets one, so that it may be repeated."""
+    if "command_id" in fields:
+        fields["command_id"] = fields["command_id"] or _new_id()
+    return link.ask(kind(id=link.new_id(), **fields))
 
 
-async def _done(asked: PendingRequest) -> None:
-    await _answer(asked)
-
-
-async def _answer(asked: PendingRequest) -> msgspec.Raw:
+async def _answer(request: PendingRequest, kind: type[w.Command[T]]) -> T:
     try:
-        # Shielded: who does not wait any more has not taken back what was asked.
-        return await asyncio.shield(asked.answer)
+        # Shielded: a caller that does not wait any more has not taken the command back.
+        body = await asyncio.shield(request.answer)
     except asyncio.CancelledError:
-        asked.answer.add_done_callback(_seen)
+        request.answer.add_done_callback(_retrieve)
         raise
+    return msgspec.json.decode(body, type=w.body_type(kind))
 
 
-def _seen(answer: asyncio.Future[msgspec.Raw]) -> None:
-    """Nobody waits for it: asyncio need not say that nobody looked at an error."""
+def _retrieve(answer: asyncio.Future[msgspec.Raw]) -> None:
+    """Nobody waits for *answer*: asyncio need not report that nobody retrieved its error."""
     if not answer.cancelled():
         answer.exception()
 
@@ -101,8 +100,11 @@ class RemoteManager:
 
     @property
     def default_model(self) -> str | None:
-        """A model that answers there, as the service says, for who names none."""
+        """A model that answers there, as the service says, for a user who names none."""
         return self._link.default_model
+
+    async def _perform(self, kind: type[w.Command[T]], **fields: Any) -> T:
+        return await _answer(_request(self._link, kind, **fields), kind)
 
     async def create(
         self,
@@ -118,68 +120,58 @@ class RemoteManager:
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
         config = config.checked()
         _check_no_callables(config.tools)
-        command = w.Create(
-            id=self._link.new_id(),
+        opened = await self._perform(
+            w.Create,
             config=store_config(config),
             session=_new_id() if session_id is None else checked_session_id(session_id),
             labels=checked_labels(labels or {}),
             seed=checked_seed(seed),
-            command_id=command_id or _new_id(),
+            command_id=command_id,
         )
-        return RemoteSession(self._link, await _body(self._link.ask(command), w.Opened))
+        return RemoteSession(self._link, opened)
 
     async def open(
         self, session_id: str, *, takeover: bool = False, recovery: Recovery | None = None
     ) -> RemoteSession:
         """As ``SessionManager.open``; callables are bound by the service."""
-        command = w.Open(
-            id=self._link.new_id(),
-            session=checked_session_id(session_id),
-            takeover=takeover,
-            recovery=recovery,
-        )
-        return RemoteSession(self._link, await _body(self._link.ask(command), w.Opened))
+        session = checked_session_id(session_id)
+        opened = await self._perform(w.Open, session=session, takeover=takeover, recovery=recovery)
+        return RemoteSession(self._link, opened)
 
     async def list(
         self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
     ) -> Sequence[SessionRow]:
         """As ``SessionManager.list``; at most 1,000 at once."""
-        command = w.ListSessions(
-            id=self._link.new_id(), after=after, limit=limit, search=checked_search(search)
-        )
-        return await _body(self._link.ask(command), tuple[SessionRow, ...])
+        search = checked_search(search)
+        return await self._perform(w.ListSessions, after=after, limit=limit, search=search)
 
     async def row(self, session_id: str) -> SessionRow:
         """As ``SessionManager.row``."""
-        command = w.Row(id=self._link.new_id(), session=checked_session_id(session_id))
-        return await _body(self._link.ask(command), SessionRow)
+        return await self._perform(w.Row, session=checked_session_id(session_id))
 
     async def export_conversation(self, session_id: str) -> Conversation:
         """As ``SessionManager.export_conversation``; the service opens the session for it."""
-        command = w.Export(id=self._link.new_id(), session=checked_session_id(session_id))
-        beside = await _body(self._link.ask(command), Conversation)
-        messages = await (await self.open(beside.id)).read_conversation()
-        return msgspec.structs.replace(beside, messages=messages)
+        conversation = await self._perform(w.Export, session=checked_session_id(session_id))
+        messages = await (await self.open(conversation.id)).read_conversation()
+        return msgspec.structs.replace(conversation, messages=messages)
 
-    async def statistics(self, *, limit: int = 100) -> ServiceFigures:
-        """What the service does now: see ``Service.figures``."""
-        command = w.Statistics(id=self._link.new_id(), limit=limit)
-        return await _body(self._link.ask(command), ServiceFigures)
+    async def statistics(self, *, limit: int = 100) -> w.ServiceSnapshot:
+        """What the service does now: see ``Service.snapshot``."""
+        return await self._perform(w.Statistics, limit=limit)
 
     async def delete(self, session_id: str) -> None:
         """As ``SessionManager.delete``."""
-        command = w.Delete(id=self._link.new_id(), session=checked_session_id(session_id))
-        asked = self._link.ask(command)
+        request = _request(self._link, w.Delete, session=checked_session_id(session_id))
         try:
-            await _done(asked)
+            await _answer(request, w.Delete)
         except SessionNotFound:
-            if not asked.repeated:  # else it was the first one that deleted it
+            if not request.repeated:  # else the first one has deleted it
                 raise
 
 
 class RemoteSession:
     """One conversation at a service. As ``LLMSession``, as far as both have it: see
-    ``SessionInterface``. Its commands survive a lost connection: they are asked again, under the
+    ``SessionInterface``. Its commands survive a lost connection: they are sent again, under the
     same command ids. All raise TransportError where the service cannot be reached for too long.
     """
 
@@ -192,15 +184,10 @@ class RemoteSession:
     def __repr__(self) -> str:
         return f"<RemoteSession {self.id}{' closed' if self._closed else ''}>"
 
-    def _ask(self, kind: type[w.SessionCommand], **fields: Any) -> PendingRequest:
+    async def _perform(self, kind: type[w.SessionCommand[T]], **fields: Any) -> T:
         if self._closed:
             raise SessionClosed(f"session {self.id!r} was closed")
-        return self._link.ask(kind(id=self._link.new_id(), session=self.id, **fields))
-
-    async def _change(
-        self, kind: type[w.SessionCommand], command_id: str | None, **fields: Any
-    ) -> None:
-        await _done(self._ask(kind, command_id=command_id or _new_id(), **fields))
+        return await _answer(_request(self._link, kind, session=self.id, **fields), kind)
 
     # Commands.
 
@@ -213,21 +200,21 @@ class RemoteSession:
         expected_head: TurnId | str | int | None = None,
     ) -> RemoteTurn:
         """As ``LLMSession.send``."""
-        asked = self._ask(
+        accepted = await self._perform(
             w.Send,
             content=checked_user_body(content),
             when_busy=when_busy,
-            command_id=command_id or _new_id(),
-            expected_head=None if expected_head is None else turn_number(expected_head),
+            expected_head=_number(expected_head),
+            command_id=command_id,
         )
-        return RemoteTurn(self, (await _body(asked, w.Taken)).turn)
+        return RemoteTurn(self, accepted.turn)
 
     async def submit_tool_results(
         self, results: Sequence[ToolResult], *, command_id: str | None = None
     ) -> None:
         """As ``LLMSession.submit_tool_results``."""
-        sent = tuple(_result(result) for result in results)
-        await self._change(w.Submit, command_id, results=sent)
+        encoded = tuple(_result(result) for result in results)
+        await self._perform(w.Submit, results=encoded, command_id=command_id)
 
     async def interrupt(
         self,
@@ -237,24 +224,20 @@ class RemoteSession:
         command_id: str | None = None,
     ) -> InterruptOutcome:
         """As ``LLMSession.interrupt``."""
-        asked = self._ask(
-            w.Interrupt,
-            turn=None if turn is None else turn_number(turn),
-            policy=policy,
-            command_id=command_id or _new_id(),
+        return await self._perform(
+            w.Interrupt, turn=_number(turn), policy=policy, command_id=command_id
         )
-        return await _body(asked, InterruptOutcome)
 
     async def compact(self) -> CompactionOutcome:
         """As ``LLMSession.compact``."""
-        return await _body(self._ask(w.Compact), CompactionOutcome)
+        return await self._perform(w.Compact)
 
     async def clear(
         self, *, purge: bool = False, when_busy: IfBusy = "reject", command_id: str | None = None
     ) -> None:
         """As ``LLMSession.clear``."""
         busy = checked_if_busy(when_busy)
-        await self._change(w.Clear, command_id, purge=bool(purge), when_busy=busy)
+        await self._perform(w.Clear, purge=bool(purge), when_busy=busy, command_id=command_id)
 
     async def rewind(
         self,
@@ -265,7 +248,7 @@ class RemoteSession:
     ) -> None:
         """As ``LLMSession.rewind``."""
         turn, busy = turn_or_none_before(to), checked_if_busy(when_busy)
-        await self._change(w.Rewind, command_id, to=turn, when_busy=busy)
+        await self._perform(w.Rewind, to=turn, when_busy=busy, command_id=command_id)
 
     async def forget(
         self,
@@ -276,8 +259,8 @@ class RemoteSession:
     ) -> None:
         """As ``LLMSession.forget``."""
         place, busy = turn_or_moment(before), checked_if_busy(when_busy)
-        where = {"moment": place} if isinstance(place, float) else {"turn": place}
-        await self._change(w.Forget, command_id, when_busy=busy, **where)
+        field = {"moment": place} if isinstance(place, float) else {"turn": place}
+        await self._perform(w.Forget, when_busy=busy, command_id=command_id, **field)
 
     async def fork(
         self,
@@ -289,20 +272,19 @@ class RemoteSession:
         command_id: str | None = None,
     ) -> RemoteSession:
         """As ``LLMSession.fork``. With a *command_id* and no *session_id* the service names it."""
-        given = None if session_id is None else checked_session_id(session_id)
-        asked = self._ask(
+        opened = await self._perform(
             w.Fork,
-            at=None if at is None else turn_number(at),
-            fork=given,
+            at=_number(at),
+            fork=None if session_id is None else checked_session_id(session_id),
             labels=None if labels is None else checked_labels(labels),
             when_busy=checked_if_busy(when_busy),
-            command_id=command_id or _new_id(),
+            command_id=command_id,
         )
-        return RemoteSession(self._link, await _body(asked, w.Opened))
+        return RemoteSession(self._link, opened)
 
     async def label(self, labels: Mapping[str, str], *, command_id: str | None = None) -> None:
         """As ``LLMSession.label``."""
-        await self._change(w.Label, command_id, labels=checked_labels(labels))
+        await self._perform(w.Label, labels=checked_labels(labels), command_id=command_id)
 
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
         """As ``LLMSession.configure``. Callables cannot be sent: InvalidConfig."""
@@ -311,29 +293,29 @@ class RemoteSession:
             encoded = encode_json(changes)
         except InvalidMessage as error:
             raise InvalidConfig(f"the configuration is {error}") from error
-        await self._change(w.Configure, command_id, changes=msgspec.Raw(encoded))
+        await self._perform(w.Configure, changes=msgspec.Raw(encoded), command_id=command_id)
 
     async def store_compact_summaries(
         self, summaries: dict[str, str], *, command_id: str | None = None
     ) -> None:
         """As ``LLMSession.store_compact_summaries``."""
         cleaned = {clean_text(call_id): clean_text(text) for call_id, text in summaries.items()}
-        await self._change(w.StoreSummaries, command_id, summaries=cleaned)
+        await self._perform(w.StoreSummaries, summaries=cleaned, command_id=command_id)
 
     async def set_summary(
         self, text: str, *, upto: TurnId | str | int, command_id: str | None = None
     ) -> None:
         """As ``LLMSession.set_summary``."""
-        told, turn = checked_summary(text), turn_number(upto)
-        await self._change(w.SetSummary, command_id, text=told, upto=turn)
+        text, turn = checked_summary(text), turn_number(upto)
+        await self._perform(w.SetSummary, text=text, upto=turn, command_id=command_id)
 
     async def close(self) -> Closed:
         """As ``LLMSession.close``: it ends for every client of the service."""
-        closed = await _body(self._ask(w.Close), Closed)
+        closed = await self._perform(w.Close)
         self._closed = True
         return closed
 
-    # Reads.
+    # Queries.
 
     async def read_conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
         """As ``LLMSession.conversation``, fetched in pages: of one generation, as it was when the
@@ -342,8 +324,7 @@ class RemoteSession:
         generation: int | None = None
         after: int | None = 0
         while after is not None:
-            asked = self._ask(w.Conversation, after=after, include_open=include_open)
-            page = await _body(asked, w.Page)
+            page = await self._perform(w.Conversation, after=after, include_open=include_open)
             if generation is not None and page.generation != generation:
                 messages, generation, after = [], None, 0  # another history began meanwhile
                 continue
@@ -353,43 +334,42 @@ class RemoteSession:
 
     async def read_context(self) -> Request:
         """As ``LLMSession.context``."""
-        return await _body(self._ask(w.Context), Request)
+        return await self._perform(w.Context)
 
     async def read_status(self) -> SessionStatus:
         """As ``LLMSession.status``."""
-        return await _body(self._ask(w.Status), SessionStatus)
+        return await self._perform(w.Status)
 
     async def read_usage(self) -> SessionUsage:
         """As ``LLMSession.usage``."""
-        return await _body(self._ask(w.UsageOf), SessionUsage)
+        return await self._perform(w.UsageOf)
 
     async def read_open_calls(self) -> tuple[ToolUse, ...]:
         """As ``LLMSession.open_calls``."""
-        return await _body(self._ask(w.OpenCalls), tuple[ToolUse, ...])
+        return await self._perform(w.OpenCalls)
 
     async def read_summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
         """As ``LLMSession.summary``."""
-        return await _body(self._ask(w.Summary, max_chars=max_chars), str)
+        return await self._perform(w.Summary, max_chars=max_chars)
 
     # Events and turns.
 
     def subscribe(self, *, after: int | None = None) -> RemoteSubscription:
-        """As ``LLMSession.subscribe``. A cursor that the log has not reached is found out by the
-        service: reading the events raises InvalidInput."""
+        """As ``LLMSession.subscribe``. The service checks the cursor: for one that the log has not
+        reached, reading the events raises InvalidInput."""
         return RemoteSubscription(self._link, self.id, after=after, turn=None, known=self._known)
+
+    def turn(self, turn: TurnId | str | int) -> RemoteTurn:
+        """As ``LLMSession.turn``. The service checks that the turn exists when it is used."""
+        return RemoteTurn(self, turn_number(turn))
 
     def events_of(self, number: int) -> RemoteSubscription:
         """The events of turn *number*, from its acceptance to its terminal one."""
         return RemoteSubscription(self._link, self.id, after=None, turn=number, known=0)
 
-    def turn(self, turn: TurnId | str | int) -> RemoteTurn:
-        """As ``LLMSession.turn``. Whether the turn ever was is found out when it is used."""
-        return RemoteTurn(self, turn_number(turn))
-
-    def ask_outcome(self, number: int) -> PendingRequest:
+    def request_outcome(self, number: int) -> PendingRequest:
         """Wait for the end of turn *number*, also of a session that was closed."""
-        command = w.Outcome(id=self._link.new_id(), session=self.id, turn=number)
-        return self._link.ask(command)
+        return _request(self._link, w.Outcome, session=self.id, turn=number)
 
 
 class RemoteTurn:
@@ -397,7 +377,7 @@ class RemoteTurn:
 
     def __init__(self, session: RemoteSession, number: int) -> None:
         self._session = session
-        self._asked: PendingRequest | None = None
+        self._request: PendingRequest | None = None
         self.id = TurnId("u", number)
 
     def __repr__(self) -> str:
@@ -408,15 +388,19 @@ class RemoteTurn:
 
     async def outcome(self) -> TurnOutcome:
         """As ``Turn.outcome``. Waits through a restart of the service, which may end the turn."""
-        asked = self._asked
-        if asked is None or (asked.answer.done() and asked.answer.exception() is not None):
-            asked = self._asked = self._session.ask_outcome(self.id.number)
-        return await _body(asked, TurnOutcome)
+        request = self._request
+        if request is None or (request.answer.done() and request.answer.exception() is not None):
+            request = self._request = self._session.request_outcome(self.id.number)
+        return await _answer(request, w.Outcome)
 
     async def text(self) -> str:
         """As ``Turn.text``."""
-        named = f"turn {self.id.number} of session {self._session.id!r}"
-        return text_or_raise(await self.outcome(), named)
+        name = f"turn {self.id.number} of session {self._session.id!r}"
+        return text_or_raise(await self.outcome(), name)
+
+
+def _number(turn: TurnId | str | int | None) -> int | None:
+    return None if turn is None else turn_number(turn)
 
 
 def _check_no_callables(tools: Any) -> None:

@@ -1,7 +1,7 @@
 """A subscription at a service, read like an embedded one.
 
-It survives its connection: it goes on after what it got, and shows nothing twice. Where its
-reader is slow it stops listening, and goes on from the log when there is room again.
+It survives a lost connection: it goes on after the last event it got, and repeats none. When its
+reader is slow it unsubscribes, and goes on from the log once there is room again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RemoteSubscription(Subscription):
             Subscriptions(), session, after=begin, head=begin, turn=turn, open_calls=self._calls
         )
         self._link = link
-        self._wanted = after
+        self._after = after
         self._known = known
         self._received: int | None = None
         """The last durable event that came; None before the service said where it begins."""
@@ -53,7 +53,7 @@ class RemoteSubscription(Subscription):
         """How much of each block of that step came, in characters."""
         self._unread_bytes = 0
         self._paused = False
-        self._over = False
+        self._link_ended = False
         self._error: SessionError | None = None
         self._id = link.new_id()
         link.subscribe(self._id, self)
@@ -61,11 +61,11 @@ class RemoteSubscription(Subscription):
     def _calls(self) -> Sequence[ToolUse]:
         return self._offered
 
-    # What the link tells.
+    # Called by the link.
 
     def subscribe_again(self, id: int) -> w.Subscribe:
         """The command that goes on where the events stopped."""
-        after = self._wanted if self._received is None else self._received
+        after = self._after if self._received is None else self._received
         if after is None and self._turn is None and self._link.reconnects:
             after = self._known  # when it began is not known any more, but it was after this
         return w.Subscribe(id=id, session=self._session, after=after, turn=self._turn)
@@ -113,7 +113,7 @@ class RemoteSubscription(Subscription):
 
     def end(self) -> None:
         """No more events come; what is buffered is still read."""
-        self._over = True
+        self._link_ended = True
         super().end()
 
     def fail(self, error: SessionError) -> None:
@@ -121,14 +121,14 @@ class RemoteSubscription(Subscription):
         self._error = error
         self.end()
 
-    # What its reader does.
+    # Called by the reader.
 
     def __aiter__(self) -> RemoteSubscription:
         return self
 
     async def __anext__(self) -> Event:
         """As embedded. Raises what ended it: SessionError, TransportError among them."""
-        if self._paused and not self._over and self._durable <= RESUME_RECORDS:
+        if self._paused and not self._link_ended and self._durable <= RESUME_RECORDS:
             self._paused = False
             self._id = self._link.new_id()  # what is on its way under the old one is dropped
             self._link.subscribe(self._id, self)

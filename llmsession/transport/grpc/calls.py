@@ -17,8 +17,9 @@ from llmsession.errors import (
     Unauthenticated,
 )
 
+from ..server.admission import GOING_DOWN, RETRY_AFTER_S
 from ..server.connection import Connection
-from ..server.service import RETRY_AFTER_S, Service
+from ..server.service import Service
 from ..v1.session_pb2 import Command, Envelope, Frames
 from ..v1.session_pb2_grpc import SessionServiceServicer
 from ..wire import messages as w
@@ -31,13 +32,6 @@ __all__ = ["Calls"]
 
 IDLE_S = 60.0
 """How long a client of single calls is known after its last one."""
-READ_COMMANDS = {
-    "Conversation", "Context", "Status", "Usage", "OpenCalls", "Summary", "Row", "Export", "List",
-    "Statistics",
-}  # fmt: skip
-"""What is asked again without harm, so it waits where the client does not take its answers."""
-GOING_DOWN = "the service goes down"
-
 
 T = TypeVar("T")
 
@@ -47,7 +41,7 @@ def _nothing() -> None:
 
 
 class _Caller:
-    """A client that makes single calls: one for each of its gRPC connections and tokens."""
+    """A client that makes single calls: one for each pair of gRPC connection and token."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -65,24 +59,24 @@ class _Caller:
             self._idle.cancel()
             self._idle = None
 
-    def ends(self, let_go: Callable[[], None]) -> None:
+    def ends(self, drop: Callable[[], None]) -> None:
         """A call is over. *let_go* is called if none comes for a while."""
         self.open_calls -= 1
         if not self.open_calls:
-            self._idle = asyncio.get_running_loop().call_later(IDLE_S, let_go)
+            self._idle = asyncio.get_running_loop().call_later(IDLE_S, drop)
 
     def close(self) -> None:
-        """It is not known any more. What it asked is done."""
+        """Forget the client. Commands that were accepted are still carried out."""
         if self._idle is not None:
             self._idle.cancel()
         self.connection.close()
 
-    def owes(self, size_bytes: int, call: Any) -> None:
+    def sends(self, size_bytes: int, call: Any) -> None:
         """An answer of *size_bytes* is about to be sent."""
         self._outgoing_bytes += size_bytes
-        call.add_done_callback(lambda _: self._took(size_bytes))
+        call.add_done_callback(lambda _: self._sent(size_bytes))
 
-    def _took(self, size_bytes: int) -> None:
+    def _sent(self, size_bytes: int) -> None:
         self._outgoing_bytes -= size_bytes
         self._room.set()
 
@@ -98,26 +92,28 @@ class Calls(SessionServiceServicer):
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._admission = service.admission
         self._callers: dict[tuple[str, str | None], _Caller] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._peers: set[Connection] = set()
         self._closing = False
 
     async def close(self, timeout_s: float) -> None:
-        """End every call, and wait for that at most *timeout_s*. What was asked is done."""
+        """End every call, and wait for that at most *timeout_s*. Commands that were accepted are
+        still carried out."""
         self.refuse()
-        for connection in (*self._peers, *(each.connection for each in self._callers.values())):
+        for connection in (*self._peers, *(caller.connection for caller in self._callers.values())):
             connection.leave(GOING_DOWN, RETRY_AFTER_S)
         if self._running:
             await asyncio.wait(self._running, timeout=timeout_s)
         for key in tuple(self._callers):
-            self._let_go(*key)
+            self._drop_caller(*key)
 
     def refuse(self) -> None:
         """Take no new calls. Those that there are go on."""
         self._closing = True
 
-    # Each call's frame: who calls, and what becomes of errors.
+    # What all calls share: who calls, and how errors are answered.
 
     async def _serve(self, call: Any, work: Callable[[str, str | None], Awaitable[Any]]) -> Any:
         task = asyncio.current_task()
@@ -133,10 +129,10 @@ class Calls(SessionServiceServicer):
         except (grpc.aio.BaseError, asyncio.InvalidStateError):
             return None  # the call is over: nobody is there to be answered
         except Exception as error:
-            told = self._service.told(error)
-            if isinstance(told, Unauthenticated):
-                self._service.log_refusal(peer, told)
-            await _abort(call, to_wire(told))
+            public = self._admission.public_error(error)
+            if isinstance(public, Unauthenticated):
+                self._admission.log_refusal(peer, public)
+            await _abort(call, to_wire(public))
         finally:
             self._running.discard(task)
 
@@ -144,75 +140,85 @@ class Calls(SessionServiceServicer):
 
     async def Connect(self, _requests: object, call: Any) -> None:
         async def work(peer: str, token: str | None) -> None:
-            if token is not None or self._service.is_guarded:
-                # Before anything is read: who is not let in costs no memory.
-                self._service.authenticate(peer, token)
+            if token is not None or self._admission.is_guarded:
+                # Before anything is read: a client that is refused costs no memory.
+                self._admission.authenticate(peer, token)
             try:
-                carried = self._room_for(lambda: GrpcPeer(self._service, call, peer, token))
+                frame_peer = self._connect_with_room(
+                    lambda: GrpcPeer(self._service, call, peer, token)
+                )
             except Overloaded as error:
                 await call.write(Frames(frames=[w.encode(to_wire(error))]))
                 return
-            self._peers.add(carried.connection)
+            self._peers.add(frame_peer.connection)
             try:
                 await call.send_initial_metadata(())
-                await carried.run()
+                await frame_peer.run()
             finally:
-                self._peers.discard(carried.connection)
-                carried.connection.close()
+                self._peers.discard(frame_peer.connection)
+                frame_peer.connection.close()
 
         await self._serve(call, work)
 
     # Single commands.
 
-    async def _perform(self, name: str, request: Command, call: Any) -> Envelope:
+    async def perform(
+        self, command_type: type[w.Command[Any]], request: Command, call: Any
+    ) -> Envelope:
+        """One command and its answer. A query waits where the client does not take its answers."""
+        kind = w.tag_of(command_type)
+
         async def work(peer: str, token: str | None) -> Envelope:
             caller = self._caller(peer, token)
             caller.begins()
             try:
-                if name in READ_COMMANDS:
-                    await caller.wait_for_room(self._service.limits.outgoing_bytes)
+                if issubclass(command_type, w.Query):
+                    await caller.wait_for_room(self._admission.limits.outgoing_bytes)
                 caller.ids += 1
-                command = command_in(name, caller.ids, request)
+                command = command_in(kind, caller.ids, request)
                 frame = await _answer(caller.connection, command, request.ByteSize())
-                caller.owes(len(frame), call)
-                return answer_envelope(name, command, await _reply(call, frame))
+                caller.sends(len(frame), call)
+                return answer_envelope(kind, command, await _reply(call, frame))
             finally:
-                caller.ends(lambda: self._let_go(peer, token))
+                caller.ends(lambda: self._drop_caller(peer, token))
 
         answer: Envelope = await self._serve(call, work)
         return answer
 
     def _caller(self, peer: str, token: str | None) -> _Caller:
         caller = self._callers.get((peer, token))
-        if caller is not None and caller.connection.is_closing:  # its token counts no more
-            self._let_go(peer, token)
+        if caller is not None and caller.connection.is_closing:  # its token was revoked, say
+            self._drop_caller(peer, token)
             caller = None
         if caller is None:
-            connection = self._room_for(lambda: self._service.connect(peer, _nothing, token))
+            connection = self._connect_with_room(
+                lambda: self._service.connect(peer, _nothing, token)
+            )
             try:
-                connection.welcome()
+                connection.authenticate()
             except BaseException:
                 connection.close()
                 raise
             caller = self._callers[peer, token] = _Caller(connection)
         return caller
 
-    def _room_for(self, connect: Callable[[], T]) -> T:
-        """What *connect* makes; clients of single calls that have gone quiet make room for it."""
+    def _connect_with_room(self, connect: Callable[[], T]) -> T:
+        """What *connect* returns. If the limit is reached, idle clients of single calls are dropped
+        first."""
         try:
             return connect()
         except Overloaded:
-            if not self._let_idle_go():
+            if not self._drop_idle_callers():
                 raise
         return connect()
 
-    def _let_idle_go(self) -> bool:
+    def _drop_idle_callers(self) -> bool:
         idle = [key for key, caller in self._callers.items() if not caller.open_calls]
         for key in idle:
-            self._let_go(*key)
+            self._drop_caller(*key)
         return bool(idle)
 
-    def _let_go(self, peer: str, token: str | None) -> None:
+    def _drop_caller(self, peer: str, token: str | None) -> None:
         caller = self._callers.pop((peer, token), None)
         if caller is not None:
             caller.close()
@@ -222,11 +228,13 @@ class Calls(SessionServiceServicer):
     async def Subscribe(self, request: Command, call: Any) -> None:
         async def work(peer: str, token: str | None) -> None:
             woken = asyncio.Event()
-            connection = self._room_for(lambda: self._service.connect(peer, woken.set, token))
+            connection = self._connect_with_room(
+                lambda: self._service.connect(peer, woken.set, token)
+            )
             self._peers.add(connection)
             try:
-                connection.welcome()
-                command = command_in("Subscribe", 1, request)
+                connection.authenticate()
+                command = command_in("subscribe", 1, request)
                 frame = await _answer(connection, command, request.ByteSize())
                 reply = await _reply(call, frame)
                 cursor = msgspec.json.decode(reply.body, type=w.Subscribed).cursor
@@ -258,26 +266,27 @@ class Calls(SessionServiceServicer):
             await woken.wait()
 
 
-def _single(name: str) -> Callable[[Calls, Command, Any], Awaitable[Envelope]]:
+def _single(command_type: type[w.Command[Any]]) -> Callable[[Calls, Command, Any], Any]:
     # Async, or gRPC would run it in a thread.
     async def perform(self: Calls, request: Command, call: Any) -> Envelope:
-        return await self._perform(name, request, call)
+        return await self.perform(command_type, request, call)
 
     return perform
 
 
-SINGLE = (
-    "Create", "Open", "Send", "Submit", "Interrupt", "Outcome", "Conversation", "Context",
-    "Status", "Usage", "OpenCalls", "Summary", "Row", "Export", "Compact", "Clear", "Rewind",
-    "Forget", "Fork", "Label", "Configure", "StoreSummaries", "SetSummary", "Close", "List",
-    "Delete", "Statistics",
-)  # fmt: skip
-for _name in SINGLE:
-    setattr(Calls, _name, _single(_name))
+def call_of(command_type: type[w.Command[Any]]) -> str:
+    """The name of the call that performs a command: ``OpenCalls``."""
+    return w.tag_of(command_type).title().replace("_", "")
 
 
-async def _answer(connection: Connection, command: w.Command, size_bytes: int) -> bytes:
-    """The frame of the answer. Its caller may be cancelled, which takes nothing back."""
+# ``Subscribe`` streams, and ends when its client leaves: nothing unsubscribes.
+SINGLE_COMMANDS = [kind for kind in w.COMMANDS if kind not in (w.Subscribe, w.Unsubscribe)]
+for _kind in SINGLE_COMMANDS:
+    setattr(Calls, call_of(_kind), _single(_kind))
+
+
+async def _answer(connection: Connection, command: w.Command[Any], size_bytes: int) -> bytes:
+    """The frame of the answer. Cancelling the caller does not take the command back."""
     answer = connection.call(command, size_bytes)
     try:
         return await answer

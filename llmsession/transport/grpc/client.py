@@ -99,8 +99,8 @@ async def _dial(target: str, tls: ClientTls | None, token: str | None) -> GrpcCh
 def _translated(error: grpc.aio.AioRpcError) -> Exception:
     from .errors import error_of
 
-    told = f"{error.code().name}: {error.details()}"
-    return error_of(error) or Unreachable(f"the service cannot be reached: {told}")
+    message = f"{error.code().name}: {error.details()}"
+    return error_of(error) or Unreachable(f"the service cannot be reached: {message}")
 
 
 class GrpcChannel:
@@ -137,12 +137,12 @@ class GrpcChannel:
                     return
 
     def _batch(self) -> Sequence[bytes]:
-        many, size = 0, 0
-        while many < len(self._waiting) and size <= BATCH_BYTES:
-            size += len(self._waiting[many])
-            many += 1
-        batch = self._waiting[:many]
-        del self._waiting[:many]
+        batch_size, size = 0, 0
+        while batch_size < len(self._waiting) and size <= BATCH_BYTES:
+            size += len(self._waiting[batch_size])
+            batch_size += 1
+        batch = self._waiting[:batch_size]
+        del self._waiting[:batch_size]
         return batch
 
     async def receive(self) -> list[bytes]:

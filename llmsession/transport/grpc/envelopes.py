@@ -13,30 +13,25 @@ from llmsession.turns.blocks import encode_json
 from ..v1.session_pb2 import Command, Envelope
 from ..wire import messages as w
 
-__all__ = ["answer_envelope", "command_in", "event_envelope", "type_of"]
+__all__ = ["answer_envelope", "command_in", "event_envelope"]
 
 _ENVELOPED = {"type", "id", "session", "command_id"}
 _fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def type_of(call: str) -> str:
-    """The type on the wire of the command that *call* is: ``open_calls`` of ``OpenCalls``."""
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in call).removeprefix("_")
-
-
-def command_in(call: str, id: int, request: Command) -> w.Command:
-    """The command that *request* is, as *call*. Raises InvalidInput."""
-    named: dict[str, Any] = {"type": type_of(call), "id": id}
+def command_in(kind: str, id: int, request: Command) -> w.Command[Any]:
+    """The command of type *kind* that is in *request*. Raises InvalidInput."""
+    envelope: dict[str, Any] = {"type": kind, "id": id}
     if request.session:
-        named["session"] = request.session
+        envelope["session"] = request.session
     if request.command_id:
-        named["command_id"] = request.command_id
+        envelope["command_id"] = request.command_id
     try:
         fields = _fields_of(request.body or b"{}")
-        if again := fields.keys() & _ENVELOPED:
-            told = ", ".join(sorted(again))
-            raise InvalidInput(f"the body has {told}, which the call and its envelope say")
-        message = w.decode_from_client(msgspec.json.encode({**named, **fields}))
+        if repeated := fields.keys() & _ENVELOPED:
+            names = ", ".join(sorted(repeated))
+            raise InvalidInput(f"the body has {names}, which the call and its envelope say")
+        message = w.decode_from_client(msgspec.json.encode({**envelope, **fields}))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ProtocolError) as error:
         raise InvalidInput(f"the body is no JSON object: {error}") from error
     if isinstance(message, w.Error):
@@ -53,29 +48,29 @@ def _fields_of(body: bytes) -> dict[str, msgspec.Raw]:
     except msgspec.DecodeError:
         if b"\\ud" not in body and b"\\uD" not in body:
             raise
-    # A lone surrogate: it is replaced, as in every text.
+    # A lone surrogate is replaced, as in every text.
     try:
         return _fields.decode(encode_json(json.loads(body)))
     except (ValueError, InvalidMessage) as error:
         raise msgspec.DecodeError(str(error)) from error
 
 
-class _Named(msgspec.Struct):
-    """What answers have of the fields that an envelope has, too."""
+class _EnvelopeFields(msgspec.Struct):
+    """The fields of an answer that its envelope has, too."""
 
     session: str = ""
     turn: int | None = None
 
 
-def answer_envelope(call: str, command: w.Command, reply: w.Reply) -> Envelope:
-    """The answer to *command*, as *call*."""
+def answer_envelope(kind: str, command: w.Command[Any], reply: w.Reply) -> Envelope:
+    """The answer to *command*, which is of type *kind*."""
     try:
-        named = msgspec.json.decode(reply.body, type=_Named)
+        fields = msgspec.json.decode(reply.body, type=_EnvelopeFields)
     except msgspec.ValidationError:
-        named = _Named()
-    session = named.session or getattr(command, "session", None) or ""
-    turn = named.turn or getattr(command, "turn", None) or 0
-    return Envelope(session=session, kind=type_of(call), turn=turn, body=bytes(reply.body))
+        fields = _EnvelopeFields()
+    session = fields.session or getattr(command, "session", None) or ""
+    turn = fields.turn or getattr(command, "turn", None) or 0
+    return Envelope(session=session, kind=kind, turn=turn, body=bytes(reply.body))
 
 
 def event_envelope(event: w.Event) -> Envelope:
@@ -87,5 +82,5 @@ def event_envelope(event: w.Event) -> Envelope:
         turn=event.turn or 0,
         body=bytes(event.body),
         offset=event.offset,
-        calls=[bytes(each) for each in event.calls],
+        calls=[bytes(call) for call in event.calls],
     )

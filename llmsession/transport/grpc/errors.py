@@ -52,14 +52,16 @@ _CODES: Mapping[type[SessionError], grpc.StatusCode] = {
 
 def status_code(kind: type[SessionError]) -> grpc.StatusCode:
     """The status of an error of *kind*."""
-    return next((code for known, code in _CODES.items() if issubclass(kind, known)), _C.INTERNAL)
+    return next(
+        (code for attributes, code in _CODES.items() if issubclass(kind, attributes)), _C.INTERNAL
+    )
 
 
 def refusal(error: w.Error, kind: type[SessionError]) -> grpc.Status:
     """*error*, of *kind*, as the status that ends its call: with ErrorInfo and, where it helps to
     wait, RetryInfo."""
-    known = {name: bytes(told).decode() for name, told in error.details.items()}
-    metadata = {name: told for name, told in known.items() if len(told) <= MAX_CHARS}
+    attributes = {name: bytes(value).decode() for name, value in error.details.items()}
+    metadata = {name: value for name, value in attributes.items() if len(value) <= MAX_CHARS}
     metadata["retryable"] = json.dumps(error.retryable)
     details = [
         _packed(error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN, metadata=metadata))
@@ -89,12 +91,12 @@ def error_of(failed: grpc.aio.AioRpcError) -> SessionError | None:
     for detail in () if status is None else status.details:
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.domain == DOMAIN:
-            known = {
-                name: msgspec.Raw(told.encode())
-                for name, told in info.metadata.items()
+            attributes = {
+                name: msgspec.Raw(value.encode())
+                for name, value in info.metadata.items()
                 if name != "retryable"
             }
-            message = w.Error(code=info.reason, message=failed.details() or "", details=known)
+            message = w.Error(code=info.reason, message=failed.details() or "", details=attributes)
             try:
                 return from_wire(message)
             except msgspec.MsgspecError:

@@ -7,9 +7,10 @@ from typing import Any
 
 import grpc
 
+from ..server.admission import GOING_DOWN, RETRY_AFTER_S
 from ..server.connection import Connection
-from ..server.keepalive import LINGER_S, watch
-from ..server.service import RETRY_AFTER_S, Service
+from ..server.keepalive import LINGER_S, keep_alive
+from ..server.service import Service
 from ..v1.session_pb2 import Frames
 
 __all__ = ["GrpcPeer"]
@@ -28,8 +29,8 @@ class GrpcPeer:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
-        self._over = asyncio.Event()
-        self._heard_at = self._loop.time()
+        self._finished = asyncio.Event()
+        self._heard_time = self._loop.time()
         self.connection: Connection = service.connect(peer, self._woken.set, token)
 
     async def run(self) -> None:
@@ -38,15 +39,15 @@ class GrpcPeer:
         reading = start(self._read())
         writing = start(self._write())
         watching = start(
-            watch(
+            keep_alive(
                 self.connection,
-                self._service.limits,
-                heard_at=lambda: self._heard_at,
-                over=self._over.set,
-                abort=self._over.set,
+                self._service.admission.limits,
+                heard_time=lambda: self._heard_time,
+                close=self._finished.set,
+                abort=self._finished.set,
             )
         )
-        over = start(self._over.wait())
+        over = start(self._finished.wait())
         tasks = (reading, writing, watching, over)
         try:
             await asyncio.wait((writing, over), return_when=asyncio.FIRST_COMPLETED)
@@ -58,7 +59,7 @@ class GrpcPeer:
 
     def leave(self) -> None:
         """Say goodbye, and end once that is sent."""
-        self.connection.leave("the service goes down", RETRY_AFTER_S)
+        self.connection.leave(GOING_DOWN, RETRY_AFTER_S)
 
     async def _read(self) -> None:
         connection = self.connection
@@ -67,18 +68,18 @@ class GrpcPeer:
                 message = await self._context.read()
                 if message is grpc.aio.EOF:
                     break
-                self._heard_at = self._loop.time()
+                self._heard_time = self._loop.time()
                 for frame in message.frames:
                     connection.receive(frame)
                     if not connection.has_room:
                         await connection.wait_for_room()
         except (grpc.aio.BaseError, asyncio.InvalidStateError):
-            self._over.set()
+            self._finished.set()
             return
         # A client that has said all it has to say may still read what is left for it.
         connection.leave("end of input")
         await asyncio.sleep(LINGER_S)
-        self._over.set()
+        self._finished.set()
 
     async def _write(self) -> None:
         try:

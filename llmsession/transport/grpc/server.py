@@ -52,14 +52,17 @@ class GrpcServer:
     ) -> None:
         need_grpc()
         self._service = service
-        self._asked = parse_address(address)
-        if self._asked.scheme != "grpc":
+        self._address = parse_address(address)
+        if self._address.scheme != "grpc":
             raise InvalidInput(f"{address!r} is for the SocketServer")
         check_exposed(
-            self._asked, has_tls=tls is not None, is_guarded=service.is_guarded, insecure=insecure
+            self._address,
+            has_tls=tls is not None,
+            is_guarded=service.admission.is_guarded,
+            insecure=insecure,
         )
         self._tls = tls
-        self._port = self._asked.port
+        self._port = self._address.port
         self._server: grpc.aio.Server
         self._health: health.HealthServicer
         self._calls: Calls
@@ -67,7 +70,7 @@ class GrpcServer:
     @property
     def address(self) -> str:
         """Where it listens, with the port that it got."""
-        return str(Address("grpc", host=self._asked.host, port=self._port))
+        return str(Address("grpc", host=self._address.host, port=self._port))
 
     async def __aenter__(self) -> GrpcServer:
         import grpc
@@ -78,10 +81,10 @@ class GrpcServer:
         from .calls import Calls
 
         keep_grpc()
-        limits = self._service.limits
-        many = limits.connections + limits.open_requests_per_connection
+        limits = self._service.admission.limits
+        max_calls = limits.connections + limits.open_requests_per_connection
         server = self._server = grpc.aio.server(
-            options=server_options(limits), maximum_concurrent_rpcs=many
+            options=server_options(limits), maximum_concurrent_rpcs=max_calls
         )
         self._calls = Calls(self._service)
         add_SessionServiceServicer_to_server(self._calls, server)
@@ -91,14 +94,14 @@ class GrpcServer:
         reflection.enable_server_reflection(
             (NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
-        where = str(self._asked).removeprefix("grpc://")
+        where = str(self._address).removeprefix("grpc://")
         try:
             if self._tls is None:
                 self._port = server.add_insecure_port(where)
             else:
                 self._port = server.add_secure_port(where, _credentials(self._tls))
         except RuntimeError as error:
-            raise InvalidInput(f"cannot listen at {self._asked}: {error}") from error
+            raise InvalidInput(f"cannot listen at {self._address}: {error}") from error
         await server.start()
         return self
 
@@ -121,27 +124,27 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
     """gRPC asks ``renewed`` before each handshake, in a thread of its own."""
     import grpc
 
-    shown = tls.identity
+    identity = tls.identity
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
-        nonlocal shown
-        if tls.identity is shown:
+        nonlocal identity
+        if tls.identity is identity:
             return None
-        shown = tls.identity
-        return _configuration(shown)
+        identity = tls.identity
+        return _configuration(identity)
 
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(shown),
+        _configuration(identity),
         renewed,  # type: ignore[arg-type]  # None is no change, as its documentation says
-        require_client_authentication=shown.client_ca_pem is not None,
+        require_client_authentication=identity.client_ca_pem is not None,
     )
 
 
-def _configuration(shown: ServerIdentity) -> grpc.ServerCertificateConfiguration:
+def _configuration(identity: ServerIdentity) -> grpc.ServerCertificateConfiguration:
     import grpc
 
     return grpc.ssl_server_certificate_configuration(
-        [(shown.key_pem, shown.certificate_pem)], root_certificates=shown.client_ca_pem
+        [(identity.key_pem, identity.certificate_pem)], root_certificates=identity.client_ca_pem
     )
 
 

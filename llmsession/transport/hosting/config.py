@@ -1,7 +1,7 @@
-"""How a service is set up: a TOML file, then the environment, then what was asked by hand.
+"""The configuration of a service: a TOML file, then the environment, then the command line.
 
-Each source only says what it changes; the later one counts. Nothing secret stands in here: keys
-are named by their environment variable, tokens by their file.
+Each source overrides the ones before it. There are no secrets in it: keys are named by their
+environment variable, tokens by their file.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ CONFIG_VARIABLE = PREFIX + "CONFIG"
 STORE_VARIABLE = "LLMSESSION_STORE"
 """What the other commands read; ``LLMSESSION_SERVE_STORE`` goes before it."""
 NONE = "none"
-"""How a limit is taken away: TOML and environments have no word for it."""
+"""Removes a limit: TOML and environments have no null."""
 MAX_BYTES = 1 << 20
-"""A configuration is a page, not a book."""
+"""A larger file is not a configuration."""
 
 ProviderKind = Literal["anthropic", "openai", "replay"]
 T = TypeVar("T")
@@ -119,9 +119,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for address in self.listen:
             if _address(address).scheme == "grpc":
                 raise InvalidConfig(f"listen: {address} is for grpc")
-        for name, place in (("grpc", self.grpc), ("health", self.health)):
-            if place is not None:
-                host_and_port(name, place)
+        for name, text in (("grpc", self.grpc), ("health", self.health)):
+            if text is not None:
+                host_and_port(name, text)
         if not (self.grace_s >= 0 and self.idle_s >= 0):
             raise InvalidConfig("grace_s and idle_s are seconds, 0 or more")
         if self.recover_at_once < 0:
@@ -144,12 +144,12 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self
 
 
-def host_and_port(name: str, place: str) -> Address:
+def host_and_port(name: str, text: str) -> Address:
     """``HOST:PORT`` as an address. Raises InvalidConfig, naming the setting."""
     try:
-        return parse_address(f"grpc://{place.removeprefix('grpc://')}")
+        return parse_address(f"grpc://{text.removeprefix('grpc://')}")
     except InvalidInput:
-        raise InvalidConfig(f"{name}: {place!r} is no HOST:PORT") from None
+        raise InvalidConfig(f"{name}: {text!r} is no HOST:PORT") from None
 
 
 def _address(text: str) -> Address:
@@ -192,31 +192,31 @@ VARIABLES: dict[str, tuple[str, ...]] = _variables()
 def load_server_config(
     file: str | Path | None,
     environ: Mapping[str, str],
-    asked: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> ServerConfig:
-    """The configuration in *file*, changed by *environ*, changed by *asked* (fields of
+    """The configuration in *file*, changed by *environ*, changed by *options* (fields of
     ServerConfig, as a file would have them).
 
     Without *file*, the variable ``LLMSESSION_SERVE_CONFIG`` may name one. It reads files: call it
     outside of event loops. Raises InvalidConfig, one line that says what is wrong and where.
     """
     file = file if file is not None else environ.get(CONFIG_VARIABLE) or None
-    told: dict[str, Any] = {} if file is None else _read_file(Path(file))
+    values: dict[str, Any] = {} if file is None else _read_file(Path(file))
     if file is not None:  # by itself first: what is wrong is the file's
-        _convert(told, str(file))
+        _convert(values, str(file))
     for variable, text in sorted(environ.items()):
         if variable == STORE_VARIABLE and text and PREFIX + "STORE" not in environ:
-            told["store"] = text
+            values["store"] = text
         elif variable.startswith(PREFIX) and variable != CONFIG_VARIABLE:
-            _put(told, variable, text)
-    told.update(asked or {})
-    return _convert(told, "the command line").checked()
+            _put(values, variable, text)
+    values.update(options or {})
+    return _convert(values, "the command line").checked()
 
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as opened:
-            raw = opened.read(MAX_BYTES + 1)
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         why = error.strerror or "it cannot be opened"
         raise InvalidConfig(f"configuration {path}: it cannot be read: {why}") from error
@@ -228,33 +228,33 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise InvalidConfig(f"configuration {path}: it is no TOML: {error}") from error
 
 
-def _put(told: dict[str, Any], variable: str, text: str) -> None:
-    """Set what *variable* is for, read as what it has to be."""
-    place = VARIABLES.get(variable)
-    if place is None:
+def _put(values: dict[str, Any], variable: str, text: str) -> None:
+    """Set the field that *variable* is for, with *text* converted to its type."""
+    path = VARIABLES.get(variable)
+    if path is None:
         raise InvalidConfig(f"{variable}: there is no such setting")
     tables = {"tls": TlsTable, "limits": LimitsTable}
-    holder: Any = ServerConfig if len(place) == 1 else tables[place[0]]
-    wanted = {field.name: field.type for field in msgspec.structs.fields(holder)}[place[-1]]
+    holder: Any = ServerConfig if len(path) == 1 else tables[path[0]]
+    expected = {field.name: field.type for field in msgspec.structs.fields(holder)}[path[-1]]
     value: Any = text
-    if place == ("listen",):
-        value = [each.strip() for each in text.split(",") if each.strip()]
-    elif not (text == NONE and type(None) in get_args(wanted)):
+    if path == ("listen",):
+        value = [item.strip() for item in text.split(",") if item.strip()]
+    elif not (text == NONE and type(None) in get_args(expected)):
         try:
-            value = msgspec.convert(text, wanted, strict=False)
+            value = msgspec.convert(text, expected, strict=False)
         except msgspec.ValidationError as error:
             raise InvalidConfig(f"{variable}: {str(error).lower()}") from error
-    into = told if len(place) == 1 else told.setdefault(place[0], {})
-    into[place[-1]] = value
+    into = values if len(path) == 1 else values.setdefault(path[0], {})
+    into[path[-1]] = value
 
 
-def _convert(told: Mapping[str, Any], source: str) -> ServerConfig:
-    limits = told.get("limits")
+def _convert(values: Mapping[str, Any], source: str) -> ServerConfig:
+    limits = values.get("limits")
     if isinstance(limits, dict):
         limits = {name: None if value == NONE else value for name, value in limits.items()}
-        told = {**told, "limits": limits}
+        values = {**values, "limits": limits}
     try:
-        return msgspec.convert(told, ServerConfig)
+        return msgspec.convert(values, ServerConfig)
     except msgspec.ValidationError as error:
         raise InvalidConfig(f"{source}: {_in_words(str(error))}") from error
 
@@ -284,13 +284,13 @@ def print_config(config: ServerConfig) -> str:
             for name, table in config.providers.items()
         },
     )
-    held = msgspec.to_builtins(config)
-    lines = [*_lines(held)]
+    values = msgspec.to_builtins(config)
+    lines = [*_lines(values)]
     for name in ("tls", "limits"):
-        if held[name] is not None:
-            lines += ["", f"[{name}]", *_lines(held[name], none=name == "limits")]
+        if values[name] is not None:
+            lines += ["", f"[{name}]", *_lines(values[name], none=name == "limits")]
     for name in ("providers", "tenants"):
-        for key, table in held[name].items():
+        for key, table in values[name].items():
             lines += ["", f"[{name}.{_text(key)}]", *_lines(table)]
     return "\n".join(lines) + "\n"
 

@@ -16,7 +16,7 @@ from llmsession.turns import records as r
 from llmsession.turns.request import Request
 from llmsession.turns.spending.prices import NANO
 
-from ..server.service import ServiceStatistics
+from ..wire.messages import ServiceStatistics
 from .health import Answer
 
 __all__ = ["Metrics"]
@@ -41,8 +41,8 @@ class Metrics:
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry(auto_describe=True)
-        self._asked_at: dict[tuple[str, int], float] = {}
-        self._accepted_at: dict[tuple[str, int], float] = {}
+        self._request_times: dict[tuple[str, int], float] = {}
+        self._accepted_times: dict[tuple[str, int], float] = {}
         self._names: dict[str, set[str]] = {}
         self._commands = Counter(
             "llmsession_commands", "Commands that were answered.", ["command", "error"],
@@ -123,9 +123,9 @@ class Metrics:
         """See ``SessionObserver``."""
         match record:
             case r.TurnAccepted():
-                if len(self._accepted_at) >= MAX_OPEN:  # of sessions that another owner took
-                    del self._accepted_at[next(iter(self._accepted_at))]
-                self._accepted_at[session, record.turn] = record.at
+                if len(self._accepted_times) >= MAX_OPEN:  # of sessions that another owner took
+                    del self._accepted_times[next(iter(self._accepted_times))]
+                self._accepted_times[session, record.turn] = record.at
             case r.TurnCommitted():
                 if record.stop_reason == "cancelled":
                     self._interrupts.labels("kept").inc()
@@ -144,8 +144,8 @@ class Metrics:
 
     def _ended(self, session: str, record: r.Terminal, status: str, reason: str) -> None:
         self._turns.labels(status, self._known("reason", reason)).inc()
-        self._asked_at.pop((session, record.turn), None)
-        accepted_at = self._accepted_at.pop((session, record.turn), None)
+        self._request_times.pop((session, record.turn), None)
+        accepted_at = self._accepted_times.pop((session, record.turn), None)
         if accepted_at is not None:
             self._turn_s.observe(max(0.0, record.at - accepted_at))
 
@@ -153,13 +153,13 @@ class Metrics:
         self, session: str, turn: int, request: Request, *, tokens: int, budget_tokens: int
     ) -> None:
         """See ``SessionObserver``."""
-        self._asked_at[session, turn] = time.monotonic()
+        self._request_times[session, turn] = time.monotonic()
         self._utilisation.observe(tokens / max(1, budget_tokens))
         self._messages.observe(len(request.messages))
 
     def began(self, session: str, turn: int) -> None:
         """See ``SessionObserver``."""
-        asked_at = self._asked_at.pop((session, turn), None)
+        asked_at = self._request_times.pop((session, turn), None)
         if asked_at is not None:
             self._first_delta.observe(time.monotonic() - asked_at)
 
@@ -173,7 +173,7 @@ class Metrics:
         stop_reason: str | None,
     ) -> None:
         """See ``SessionObserver``."""
-        self._asked_at.pop((session, turn), None)
+        self._request_times.pop((session, turn), None)
 
     def charged(self, session: str, spent: r.ModelRequest, cost_nano_usd: int | None) -> None:
         """See ``SessionObserver``."""
@@ -232,13 +232,13 @@ class _Now(Collector):
     def collect(self) -> Iterator[Any]:
         """The families of metrics."""
         now = self._statistics()
-        for field, told in _GAUGES.items():
-            yield GaugeMetricFamily(f"llmsession_{field}", told, value=getattr(now, field))
+        for field, text in _GAUGES.items():
+            yield GaugeMetricFamily(f"llmsession_{field}", text, value=getattr(now, field))
         lag = "How late the event loop runs what is due."
         yield GaugeMetricFamily("llmsession_loop_lag_seconds", lag, value=now.loop_lag_s)
         tasks = "Tasks of the event loop."
         yield GaugeMetricFamily("llmsession_tasks", tasks, value=len(_tasks()))
         live = "Sessions in memory."
         yield GaugeMetricFamily("llmsession_sessions", live, value=self._sessions())
-        for field, (name, told) in _COUNTERS.items():
-            yield CounterMetricFamily(f"llmsession_{name}", told, value=getattr(now, field))
+        for field, (name, text) in _COUNTERS.items():
+            yield CounterMetricFamily(f"llmsession_{name}", text, value=getattr(now, field))

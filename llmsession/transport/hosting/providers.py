@@ -42,16 +42,16 @@ def make_providers(
     tables = config.providers or _from_keys(environ)
     if not tables:
         raise InvalidConfig(NO_PROVIDER)
-    made = {name: _make(name, table, environ) for name, table in tables.items()}
+    providers = {name: _make(name, table, environ) for name, table in tables.items()}
     routes: dict[str, Provider] = {}
     for name, table in tables.items():
-        for beginning in table.models or ("",):
-            if beginning in routes:
-                models = f"models that begin with {beginning!r}" if beginning else "all models"
+        for prefix in table.models or ("",):
+            if prefix in routes:
+                models = f"models that begin with {prefix!r}" if prefix else "all models"
                 raise InvalidConfig(f"providers.{name}: another one is for {models} already")
-            routes[beginning] = made[name]
-    summariser = made[config.summariser] if config.summariser is not None else None
-    if list(routes) == [""] and len(made) == 1:
+            routes[prefix] = providers[name]
+    summariser = providers[config.summariser] if config.summariser is not None else None
+    if list(routes) == [""] and len(providers) == 1:
         return routes[""], summariser
     return RoutedProvider(routes), summariser
 

@@ -1,8 +1,8 @@
 """A whole service: what ``llmsession serve`` runs, from its configuration to its orderly end.
 
-On SIGTERM or SIGINT no new turn is taken; those that are open have ``grace_s`` to end. Then every
-client is told goodbye, and what is still open stays in the log: whoever starts next recovers it.
-A second signal ends the program at once, which loses nothing that was durable.
+On SIGTERM or SIGINT it takes no new turns; open turns have ``grace_s`` to end. Then every client is
+sent a goodbye. A turn that is still open stays in the log, and the next service recovers it. A
+second signal ends the program at once, which loses nothing that was durable.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from ..grpc.server import GrpcServer
     from .metrics import Metrics
 
-__all__ = ["Serving", "run_service"]
+__all__ = ["ServiceRunner", "run_service"]
 
 NO_METRICS = b"no metrics: pip install 'llmsession[metrics]'\n"
 
 
-class Serving:
+class ServiceRunner:
     """The service that *config* describes. Make it outside of event loops: it reads files.
 
     *environ* has the providers' keys; *store_key* is that of an encrypted store. Raises
@@ -91,10 +91,10 @@ class Serving:
         self._state = "starting"
 
     async def run(self, stop: asyncio.Event, ready: Callable[[Sequence[str]], None]) -> None:
-        """Serve until *stop* is set, then drain. *ready* is told the addresses, with the ports
-        that were got. Raises InvalidInput, InvalidConfig and StoreError where it cannot start."""
+        """Serve until *stop* is set, then drain. *ready* is called with the addresses, with
+        their real ports. Raises InvalidInput, InvalidConfig and StoreError if it cannot start."""
         async with self._manager:
-            # Before anybody is told of it: what is wrong with the place is said here.
+            # Before clients can come: a store that does not work is an error here.
             await self._manager.list(limit=1)
             try:
                 async with self._service, self._listening() as addresses:
@@ -108,8 +108,8 @@ class Serving:
                         recovering.cancel()
                         await asyncio.gather(recovering, return_exceptions=True)
                     await self._drain()
-                # Here every client has been told goodbye: who subscribes comes back later, and
-                # is not told that its sessions are closed.
+                # Every client has been sent a goodbye, so subscribers come back later; without
+                # that they would see that their sessions were closed.
             finally:
                 released = await self._manager.release()
                 self._log.info("service.stopped", sessions=len(released))
@@ -119,9 +119,9 @@ class Serving:
         config, insecure = self._config, self._config.insecure
         async with AsyncExitStack() as stack:
             addresses: list[str] = []
-            for asked in config.listens_at():
-                tls = None if asked.startswith("unix:") else self._tls
-                socket = SocketServer(self._service, asked, tls=tls, insecure=insecure)
+            for address in config.listens_at():
+                tls = None if address.startswith("unix:") else self._tls
+                socket = SocketServer(self._service, address, tls=tls, insecure=insecure)
                 addresses.append((await stack.enter_async_context(socket)).address)
             if config.grpc is not None:
                 from ..grpc.server import GrpcServer
@@ -161,7 +161,7 @@ class Serving:
         return (404, "text/plain", NO_METRICS) if self._metrics is None else self._metrics.page()
 
     async def _recover(self) -> None:
-        """Recover what an earlier service left open, for those who wait for its end."""
+        """Recover the turns that an earlier service left open: clients wait for their outcomes."""
         if not self._config.recover_at_once:
             return
         try:
@@ -170,8 +170,8 @@ class Serving:
             self._log.error("sessions.not_recovered", error=type(error).__name__, why=str(error))
             return
         for session, failed in report.failed.items():
-            told = {"error": type(failed).__name__, "why": str(failed)}
-            self._log.error("session.not_recovered", session=session, **told)
+            fields = {"error": type(failed).__name__, "why": str(failed)}
+            self._log.error("session.not_recovered", session=session, **fields)
         if report.recovered:
             self._log.info("sessions.recovered", sessions=len(report.recovered))
 
@@ -186,16 +186,16 @@ class Serving:
             self._log.warning("service.left_open", sessions=len(left))
 
     async def reload(self) -> None:
-        """Read the tokens and the certificates again; files that cannot be used change nothing.
-        Who came with a token that there is no more is sent away."""
+        """Read the tokens and the certificates again; unusable files change nothing. Clients
+        whose token was revoked are disconnected."""
         if self._tokens is not None:
             try:
                 count = await asyncio.to_thread(self._tokens.reload)
             except SessionError as error:
                 self._log.error("tokens.not_reloaded", error=str(error))
             else:
-                turned_out = self._service.revalidate_clients()
-                self._log.info("tokens.reloaded", tokens=count, turned_out=turned_out)
+                disconnected = self._service.revalidate_clients()
+                self._log.info("tokens.reloaded", tokens=count, disconnected=disconnected)
         if self._tls is not None:
             try:
                 await asyncio.to_thread(self._tls.reload)
@@ -216,12 +216,14 @@ def _metrics() -> Metrics | None:
 
 
 def run_service(
-    serving: Serving, environ: Mapping[str, str], ready: Callable[[Sequence[str]], None]
+    service_runner: ServiceRunner,
+    environ: Mapping[str, str],
+    ready: Callable[[Sequence[str]], None],
 ) -> None:
-    """Run *serving* in an event loop of its own, in the main thread, until a signal ends it: on
-    uvloop where that is installed. Raises as ``Serving.run``."""
+    """Run *service_runner* in an event loop of its own, in the main thread, until a signal ends
+    it. The loop is uvloop's where that is installed. Raises as ``ServiceRunner.run``."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_until_told(serving, environ, ready))
+        runner.run(_run_until_signal(service_runner, environ, ready))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -232,8 +234,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _until_told(
-    serving: Serving, environ: Mapping[str, str], ready: Callable[[Sequence[str]], None]
+async def _run_until_signal(
+    service_runner: ServiceRunner,
+    environ: Mapping[str, str],
+    ready: Callable[[Sequence[str]], None],
 ) -> None:
     loop = asyncio.get_running_loop()
     stop, stale = asyncio.Event(), asyncio.Event()
@@ -241,23 +245,23 @@ async def _until_told(
 
     def end() -> None:
         notify(environ, "STOPPING=1")
-        for each in endings:  # the second one ends the program as it is
-            loop.remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)
+        for signal_number in endings:  # the second one ends the program as it is
+            loop.remove_signal_handler(signal_number)
+            signal.signal(signal_number, signal.SIG_DFL)
         stop.set()
 
     async def reload() -> None:
-        # One after the other: an older reading that ends last would bring back what was taken
-        # away. What is told meanwhile is one more.
+        # One reload after the other: an older one that ended last would bring revoked tokens
+        # back. A signal during a reload triggers one more.
         while True:
             await stale.wait()
             stale.clear()
             notify(environ, "RELOADING=1")
-            await asyncio.wait({loop.create_task(serving.reload())})
+            await asyncio.wait({loop.create_task(service_runner.reload())})
             notify(environ, "READY=1")
 
-    for each in endings:
-        loop.add_signal_handler(each, end)
+    for signal_number in endings:
+        loop.add_signal_handler(signal_number, end)
     loop.add_signal_handler(signal.SIGHUP, stale.set)
 
     def started(addresses: Sequence[str]) -> None:
@@ -266,6 +270,6 @@ async def _until_told(
 
     reloading = loop.create_task(reload())
     try:
-        await serving.run(stop, started)
+        await service_runner.run(stop, started)
     finally:
         reloading.cancel()

@@ -8,7 +8,7 @@ import json
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,9 +17,15 @@ from llmsession.session.values.labels import checked_tenant
 
 from ..wire.addresses import Address
 from ..wire.tls import FilePath
-from .service import Credentials
 
-__all__ = ["TokenFile", "check_exposed", "check_token_is_safe", "token_hash"]
+__all__ = [
+    "Authenticator",
+    "Credentials",
+    "TokenFile",
+    "check_exposed",
+    "check_token_is_safe",
+    "token_hash",
+]
 
 MIN_TOKEN_CHARS = 16
 """A hash without salt and work protects a token that cannot be guessed, and no other."""
@@ -27,6 +33,24 @@ MAX_TOKEN_CHARS = 1024
 MAX_TENANT_CHARS = 64
 """The ids of its sessions, which have at most 200, begin with it."""
 REFUSED = "the token is not known, or there is none"
+
+
+class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+    """The token of a client's hello, and where its connection comes from."""
+
+    token: str | None
+    peer: str
+
+
+class Authenticator(Protocol):
+    """Decides who may connect. Called in the event loop: it must not block."""
+
+    def authenticate(self, credentials: Credentials) -> str | None:
+        """The tenant, which sees its own sessions only, or None for a client that sees all.
+
+        Raises Unauthenticated, with a text that gives nothing away.
+        """
+        ...
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,8 +85,8 @@ class TokenFile:
         return len(self._known)
 
     def reload(self) -> int:
-        """Read the file again; how many tokens there are now. Who is connected stays, until
-        ``Service.revalidate_clients``. Raises InvalidConfig, and the old tokens hold on."""
+        """Read the file again; returns how many tokens it has. Connected clients stay connected
+        until ``Service.revalidate_clients``. Raises InvalidConfig, and keeps the old tokens."""
         self._known = _read_tokens(self._path)
         return len(self._known)
 
@@ -71,21 +95,21 @@ class TokenFile:
         each is compared, by its hash, in constant time."""
         token = credentials.token or ""
         presented = _digest(token[:MAX_TOKEN_CHARS])
-        found: tuple[str | None] | None = None
+        match: tuple[str | None] | None = None
         for digest, tenant in self._known:
             if hmac.compare_digest(digest, presented):
-                found = (tenant,)
-        if found is None or len(token) > MAX_TOKEN_CHARS:
+                match = (tenant,)
+        if match is None or len(token) > MAX_TOKEN_CHARS:
             raise Unauthenticated(REFUSED)
-        return found[0]
+        return match[0]
 
 
 def token_hash(token: str) -> str:
     """What stands in a token file as ``sha256``. Raises InvalidInput for a token that is short
     enough to be guessed, or no text of one line."""
     if not MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS:
-        told = f"a token has {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} characters, not {len(token)}"
-        raise InvalidInput(told)
+        message = f"a token has {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} characters, not {len(token)}"
+        raise InvalidInput(message)
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise InvalidInput("a token has printable ASCII characters without blanks")  # HTTP's rule
     return _digest(token).hex()
@@ -105,15 +129,15 @@ def _read_tokens(path: FilePath) -> tuple[tuple[bytes, str | None], ...]:
         raise InvalidConfig(f"token file {name!r} is no UTF-8 text") from None
     # Without the errors' own texts, here and below: they may quote a token.
     try:
-        held: Any = json.loads(text) if name.endswith(".json") else tomllib.loads(text)
+        content: Any = json.loads(text) if name.endswith(".json") else tomllib.loads(text)
     except (ValueError, RecursionError):
         kind = "JSON" if name.endswith(".json") else "TOML"
         raise InvalidConfig(f"token file {name!r} is no {kind}") from None
     try:
-        entries = msgspec.convert(held, _File).tokens
+        entries = msgspec.convert(content, _File).tokens
     except msgspec.ValidationError:
-        told = "is no list of tokens, each with token or sha256, and tenant or operator = true"
-        raise InvalidConfig(f"token file {name!r} {told}") from None
+        message = "is no list of tokens, each with token or sha256, and tenant or operator = true"
+        raise InvalidConfig(f"token file {name!r} {message}") from None
     known: dict[bytes, str | None] = {}
     for number, entry in enumerate(entries, 1):
         try:

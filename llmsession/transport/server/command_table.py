@@ -1,10 +1,14 @@
-"""What each command of one session does, on its handle. Reads are answered at once; what waits
-for something durable is a coroutine, whose first step enqueues it."""
+"""What each command does: on the handle of its session, or on the whole service.
+
+Queries are answered at once. A command that waits for something durable is a coroutine whose first
+step enqueues it. A command whose fields are the parameters of the handle's method of that name is
+that method's call: ``_call``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -16,21 +20,25 @@ from llmsession.turns import Content, OpaqueBlock
 from llmsession.turns.blocks import block_type, split_blocks
 
 from ..wire import messages as w
+from .admission import Admission
 
-__all__ = ["ASYNC_COMMANDS", "READ_COMMANDS", "content_of", "is_slow_to_number"]
+__all__ = ["ASYNC_COMMANDS", "READ_COMMANDS", "SERVICE_COMMANDS", "is_slow_to_number", "opened"]
 
 PAGE_BYTES = 1024 * 1024
 """A page of a history ends here, or with its first message if that is larger."""
 MAX_PAGE = 1000
 QUICK_BYTES = 8_000
-"""Results up to here are surely made ready without a thread, so their command is enqueued by its
-first step."""
+"""Results up to this size are prepared without a thread, so the first step of their command
+enqueues it."""
 
+ReadCommand: TypeAlias = Callable[[LLMSession, Any], Any]
+AsyncCommand: TypeAlias = Callable[[LLMSession, Any], Awaitable[Any]]
+ServiceCommand: TypeAlias = Callable[[Admission, str | None, Any], Awaitable[Any]]
 
 _CONFIG_TYPES = {field.name: field.type for field in msgspec.structs.fields(SessionConfig)}
 
 
-def content_of(raw: msgspec.Raw) -> Content:
+def _content(raw: msgspec.Raw) -> Content:
     """Content as a handle takes it: text, or blocks with their bytes as they came.
 
     Raises InvalidMessage.
@@ -44,7 +52,7 @@ def content_of(raw: msgspec.Raw) -> Content:
 
 
 def opened(handle: LLMSession) -> w.Opened:
-    """What ``create``, ``open`` and ``fork`` are answered with."""
+    """The answer to ``create``, ``open`` and ``fork``."""
     return w.Opened(handle.id, newest_seq(handle))
 
 
@@ -72,39 +80,35 @@ def _summary(handle: LLMSession, command: w.Summary) -> str:
     )
 
 
-READ_COMMANDS: dict[type[w.SessionCommand], Callable[[LLMSession, Any], Any]] = {
+READ_COMMANDS: Mapping[type[w.Command[Any]], ReadCommand] = {
     w.Conversation: _page,
     w.Context: lambda handle, _: handle.context(),
     w.Status: lambda handle, _: handle.status(),
     w.UsageOf: lambda handle, _: handle.usage(),
     w.OpenCalls: lambda handle, _: handle.open_calls(),
     w.Summary: _summary,
-    w.Open: lambda handle, _: opened(handle),
 }
+"""Answered at once, from the handle."""
 
 
-async def _send(handle: LLMSession, command: w.Send) -> w.Taken:
+async def _send(handle: LLMSession, command: w.Send) -> w.Accepted:
     turn = await handle.send(
-        content_of(command.content),
+        _content(command.content),
         when_busy=command.when_busy,
         command_id=command.command_id,
         expected_head=command.expected_head,
     )
-    return w.Taken(turn.id.number)
+    return w.Accepted(turn.id.number)
 
 
 async def _submit(handle: LLMSession, command: w.Submit) -> None:
     results = [
         ToolResult(
-            result.call_id, content_of(result.content), result.is_error, result.compact_summary
+            result.call_id, _content(result.content), result.is_error, result.compact_summary
         )
         for result in command.results
     ]
     await handle.submit_tool_results(results, command_id=command.command_id)
-
-
-def _interrupt(handle: LLMSession, command: w.Interrupt) -> Awaitable[Any]:
-    return handle.interrupt(command.turn, policy=command.policy, command_id=command.command_id)
 
 
 async def _outcome(handle: LLMSession, command: w.Outcome) -> Any:
@@ -134,33 +138,50 @@ async def _configure(handle: LLMSession, command: w.Configure) -> None:
     await handle.configure(command_id=command.command_id, **changes)
 
 
-ASYNC_COMMANDS: dict[type[w.SessionCommand], Callable[[LLMSession, Any], Awaitable[Any]]] = {
+def _call(method: Callable[..., Awaitable[Any]], **renamed: str) -> AsyncCommand:
+    """A call of the handle's *method* with the command's fields, of which some are *renamed*."""
+
+    def call(handle: LLMSession, command: w.SessionCommand[Any]) -> Awaitable[Any]:
+        arguments = {
+            renamed.get(name, name): getattr(command, name)
+            for name in command.__struct_fields__
+            if name not in ("id", "session")
+        }
+        return method(handle, **arguments)
+
+    return call
+
+
+ASYNC_COMMANDS: Mapping[type[w.Command[Any]], AsyncCommand] = {
     w.Send: _send,
     w.Submit: _submit,
-    w.Interrupt: _interrupt,
+    w.Interrupt: _call(LLMSession.interrupt),
     w.Outcome: _outcome,
-    w.Compact: lambda handle, _: handle.compact(),
-    w.Clear: lambda handle, command: handle.clear(
-        purge=command.purge, when_busy=command.when_busy, command_id=command.command_id
-    ),
-    w.Rewind: lambda handle, command: handle.rewind(
-        command.to, when_busy=command.when_busy, command_id=command.command_id
-    ),
+    w.Compact: _call(LLMSession.compact),
+    w.Clear: _call(LLMSession.clear),
+    w.Rewind: _call(LLMSession.rewind),
     w.Forget: _forget,
-    w.Label: lambda handle, command: handle.label(command.labels, command_id=command.command_id),
+    w.Fork: _call(LLMSession.fork, fork="session_id"),
+    w.Label: _call(LLMSession.label),
     w.Configure: _configure,
-    w.StoreSummaries: lambda handle, command: handle.store_compact_summaries(
-        command.summaries, command_id=command.command_id
-    ),
-    w.SetSummary: lambda handle, command: handle.set_summary(
-        command.text, upto=command.upto, command_id=command.command_id
-    ),
-    w.Close: lambda handle, _: handle.close(),
+    w.StoreSummaries: _call(LLMSession.store_compact_summaries),
+    w.SetSummary: _call(LLMSession.set_summary),
+    w.Close: _call(LLMSession.close),
 }
+"""Coroutines on the handle. A handle that comes back is answered with ``opened``."""
+
+SERVICE_COMMANDS: Mapping[type[w.Command[Any]], ServiceCommand] = {
+    w.Create: Admission.create,
+    w.ListSessions: Admission.list,
+    w.Row: Admission.row,
+    w.Export: Admission.export,
+    w.Delete: Admission.delete,
+}
+"""Coroutines on the service, with the client's tenant. None of them opens its session."""
 
 
-def is_slow_to_number(command: w.SessionCommand) -> bool:
-    """May the command need a thread before it is enqueued? What follows it waits for it then."""
+def is_slow_to_number(command: w.Command[Any]) -> bool:
+    """May the command need a thread before it is enqueued? Then the next one waits for it."""
     return (
         isinstance(command, w.Submit)
         and sum(len(result.content) for result in command.results) > QUICK_BYTES

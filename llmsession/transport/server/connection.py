@@ -1,19 +1,20 @@
 """One client at the service, whatever carries its frames.
 
-A transport gives it each frame as it is read, sends what it takes out, and closes when
-``is_closed``.
-Commands of one session are begun in the order of their frames, before anything is awaited: each
-is a task whose first step enqueues it, and tasks begin in the order that they are made. Where a
-session has to be opened first, its commands wait in line. A connection that is gone cancels
-nothing: what was asked is done, and nobody is told.
+A transport passes each frame that it reads to ``receive``, sends what ``take`` returns, and closes
+when ``is_closed``.
+
+Commands of one session begin in the order of their frames, before anything is awaited: each is a
+task whose first step enqueues it, and tasks begin in the order in which they are made. Where the
+session has to be opened first, its commands wait in a queue. A connection that is lost cancels
+nothing: its commands are still performed, and nobody gets the answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -30,15 +31,19 @@ from llmsession.session.handles.subscription import is_cold, subscribe_sink
 from ..wire import messages as w
 from ..wire.errors import to_wire
 from . import tenancy
-from .command_table import ASYNC_COMMANDS, READ_COMMANDS, is_slow_to_number, opened
+from .admission import RETRY_AFTER_S, Admission
+from .command_table import (
+    ASYNC_COMMANDS,
+    READ_COMMANDS,
+    SERVICE_COMMANDS,
+    is_slow_to_number,
+    opened,
+)
 from .limits import HELLO_BYTES
 from .outbox import Outbox
 from .subscription import ServerSubscription
 
-if TYPE_CHECKING:
-    from .service import Service
-
-__all__ = ["Connection"]
+__all__ = ["ROUTES", "STEPS", "Connection"]
 
 WAITING_BYTES = 256 * 1024
 """Frames of commands that wait for their session; beside them one that is larger than that."""
@@ -46,89 +51,104 @@ WAITING_BYTES = 256 * 1024
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
+_ENDS_USE = (w.Close, w.Delete)
+"""After these the connection does not use the session any more."""
+
+
 class _Attachment:
     """A session that the connection uses, and its commands that cannot begin yet."""
 
-    __slots__ = ("handle", "held", "open_requests", "opening", "touched_at", "waiting")
+    __slots__ = ("blocked", "handle", "open_requests", "opening", "used_time", "waiting")
 
-    def __init__(self) -> None:
-        self.handle: LLMSession | None = None
-        self.waiting: deque[tuple[int, w.SessionCommand]] = deque()
+    def __init__(self, handle: LLMSession | None, used_time: float) -> None:
+        self.handle = handle
+        self.used_time = used_time
+        self.waiting: deque[tuple[int, w.SessionCommand[Any]]] = deque()
         """With the bytes of their frames."""
         self.opening = False
-        self.held = False
-        """A command is on its way into the mailbox; the next one waits for it."""
+        self.blocked = False
+        """Must the next command wait, for one that is not in the mailbox yet or for room?"""
         self.open_requests = 0
-        self.touched_at = 0.0
 
 
 class Connection:
     """Made by ``Service.connect``. Nothing in here waits, and nothing raises at the transport.
 
     ``wake`` is called when there is something to ``take``, from the event loop's thread.
+    ``on_closed`` is called once, when the connection is gone.
     """
 
     def __init__(
-        self, service: Service, peer: str, wake: Callable[[], None], token: str | None
+        self,
+        admission: Admission,
+        peer: str,
+        wake: Callable[[], None],
+        token: str | None,
+        *,
+        on_closed: Callable[[Connection], None],
+        snapshot: Callable[[str | None, int], w.ServiceSnapshot],
     ) -> None:
-        self._service = service
+        self._admission = admission
+        self._on_closed = on_closed
+        self._snapshot = snapshot
         self.peer = peer
         self._token = token
         self.tenant: str | None = None
         self.authenticated = False
-        self.outbox = Outbox(service.limits.outgoing_bytes, wake)
+        self.outbox = Outbox(admission.limits.outgoing_bytes, wake)
         self._attached: dict[str, _Attachment] = {}
-        self._feeds: dict[int, ServerSubscription] = {}
+        self._subscriptions: dict[int, ServerSubscription] = {}
         self._callers: dict[int, asyncio.Future[bytes]] = {}
+        """By command id: who gets the answer, where it does not go into the outbox."""
         self._waits: set[asyncio.Task[None]] = set()
-        """Tasks that only wait, for this client alone."""
+        """Tasks that only wait, for this client alone: they end with the connection."""
         self.open_requests = 0
         self._frame_bytes = 0
         """Of the frame that is being read."""
         self._waiting_bytes = 0
         """Of the commands that cannot begin yet."""
-        self._room: asyncio.Event | None = None
+        self._waiting_fit: asyncio.Event | None = None
+        """Set once few bytes wait, where a transport waits for that to read on."""
         self._closing = False
         self._closed = False
         self.ended_by: SessionError | None = None
-        """What the client did wrong, or was refused for; None where it ends in order."""
+        """Why the service ended the connection; None where it ends in order."""
 
     # What a transport calls.
 
     @property
-    def client(self) -> object:
-        """Whom limits of one client count for: the tenant, or this connection."""
+    def rate_key(self) -> object:
+        """Whom the limit of commands a second counts for: the tenant, or this connection."""
         return self if self.tenant is None else self.tenant
 
     @property
     def max_frame_bytes(self) -> int:
         """The largest frame that is read now: a small one before the hello."""
-        return self._service.limits.frame_bytes if self.authenticated else HELLO_BYTES
+        return self._admission.limits.frame_bytes if self.authenticated else HELLO_BYTES
 
     @property
     def is_closed(self) -> bool:
-        """Has everything been sent to a connection that ends? Then close it."""
+        """Has a connection that ends sent everything? Then close it."""
         return self._closed or (self._closing and not len(self.outbox))
 
     @property
     def is_closing(self) -> bool:
-        """Is nothing more read, and at most what waits sent?"""
+        """Is nothing more read, and only sent what waits already?"""
         return self._closing
 
     def receive(self, frame: bytes) -> None:
-        """Read one frame. What is wrong with it is answered; nothing is raised."""
+        """Read one frame. An error in it is answered; nothing is raised."""
         if self._closing:
             return
         try:
             if len(frame) > self.max_frame_bytes:
                 raise ProtocolError(f"the frame is larger than {self.max_frame_bytes:,} bytes")
             self._frame_bytes = len(frame)
-            message = w.decode_from_client(frame)
-            self._read(message)
+            self._read(w.decode_from_client(frame))
         except SessionError as error:
             self.fail(error)
         except Exception as error:  # a bug of ours costs this connection, and no other
-            self._service.log.error("connection.crashed", peer=self.peer, exc_info=error)
+            self._admission.log.error("connection.crashed", peer=self.peer, exc_info=error)
             self.fail(ProtocolError("the service failed"))
 
     def take(self) -> bytes | None:
@@ -146,30 +166,33 @@ class Connection:
             if not self.outbox.has_room:
                 await self.outbox.wait_for_room()
             else:
-                self._room = self._room or asyncio.Event()
-                await self._room.wait()
+                self._waiting_fit = self._waiting_fit or asyncio.Event()
+                await self._waiting_fit.wait()
 
-    def welcome(self) -> None:
-        """Take it as greeted, with the token that the transport has. Raises Unauthenticated."""
-        self.tenant = self._service.authenticate(self.peer, self._token)
+    def authenticate(self) -> None:
+        """Let the client in, with the token that the transport or the hello has. Raises
+        Unauthenticated."""
+        self.tenant = self._admission.authenticate(self.peer, self._token)
         self.authenticated = True
 
     def still_authorized(self) -> bool:
-        """Those who may connect have changed: is the client still one of them, as who it came? If
-        not it is told so, and the connection ends. What it asked before is done."""
+        """Authenticate the client again, after tokens have changed. If its token was revoked, or
+        belongs to another tenant now, it gets the error and the connection ends. Commands that
+        were already accepted are still carried out."""
         if self._closing or not self.authenticated:
             return True
         try:
-            if self._service.authenticate(self.peer, self._token) == self.tenant:
+            if self._admission.authenticate(self.peer, self._token) == self.tenant:
                 return True
             self.fail(Unauthenticated("the token is another tenant's now"))
         except Unauthenticated as error:
             self.fail(error)
         return False
 
-    def call(self, command: w.Command, size_bytes: int) -> asyncio.Future[bytes]:
-        """Perform one command, of *size_bytes*, of a connection that was welcomed; the frame of
-        its answer, a ``reply`` or an ``error``, without the outbox. Its id must not be in use."""
+    def call(self, command: w.Command[Any], size_bytes: int) -> asyncio.Future[bytes]:
+        """Perform one command, of *size_bytes*, for a client that is authenticated. The result is
+        the frame of its answer, a ``reply`` or an ``error``, which does not go into the outbox.
+        The command's id must not be in use."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._callers[command.id] = answer
         self._frame_bytes = size_bytes
@@ -177,15 +200,15 @@ class Connection:
         return answer
 
     def ping(self) -> None:
-        """Ask whether anybody is there."""
+        """Ask the client for a sign of life."""
         self.outbox.put(w.encode(w.Ping()))
 
     def fail(self, error: SessionError) -> None:
-        """Tell the client what it did wrong, and end."""
+        """End the connection because of *error*, which the client is sent."""
         if self._closing:
             return
         self.ended_by = error
-        self._service.refused(self, error)
+        self._admission.refused(self.peer, error)
         self._end(w.encode(to_wire(error)), w.Goodbye(reason=type(error).__name__))
 
     def leave(self, reason: str, retry_after_s: float | None = None) -> None:
@@ -195,7 +218,7 @@ class Connection:
 
     def _end(self, last: bytes | None, goodbye: w.Goodbye) -> None:
         self._closing = True
-        self._let_go()
+        self._detach()
         if last is not None:
             self.outbox.put(last)
         self.outbox.put(w.encode(goodbye))
@@ -205,21 +228,21 @@ class Connection:
         self._closing = True
         if not self._closed:
             self._closed = True
-            self._let_go()
+            self._detach()
             self.outbox.clear()
-            self._service.forget(self)
+            self._on_closed(self)
 
-    def _let_go(self) -> None:
-        for feed in self._feeds.values():
-            feed.close()
-        self._feeds.clear()
+    def _detach(self) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.close()
+        self._subscriptions.clear()
         for task in self._waits:
             task.cancel()
         for answer in self._callers.values():
             answer.cancel()
         self._callers.clear()
         self._attached.clear()
-        self._let_in()
+        self._resume_reading()
 
     # Reading.
 
@@ -249,103 +272,108 @@ class Connection:
                 f" {list(hello.versions)}"
             )
         self._token = self._token if hello.token is None else hello.token
-        self.welcome()
-        limits = self._service.limits
+        self.authenticate()
+        limits = self._admission.limits
         self.outbox.put(
             w.encode(
                 w.Welcome(
                     version=w.VERSION,
-                    server=self._service.name,
+                    server=self._admission.server_name,
                     max_frame_bytes=limits.frame_bytes,
                     keepalive_s=limits.keepalive_s,
-                    default_model=self._service.default_model,
+                    default_model=self._admission.default_model,
                 )
             )
         )
 
-    def _command(self, command: w.Command) -> None:
+    # Commands begin. ``ROUTES`` and ``STEPS``, below the class, say where each of them goes.
+
+    def _command(self, command: w.Command[Any]) -> None:
         self.open_requests += 1
-        self._service.began(command)
-        command = tenancy.placed(self.tenant, command)
+        self._admission.commands += 1
+        command = tenancy.in_namespace(self.tenant, command)
         try:
-            self._service.check(self, command)
-            if isinstance(command, w.SessionCommand):
-                if isinstance(command, w.Delete):
-                    self._start(command, lambda: self._delete(command))
-                elif isinstance(command, w.Row):
-                    self._start(command, lambda: self._service.row(self.tenant, command.session))
-                elif isinstance(command, w.Export):
-                    self._start(command, lambda: self._service.export(self.tenant, command.session))
-                else:
-                    attachment = self._attachment(command.session)
-                    attachment.waiting.append((self._frame_bytes, command))
-                    self._waiting_bytes += self._frame_bytes
-                    self._begin_waiting(command.session, attachment)
-            elif isinstance(command, w.Create):
-                self._start(command, lambda: self._create(command))
-            elif isinstance(command, w.ListSessions):
-                self._start(command, lambda: self._service.list(self.tenant, command))
-            elif isinstance(command, w.Statistics):
-                self._answer(command, self._service.figures(self.tenant, command.limit))
-            else:
-                self._unsubscribe(command)
+            self._admission.check(self, command)
+            ROUTES[type(command)](self, command)
         except SessionError as error:
             self._answer_error(command, error)
 
-    def _attachment(self, session: str) -> _Attachment:
-        attachment = self._attached.get(session)
+    def _route_to_service(self, command: w.Command[Any]) -> None:
+        perform = SERVICE_COMMANDS[type(command)]
+        self._start(command, lambda: perform(self._admission, self.tenant, command))
+
+    def _route_to_session(self, command: w.SessionCommand[Any]) -> None:
+        """Put *command* behind those of its session that cannot begin yet, and begin those that
+        can."""
+        attachment = self._attached.get(command.session)
         if attachment is None:
-            limit = self._service.limits.sessions_per_connection
+            limit = self._admission.limits.sessions_per_connection
             if len(self._attached) >= limit:
-                raise Overloaded(f"{limit} sessions are in use on this connection", retry_after_s=1)
-            attachment = self._attached[session] = _Attachment()
-        attachment.touched_at = self._service.now()
+                message = f"{limit} sessions are in use on this connection"
+                raise Overloaded(message, retry_after_s=RETRY_AFTER_S)
+            attachment = self._attach(command.session, None)
+        attachment.used_time = self._admission.now()
+        attachment.waiting.append((self._frame_bytes, command))
+        self._waiting_bytes += self._frame_bytes
+        self._begin_waiting(command.session, attachment)
+
+    def _attach(self, session: str, handle: LLMSession | None) -> _Attachment:
+        attachment = self._attached[session] = _Attachment(handle, self._admission.now())
         return attachment
 
     def _begin_waiting(self, session: str, attachment: _Attachment) -> None:
         """Begin the commands of *session* that can begin, in their order; also those of a client
         that is gone."""
-        while attachment.waiting and not attachment.held and not attachment.opening:
+        while attachment.waiting and not attachment.blocked and not attachment.opening:
             handle = attachment.handle
             command = attachment.waiting[0][1]
-            if handle is None or is_cold(handle) or _reopens(command):
+            if handle is None or is_cold(handle) or isinstance(command, w.Open):
                 attachment.opening = True
-                self._service.start(self._open(session, attachment, command))
+                self._admission.start(self._open(session, attachment, command))
                 return
             if type(command) in READ_COMMANDS and not self.outbox.has_room and not self._closing:
-                attachment.held = True
-                self._service.start(self._go_on(session, attachment))
+                attachment.blocked = True
+                self._admission.start(self._begin_when_room(session, attachment))
                 return
-            self._begin(attachment, handle, self._next(attachment))
+            command = self._next(attachment)
+            try:
+                STEPS[type(command)](self, command, handle, attachment)
+            except SessionError as error:
+                self._answer_error(command, error)
 
-    def _next(self, attachment: _Attachment) -> w.SessionCommand:
-        """The command that is next in line, taken out of it."""
+    def _next(self, attachment: _Attachment) -> w.SessionCommand[Any]:
+        """The command that waits longest; it does not wait any more."""
         size_bytes, command = attachment.waiting.popleft()
         self._waiting_bytes -= size_bytes
-        self._let_in()
+        self._resume_reading()
         return command
 
-    def _let_in(self) -> None:
-        if self._room is not None and (self._closing or self._waiting_bytes <= WAITING_BYTES):
-            self._room.set()
-            self._room = None
+    def _resume_reading(self) -> None:
+        if self._waiting_fit is not None and (
+            self._closing or self._waiting_bytes <= WAITING_BYTES
+        ):
+            self._waiting_fit.set()
+            self._waiting_fit = None
 
-    async def _go_on(self, session: str, attachment: _Attachment) -> None:
-        """Reads, whose answers are large, are performed as the client takes these."""
+    async def _begin_when_room(self, session: str, attachment: _Attachment) -> None:
+        """Queries have large answers: they are performed as fast as the client takes these."""
         await self.outbox.wait_for_room()
-        attachment.held = False
+        attachment.blocked = False
         self._begin_waiting(session, attachment)
 
-    async def _open(self, session: str, attachment: _Attachment, command: w.SessionCommand) -> None:
+    async def _open(
+        self, session: str, attachment: _Attachment, command: w.SessionCommand[Any]
+    ) -> None:
         opening = command if isinstance(command, w.Open) else w.Open(id=0, session=session)
         try:
-            attachment.handle = await self._service.open(self.tenant, opening)
+            attachment.handle = await self._admission.open(self.tenant, opening)
         except Exception as error:
-            refusal = self._service.told(error)
+            refusal = self._admission.public_error(error)
             attachment.opening = False
             if self._attached.get(session) is attachment and attachment.handle is None:
                 del self._attached[session]
-            # Those that only need the session open fail with it, up to one that says how.
+            # Commands that only need the session to be open fail with it, up to the next ``open``:
+            # that one may ask for a takeover, say, and succeed.
             self._answer_error(self._next(attachment), refusal)
             while attachment.waiting and not isinstance(attachment.waiting[0][1], w.Open):
                 self._answer_error(self._next(attachment), refusal)
@@ -357,148 +385,135 @@ class Connection:
                 self._answer(self._next(attachment), opened(attachment.handle))
         self._begin_waiting(session, attachment)
 
-    def _begin(
-        self, attachment: _Attachment, handle: LLMSession, command: w.SessionCommand
+    # Steps of commands on one session, each with its open handle.
+
+    def _read_now(
+        self, command: w.SessionCommand[Any], handle: LLMSession, _attachment: _Attachment
     ) -> None:
-        try:
-            read = READ_COMMANDS.get(type(command))
-            if read is not None:
-                self._answer(command, None if self._closing else read(handle, command))
-            elif isinstance(command, w.Subscribe):
-                if not self._closing:
-                    self._subscribe(handle, command)
-            elif isinstance(command, w.Fork):
-                self._start(command, lambda: self._fork(handle, command), attachment)
-            else:
-                attachment.held = is_slow_to_number(command)
-                waits = ASYNC_COMMANDS[type(command)]
-                self._start(command, lambda: waits(handle, command), attachment)
-        except SessionError as error:
-            self._answer_error(command, error)
+        read = READ_COMMANDS[type(command)]
+        self._answer(command, None if self._closing else read(handle, command))
+
+    def _start_on_handle(
+        self, command: w.SessionCommand[Any], handle: LLMSession, attachment: _Attachment
+    ) -> None:
+        attachment.blocked = is_slow_to_number(command)
+        perform = ASYNC_COMMANDS[type(command)]
+        self._start(command, lambda: perform(handle, command), attachment)
+
+    def _subscribe(
+        self, command: w.Subscribe, handle: LLMSession, _attachment: _Attachment
+    ) -> None:
+        if self._closing:
+            return
+        limit = self._admission.limits.subscriptions_per_connection
+        if len(self._subscriptions) >= limit:
+            message = f"{limit} subscriptions are open on this connection"
+            raise Overloaded(message, retry_after_s=RETRY_AFTER_S)
+        if command.id in self._subscriptions:
+            raise InvalidInput(f"subscription {command.id} is open; choose another id")
+        subscription = ServerSubscription(
+            command.id,
+            self.outbox,
+            self._on_ended,
+            command.turn,
+            lambda error: self._admission.visible_error(self, command, error),
+        )
+        listening = listen(handle, subscription, after=command.after, turn=command.turn)
+        self._answer(command, w.Subscribed(listening.after))
+        self._subscriptions[command.id] = subscription
+        if subscription.begin(listening):
+            self._admission.start(subscription.catch_up())
 
     # Commands that wait.
 
     def _start(
         self,
-        command: w.Command,
-        waits: Callable[[], Awaitable[Any]],
+        command: w.Command[Any],
+        perform: Callable[[], Awaitable[Any]],
         attachment: _Attachment | None = None,
     ) -> None:
-        task = self._service.start(self._perform(command, waits, attachment))
+        task = self._admission.start(self._perform(command, perform, attachment))
         if isinstance(command, w.Outcome):
             self._waits.add(task)
             task.add_done_callback(self._waits.discard)
 
     async def _perform(
         self,
-        command: w.Command,
-        waits: Callable[[], Awaitable[Any]],
+        command: w.Command[Any],
+        perform: Callable[[], Awaitable[Any]],
         attachment: _Attachment | None,
     ) -> None:
         if attachment is not None:
             attachment.open_requests += 1
         try:
-            body = await waits()
+            body = await perform()
+            if isinstance(body, LLMSession):
+                body = self._opened(body)
         except Exception as error:
-            self._answer_error(command, self._service.told(error))
+            self._answer_error(command, self._admission.public_error(error))
         else:
-            if isinstance(command, w.Close):
+            if isinstance(command, _ENDS_USE):
                 self._attached.pop(command.session, None)
             self._answer(command, body)
         finally:
             if attachment is not None:
                 attachment.open_requests -= 1
-                if attachment.held and isinstance(command, w.Submit):
-                    attachment.held = False
+                if attachment.blocked and isinstance(command, w.Submit):
+                    attachment.blocked = False
                     self._begin_waiting(command.session, attachment)
 
-    async def _create(self, command: w.Create) -> w.Opened:
-        handle = await self._service.create(self.tenant, command)
-        self._attach(handle)
+    def _opened(self, handle: LLMSession) -> w.Opened:
+        if not self._closing and handle.id not in self._attached:
+            self._attach(handle.id, handle)
         return opened(handle)
 
-    async def _fork(self, handle: LLMSession, command: w.Fork) -> w.Opened:
-        fork = await handle.fork(
-            command.at,
-            session_id=command.fork,
-            labels=command.labels,
-            when_busy=command.when_busy,
-            command_id=command.command_id,
-        )
-        self._attach(fork)
-        return opened(fork)
+    # Commands on the connection.
 
-    def _attach(self, handle: LLMSession) -> None:
-        if not self._closing and handle.id not in self._attached:
-            attachment = self._attached[handle.id] = _Attachment()
-            attachment.handle = handle
-            attachment.touched_at = self._service.now()
-
-    async def _delete(self, command: w.Delete) -> None:
-        await self._service.delete(self.tenant, command.session)
-        self._attached.pop(command.session, None)
-
-    # Subscriptions.
-
-    def _subscribe(self, handle: LLMSession, command: w.Subscribe) -> None:
-        limit = self._service.limits.subscriptions_per_connection
-        if len(self._feeds) >= limit:
-            raise Overloaded(f"{limit} subscriptions are open on this connection", retry_after_s=1)
-        if command.id in self._feeds:
-            raise InvalidInput(f"subscription {command.id} is open; choose another id")
-        feed = ServerSubscription(
-            command.id,
-            self.outbox,
-            self._feed_ended,
-            command.turn,
-            lambda error: self._service.shown(self, command, error),
-        )
-        listening = subscribe_sink(handle, feed, after=command.after, turn=command.turn)
-        self._answer(command, w.Subscribed(listening.after))
-        self._feeds[command.id] = feed
-        if feed.begin(listening):
-            self._service.start(feed.catch_up())
-
-    def _feed_ended(self, feed: ServerSubscription) -> None:
-        self._feeds.pop(feed.id, None)
-        self._service.feed_ended(self, feed)
+    def _send_snapshot(self, command: w.Statistics) -> None:
+        self._answer(command, self._snapshot(self.tenant, command.limit))
 
     def _unsubscribe(self, command: w.Unsubscribe) -> None:
-        feed = self._feeds.pop(command.subscription, None)
-        if feed is not None:
-            feed.close()
+        subscription = self._subscriptions.pop(command.subscription, None)
+        if subscription is not None:
+            subscription.close()
         self._answer(command, None)
+
+    def _on_ended(self, subscription: ServerSubscription) -> None:
+        self._subscriptions.pop(subscription.id, None)
+        self._admission.lagged += subscription.lagged
 
     @property
     def subscriptions(self) -> int:
         """How many are open."""
-        return len(self._feeds)
+        return len(self._subscriptions)
 
     @property
     def sessions(self) -> int:
         """How many are in use."""
         return len(self._attached)
 
-    def let_idle_go(self, before: float) -> None:
+    def detach_idle(self, before: float) -> None:
         """Hold no session any more that was not used since *before*. Its next command opens it
         again; subscriptions stay."""
         for session, attachment in tuple(self._attached.items()):
             idle = not (attachment.waiting or attachment.opening or attachment.open_requests)
-            if idle and attachment.touched_at < before:
+            if idle and attachment.used_time < before:
                 del self._attached[session]
 
     # Answers.
 
-    def _answer(self, command: w.Command, body: Any) -> None:
+    def _answer(self, command: w.Command[Any], body: Any) -> None:
         self._put_answer(command, w.encode_reply(command.id, _encode(body)), None)
 
-    def _answer_error(self, command: w.Command, error: SessionError) -> None:
-        told = self._service.shown(self, command, error)
-        self._put_answer(command, w.encode(to_wire(told, id=command.id)), error)
+    def _answer_error(self, command: w.Command[Any], error: SessionError) -> None:
+        visible = self._admission.visible_error(self, command, error)
+        self._put_answer(command, w.encode(to_wire(visible, id=command.id)), error)
 
-    def _put_answer(self, command: w.Command, frame: bytes, error: SessionError | None) -> None:
+    def _put_answer(
+        self, command: w.Command[Any], frame: bytes, error: SessionError | None
+    ) -> None:
         self.open_requests -= 1
-        self._service.answered(self, command, error)
+        self._admission.answered(self, command, error)
         caller = self._callers.pop(command.id, None)
         if caller is not None:
             if not caller.done():
@@ -507,5 +522,19 @@ class Connection:
             self.outbox.put(frame)
 
 
-def _reopens(command: w.SessionCommand) -> bool:
-    return isinstance(command, w.Open)
+STEPS: Mapping[type[w.Command[Any]], Callable[[Connection, Any, LLMSession, _Attachment], None]]
+STEPS = {
+    **dict.fromkeys(READ_COMMANDS, Connection._read_now),
+    **dict.fromkeys(ASYNC_COMMANDS, Connection._start_on_handle),
+    w.Subscribe: Connection._subscribe,
+}
+"""What a command on one session does once the session is open."""
+
+ROUTES: Mapping[type[w.Command[Any]], Callable[[Connection, Any], None]]
+ROUTES = {
+    **dict.fromkeys((w.Open, *STEPS), Connection._route_to_session),
+    **dict.fromkeys(SERVICE_COMMANDS, Connection._route_to_service),
+    w.Statistics: Connection._send_snapshot,
+    w.Unsubscribe: Connection._unsubscribe,
+}
+"""Every command: on one session, on the service, or on the connection."""

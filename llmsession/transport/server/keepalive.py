@@ -1,5 +1,5 @@
-"""Noticing that a client is gone: one that says nothing is asked, and one that does not answer
-is dropped; so is one that does not take its goodbye."""
+"""Keepalive: a silent client is sent a ping, and one that does not answer is dropped. So is one
+that does not read its goodbye."""
 
 from __future__ import annotations
 
@@ -11,41 +11,43 @@ from llmsession.errors import ProtocolError
 from .connection import Connection
 from .limits import Limits
 
-__all__ = ["watch"]
+__all__ = ["LINGER_S", "keep_alive"]
 
 LINGER_S = 5.0
 """How long a peer may take to read what is left when its connection ends."""
 
 
-async def watch(
+async def keep_alive(
     connection: Connection,
     limits: Limits,
     *,
-    heard_at: Callable[[], float],
-    over: Callable[[], None],
+    heard_time: Callable[[], float],
+    close: Callable[[], None],
     abort: Callable[[], None],
 ) -> None:
-    """Ask a silent peer whether it is there, and ``abort`` one that does not answer; ``over`` ends
-    one that has not said hello. One that is ending has a while to read what is left, whatever it
-    says meanwhile. *heard_at* is when its last whole frame came, by the event loop's
-    time: who sends a byte now and then is dropped, too. Ends by cancellation or by a drop."""
+    """Ping a silent peer, and ``abort`` one that does not answer; ``close`` one that has not said
+    hello in time. A connection that is closing has a while to read what is left, whatever it sends
+    meanwhile.
+
+    *heard_time* is when the last whole frame came, by the event loop's time: a peer that sends a
+    byte now and then is dropped, too. Ends by cancellation or when the peer is dropped."""
     loop = asyncio.get_running_loop()
     await asyncio.sleep(limits.hello_s)
     if not connection.authenticated:
         connection.fail(ProtocolError(f"no hello in {limits.hello_s:g} s"))
         await asyncio.sleep(LINGER_S)
-        over()
-    asked_at: float | None = None
+        close()
+    ping_time: float | None = None
     while not connection.is_closing:
         now = loop.time()
-        # At the same time counts: it is asked later than it is heard, and uvloop's clock stands
-        # still within a turn of the loop.
-        if asked_at is not None and heard_at() >= asked_at:
-            asked_at = None
-        if asked_at is not None and now - asked_at >= limits.keepalive_s:
+        # An answer at the very time of the ping counts: uvloop's clock stands still within one
+        # turn of the loop, and the ping is sent before its answer comes.
+        if ping_time is not None and heard_time() >= ping_time:
+            ping_time = None
+        if ping_time is not None and now - ping_time >= limits.keepalive_s:
             break
-        if asked_at is None and now - heard_at() >= limits.keepalive_s:
-            asked_at = now
+        if ping_time is None and now - heard_time() >= limits.keepalive_s:
+            ping_time = now
             connection.ping()
         await asyncio.sleep(limits.keepalive_s / 2)
     else:

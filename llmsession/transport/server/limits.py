@@ -1,4 +1,4 @@
-"""What a service takes on at most, and how it notices that it has enough."""
+"""The limits of a service, and how it measures its load."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["Limits", "LoopLag", "RateLimit"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Past each of these a client is answered ``Overloaded``, with a hint when to try again;
-    a frame that is too large is a protocol error. None is no limit.
+    """Beyond each of these a command is answered ``Overloaded``, with a hint when to try again; a
+    frame that is too large is a protocol error. None is no limit.
 
     ``commands_per_s`` is of one client: of a tenant, or of a connection where there are none; a
     burst may be twice that. ``outgoing_bytes`` is what may wait for a connection that does not
@@ -31,13 +31,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     outgoing_bytes: int = 4 * 1024 * 1024
     max_lag_s: float = 1.0
     keepalive_s: float = 20.0
-    """How long a connection may be silent before it is asked, and again before it is dropped."""
+    """How long a connection may be silent before it is sent a ping, and after that is dropped."""
     hello_s: float = 10.0
     """How long a connection may take to say hello."""
 
 
 HELLO_BYTES = 64 * 1024
-"""A frame of somebody who has not said hello."""
+"""The largest frame before the hello."""
 
 
 class RateLimit:

@@ -78,8 +78,8 @@ class Outbox:
         """By subscription: where its next preview may be added."""
         self._sent: dict[int, int] = {}
         """By subscription: the seq of its last durable event that was sent."""
-        self._told = False
-        self._room: asyncio.Event | None = None
+        self._woken = False
+        self._room_event: asyncio.Event | None = None
         self.reading = asyncio.Semaphore(READERS)
         """Held by a subscription while it has a page of the log."""
         self.bytes = 0
@@ -97,7 +97,7 @@ class Outbox:
         """An answer, or anything else that has to arrive."""
         self.bytes += len(frame)
         self._items.append(frame)
-        self._tell()
+        self._wake_once()
 
     def offer(self, subscription: int, seq: int, frame: bytes) -> bool:
         """A durable event; False where it does not fit."""
@@ -106,7 +106,7 @@ class Outbox:
         self._last_pieces.pop(subscription, None)
         self.bytes += len(frame)
         self._items.append(_Frame(subscription, seq, frame))
-        self._tell()
+        self._wake_once()
         return True
 
     def offer_preview(self, subscription: int, session: str, preview: Preview, offset: int) -> None:
@@ -124,7 +124,7 @@ class Outbox:
         pieces = _Pieces(subscription, session, preview, offset)
         self._last_pieces[subscription] = pieces
         self._items.append(pieces)
-        self._tell()
+        self._wake_once()
 
     def end(self, subscription: int) -> int:
         """Forget what waits for *subscription*; returns the cursor of what was sent."""
@@ -132,13 +132,13 @@ class Outbox:
             not isinstance(item, bytes) and item.subscription == subscription
             for item in self._items
         ):
-            kept: deque[bytes | _Frame | _Pieces] = deque()
+            remaining: deque[bytes | _Frame | _Pieces] = deque()
             for item in self._items:
                 if isinstance(item, bytes) or item.subscription != subscription:
-                    kept.append(item)
+                    remaining.append(item)
                 else:
                     self.bytes -= _size(item)
-            self._items = kept
+            self._items = remaining
         return self._sent.pop(subscription, 0)
 
     def take(self) -> bytes | None:
@@ -146,11 +146,11 @@ class Outbox:
         if not self._items:
             return None
         item = self._items.popleft()
-        self._told = bool(self._items)
+        self._woken = bool(self._items)
         self.bytes -= _size(item)
-        if self._room is not None and self.has_room:
-            self._room.set()
-            self._room = None
+        if self._room_event is not None and self.has_room:
+            self._room_event.set()
+            self._room_event = None
         if isinstance(item, bytes):
             return item
         if isinstance(item, _Frame):
@@ -168,22 +168,22 @@ class Outbox:
     async def wait_for_room(self, size_bytes: int = 0) -> None:
         """Until ``has_room``, and *size_bytes* fit or nothing waits. Cancellable."""
         while not self.has_room or (self._items and self.bytes + size_bytes > self._limit_bytes):
-            if self._room is None:
-                self._room = asyncio.Event()
-            await self._room.wait()
+            if self._room_event is None:
+                self._room_event = asyncio.Event()
+            await self._room_event.wait()
 
     def clear(self) -> None:
         """Nobody will read it: forget everything, and let nobody wait."""
         self._items.clear()
         self._last_pieces.clear()
         self.bytes = 0
-        if self._room is not None:
-            self._room.set()
-            self._room = None
+        if self._room_event is not None:
+            self._room_event.set()
+            self._room_event = None
 
-    def _tell(self) -> None:
-        if not self._told:
-            self._told = True
+    def _wake_once(self) -> None:
+        if not self._woken:
+            self._woken = True
             self._wake()
 
 

@@ -29,9 +29,10 @@ from ..wire.errors import to_wire
 from ..wire.framing import LineReader, line_of
 from ..wire.tls import ServerTls
 from .access import check_exposed
+from .admission import GOING_DOWN, RETRY_AFTER_S
 from .connection import Connection
-from .keepalive import LINGER_S, watch
-from .service import RETRY_AFTER_S, Service
+from .keepalive import LINGER_S, keep_alive
+from .service import Service
 
 __all__ = ["SocketServer"]
 
@@ -70,21 +71,24 @@ class SocketServer:
         insecure: bool = False,
     ) -> None:
         self._service = service
-        self._asked = asked = parse_address(address)
-        if asked.scheme == "grpc":
+        self._address = parsed = parse_address(address)
+        if parsed.scheme == "grpc":
             raise InvalidInput(f"{address!r} is for the gRPC server")
-        if tls is not None and asked.scheme == "unix":
-            raise InvalidConfig(f"{asked} takes no TLS: only its owner can connect to it")
+        if tls is not None and parsed.scheme == "unix":
+            raise InvalidConfig(f"{parsed} takes no TLS: only its owner can connect to it")
         check_exposed(
-            asked, has_tls=tls is not None, is_guarded=service.is_guarded, insecure=insecure
+            parsed,
+            has_tls=tls is not None,
+            is_guarded=service.admission.is_guarded,
+            insecure=insecure,
         )
         self._tls = tls
-        self._serving: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._peers: set[_Peer] = set()
         self._server: asyncio.Server | None = None
         self._listeners: tuple[socket.socket, ...] = ()
         """With TLS, in place of the server."""
-        self._accepting: list[asyncio.Task[None]] = []
+        self._accept_tasks: list[asyncio.Task[None]] = []
         self._file: tuple[int, int] | None = None
         self._stopped = False
 
@@ -92,30 +96,30 @@ class SocketServer:
     def address(self) -> str:
         """Where it listens, with the port that it got."""
         sockets = self._listeners or (self._server.sockets if self._server is not None else ())
-        if self._asked.scheme == "unix" or not sockets:
-            return str(self._asked)
+        if self._address.scheme == "unix" or not sockets:
+            return str(self._address)
         host, port = sockets[0].getsockname()[:2]
         return str(Address("tcp", host=host, port=port))
 
     async def __aenter__(self) -> SocketServer:
-        if self._asked.scheme == "unix":
-            bound, self._file = await asyncio.to_thread(_bind_unix, self._asked.path)
+        if self._address.scheme == "unix":
+            listener, self._file = await asyncio.to_thread(_bind_unix, self._address.path)
             self._server = await asyncio.start_unix_server(
-                self._accept, sock=bound, backlog=BACKLOG
+                self._accept, sock=listener, backlog=BACKLOG
             )
         else:
-            host, port = self._asked.host, self._asked.port
+            host, port = self._address.host, self._address.port
             try:
                 if self._tls is not None:
-                    self._listeners = await _bound(host, port)
+                    self._listeners = await _listeners_at(host, port)
                 else:
                     self._server = await asyncio.start_server(
                         self._accept, host, port, backlog=BACKLOG
                     )
             except OSError as error:
-                raise InvalidInput(f"cannot listen at {self._asked}: {error.strerror}") from error
+                raise InvalidInput(f"cannot listen at {self._address}: {error.strerror}") from error
             start = asyncio.get_running_loop().create_task
-            self._accepting = [start(self._accept_all(each)) for each in self._listeners]
+            self._accept_tasks = [start(self._accept_all(listener)) for listener in self._listeners]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -123,31 +127,31 @@ class SocketServer:
         peers = tuple(self._peers)
         for peer in peers:
             peer.leave()
-        all_gone = asyncio.gather(*(peer.gone.wait() for peer in peers))
+        all_closed = asyncio.gather(*(peer.closed.wait() for peer in peers))
         try:
             async with asyncio.timeout(LINGER_S):
-                await asyncio.shield(all_gone)
+                await asyncio.shield(all_closed)
         except TimeoutError:
             for peer in peers:
                 peer.abort()
-            await all_gone
-        serving = tuple(self._serving)
-        for task in serving:  # those that still shake hands
+            await all_closed
+        tasks = tuple(self._tasks)
+        for task in tasks:  # handshakes that have not ended
             task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop_listening(self) -> None:
-        """Take no more connections. Those that there are stay."""
+        """Take no more connections. Open ones stay."""
         self._stopped = True
-        for task in self._accepting:
+        for task in self._accept_tasks:
             task.cancel()
-        await asyncio.gather(*self._accepting, return_exceptions=True)
+        await asyncio.gather(*self._accept_tasks, return_exceptions=True)
         for listener in self._listeners:
             listener.close()
         if self._server is not None:
             self._server.close()
             if self._file is not None:
-                await asyncio.to_thread(_unlink_ours, self._asked.path, self._file)
+                await asyncio.to_thread(_unlink_ours, self._address.path, self._file)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._is_full or self._stopped:  # accepted in the moment that the server stopped
@@ -157,12 +161,12 @@ class SocketServer:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._serving) >= 2 * self._service.limits.connections
+        return len(self._tasks) >= 2 * self._service.admission.limits.connections
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = _Peer(self._service, reader, writer)
@@ -173,8 +177,8 @@ class SocketServer:
             finally:
                 self._peers.discard(peer)
 
-    # With TLS connections are accepted here: a server of asyncio's says nothing of those who fail
-    # in the handshake, and has one certificate for its life.
+    # With TLS, connections are accepted here: asyncio's server does not report failed handshakes,
+    # and cannot renew its certificate.
 
     async def _accept_all(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -182,16 +186,18 @@ class SocketServer:
             try:
                 accepted, where = await loop.sock_accept(listener)
             except OSError as error:  # it is gone already, or there are too many files open
-                self._service.log.warning("connection.not_accepted", why=error_text(error))
+                self._service.admission.log.warning(
+                    "connection.not_accepted", why=error_text(error)
+                )
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             if self._is_full:
                 accepted.close()
             else:
-                self._start(self._serve_tls(accepted, _name(where)))
+                self._start(self._serve_tls(accepted, _peer_name(where)))
 
     async def _serve_tls(self, accepted: socket.socket, peer: str) -> None:
-        tls, limit_s = self._tls, self._service.limits.hello_s
+        tls, limit_s = self._tls, self._service.admission.limits.hello_s
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
@@ -203,19 +209,19 @@ class SocketServer:
             )
         except (OSError, TimeoutError) as error:
             why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
-            told = f"the TLS handshake failed: {why or error_text(error)}"
-            self._service.log_refusal(peer, Unauthenticated(told))
+            message = f"the TLS handshake failed: {why or error_text(error)}"
+            self._service.admission.log_refusal(peer, Unauthenticated(message))
         else:
             await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
 
-async def _bound(host: str, port: int) -> tuple[socket.socket, ...]:
+async def _listeners_at(host: str, port: int) -> tuple[socket.socket, ...]:
     """Sockets that listen at every address of *host*. Raises OSError."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    status = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listeners: list[socket.socket] = []
     try:
-        for family, _, _, _, where in dict.fromkeys(found):
+        for family, _, _, _, where in dict.fromkeys(status):
             listener = socket.create_server(where, family=family, backlog=BACKLOG)
             listener.setblocking(False)
             listeners.append(listener)
@@ -241,16 +247,16 @@ class _Peer:
         self._loop = asyncio.get_running_loop()
         self._lines = LineReader()
         self._connection: Connection
-        self._draining: asyncio.Task[None] | None = None
-        self._heard_at = self._loop.time()
-        self._over = asyncio.Event()
-        self.gone = asyncio.Event()
+        self._drain_task: asyncio.Task[None] | None = None
+        self._heard_time = self._loop.time()
+        self._finished = asyncio.Event()
+        self.closed = asyncio.Event()
 
     async def admitted(self) -> bool:
-        """Does the service take one more client? If not, it is told so."""
+        """Does the service take one more client? If not, the client is sent the error."""
         try:
             self._connection = self._service.connect(
-                _name(self._writer.get_extra_info("peername")), self._wake
+                _peer_name(self._writer.get_extra_info("peername")), self._wake
             )
         except Overloaded as error:
             self._writer.write(line_of(w.encode(to_wire(error))))
@@ -261,16 +267,16 @@ class _Peer:
     async def run(self) -> None:
         """Serve until either side ends. Raises nothing."""
         watching = self._loop.create_task(
-            watch(
+            keep_alive(
                 self._connection,
-                self._service.limits,
-                heard_at=lambda: self._heard_at,
-                over=self._over.set,
+                self._service.admission.limits,
+                heard_time=lambda: self._heard_time,
+                close=self._finished.set,
                 abort=self.abort,
             )
         )
         reading = self._loop.create_task(self._read())
-        over = self._loop.create_task(self._over.wait())
+        over = self._loop.create_task(self._finished.wait())
         try:
             await asyncio.wait((reading, over), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -282,16 +288,16 @@ class _Peer:
 
     def leave(self) -> None:
         """Say goodbye, and end once that is sent."""
-        self._connection.leave("the service goes down", RETRY_AFTER_S)
+        self._connection.leave(GOING_DOWN, RETRY_AFTER_S)
 
     def abort(self) -> None:
         """Drop the socket as it is."""
         self._writer.transport.abort()
-        self._over.set()
+        self._finished.set()
 
     async def _close(self) -> None:
-        if self._draining is not None:
-            self._draining.cancel()
+        if self._drain_task is not None:
+            self._drain_task.cancel()
         self._writer.close()
         try:
             async with asyncio.timeout(LINGER_S):
@@ -299,7 +305,7 @@ class _Peer:
         except (OSError, TimeoutError):
             self._writer.transport.abort()
         finally:
-            self.gone.set()
+            self.closed.set()
 
     async def _read(self) -> None:
         connection = self._connection
@@ -309,7 +315,7 @@ class _Peer:
                 if not received:
                     break
                 for line in self._lines.feed(received, connection.max_frame_bytes):
-                    self._heard_at = self._loop.time()
+                    self._heard_time = self._loop.time()
                     connection.receive(line)
                     if not connection.has_room:
                         await connection.wait_for_room()
@@ -317,37 +323,37 @@ class _Peer:
             connection.fail(error)
         except OSError:
             return
-        # A peer that has said all it has to say may still read what is left for it.
+        # A peer that has closed its writing side may still read what is left for it.
         connection.leave("end of input")
         async with asyncio.timeout(LINGER_S):
-            await self._over.wait()
+            await self._finished.wait()
 
-    # Writing: what is there goes out at once, in this turn of the loop; only where the peer does
-    # not keep up is there a task that waits for it.
+    # Writing: frames go out at once, in this turn of the loop. Only for a peer that does not keep
+    # up is there a task that waits until it has read.
 
     def _wake(self) -> None:
         self._loop.call_soon(self._flush, context=self._context)
 
     def _flush(self) -> None:
-        if self._draining is not None or self.gone.is_set():
+        if self._drain_task is not None or self.closed.is_set():
             return
         transport = self._transport
         if transport.is_closing():  # nobody is there to read it
-            self._over.set()
+            self._finished.set()
             return
         outbox = self._connection.outbox
         while len(outbox) and transport.get_write_buffer_size() <= WRITE_BYTES:
             transport.write(self._next_lines())
         if len(outbox):
-            self._draining = self._loop.create_task(self._drain())
+            self._drain_task = self._loop.create_task(self._drain())
         elif self._connection.is_closed:
-            self._over.set()
+            self._finished.set()
 
     def _next_lines(self) -> bytes:
-        """What is written at once, of what there is."""
+        """The lines that are joined into one write."""
         take = self._connection.take
         first = take()
-        assert first is not None  # it was asked whether there is one
+        assert first is not None  # the caller has checked
         if not len(self._connection.outbox):  # most often
             return line_of(first)
         lines, size = [line_of(first)], len(first)
@@ -360,13 +366,13 @@ class _Peer:
         try:
             await self._writer.drain()
         except OSError:
-            self._over.set()
+            self._finished.set()
             return
-        self._draining = None
+        self._drain_task = None
         self._flush()
 
 
-def _name(peer: object) -> str:
+def _peer_name(peer: object) -> str:
     """A peer's address, as it stands in the log."""
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unix"
 
@@ -377,30 +383,32 @@ def _bind_unix(path: str) -> tuple[socket.socket, tuple[int, int]]:
     Raises InvalidInput where there is another kind of file, or somebody listens.
     """
     folder = Path(path).absolute().parent
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # of two that start at once, one finds the other
-            _make_way(path)
-            bound.bind(path)
+            fcntl.flock(
+                lock, fcntl.LOCK_EX
+            )  # of two servers that start at once, one sees the other
+            _remove_stale_socket(path)
+            listener.bind(path)
             os.chmod(path, 0o600)  # nobody can connect yet: it does not listen
-            bound.listen(BACKLOG)
+            listener.listen(BACKLOG)
         finally:
             os.close(lock)
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
-        bound.close()
+        listener.close()
         raise InvalidInput(f"cannot listen at unix:{path}: {error.strerror or error}") from error
     except BaseException:
-        bound.close()
+        listener.close()
         raise
-    bound.setblocking(False)
-    return bound, (found.st_dev, found.st_ino)
+    listener.setblocking(False)
+    return listener, (status.st_dev, status.st_ino)
 
 
-def _make_way(path: str) -> None:
-    """Remove the file of a service that is gone."""
+def _remove_stale_socket(path: str) -> None:
+    """Remove the file that a service left behind. Raises InvalidInput if one listens there."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -415,13 +423,13 @@ def _make_way(path: str) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(path)
             return
-        except OSError as error:  # somebody is there, and does not answer
+        except OSError as error:  # a service is there, and does not answer
             raise InvalidInput(f"cannot listen at unix:{path}: {error}") from error
     raise InvalidInput(f"cannot listen at unix:{path}: somebody listens there")
 
 
 def _unlink_ours(path: str, ours: tuple[int, int]) -> None:
     with suppress(FileNotFoundError):
-        found = os.stat(path)
-        if (found.st_dev, found.st_ino) == ours:
+        status = os.stat(path)
+        if (status.st_dev, status.st_ino) == ours:
             os.unlink(path)

@@ -1,8 +1,9 @@
-"""One subscription of a connection: from a session's hub, or its log, into the outbox.
+"""One subscription of a connection: events of a session, or of its log, go into the outbox.
 
-It is told by the hub itself, without a task between: what is published stands in the outbox at
-once. Only where it begins behind the head does a task read the log, and no faster than the
-connection is read; meanwhile what is published is only noted, for the log has it.
+The session's subscriptions call it directly, without a task in between: an event that is published
+is in the outbox at once. Only a subscription that begins behind the head needs a task, which reads
+the log, no faster than the client reads. Events that are published meanwhile are not buffered: the
+log has them.
 """
 
 from __future__ import annotations
@@ -42,37 +43,37 @@ _newest: tuple[Record | None, bytes] = (None, b"")
 
 
 def _bytes_of(record: Record) -> bytes:
-    """The record as it is in the log. Those who listen to one session get it one after the
-    other, so it is encoded once for all."""
+    """The record as it is in the log. All subscriptions of a session get it one after the other,
+    so it is encoded once for all."""
     global _newest  # noqa: PLW0603  # one slot, of a pure function's newest answer
-    known = _newest
-    if known[0] is not record:
-        known = _newest = (record, encode_record(record))
-    return known[1]
+    latest = _newest
+    if latest[0] is not record:
+        latest = _newest = (record, encode_record(record))
+    return latest[1]
 
 
 class ServerSubscription(EventSink):
-    """``ended`` is called when nothing more will come, ``shown`` makes of an error what the client
-    is told of it."""
+    """``on_ended`` is called when no more events will come; ``visible_error`` returns an error as
+    the client may see it."""
 
     def __init__(
         self,
         id: int,
         outbox: Outbox,
-        ended: Callable[[ServerSubscription], None],
+        on_ended: Callable[[ServerSubscription], None],
         turn: int | None,
-        shown: Callable[[SessionError], SessionError],
+        visible_error: Callable[[SessionError], SessionError],
     ) -> None:
         self.id = id
-        self._shown = shown
+        self._visible_error = visible_error
         self._outbox = outbox
-        self._told_end = ended
+        self._on_ended = on_ended
         self._turn = turn
         self._listening: SinkSubscription
         self._is_live = False
-        self._last = False
-        """Nothing more is published; what is in the log still comes."""
-        self._over = False
+        self._ending = False
+        """Nothing more is published; records in the log are still sent."""
+        self._ended = False
         self._newest: Preview | None = None
         self._offset = 0
         self.lagged = False
@@ -89,55 +90,56 @@ class ServerSubscription(EventSink):
         return False
 
     async def catch_up(self) -> None:
-        """Read the log up to where the live events begin. Raises nothing: the client is told."""
-        many = FIRST_PAGE
+        """Read the log up to where the live events begin. The client gets the errors."""
+        page_size = FIRST_PAGE
         try:
-            while not self._over and self._cursor < self._head:
+            while not self._ended and self._cursor < self._head:
                 async with self._outbox.reading:
-                    many = await self._read_page(many)
+                    page_size = await self._read_page(page_size)
         except SessionError as error:
             self._fail(error)
-        if not self._over:
+        if not self._ended:
             self._go_live()
 
-    async def _read_page(self, many: int) -> int:
-        """Tell the next *many* records; how many to read then. Raises as the store."""
+    async def _read_page(self, page_size: int) -> int:
+        """Send the next *page_size* records; returns how many to read next. Raises as the
+        store."""
         await self._outbox.wait_for_room()
-        if self._over:
-            return many
-        # Not past the head: what is in the log and not published yet is told by the hub.
-        page = await self._listening.read(self._cursor, min(many, self._head - self._cursor))
+        if self._ended:
+            return page_size
+        # Not past the head: a record that is in the log but not published yet is offered live.
+        page = await self._listening.read(self._cursor, min(page_size, self._head - self._cursor))
         if not page and self._cursor < self._head:
             raise RecordDamaged(self._listening.session, self._cursor + 1, "it is missing")
         for stored in page:
             await self._outbox.wait_for_room(2 * len(stored.body))
-            if self._over:
-                return many
+            if self._ended:
+                return page_size
             self._cursor = stored.seq
-            self._take(read_record(self._listening.session, stored), stored.body)
+            self._send_record(read_record(self._listening.session, stored), stored.body)
         is_large = sum(len(stored.body) for stored in page) > PAGE_BYTES
-        return max(1, many // 2) if is_large else min(2 * many, PAGE)
+        return max(1, page_size // 2) if is_large else min(2 * page_size, PAGE)
 
     def _go_live(self) -> None:
         self._is_live = True
         for preview in self._listening.so_far():
             self.offer_preview(preview)
-        if self._last:
+        if self._ending:
             self._end()
 
-    # What the hub tells.
+    # Called by the session's subscriptions.
 
     def offer_record(self, record: Record) -> None:
         """A durable record that comes next."""
         self._head = record.seq
-        if self._is_live and not self._over:
+        if self._is_live and not self._ended:
             self._cursor = record.seq
             if self._turn is None or turn_of(record) == self._turn:
-                self._take(record, _bytes_of(record))
+                self._send_record(record, _bytes_of(record))
 
     def offer_preview(self, preview: Preview) -> None:
         """A piece of a reply. Its offset counts pieces that were lost, too."""
-        if not self._is_live or self._over:
+        if not self._is_live or self._ended:
             return
         if self._turn is not None and preview.turn != self._turn:
             return
@@ -155,23 +157,23 @@ class ServerSubscription(EventSink):
         self._offset += len(preview.text)
 
     def lag(self) -> None:
-        """The hub, or the outbox, cannot go on: say where it was."""
-        if not self._over:
+        """The session or the outbox cannot buffer more: end, and tell the client its cursor."""
+        if not self._ended:
             self._stop()
             self.lagged = True
             cursor = self._outbox.end(self.id)
             self._outbox.put(w.encode(w.Lagged(subscription=self.id, cursor=cursor)))
-            self._told_end(self)
+            self._on_ended(self)
 
     def end(self) -> None:
-        """Nothing more is published; what is in the log still comes."""
-        self._last = True
+        """Nothing more is published; records in the log are still sent."""
+        self._ending = True
         if self._is_live:
             self._end()
 
     # From here on, into the outbox.
 
-    def _take(self, record: Record, body: bytes) -> None:
+    def _send_record(self, record: Record, body: bytes) -> None:
         if self._turn is not None and turn_of(record) != self._turn:
             return
         event = w.Event(
@@ -193,7 +195,7 @@ class ServerSubscription(EventSink):
             return tool_uses(record)
         if not isinstance(record, TurnResumed):
             return []
-        # Those of a record that is not sent here: each call is told once.
+        # The records of these calls came before the subscription began: each call is sent once.
         before, self._begun_after = self._begun_after, 0
         return [
             use
@@ -202,23 +204,23 @@ class ServerSubscription(EventSink):
         ]
 
     def _end(self) -> None:
-        if not self._over:
+        if not self._ended:
             self._stop()
             self._outbox.put(w.encode(w.Ended(subscription=self.id)))
-            self._told_end(self)
+            self._on_ended(self)
 
     def _fail(self, error: SessionError) -> None:
-        if not self._over:
+        if not self._ended:
             self._stop()
-            self._outbox.put(w.encode(to_wire(self._shown(error), id=self.id)))
-            self._told_end(self)
+            self._outbox.put(w.encode(to_wire(self._visible_error(error), id=self.id)))
+            self._on_ended(self)
 
     def close(self) -> None:
-        """Whoever subscribed wants no more of it."""
-        if not self._over:
+        """The client unsubscribed, or is gone."""
+        if not self._ended:
             self._stop()
             self._outbox.end(self.id)
 
     def _stop(self) -> None:
-        self._over = True
+        self._ended = True
         self._listening.stop(self)

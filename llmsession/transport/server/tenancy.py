@@ -1,14 +1,14 @@
-"""What a tenant may see: its own sessions only. Those of others are as if they were not there.
+"""What a tenant may see: its own sessions only. Those of others seem not to exist.
 
-A tenant's sessions have ids that begin with its name and a slash, and it cannot name any others:
-what it asks for is looked for there. So two tenants may use the same id, and neither can find out
-what the other has. What a command names may leave the beginning away; what is told has it.
+The ids of a tenant's sessions begin with its name and a slash. A command may leave this prefix
+out; answers always have it. A command of a tenant is looked up below its prefix only, so two
+tenants may use the same id, and neither can find out what the other has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,16 +26,23 @@ from llmsession.store import Owner, SessionRow
 
 from ..wire import messages as w
 
-__all__ = ["check_tenant", "is_seen", "listed", "placed", "seen", "told"]
+__all__ = [
+    "check_tenant",
+    "in_namespace",
+    "is_visible",
+    "visible_error",
+    "visible_row",
+    "visible_rows",
+]
 
-SOMEBODY = "another owner"
-"""What a tenant is told instead of a process, its machine and its manager."""
+ANOTHER_OWNER = "another owner"
+"""What a tenant sees in place of a process, its machine and its manager."""
 
-C = TypeVar("C", bound=w.Command)
+C = TypeVar("C", bound=w.Command[Any])
 
 
-def placed(tenant: str | None, command: C) -> C:
-    """*command* with the ids that *tenant* means: in its own namespace."""
+def in_namespace(tenant: str | None, command: C) -> C:
+    """*command* with its ids in the namespace of *tenant*."""
     if tenant is None or isinstance(command, w.Unsubscribe | w.Statistics):
         return command
     space = namespace_of(tenant)
@@ -45,7 +52,8 @@ def placed(tenant: str | None, command: C) -> C:
         return msgspec.structs.replace(command, after=max(command.after, space), search=search)
     if isinstance(command, w.Fork) and command.fork is not None:
         command = msgspec.structs.replace(command, fork=_in(space, command.fork))
-    session = command.session
+    assert isinstance(command, w.Create | w.SessionCommand)
+    session: str | None = command.session
     session = new_session_id(tenant) if session is None else _in(space, session)
     return msgspec.structs.replace(command, session=session)
 
@@ -55,45 +63,45 @@ def _in(space: str, session: str) -> str:
     return session if session.startswith(space) or not session else space + session
 
 
-def listed(tenant: str | None, rows: Sequence[SessionRow]) -> Sequence[SessionRow]:
-    """Of *rows*, found by a list that was ``placed``, what *tenant* is told."""
+def visible_rows(tenant: str | None, rows: Sequence[SessionRow]) -> Sequence[SessionRow]:
+    """What *tenant* may see of *rows*, the result of a ``list`` that was put ``in_namespace``."""
     if tenant is None:
         return rows
     space = namespace_of(tenant)
-    return [seen(tenant, row) for row in rows if row.session.startswith(space)]
+    return [visible_row(tenant, row) for row in rows if row.session.startswith(space)]
 
 
-def seen(tenant: str | None, row: SessionRow) -> SessionRow:
-    """*row* as *tenant* is told it: without the name of a process and its machine."""
+def visible_row(tenant: str | None, row: SessionRow) -> SessionRow:
+    """*row* as *tenant* may see it: without the name of a process and its machine."""
     if tenant is None or row.owner is None:
         return row
-    return msgspec.structs.replace(row, owner=Owner(SOMEBODY))
+    return msgspec.structs.replace(row, owner=Owner(ANOTHER_OWNER))
 
 
-def is_seen(tenant: str | None, session: str) -> bool:
+def is_visible(tenant: str | None, session: str) -> bool:
     """May *tenant* see a live session of this id?"""
     return tenant is None or session.startswith(namespace_of(tenant))
 
 
 async def check_tenant(manager: SessionManager, session: str, tenant: str | None) -> None:
-    """Raises SessionNotFound for a session that is not *tenant*'s, as for one that is not there.
-    Without a tenant every session may be seen. Acquires nothing."""
+    """Raises SessionNotFound for a session of another tenant, as for one that does not exist.
+    Without a tenant every session is visible. Acquires nothing."""
     if tenant is not None and tenant_of((await manager.store.row(session)).labels) != tenant:
         raise SessionNotFound(session)
 
 
-def told(tenant: str | None, command: w.Command, error: SessionError) -> SessionError:
-    """*error* as *tenant* is told of it: without names of processes, machines and files."""
+def visible_error(tenant: str | None, command: w.Command[Any], error: SessionError) -> SessionError:
+    """*error* as *tenant* may see it: without names of processes, machines and files."""
     if tenant is None:
         return error
     match error:
         case SessionInUse():
-            return SessionInUse(str(getattr(command, "session", "")), SOMEBODY)
+            return SessionInUse(str(getattr(command, "session", "")), ANOTHER_OWNER)
         case RecordDamaged():
             return error
         case StoreDamaged():
             return StoreDamaged("the store of the service is damaged; its log says how")
         case StoreError():
-            why = "the store of the service failed; its log says how"
-            return StoreError(why, committed=error.committed)
+            message = "the store of the service failed; its log says how"
+            return StoreError(message, committed=error.committed)
     return error

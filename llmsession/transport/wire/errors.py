@@ -65,14 +65,14 @@ def from_wire(message: w.Error) -> SessionError:
         return SessionError(f"{message.code}: {message.message}")
     # Not by its constructor: that makes the text, and the text is there.
     error = kind.__new__(kind, message.message)
-    for name, told in message.details.items():
-        vars(error)[name] = _attribute(name, told)
+    for name, value in message.details.items():
+        vars(error)[name] = _attribute(name, value)
     return error
 
 
-def _attribute(name: str, told: msgspec.Raw) -> Any:
+def _attribute(name: str, value: msgspec.Raw) -> Any:
     if name == "outcome":
-        return msgspec.json.decode(told, type=TurnOutcome | None)
-    value = msgspec.json.decode(told)
+        return msgspec.json.decode(value, type=TurnOutcome | None)
+    value = msgspec.json.decode(value)
     # JSON has no tuples, and an error's attributes no lists.
     return tuple(value) if isinstance(value, list) else value

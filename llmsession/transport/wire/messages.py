@@ -10,19 +10,32 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar, Union, get_args
 
 import msgspec
 
 from llmsession.errors import InvalidInput, InvalidMessage, ProtocolError
-from llmsession.session import Recovery, WhenBusy
+from llmsession.session import (
+    Closed,
+    CompactionOutcome,
+    InterruptOutcome,
+    Recovery,
+    SessionStatus,
+    SessionUsage,
+    TurnOutcome,
+    WhenBusy,
+)
+from llmsession.session.stats import SessionStats
 from llmsession.session.values.commands import IfBusy
-from llmsession.store import Search
-from llmsession.turns import InterruptPolicy, Message, Preview, Seed
+from llmsession.store import Search, SessionRow
+from llmsession.transcripts import Conversation as ExportedConversation
+from llmsession.turns import InterruptPolicy, Message, Preview, Request, Seed, ToolUse
 from llmsession.turns.blocks import encode_json
 
 __all__ = [
+    "COMMANDS",
     "VERSION",
+    "Accepted",
     "Clear",
     "Close",
     "Command",
@@ -42,6 +55,7 @@ __all__ = [
     "FromServer",
     "Goodbye",
     "Hello",
+    "IdempotentCommand",
     "Interrupt",
     "Label",
     "Lagged",
@@ -53,11 +67,14 @@ __all__ = [
     "Page",
     "Ping",
     "Pong",
+    "Query",
     "Reply",
     "Result",
     "Rewind",
     "Row",
     "Send",
+    "ServiceSnapshot",
+    "ServiceStatistics",
     "SessionCommand",
     "SetSummary",
     "Statistics",
@@ -67,15 +84,16 @@ __all__ = [
     "Subscribe",
     "Subscribed",
     "Summary",
-    "Taken",
     "Unsubscribe",
     "UsageOf",
     "Welcome",
+    "body_type",
     "decode_from_client",
     "decode_from_server",
     "encode",
     "encode_preview",
     "encode_reply",
+    "tag_of",
 ]
 
 VERSION = 2
@@ -135,25 +153,104 @@ class Goodbye(_FromClient, _FromServer, frozen=True, kw_only=True, tag="goodbye"
     retry_after_s: float | None = None
 
 
-# Commands. ``id`` is the client's choice; answers carry it.
+# Bodies of replies that are no values of the session.
 
 
-class _Command(_FromClient, frozen=True, kw_only=True):
+class Opened(msgspec.Struct, frozen=True):
+    """A session, and the seq of its newest durable record."""
+
+    session: str
+    seq: int
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A send was accepted, durably, as or into turn ``turn``."""
+
+    turn: int
+
+
+class Subscribed(msgspec.Struct, frozen=True):
+    """Events with a seq greater than ``cursor`` follow."""
+
+    cursor: int
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Messages of a history, oldest first. ``next`` is what to ask ``after`` for the next page,
+    None for the last one, which has the open turn's messages if those were asked for. Pages of
+    one ``generation`` belong together: if it changes, begin again."""
+
+    messages: Sequence[Message]
+    generation: int
+    next: int | None = None
+
+
+class ServiceStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """How much there is now, and how often things happened so far."""
+
+    connections: int
+    sessions: int
+    """In use by connections; one that two use counts twice."""
+    subscriptions: int
+    open_requests: int
+    open_turns: int
+    outgoing_bytes: int
+    """What waits to be sent to clients."""
+    loop_lag_s: float
+    connected: int
+    refused_connections: int
+    protocol_errors: int
+    commands: int
+    overloaded: int
+    lagged: int
+    previews_lost: int
+
+
+class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What a service does now. ``service`` is None for a tenant, which sees its own sessions only:
+    how many are ``live``, how many of them are ``running`` a turn, and the figures of some."""
+
+    service: ServiceStatistics | None
+    live: int
+    running: int
+    sessions: tuple[SessionStats, ...]
+
+
+# Commands. ``id`` is the client's choice; answers carry it. The class of each is its declaration:
+# its fields, its tag, and as the type parameter what it is answered with. The server's tables, the
+# calls of gRPC and the remote session are derived from it, or compared with it by a test.
+
+Body = TypeVar("Body")
+
+
+class Command(_FromClient, Generic[Body], frozen=True, kw_only=True):
+    """What a client asks for; the body of its reply is a ``Body``."""
+
     id: int
 
 
-class _SessionCommand(_Command, frozen=True, kw_only=True):
+class SessionCommand(Command[Body], Generic[Body], frozen=True, kw_only=True):
+    """A command on one session."""
+
     session: str
 
 
-class _Remembered(_SessionCommand, frozen=True, kw_only=True):
+class IdempotentCommand(SessionCommand[Body], Generic[Body], frozen=True, kw_only=True):
     """A command that changes something. Its ``command_id`` makes a repeat harmless."""
 
     command_id: str | None = None
 
 
-class Create(_Command, frozen=True, kw_only=True, tag="create"):
-    """A new session. Answered with ``Opened``. ``config`` is a SessionConfig."""
+class Query(_FromClient, frozen=True, kw_only=True):
+    """A command that changes nothing: it may be repeated, and needs no order."""
+
+
+class SessionQuery(SessionCommand[Body], Query, Generic[Body], frozen=True, kw_only=True):
+    """A query about one session."""
+
+
+class Create(Command[Opened], frozen=True, kw_only=True, tag="create"):
+    """Create a session. ``config`` is a SessionConfig."""
 
     config: msgspec.Raw
     session: str | None = None
@@ -162,16 +259,16 @@ class Create(_Command, frozen=True, kw_only=True, tag="create"):
     command_id: str | None = None
 
 
-class Open(_SessionCommand, frozen=True, kw_only=True, tag="open"):
-    """A session that exists. Answered with ``Opened``. Every other command opens its session,
-    too, if the connection has not done so; this one says how."""
+class Open(SessionCommand[Opened], frozen=True, kw_only=True, tag="open"):
+    """Open a session that exists. Every other command opens its session, too, if the connection
+    has not done so; this one says how."""
 
     takeover: bool = False
     recovery: Recovery | None = None
 
 
-class Send(_Remembered, frozen=True, kw_only=True, tag="send"):
-    """Say something: text, or a list of blocks. Answered with ``Taken``."""
+class Send(IdempotentCommand[Accepted], frozen=True, kw_only=True, tag="send"):
+    """Send a user message: text, or a list of blocks."""
 
     content: msgspec.Raw
     when_busy: WhenBusy = "queue"
@@ -187,108 +284,108 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     compact_summary: str | None = None
 
 
-class Submit(_Remembered, frozen=True, kw_only=True, tag="submit"):
-    """Results of calls. Answered with null."""
+class Submit(IdempotentCommand[None], frozen=True, kw_only=True, tag="submit"):
+    """Submit results of calls."""
 
     results: tuple[Result, ...]
 
 
-class Interrupt(_Remembered, frozen=True, kw_only=True, tag="interrupt"):
-    """Stop a turn, or everything that was sent before this. Answered with an InterruptOutcome."""
+class Interrupt(IdempotentCommand[InterruptOutcome], frozen=True, kw_only=True, tag="interrupt"):
+    """Stop a turn; without one, everything that was sent before this."""
 
     turn: int | None = None
     policy: InterruptPolicy | None = None
 
 
-class Outcome(_SessionCommand, frozen=True, kw_only=True, tag="outcome"):
-    """Wait for the end of a turn. Answered with its TurnOutcome."""
+class Outcome(SessionCommand[TurnOutcome], frozen=True, kw_only=True, tag="outcome"):
+    """Wait for the end of a turn."""
 
     turn: int
 
 
-class Subscribe(_SessionCommand, frozen=True, kw_only=True, tag="subscribe"):
+class Subscribe(SessionCommand[Subscribed], frozen=True, kw_only=True, tag="subscribe"):
     """Events of a session after a cursor, from now on without one; with ``turn`` those of one
-    turn, from its acceptance. Answered with ``Subscribed``; the events carry this ``id``."""
+    turn, from its acceptance. The events carry this ``id``."""
 
     after: int | None = None
     turn: int | None = None
 
 
-class Unsubscribe(_Command, frozen=True, kw_only=True, tag="unsubscribe"):
-    """No more events of that subscription. Answered with null, also if there is none."""
+class Unsubscribe(Command[None], frozen=True, kw_only=True, tag="unsubscribe"):
+    """Send no more events of that subscription. One that does not exist is no error."""
 
     subscription: int
 
 
-class Conversation(_SessionCommand, frozen=True, kw_only=True, tag="conversation"):
-    """A page of the history. Answered with ``Page``."""
+class Conversation(SessionQuery[Page], frozen=True, kw_only=True, tag="conversation"):
+    """A page of the history."""
 
     after: int = 0
     limit: int = 256
     include_open: bool = False
 
 
-class Context(_SessionCommand, frozen=True, kw_only=True, tag="context"):
-    """What the model would be sent now. Answered with a Request."""
+class Context(SessionQuery[Request], frozen=True, kw_only=True, tag="context"):
+    """What the model would be sent now."""
 
 
-class Status(_SessionCommand, frozen=True, kw_only=True, tag="status"):
-    """Answered with a SessionStatus."""
+class Status(SessionQuery[SessionStatus], frozen=True, kw_only=True, tag="status"):
+    """What the session does now."""
 
 
-class UsageOf(_SessionCommand, frozen=True, kw_only=True, tag="usage"):
-    """Answered with a SessionUsage."""
+class UsageOf(SessionQuery[SessionUsage], frozen=True, kw_only=True, tag="usage"):
+    """What the session has used."""
 
 
-class OpenCalls(_SessionCommand, frozen=True, kw_only=True, tag="open_calls"):
-    """Answered with a list of tool uses."""
+class OpenCalls(SessionQuery[tuple[ToolUse, ...]], frozen=True, kw_only=True, tag="open_calls"):
+    """The calls that wait for results."""
 
 
-class Summary(_SessionCommand, frozen=True, kw_only=True, tag="summary"):
-    """What the conversation was about, without a model. Answered with a text."""
+class Summary(SessionQuery[str], frozen=True, kw_only=True, tag="summary"):
+    """What the conversation was about, as text, without a model."""
 
     max_chars: int | None = None
 
 
-class Row(_SessionCommand, frozen=True, kw_only=True, tag="row"):
-    """What the store says of the session, which is not opened by it. Answered with a SessionRow."""
+class Row(SessionQuery[SessionRow], frozen=True, kw_only=True, tag="row"):
+    """What the store knows of the session. Does not open it."""
 
 
-class Export(_SessionCommand, frozen=True, kw_only=True, tag="export"):
-    """What the session's log knows beside its messages; it is not opened by it. Answered with a
-    Conversation without messages, whose pages are asked for."""
+class Export(SessionQuery[ExportedConversation], frozen=True, kw_only=True, tag="export"):
+    """What the session's log knows beside its messages: the answer has none of them, their pages
+    are fetched with ``conversation``. Does not open the session."""
 
 
-class Compact(_SessionCommand, frozen=True, kw_only=True, tag="compact"):
-    """Compact now. Answered with a CompactionOutcome."""
+class Compact(SessionCommand[CompactionOutcome], frozen=True, kw_only=True, tag="compact"):
+    """Compact now."""
 
 
-class Clear(_Remembered, frozen=True, kw_only=True, tag="clear"):
-    """The next generation, with an empty history. Answered with null."""
+class Clear(IdempotentCommand[None], frozen=True, kw_only=True, tag="clear"):
+    """Start the next generation, with an empty history."""
 
     purge: bool = False
     when_busy: IfBusy = "reject"
 
 
-class Rewind(_Remembered, frozen=True, kw_only=True, tag="rewind"):
-    """The history ends with turn ``to`` again, 0 for none. Answered with null."""
+class Rewind(IdempotentCommand[None], frozen=True, kw_only=True, tag="rewind"):
+    """Let the history end with turn ``to`` again, 0 for none."""
 
     to: int
     when_busy: IfBusy = "reject"
 
 
-class Forget(_Remembered, frozen=True, kw_only=True, tag="forget"):
-    """Take out what was said before a turn, or before a moment in seconds since the epoch: one
-    of them is given. Answered with null."""
+class Forget(IdempotentCommand[None], frozen=True, kw_only=True, tag="forget"):
+    """Remove what was said before a turn, or before a moment in seconds since the epoch: exactly
+    one of them is set."""
 
     turn: int | None = None
     moment: float | None = None
     when_busy: IfBusy = "reject"
 
 
-class Fork(_Remembered, frozen=True, kw_only=True, tag="fork"):
+class Fork(IdempotentCommand[Opened], frozen=True, kw_only=True, tag="fork"):
     """A new session that goes on from here, or from the commit of turn ``at``; ``fork`` is its
-    id. Answered with ``Opened``."""
+    id."""
 
     at: int | None = None
     fork: str | None = None
@@ -296,83 +393,74 @@ class Fork(_Remembered, frozen=True, kw_only=True, tag="fork"):
     when_busy: IfBusy = "reject"
 
 
-class Label(_Remembered, frozen=True, kw_only=True, tag="label"):
-    """Labels in place of those that it has. Answered with null."""
+class Label(IdempotentCommand[None], frozen=True, kw_only=True, tag="label"):
+    """Replace the session's labels."""
 
     labels: dict[str, str]
 
 
-class Configure(_Remembered, frozen=True, kw_only=True, tag="configure"):
-    """Change fields of the SessionConfig, from the next turn on. Answered with null."""
+class Configure(IdempotentCommand[None], frozen=True, kw_only=True, tag="configure"):
+    """Change fields of the SessionConfig, from the next turn on."""
 
     changes: msgspec.Raw
 
 
-class StoreSummaries(_Remembered, frozen=True, kw_only=True, tag="store_summaries"):
-    """Compact summaries by call id. Answered with null."""
+class StoreSummaries(IdempotentCommand[None], frozen=True, kw_only=True, tag="store_summaries"):
+    """Give compact summaries by call id."""
 
     summaries: dict[str, str]
 
 
-class SetSummary(_Remembered, frozen=True, kw_only=True, tag="set_summary"):
-    """``text`` in place of all messages up to the end of turn ``upto``. Answered with null."""
+class SetSummary(IdempotentCommand[None], frozen=True, kw_only=True, tag="set_summary"):
+    """Show ``text`` in place of all messages up to the end of turn ``upto``."""
 
     text: str
     upto: int
 
 
-class Close(_SessionCommand, frozen=True, kw_only=True, tag="close"):
-    """End the session here. Answered with a Closed."""
+class Close(SessionCommand[Closed], frozen=True, kw_only=True, tag="close"):
+    """End the session here."""
 
 
-class ListSessions(_Command, frozen=True, kw_only=True, tag="list"):
-    """Sessions by id, those greater than ``after``. Answered with a list of SessionRows."""
+class ListSessions(Command[tuple[SessionRow, ...]], Query, frozen=True, kw_only=True, tag="list"):
+    """List sessions by id, those greater than ``after``."""
 
     after: str = ""
     limit: int = 1000
     search: Search = Search()
 
 
-class Delete(_SessionCommand, frozen=True, kw_only=True, tag="delete"):
-    """Delete the session for good. Answered with null."""
+class Delete(SessionCommand[None], frozen=True, kw_only=True, tag="delete"):
+    """Delete the session for good."""
 
 
-class Statistics(_Command, frozen=True, kw_only=True, tag="statistics"):
+class Statistics(Command[ServiceSnapshot], Query, frozen=True, kw_only=True, tag="statistics"):
     """What the service does now, with at most ``limit`` of its live sessions, those that run a
-    turn first. Answered with ServiceFigures."""
+    turn first."""
 
     limit: int = 100
 
 
-SessionCommand: TypeAlias = (
-    Open
-    | Send
-    | Submit
-    | Interrupt
-    | Outcome
-    | Subscribe
-    | Conversation
-    | Context
-    | Status
-    | UsageOf
-    | OpenCalls
-    | Summary
-    | Row
-    | Export
-    | Compact
-    | Clear
-    | Rewind
-    | Forget
-    | Fork
-    | Label
-    | Configure
-    | StoreSummaries
-    | SetSummary
-    | Close
-    | Delete
-)
-Command: TypeAlias = SessionCommand | Create | ListSessions | Statistics | Unsubscribe
-FromClient: TypeAlias = Hello | Ping | Pong | Goodbye | Command
+def _leaves(kind: type[Command[Any]]) -> tuple[type[Command[Any]], ...]:
+    if not (kinds := kind.__subclasses__()):
+        return (kind,)
+    return tuple(leaf for subclass in kinds for leaf in _leaves(subclass))
+
+
+def tag_of(kind: type[Command[Any]]) -> str:
+    """The type of a command of *kind*, as it is on the wire: ``open_calls``."""
+    return str(kind.__struct_config__.tag)
+
+
+def body_type(kind: type[Command[Body]]) -> type[Body]:
+    """The type of what a command of *kind* is answered with: its type parameter."""
+    body: type[Body] = get_args(kind.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+    return body
+
+
+COMMANDS: tuple[type[Command[Any]], ...] = _leaves(Command)
+"""Every command that there is."""
+FromClient: TypeAlias = Hello | Ping | Pong | Goodbye | Command[Any]
 
 
 # Answers and events.
@@ -433,41 +521,11 @@ class Ended(_FromServer, frozen=True, kw_only=True, tag="ended"):
 FromServer: TypeAlias = Welcome | Ping | Pong | Goodbye | Reply | Error | Event | Lagged | Ended
 
 
-# Bodies of replies that are no structs of the session.
-
-
-class Opened(msgspec.Struct, frozen=True):
-    """A session, and the seq of its newest durable record."""
-
-    session: str
-    seq: int
-
-
-class Taken(msgspec.Struct, frozen=True):
-    """A send was accepted, durably, as or into turn ``turn``."""
-
-    turn: int
-
-
-class Subscribed(msgspec.Struct, frozen=True):
-    """Events with a seq greater than ``cursor`` follow."""
-
-    cursor: int
-
-
-class Page(msgspec.Struct, frozen=True):
-    """Messages of a history, oldest first. ``next`` is what to ask ``after`` for the next page,
-    None for the last one, which has the open turn's messages if those were asked for. Pages of
-    one ``generation`` belong together: if it changes, begin again."""
-
-    messages: Sequence[Message]
-    generation: int
-    next: int | None = None
-
-
 # To bytes and back.
 
-_from_client: msgspec.json.Decoder[FromClient] = msgspec.json.Decoder(FromClient)
+_from_client: msgspec.json.Decoder[FromClient] = msgspec.json.Decoder(
+    Union[(Hello, Ping, Pong, Goodbye, *COMMANDS)]  # made of a tuple
+)
 _from_server: msgspec.json.Decoder[FromServer] = msgspec.json.Decoder(FromServer)
 _encoder = msgspec.json.Encoder()
 
@@ -518,18 +576,18 @@ def decode_from_client(frame: bytes) -> FromClient | Error:
     """
     try:
         frame.decode()
-        message = _read(frame)
+        message = _decode(frame)
     except msgspec.ValidationError as error:
         wrong = InvalidInput(f"the command is wrong: {error}")
         return Error(id=_id_of(frame, wrong), code=type(wrong).__name__, message=str(wrong))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"the frame is no JSON text: {error}") from error
-    if isinstance(message, _Command) and not 0 <= message.id <= MAX_ID:
+    if isinstance(message, Command) and not 0 <= message.id <= MAX_ID:
         raise ProtocolError(f"the command's id is {message.id}, not 0 to {MAX_ID}")
     return message
 
 
-def _read(frame: bytes) -> FromClient:
+def _decode(frame: bytes) -> FromClient:
     try:
         return _from_client.decode(frame)
     except msgspec.ValidationError:

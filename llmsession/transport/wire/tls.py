@@ -122,8 +122,8 @@ def _trust(context: ssl.SSLContext, path: FilePath) -> None:
     try:
         context.load_verify_locations(os.fspath(path))
     except ssl.SSLError as error:
-        told = f"TLS certificate {os.fspath(path)!r} is damaged: {error.reason}"
-        raise InvalidConfig(told) from error
+        message = f"TLS certificate {os.fspath(path)!r} is damaged: {error.reason}"
+        raise InvalidConfig(message) from error
 
 
 def _load_identity(context: ssl.SSLContext, certificate: FilePath, key: FilePath) -> None:
@@ -137,10 +137,10 @@ def _load_identity(context: ssl.SSLContext, certificate: FilePath, key: FilePath
         context.load_cert_chain(certificate, key, password=no_passphrase)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            told = f"TLS key {key!r} does not belong to the certificate {certificate!r}"
+            message = f"TLS key {key!r} does not belong to the certificate {certificate!r}"
         else:
-            told = f"TLS certificate {certificate!r} or key {key!r} is damaged: {error.reason}"
-        raise InvalidConfig(told) from error
+            message = f"TLS certificate {certificate!r} or key {key!r} is damaged: {error.reason}"
+        raise InvalidConfig(message) from error
 
 
 def _check_use(certificate: FilePath, key: FilePath, pem: bytes, *, is_server: bool) -> None:

@@ -245,7 +245,7 @@ async def test_what_a_late_service_refuses_is_done_once_in_order_when_it_is_not_
         linked(served.address) as (link, sessions),
     ):
         session = await sessions.create(CONFIG, session_id="s")
-        service._lag.lag_s = 0.4
+        service.admission.lag.lag_s = 0.4
         sending = [asyncio.ensure_future(session.send(f"{number}")) for number in range(3)]
         made = asyncio.ensure_future(sessions.create(CONFIG, session_id="t"))
         await until(lambda: service.statistics().overloaded == 4)
@@ -272,12 +272,12 @@ async def test_a_subscription_that_was_refused_and_then_lost_its_connection_goes
         await (await session.send("hi")).outcome()
         await until(lambda: service.statistics().subscriptions == 1)
 
-        def refuse(connection: Any, command: w.Command) -> None:
+        def refuse(connection: Any, command: w.Command[Any]) -> None:
             if isinstance(command, w.Subscribe):
                 raise Overloaded("busy", retry_after_s=0.3)
 
         with monkeypatch.context() as patched:
-            patched.setattr(service, "check", refuse)
+            patched.setattr(service.admission, "check", refuse)
             link.drop_connection()
             await until(lambda: service.statistics().overloaded == 1)
         link.drop_connection()
@@ -300,11 +300,11 @@ async def test_a_new_subscription_that_a_busy_service_refuses_is_asked_for_again
         session = await sessions.create(CONFIG, session_id="s")
         left = [0.01, 0.01]
 
-        def refuse_twice(connection: Any, command: w.Command) -> None:
+        def refuse_twice(connection: Any, command: w.Command[Any]) -> None:
             if isinstance(command, w.Subscribe) and left:
                 raise Overloaded("busy", retry_after_s=left.pop())
 
-        monkeypatch.setattr(service, "check", refuse_twice)
+        monkeypatch.setattr(service.admission, "check", refuse_twice)
         assert isinstance(await anext(session.subscribe(after=0)), records.SessionCreated)
         assert not left
 

@@ -35,12 +35,12 @@ class Client:
         self.asking = PendingRequests(self._send, overloaded_s)
         self._ids = 0
 
-    def _send(self, command: w.Command) -> bool:
+    def _send(self, command: w.Command[Any]) -> bool:
         self.sent.append(command.id)
         self.at.append(asyncio.get_running_loop().time())
         return True
 
-    def ask(self, kind: Callable[..., w.Command] = w.Send, **fields: Any) -> PendingRequest:
+    def ask(self, kind: Callable[..., w.Command[Any]] = w.Send, **fields: Any) -> PendingRequest:
         self._ids += 1
         if kind is w.Send:
             fields = {"content": TEXT, "command_id": f"c{self._ids}"} | fields

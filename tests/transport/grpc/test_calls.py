@@ -23,8 +23,7 @@ from llmsession import MemoryStore, Overloaded, SessionManager, Unauthenticated,
 from llmsession.store import SessionRow
 from llmsession.testing.scripted import ScriptedProvider, call, never, say
 from llmsession.transport import Credentials, GrpcServer, Limits, Service
-from llmsession.transport.grpc.calls import SINGLE
-from llmsession.transport.grpc.envelopes import type_of
+from llmsession.transport.grpc.calls import SINGLE_COMMANDS, call_of
 from llmsession.transport.v1 import session_pb2
 from llmsession.transport.v1.session_pb2 import Command, Envelope, Frames
 from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
@@ -107,15 +106,8 @@ async def heard_on(stream: Any) -> list[w.FromServer]:
 def test_every_command_of_the_wire_is_a_call_and_the_other_way_round() -> None:
     service = session_pb2.DESCRIPTOR.services_by_name["SessionService"]
     calls = {method.name for method in service.methods}
-    assert calls == {*SINGLE, "Connect", "Subscribe"}
-    commands = {
-        str(kind.__struct_config__.tag)
-        for kind in vars(w).values()
-        if isinstance(kind, type) and issubclass(kind, w._Command)
-    }
-    assert {type_of(name) for name in calls - {"Connect"}} == {
-        tag for tag in commands - {"unsubscribe"} if not tag.startswith("_")
-    }
+    assert calls == {*map(call_of, SINGLE_COMMANDS), "Connect", "Subscribe"}
+    assert {*SINGLE_COMMANDS, w.Subscribe, w.Unsubscribe} == set(w.COMMANDS)
 
 
 async def test_a_conversation_goes_by_single_calls() -> None:
@@ -138,7 +130,7 @@ async def test_a_conversation_goes_by_single_calls() -> None:
         page = json.loads((await on.ask("Conversation", "t", limit=2)).body)
         assert (len(page["messages"]), page["next"]) == (2, 2)
         for name in ("Context", "Status", "Usage", "Summary", "Compact"):
-            assert (await on.ask(name, "t")).kind == type_of(name)
+            assert (await on.ask(name, "t")).kind == name.lower()
         fork = await on.ask("Fork", "t", fork="f")
         assert fork.session == "f"
         await on.ask("Label", "t", labels={"a": "b"})
@@ -244,7 +236,9 @@ async def test_random_envelopes_are_answered_and_leave_nothing_behind() -> None:
         session = chance.choice(["s", "s", "", "none", "\x00", "x" * 300])
         return Command(session=session, command_id=chance.choice(["", "c", "\n"]), body=bytes(body))
 
-    calls = [name for name in SINGLE if name not in ("Close", "Delete", "Outcome")]
+    calls = [
+        name for name in map(call_of, SINGLE_COMMANDS) if name not in ("Close", "Delete", "Outcome")
+    ]
     codes: set[grpc.StatusCode] = set()
     async with stubs(lambda request, tag: "fine") as on:
 
@@ -278,7 +272,7 @@ async def test_a_fault_of_ours_is_not_told(
         async def broken(*_: Any) -> Any:
             raise RuntimeError("/srv/secret")
 
-        monkeypatch.setattr(on.service, "list", broken)
+        monkeypatch.setattr(on.service.manager, "list", broken)
         code, text, _, _ = await status_of(on.ask("List", ""))
         assert code is grpc.StatusCode.INTERNAL
         assert "secret" not in text

@@ -21,9 +21,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from llmsession import InvalidConfig, SessionConfig, connect
 from llmsession.transcripts import write_own
-from llmsession.transport.hosting import service_runner as serving_module
+from llmsession.transport.hosting import service_runner
 from llmsession.transport.hosting.config import ServerConfig, load_server_config
-from llmsession.transport.hosting.service_runner import Serving
+from llmsession.transport.hosting.service_runner import ServiceRunner
 from tests.testing.conversations import recording, text
 from tests.transport.places import until
 
@@ -48,10 +48,10 @@ def config(talk: Path, **asked: Any) -> ServerConfig:
 @asynccontextmanager
 async def running(settings: ServerConfig) -> AsyncIterator[tuple[Sequence[str], asyncio.Event]]:
     """Its addresses, and what is set to end it; ended when this is left."""
-    serving = await asyncio.to_thread(Serving, settings, {})
+    runner = await asyncio.to_thread(ServiceRunner, settings, {})
     stop, found = asyncio.Event(), asyncio.get_running_loop().create_future()
     async with asyncio.timeout(100), asyncio.TaskGroup() as group:
-        group.create_task(serving.run(stop, found.set_result))
+        group.create_task(runner.run(stop, found.set_result))
         yield await found, stop
         stop.set()
 
@@ -115,9 +115,9 @@ async def test_a_loop_that_runs_late_is_not_ready(talk: Path) -> None:
 async def test_other_machines_are_not_let_in_by_mistake(
     talk: Path, asked_for: dict[str, Any], said: str
 ) -> None:
-    serving = await asyncio.to_thread(Serving, config(talk, **asked_for), {})
+    runner = await asyncio.to_thread(ServiceRunner, config(talk, **asked_for), {})
     with pytest.raises(InvalidConfig, match=said):
-        await serving.run(asyncio.Event(), lambda addresses: None)
+        await runner.run(asyncio.Event(), lambda addresses: None)
 
 
 async def test_where_that_is_meant_they_are(talk: Path) -> None:
@@ -144,17 +144,17 @@ def test_without_the_extra_for_traces_it_says_what_to_install(
         importlib.util, "find_spec", lambda name: None if name == "opentelemetry" else find(name)
     )
     with pytest.raises(InvalidConfig, match=r"tracing needs .* 'llmsession\[tracing\]'"):
-        Serving(config(talk, tracing=True), {})
+        ServiceRunner(config(talk, tracing=True), {})
 
 
 def test_it_runs_on_uvloop_where_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = serving_module._loop_factory()
+    make = service_runner._loop_factory()
     assert make is not None
     loop = make()
     assert type(loop).__module__.partition(".")[0] == "uvloop"
     loop.close()
     without(monkeypatch, "uvloop")
-    assert serving_module._loop_factory() is None
+    assert service_runner._loop_factory() is None
 
 
 def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
@@ -192,18 +192,18 @@ class Reloading:
 
 
 async def test_reloads_are_one_after_the_other_and_many_signals_are_one_more() -> None:
-    serving, ready = Reloading(), asyncio.Event()
-    told = serving_module._until_told(serving, {}, lambda _: ready.set())  # type: ignore[arg-type]
-    running_it = asyncio.ensure_future(told)
+    runner, ready = Reloading(), asyncio.Event()
+    running = service_runner._run_until_signal(runner, {}, lambda _: ready.set())  # type: ignore[arg-type]
+    running_it = asyncio.ensure_future(running)
     async with asyncio.timeout(100):
         await ready.wait()
         for _ in range(100):
             os.kill(os.getpid(), signal.SIGHUP)
             await asyncio.sleep(0.001)
-        assert (serving.began, serving.ended) == (1, 0)
-        serving.go_on.set()
-        await until(lambda: serving.ended == 2)
+        assert (runner.began, runner.ended) == (1, 0)
+        runner.go_on.set()
+        await until(lambda: runner.ended == 2)
         await asyncio.sleep(0.05)
-        assert serving.began == 2
-        serving.stop.set()
+        assert runner.began == 2
+        runner.stop.set()
         await running_it

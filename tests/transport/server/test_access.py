@@ -208,7 +208,7 @@ async def guarded(
 
 async def change(service: Service, folder: Path, text: str) -> int:
     """The tokens are *text* now, as SIGHUP does it."""
-    tokens: Any = service._authenticator
+    tokens: Any = service.admission.authenticator
     toml(folder, text)
     await asyncio.to_thread(tokens.reload)
     return service.revalidate_clients()

@@ -81,7 +81,7 @@ async def test_one_call_is_answered_without_the_outbox() -> None:
         frame = await on.connection.call(w.Send(id=1, session="s", content=content), 64)
         reply = w.decode_from_server(frame)
         assert isinstance(reply, w.Reply)
-        assert msgspec.json.decode(reply.body, type=w.Taken) == w.Taken(1)
+        assert msgspec.json.decode(reply.body, type=w.Accepted) == w.Accepted(1)
         ended = w.decode_from_server(
             await on.connection.call(w.Outcome(id=2, session="s", turn=1), 64)
         )
@@ -108,7 +108,7 @@ async def test_frames_of_one_session_are_begun_in_order_though_it_is_cold() -> N
         while len(turns) < 30:
             reply = await on.hear()
             if isinstance(reply, w.Reply) and reply.id < 100:
-                turns[reply.id] = msgspec.json.decode(reply.body, type=w.Taken).turn
+                turns[reply.id] = msgspec.json.decode(reply.body, type=w.Accepted).turn
         assert [turns[number] for number in range(30)] == list(range(1, 31))
         session = await on.service.manager.open("s")
         ends = [(await session.turn(number).outcome()).status for number in range(1, 31)]

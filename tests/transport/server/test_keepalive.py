@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmsession.transport import Limits
-from llmsession.transport.server.keepalive import watch
+from llmsession.transport.server.keepalive import keep_alive
 
 pytestmark = pytest.mark.real_time
 
@@ -24,19 +24,25 @@ class Peer:
     def __init__(self, answers: int) -> None:
         self._answers = answers
         self._loop = asyncio.get_running_loop()
-        self.heard_at = self._loop.time()
+        self.heard_time = self._loop.time()
         self.asked = 0
 
     def ping(self) -> None:
         self.asked += 1
         if self.asked <= self._answers:
-            self.heard_at = self._loop.time()
+            self.heard_time = self._loop.time()
 
     async def dropped(self) -> None:
         over = asyncio.Event()
         connection: Any = self
         watching = asyncio.ensure_future(
-            watch(connection, LIMITS, heard_at=lambda: self.heard_at, over=over.set, abort=over.set)
+            keep_alive(
+                connection,
+                LIMITS,
+                heard_time=lambda: self.heard_time,
+                close=over.set,
+                abort=over.set,
+            )
         )
         async with asyncio.timeout(20):
             await over.wait()

@@ -11,9 +11,9 @@ import pytest
 from llmsession import TextDelta
 from llmsession.testing.scripted import say
 from llmsession.transport import GrpcServer, RemoteManager
-from llmsession.transport.server.service import ServiceFigures
 from llmsession.transport.v1.session_pb2 import Command
 from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
+from llmsession.transport.wire.messages import ServiceSnapshot
 from tests.transport.places import PLACES, first, place_at
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
@@ -50,10 +50,10 @@ async def test_a_single_call_of_grpc_tells_the_same() -> None:
             async with grpc.aio.insecure_channel(target) as channel:
                 calls: Any = SessionServiceStub(channel)
                 answer = await calls.Statistics(Command(body=b'{"limit": 10}'))
-                told = msgspec.json.decode(answer.body, type=ServiceFigures)
+                told = msgspec.json.decode(answer.body, type=ServiceSnapshot)
                 assert (told.live, told.running) == (1, 0)
-                assert told.sessions == place.service.figures(None, 10).sessions
+                assert told.sessions == place.service.snapshot(None, 10).sessions
                 assert told.service is not None
                 assert told.service.connections == 2  # the socket's, and this one
                 none = await calls.Statistics(Command(body=b'{"limit": 0}'))
-                assert msgspec.json.decode(none.body, type=ServiceFigures).sessions == ()
+                assert msgspec.json.decode(none.body, type=ServiceSnapshot).sessions == ()

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 from unittest.mock import Mock
 
 import pytest
@@ -33,7 +33,7 @@ from llmsession.session.values.labels import namespace_of, new_session_id
 from llmsession.store import Owner, SessionRow
 from llmsession.testing.scripted import ScriptedProvider
 from llmsession.transport import Credentials, GrpcServer, RemoteManager, Service, SocketServer
-from llmsession.transport.server.tenancy import listed, placed, told
+from llmsession.transport.server.tenancy import in_namespace, visible_error, visible_rows
 from llmsession.transport.wire import messages as w
 from tests.transport.places import CONFIG
 
@@ -174,7 +174,7 @@ def of_the_store(sessions: Any, name: str) -> dict[str, Callable[[], Awaitable[A
 
 
 def test_every_command_of_a_session_is_tried_below() -> None:
-    tags = {kind.__struct_config__.tag for kind in get_args(w.SessionCommand)}
+    tags = {w.tag_of(kind) for kind in w.COMMANDS if issubclass(kind, w.SessionCommand)}
     assert {*every_command(Mock()), *of_the_store(Mock(), "")} == tags
 
 
@@ -317,12 +317,12 @@ def test_namespaces_of_different_tenants_do_not_meet() -> None:
 
 def test_what_a_command_names_is_in_the_namespace() -> None:
     for asked, found in (("x", "a/x"), ("a/x", "a/x"), ("b/x", "a/b/x"), ("", ""), ("a", "a/a")):
-        command = placed("a", w.Status(id=1, session=asked))
+        command = in_namespace("a", w.Status(id=1, session=asked))
         assert command.session == found
-        assert placed(None, w.Status(id=1, session=asked)).session == asked
-        assert placed("a", w.Fork(id=1, session="s", fork=asked)).fork == found
+        assert in_namespace(None, w.Status(id=1, session=asked)).session == asked
+        assert in_namespace("a", w.Fork(id=1, session="s", fork=asked)).fork == found
     unsubscribe = w.Unsubscribe(id=1, subscription=2)
-    assert placed("a", unsubscribe) is unsubscribe
+    assert in_namespace("a", unsubscribe) is unsubscribe
 
 
 def test_errors_name_no_process_no_machine_and_no_file() -> None:
@@ -334,22 +334,22 @@ def test_errors_name_no_process_no_machine_and_no_file() -> None:
         StoreError(where, committed=False),
         StoreDamaged(where),
     ):
-        shown = told("anna", command, error)
+        shown = visible_error("anna", command, error)
         assert type(shown) is type(error)
         said = str(shown) + str(vars(shown))
         assert not any(word in said for word in ("4711", "db-host-7", "/srv"))
         if isinstance(error, StoreError):
             assert isinstance(shown, StoreError)
             assert shown.committed is error.committed
-        assert told(None, command, error) is error
+        assert visible_error(None, command, error) is error
     for kept in (RecordDamaged("s", 3, "its JSON is cut"), SessionNotFound("s"), SessionError("x")):
-        assert told("anna", command, kept) is kept
+        assert visible_error("anna", command, kept) is kept
 
 
 def test_rows_beyond_the_namespace_are_left_out() -> None:
     rows = [SessionRow("a/x", 1, 1, Owner("me", 7, "then", "host")), SessionRow("z", 1, 1)]
-    assert listed(None, rows) is rows
-    assert [(row.session, row.owner) for row in listed("a", rows)] == [
+    assert visible_rows(None, rows) is rows
+    assert [(row.session, row.owner) for row in visible_rows("a", rows)] == [
         ("a/x", Owner("another owner"))
     ]
 

@@ -1,0 +1,278 @@
+"""What all connections of a service share: who is let in, what is too much, what is logged, and
+the commands on whole sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from llmsession.errors import (
+    KeyReused,
+    Overloaded,
+    SessionClosed,
+    SessionError,
+    SessionNotFound,
+    StoreError,
+)
+from llmsession.session import LLMSession, SessionManager
+from llmsession.session.core.session_log import default_logger
+from llmsession.session.values.config import load_config
+from llmsession.store import SessionRow
+from llmsession.transcripts import Conversation
+
+from ..wire import messages as w
+from . import tenancy
+from .access import Authenticator, Credentials
+from .limits import Limits, LoopLag, RateLimit
+
+__all__ = ["GOING_DOWN", "RETRY_AFTER_S", "Admission", "Client", "Observer"]
+
+RETRY_AFTER_S = 1.0
+"""The hint where nothing better is known: a limit on what is open was reached."""
+GOING_DOWN = "the service goes down"
+MAX_LOGGED_CHARS = 200
+"""Of what was wrong with a frame: the text may quote the frame."""
+MAX_LISTED = 1000
+_SUSPECT = (KeyReused, SessionNotFound)
+"""Errors of a client that repeats the commands of others, or asks for their sessions."""
+
+
+class Observer(Protocol):
+    """Counts commands, for metrics. Called in the event loop: it must not block."""
+
+    def answered(self, kind: str, error: str | None) -> None:
+        """A command of *kind* was answered, with the error's name if it failed."""
+        ...
+
+
+class Client(Protocol):
+    """What has to be known of a connection to judge its commands."""
+
+    peer: str
+    tenant: str | None
+    open_requests: int
+
+    @property
+    def rate_key(self) -> object:
+        """Whom the limit of commands a second counts for."""
+        ...
+
+
+class Admission:
+    """Lets clients and commands in, or refuses them. It knows no connections: each of them calls
+    it, and the service owns both.
+
+    Commands on whole sessions take the tenant and the command; they raise as the manager's method
+    of the same name, and SessionNotFound for a session of another tenant.
+    """
+
+    server_name = "llmsession"
+
+    def __init__(
+        self,
+        manager: SessionManager,
+        *,
+        authenticator: Authenticator | None,
+        limits: Limits,
+        observer: Observer | None,
+        logger: Any | None,
+        default_model: str | None,
+    ) -> None:
+        self.manager = manager
+        self.limits = limits
+        self.default_model = default_model
+        self.log = logger if logger is not None else default_logger()
+        self.lag = LoopLag(self._tick)
+        self.draining = False
+        """Are new turns and sessions refused, because the service goes down?"""
+        self.protocol_errors = self.commands = self.overloaded = self.lagged = 0
+        self.authenticator = authenticator
+        self._observer = observer
+        self._on_tick: Callable[[], None]
+        self._loop: asyncio.AbstractEventLoop
+        self._rates: dict[object, RateLimit] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open_turns = 0
+        self._exporting = asyncio.Lock()
+
+    def begin(self, on_tick: Callable[[], None]) -> None:
+        """Begin to measure the running event loop; *on_tick* is called some times a second."""
+        self._loop = asyncio.get_running_loop()
+        self._on_tick = on_tick
+        self.lag.start()
+
+    async def close(self) -> None:
+        """Cancel the tasks that still run."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run *work*. It outlives the connection that it is for."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def now(self) -> float:
+        """The event loop's time, in seconds."""
+        return self._loop.time()
+
+    def _tick(self) -> None:
+        # Counted some times a second: in between, every send adds one and no turn ends.
+        self._open_turns = self.manager.open_turns
+        self._on_tick()
+
+    # Who is let in.
+
+    @property
+    def is_guarded(self) -> bool:
+        """Do clients have to authenticate?"""
+        return self.authenticator is not None
+
+    def authenticate(self, peer: str, token: str | None) -> str | None:
+        """The tenant of a client. Raises Unauthenticated."""
+        if self.authenticator is None:
+            return None
+        return self.authenticator.authenticate(Credentials(token=token, peer=peer))
+
+    def refused(self, peer: str, error: SessionError) -> None:
+        """A connection ends because of *error*: one line in the log."""
+        self.protocol_errors += 1
+        self.log_refusal(peer, error)
+
+    def log_refusal(self, peer: str, error: SessionError) -> None:
+        """One line in the log: *peer* was not let in, or was disconnected."""
+        name, why = type(error).__name__, str(error)[:MAX_LOGGED_CHARS]
+        self.log.warning("connection.refused", peer=peer, error=name, why=why)
+
+    # How much is taken.
+
+    def check(self, client: Client, command: w.Command[Any]) -> None:
+        """Raises Overloaded where a limit is reached."""
+        key = client.rate_key
+        rate = self._rates.get(key)
+        if rate is None:
+            rate = self._rates[key] = RateLimit(self.limits.commands_per_s, self._loop.time)
+        wait_s = rate.take()
+        if wait_s is not None:
+            raise Overloaded("too many commands a second", retry_after_s=wait_s)
+        limit = self.limits.open_requests_per_connection
+        if client.open_requests > limit:
+            message = f"{limit} commands wait for their answers"
+            raise Overloaded(message, retry_after_s=RETRY_AFTER_S)
+        if isinstance(command, w.Send | w.Create | w.Fork):
+            self._check_new_work(is_turn=isinstance(command, w.Send))
+
+    def _check_new_work(self, *, is_turn: bool) -> None:
+        if self.draining:
+            raise Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S)
+        lag_s = self.lag.lag_s
+        if lag_s > self.limits.max_lag_s:
+            raise Overloaded(f"the service runs {lag_s:.1f} s late", retry_after_s=2 * lag_s)
+        limit = self.limits.open_turns
+        if is_turn and limit is not None:
+            if self._open_turns >= limit:
+                raise Overloaded(f"{limit} turns are open", retry_after_s=RETRY_AFTER_S)
+            self._open_turns += 1
+
+    def drop_rates(self, connected: Collection[object]) -> None:
+        """Forget the rates of all clients but those that are *connected*, by their rate keys."""
+        self._rates = {key: rate for key, rate in self._rates.items() if key in connected}
+
+    # What is answered.
+
+    def answered(self, client: Client, command: w.Command[Any], error: SessionError | None) -> None:
+        """A command was answered."""
+        self.overloaded += isinstance(error, Overloaded)
+        if isinstance(error, _SUSPECT) and (client.tenant or isinstance(error, KeyReused)):
+            self._log_command("command.refused", client, command, error)
+        if self._observer is not None:
+            kind = w.tag_of(type(command))
+            self._observer.answered(kind, type(error).__name__ if error else None)
+
+    def public_error(self, error: Exception) -> SessionError:
+        """*error* as any client may see it: one that is not ours is logged, and not quoted."""
+        if isinstance(error, SessionError):
+            return error
+        self.log.error("command.crashed", exc_info=error)
+        return SessionError("the service failed to perform the command; its log says why")
+
+    def visible_error(
+        self, client: Client, command: w.Command[Any], error: SessionError
+    ) -> SessionError:
+        """*error* as *client* may see it. What its tenant must not see is in the log."""
+        visible = tenancy.visible_error(client.tenant, command, error)
+        if visible is not error and isinstance(error, StoreError):
+            self._log_command("command.failed", client, command, error, why=str(error))
+        return visible
+
+    def _log_command(
+        self,
+        event: str,
+        client: Client,
+        command: w.Command[Any],
+        error: SessionError,
+        **fields: str,
+    ) -> None:
+        self.log.warning(
+            event,
+            peer=client.peer,
+            tenant=client.tenant,
+            command=w.tag_of(type(command)),
+            error=type(error).__name__,
+            **fields,
+        )
+
+    # Commands on whole sessions.
+
+    async def open(self, tenant: str | None, command: w.Open) -> LLMSession:
+        """The handle of a session."""
+        await tenancy.check_tenant(self.manager, command.session, tenant)
+        try:
+            return await self.manager.open(
+                command.session, takeover=command.takeover, recovery=command.recovery
+            )
+        except SessionClosed as error:
+            if self.draining:
+                raise Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S) from error
+            raise
+
+    async def create(self, tenant: str | None, command: w.Create) -> LLMSession:
+        """A new session."""
+        return await self.manager.create(
+            load_config(command.config),
+            session_id=command.session,
+            labels=command.labels,
+            seed=command.seed,
+            tenant=tenant,
+            command_id=command.command_id,
+        )
+
+    async def list(self, tenant: str | None, command: w.ListSessions) -> Sequence[SessionRow]:
+        """The sessions that the tenant may see."""
+        limit = max(1, min(command.limit, MAX_LISTED))
+        rows = await self.manager.list(after=command.after, limit=limit, search=command.search)
+        return tenancy.visible_rows(tenant, rows)
+
+    async def row(self, tenant: str | None, command: w.Row) -> SessionRow:
+        """The row of a session."""
+        await tenancy.check_tenant(self.manager, command.session, tenant)
+        return tenancy.visible_row(tenant, await self.manager.row(command.session))
+
+    async def export(self, tenant: str | None, command: w.Export) -> Conversation:
+        """What the log of a session knows beside its messages. An export reads the whole log, so
+        there is one at a time."""
+        await tenancy.check_tenant(self.manager, command.session, tenant)
+        async with self._exporting:
+            conversation = await self.manager.export_conversation(command.session)
+        return msgspec.structs.replace(conversation, messages=())
+
+    async def delete(self, tenant: str | None, command: w.Delete) -> None:
+        """Delete a session."""
+        await tenancy.check_tenant(self.manager, command.session, tenant)
+        await self.manager.delete(command.session)
