@@ -418,10 +418,10 @@ class Connection:
             command.turn,
             lambda error: self._admission.visible_error(self, command, error),
         )
-        listening = listen(handle, subscription, after=command.after, turn=command.turn)
-        self._answer(command, w.Subscribed(listening.after))
+        events = subscribe_sink(handle, subscription, after=command.after, turn=command.turn)
+        self._answer(command, w.Subscribed(events.after))
         self._subscriptions[command.id] = subscription
-        if subscription.begin(listening):
+        if subscription.begin(events):
             self._admission.start(subscription.catch_up())
 
     # Commands that wait.

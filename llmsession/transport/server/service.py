@@ -8,7 +8,6 @@ from typing import Any
 
 from llmsession.errors import Overloaded
 from llmsession.session import SessionManager
-from llmsession.session.stats import count_live, figures_of_live
 
 from ..wire.messages import ServiceSnapshot, ServiceStatistics
 from . import tenancy
@@ -156,11 +155,11 @@ class Service:
         def is_visible(session: str) -> bool:
             return tenancy.is_visible(tenant, session)
 
-        live, running = count_live(self.manager, is_visible)
+        live, running = self.manager.count_live(is_visible)
         limit = max(0, min(limit, MAX_SNAPSHOT_SESSIONS))
         return ServiceSnapshot(
             service=self.statistics() if tenant is None else None,
             live=live,
             running=running,
-            sessions=tuple(figures_of_live(self.manager, limit, is_visible)),
+            sessions=tuple(self.manager.live_stats(limit, is_visible)),
         )
