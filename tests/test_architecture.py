@@ -116,8 +116,9 @@ HOMES = {
     "typer": {"cli"},
 }
 
-# Of named tuples, which have no other names for them.
-PUBLIC_THOUGH_UNDERSCORED = {"_replace", "_asdict", "_fields"}
+# Of named tuples, which have no other names for them; and of packages that have no public way to
+# it: the SDKs' raw events, asyncpg's transport, trio's source of randomness.
+PUBLIC_THOUGH_UNDERSCORED = {"_replace", "_asdict", "_fields", "_iter_events", "_transport", "_r"}
 BANNED_WORDS = {"handler", "handlers", "helper", "helpers", "util", "utils", "process", "data"}
 # The one class, its file, its twin at a client, and what both share.
 MANAGERS = {"SessionManager", "manager", "RemoteManager", "ManagerInterface"}

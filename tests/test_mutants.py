@@ -1,4 +1,4 @@
-"""The catalogue of mutants: it fits the code and the page, and each of them is caught."""
+"""The catalogue of mutants: it fits the code, and each of them is caught."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ import pytest
 
 from llmsession.testing import INVARIANTS
 from tests.mutants.__main__ import main
-from tests.mutants.catalogue import CATALOGUE, MUTANTS
+from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import Edit, Mutant, Unfit
-from tests.mutants.page import on_page, put_on_page, tables
 from tests.mutants.running import ROOT, Workshop
 
-PAGE = ROOT / "docs" / "testing.md"
 EVERY_INVARIANT = {*INVARIANTS, 14}
 """14 is the one that ``replay`` checks."""
 
@@ -83,32 +81,13 @@ def test_every_invariant_and_every_rule_is_broken_by_a_mutant() -> None:
     assert [page for page in pages if not (ROOT / page).is_file()] == []
 
 
-# The page.
-
-
-def test_the_testing_page_has_the_tables_of_the_catalogue() -> None:
-    told = "python -m tests.mutants --write docs/testing.md"
-    assert on_page(PAGE.read_text("utf-8")) == tables(CATALOGUE), told
-
-
-def test_a_page_keeps_what_stands_around_its_tables(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- mutants -->\nold\n<!-- end of mutants -->\nafter\n", "utf-8")
-    assert main(["--write", str(page)]) == 0
-    written = page.read_text("utf-8")
-    assert written.startswith("before\n<!-- mutants -->\n\n### ")
-    assert written.endswith("|\n\n<!-- end of mutants -->\nafter\n")
-    assert put_on_page(written, CATALOGUE) == written
-
-
-def test_a_page_without_a_place_for_them_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_list_names_every_mutant_with_its_rule_and_its_test(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("nothing\n", "utf-8")
-    assert main(["--write", str(page)]) == 2
-    assert "<!-- mutants -->" in capsys.readouterr().err
-    assert page.read_text("utf-8") == "nothing\n"
+    assert main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for mutant in MUTANTS:
+        assert lines[lines.index(f"  {mutant.name} ({mutant.breaks})") + 1].strip() == mutant.node
 
 
 # What does not fit.

@@ -7,13 +7,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from .catalogue import CATALOGUE, MUTANTS
 from .mutant import Mutant, Unfit
-from .page import put_on_page
 from .running import ROOT, Baseline, Verdict, Workshop
 
 __all__ = ["main"]
@@ -22,22 +20,21 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: every mutant is caught. 1: one is not. 2: one cannot be tried, or a named test does not
     pass on the code as it is."""
-    asked = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
-        if asked.write is not None:
-            page = asked.write.read_text("utf-8")
-            asked.write.write_text(put_on_page(page, CATALOGUE), "utf-8")
+        if options.list:
+            _print_list()
             return 0
-        chosen = _chosen(asked.only)
+        chosen = _chosen(options.only)
         for mutant in chosen:
             mutant.broken(ROOT)
-        baseline, verdicts = _tried(chosen, asked.jobs, quiet=asked.json)
+        baseline, verdicts = _tried(chosen, options.jobs, quiet=options.json)
     except (OSError, Unfit, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if asked.json:
-        told = {"baseline": baseline, "mutants": verdicts}
-        print(msgspec.json.format(msgspec.json.encode(told)).decode())
+    if options.json:
+        report = {"baseline": baseline, "mutants": verdicts}
+        print(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
         _print_end(baseline, verdicts)
     if baseline.failing or any(verdict.outcome == "broken" for verdict in verdicts):
@@ -50,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", metavar="NAME", help="a part of a name; again")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at once")
     parser.add_argument("--json", action="store_true", help="print figures alone")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="only write the page's tables")
+    parser.add_argument("--list", action="store_true", help="only list them")
     return parser
 
 
@@ -60,7 +57,7 @@ def _chosen(names: Sequence[str] | None) -> tuple[Mutant, ...]:
     for name in names:
         if not any(name in mutant.name for mutant in MUTANTS):
             raise ValueError(f"no mutant is called {name!r}")
-    return tuple(each for each in MUTANTS if any(name in each.name for name in names))
+    return tuple(mutant for mutant in MUTANTS if any(name in mutant.name for name in names))
 
 
 def _tried(
@@ -76,6 +73,13 @@ def _tried(
     return baseline, tuple(verdicts)
 
 
+def _print_list() -> None:
+    for title, mutants in CATALOGUE.items():
+        print(f"\n{title}")
+        for mutant in mutants:
+            print(f"  {mutant.name} ({mutant.breaks})\n      {mutant.node}")
+
+
 def _print(verdict: Verdict) -> None:
     print(f"{verdict.outcome:9} {verdict.seconds:5.1f} s  {verdict.mutant}", flush=True)
     if verdict.outcome != "caught":
@@ -87,8 +91,8 @@ def _print_end(baseline: Baseline, verdicts: Sequence[Verdict]) -> None:
         print(f"does not pass without any mutant: {node}\n    {how}")
     counts = Counter(verdict.outcome for verdict in verdicts)
     seconds = baseline.seconds + sum(verdict.seconds for verdict in verdicts)
-    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    print(f"{len(verdicts)} mutants: {told}; the tests alone took {baseline.seconds:.0f} s,")
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    print(f"{len(verdicts)} mutants: {outcomes}; the tests alone took {baseline.seconds:.0f} s,")
     print(f"all of it {seconds:.0f} s of one core")
 
 

@@ -36,6 +36,6 @@ CATALOGUE: Mapping[str, tuple[Mutant, ...]] = {
     "Budgets": SPENDING,
     "The service": WIRE,
 }
-"""By the titles that they have in docs/testing.md."""
+"""By what they are about."""
 
 MUTANTS: tuple[Mutant, ...] = tuple(chain.from_iterable(CATALOGUE.values()))

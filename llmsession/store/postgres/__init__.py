@@ -4,3 +4,5 @@ from llmsession.errors import need_package
 
 # Before any module of this folder imports the driver.
 need_package("asyncpg", "PostgresStore", "llmsession[postgres]")
+
+__all__: list[str] = []
