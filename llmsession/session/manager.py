@@ -129,7 +129,7 @@ class SessionManager:
         if tenant is not None:
             tenant = checked_tenant(tenant)
         session = new_session_id(tenant) if session_id is None else checked_session_id(session_id)
-        await runtime.load_budget(tenant)
+        await runtime.tenant_logs.load_budget(tenant)
         config, stored = runtime.check_config(config, tenant)
         created = r.SessionCreated(
             session=session,
@@ -251,13 +251,13 @@ class SessionManager:
     async def tenant_spending(self, tenant: str) -> Spending:
         """What all sessions of *tenant* have spent. The first call reads their logs. Raises
         InvalidInput, StoreError."""
-        await self._runtime.sum_up_tenant(checked_tenant(tenant))
+        await self._runtime.tenant_logs.sum_up(checked_tenant(tenant))
         return self._runtime.tenants.spent(tenant)
 
     async def set_tenant_budget(self, tenant: str, budget: SpendingBudget | None) -> None:
         """Set what *tenant* may spend from now on; None is no limit. The budget is this manager's,
         and is not stored. Raises InvalidInput, InvalidConfig, StoreError."""
-        await self._runtime.sum_up_tenant(checked_tenant(tenant))
+        await self._runtime.tenant_logs.sum_up(checked_tenant(tenant))
         self._runtime.tenants.set_budget(tenant, budget)
 
     async def apply_retention(

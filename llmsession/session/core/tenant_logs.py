@@ -58,6 +58,12 @@ class TenantLogs:
             del self._summing[tenant]
             summing.set(None)
 
+    async def load_budget(self, tenant: str | None) -> None:
+        """``sum_up`` a *tenant* that has a budget: it cannot be kept before its spending is
+        known."""
+        if tenant is not None and self._tenants.budget(tenant) is not None:
+            await self.sum_up(tenant)
+
     async def _read(self, tenant: str) -> dict[str, Spending]:
         search, spent, after = Search(labels={TENANT_LABEL: tenant}), dict[str, Spending](), ""
         while rows := await begun_rows(self._store, after=after, limit=PAGE, search=search):

@@ -96,7 +96,7 @@ class Runtime:
             on_abandoned=lambda: self.evictor.schedule(),  # noqa: PLW0108  # made below
         )
         self.evictor = IdleEvictor(self._table.actors, idle_s, self.evict_idle)
-        self._tenant_logs = TenantLogs(
+        self.tenant_logs = TenantLogs(
             self.store,
             self._prices,
             self.tenants,
@@ -226,19 +226,6 @@ class Runtime:
         config = bind_tools(load_config(state.config).checked(), (*self._tools, *tools))
         return self._services.shared(config)[0]
 
-    # Tenants.
-
-    async def sum_up_tenant(self, tenant: str) -> None:
-        """Know what *tenant* has spent: the first time its sessions' logs are read. Raises
-        StoreError."""
-        await self._tenant_logs.sum_up(tenant)
-
-    async def load_budget(self, tenant: str | None) -> None:
-        """Know what a *tenant* with a budget has spent: a budget cannot be kept before that.
-        Raises StoreError."""
-        if tenant is not None and self.tenants.budget(tenant) is not None:
-            await self._tenant_logs.sum_up(tenant)
-
     # Activation.
 
     @property
@@ -317,7 +304,7 @@ class Runtime:
     async def _add(self, state: SessionState, config: SessionConfig, lease: Lease) -> Actor:
         """The live actor of a session that was made or loaded. Raises StoreError where its tenant
         has a budget, and what was spent of it cannot be read."""
-        await self.load_budget(tenant_of(state.labels))
+        await self.tenant_logs.load_budget(tenant_of(state.labels))
         actor = Actor(
             state=state,
             config=config,
