@@ -24,8 +24,8 @@ class ForgottenRules:
     the store has it, nor what was said or answered in the record that said it. By the words
     themselves, not by the rule that takes them out."""
 
-    def __init__(self, findings: Violations, session: SessionRecording) -> None:
-        self._findings = findings
+    def __init__(self, violations: Violations, session: SessionRecording) -> None:
+        self._violations = violations
         self._bodies = {entry.seq: bytes(entry.body) for entry in session.log}
         self._bodies.update((entry.seq, bytes(entry.body)) for entry in session.rewrites)
         self._said: dict[int, list[tuple[int, bytes]]] = {}
@@ -73,7 +73,7 @@ class ForgottenRules:
             astray.update(at for at in before if sent.search(self._bodies[at]))
         if astray:
             told = f"record {min(astray)} has words that were forgotten by record {seq}"
-            self._findings.add(12, told, seqs=[min(astray), seq])
+            self._violations.add(12, told, seqs=[min(astray), seq])
 
     def end(self, state: SessionState) -> None:
         pass

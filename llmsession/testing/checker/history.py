@@ -20,8 +20,8 @@ class HistoryRules:
     that the store has now in place of others. Nothing that was to be forgotten is in them, and
     the log that they are part of folds to the same state."""
 
-    def __init__(self, findings: Violations, rewritten: Mapping[int, r.Record]) -> None:
-        self._findings = findings
+    def __init__(self, violations: Violations, rewritten: Mapping[int, r.Record]) -> None:
+        self._violations = violations
         self._rewritten = rewritten
         self._history: tuple[Message, ...] = ()
         self._generation = 1
@@ -39,7 +39,7 @@ class HistoryRules:
             self._paid.append(self._owed)
         told = self._fault(state, record)
         if told:
-            self._findings.add(1, f"{of_record(record)}: {told}", seqs=[record.seq])
+            self._violations.add(1, f"{of_record(record)}: {told}", seqs=[record.seq])
 
     def _fault(self, state: SessionState, record: r.Record) -> str:
         old, new = self._history, state.history
@@ -69,7 +69,7 @@ class HistoryRules:
                 now = self._rewritten.get(record.seq, record)
                 if pending_redaction.apply(now) != now:
                     told = f"record {record.seq} says what was to be forgotten"
-                    self._findings.add(12, told, seqs=[record.seq])
+                    self._violations.add(12, told, seqs=[record.seq])
         if self._rewritten:
             self._compare(state)
 
@@ -79,13 +79,13 @@ class HistoryRules:
             for record in self._records:
                 folded.apply(self._rewritten.get(record.seq, record))
         except (KeyError, ValueError) as error:
-            self._findings.add(12, f"what is left of the log cannot be folded: {error!r}")
+            self._violations.add(12, f"what is left of the log cannot be folded: {error!r}")
             return
         mine, theirs = state_parts(state), state_parts(folded)
         differ = sorted(part for part in mine if mine[part] != theirs[part])
         if differ:
             told = f"what is left of the log differs in {', '.join(differ)}"
-            self._findings.add(12, told, seqs=sorted(self._rewritten)[:3])
+            self._violations.add(12, told, seqs=sorted(self._rewritten)[:3])
 
 
 def _ends_with(new: tuple[Message, ...], old: tuple[Message, ...], turn: int) -> bool:

@@ -72,9 +72,9 @@ class RequestRules:
     projection of one of those states, in their order."""
 
     def __init__(
-        self, findings: Violations, requests: Sequence[Requested], profile: Profile
+        self, violations: Violations, requests: Sequence[Requested], profile: Profile
     ) -> None:
-        self._findings = findings
+        self._violations = violations
         self._profile = profile
         self._by_step: dict[tuple[int, int], deque[Requested]] = {}
         for request in sorted(requests, key=_place):
@@ -92,7 +92,7 @@ class RequestRules:
     def _check_told(self, request: Requested) -> None:
         if request.violations:
             told = f"a request of turn {request.turn} breaks {'; '.join(request.violations)}"
-            self._findings.add(4, told, request)
+            self._violations.add(4, told, request)
 
     def before(self, state: SessionState, record: r.Record) -> None:
         reply = getattr(record, "reply", None)
@@ -146,12 +146,12 @@ class RequestRules:
     def _take(self, sent: Requested, request: Request) -> None:
         for violation in self._checker.check(request) if not sent.violations else ():
             told = f"a request of turn {sent.turn} breaks {violation.rule}: {violation.text}"
-            self._findings.add(4, told, sent)
+            self._violations.add(4, told, sent)
         if self._last is not None and not self._prefix_may_change:
             before, earlier = self._last
             if not extends(earlier, request):
                 told = f"the prefix changed between turn {before.turn} and turn {sent.turn}"
-                self._findings.add(10, f"{told}, and no event says why", before, sent)
+                self._violations.add(10, f"{told}, and no event says why", before, sent)
         self._last, self._prefix_may_change = (sent, request), False
 
     def _end_step(self) -> None:
@@ -160,7 +160,7 @@ class RequestRules:
                 f"the request of turn {sent.turn}, step {sent.step}, attempt {sent.attempt}"
                 " is not the projection of the log"
             )
-            self._findings.add(10, told, sent)
+            self._violations.add(10, told, sent)
         self._waiting = deque()
 
     def end(self, state: SessionState) -> None:
@@ -168,7 +168,7 @@ class RequestRules:
         for requests in self._by_step.values():
             for sent in requests:
                 told = f"a request of turn {sent.turn}, step {sent.step}, which the log has not"
-                self._findings.add(10, told, sent)
+                self._violations.add(10, told, sent)
 
 
 def _place(sent: Requested) -> tuple[int, int, int, int]:

@@ -40,8 +40,8 @@ class TimeRules:
     """Invariant 2, where a turn or a call has a limit: it ends then, in the life that it began in.
     ``late_s`` is how much later its record may be written."""
 
-    def __init__(self, findings: Violations, session: SessionRecording, late_s: float) -> None:
-        self._findings = findings
+    def __init__(self, violations: Violations, session: SessionRecording, late_s: float) -> None:
+        self._violations = violations
         self._written = {entry.seq: entry.at for entry in session.log if entry.at}
         self._late_s = late_s
         self._raw = b""
@@ -77,13 +77,13 @@ class TimeRules:
         most = self._config.limits.max_steps
         if most is not None and record.step > most:
             told = f"turn {record.turn} is in step {record.step}, of at most {most}"
-            self._findings.add_of_turn(2, told, record.turn)
+            self._violations.add_of_turn(2, told, record.turn)
 
     def _check_call(self, record: r.Record, call: str, at: float) -> None:
         late_s = at - self._due.pop(call, at)
         if late_s > self._late_s:
             told = f"{of_record(record)}: the call {call!r} was open {late_s:.3f} s too long"
-            self._findings.add(2, told, seqs=[record.seq])
+            self._violations.add(2, told, seqs=[record.seq])
 
     def _check_turn(self, record: r.Terminal, at: float) -> None:
         epoch, began = self._began.pop(record.turn, (0, at))
@@ -94,7 +94,7 @@ class TimeRules:
         max_s = self._config.limits.max_seconds
         if max_s is not None and at - began > max_s + self._late_s:
             told = f"turn {record.turn} took {at - began:.3f} s, of at most {max_s:.3f} s"
-            self._findings.add_of_turn(2, told, record.turn)
+            self._violations.add_of_turn(2, told, record.turn)
 
     def after(self, state: SessionState, record: r.Record) -> None:
         pass

@@ -24,8 +24,8 @@ _READ_ALL = "end_turn"
 class CourseRules:
     """Invariants 2, 3 and 13 along a log, from the session's own first record on."""
 
-    def __init__(self, findings: Violations, session: SessionRecording) -> None:
-        self._findings = findings
+    def __init__(self, violations: Violations, session: SessionRecording) -> None:
+        self._violations = violations
         self._sends = {call.token: call for call in session.invoked.values() if call.token}
         self._outcomes: dict[int, list[OutcomeSeen]] = {}
         for seen in session.outcomes:
@@ -80,14 +80,14 @@ class CourseRules:
         if state.open or state.head_turn != send.head:
             told = f"turn {record.turn} was to follow turn {send.head}; the head is"
             told = f"{told} {state.head_turn}, and {len(state.open)} turns are open"
-            self._findings.add(13, told, send, seqs=[record.seq])
+            self._violations.add(13, told, send, seqs=[record.seq])
 
     def _check_next(self, record: r.TurnStarted) -> None:
         """The queue is taken from its front; who replaces a turn comes first."""
         waiting, known = self._waiting, all(self._modes.get(turn) for turn in self._waiting)
         if waiting and known and waiting[0] != record.turn:
             told = f"turn {record.turn} was started, and turn {waiting[0]} is next"
-            self._findings.add_of_turn(13, told, record.turn)
+            self._violations.add_of_turn(13, told, record.turn)
         if record.turn in waiting:
             waiting.remove(record.turn)
 
@@ -101,7 +101,7 @@ class CourseRules:
             )
             told = f"turn {record.turn} follows dropped turns and has to carry {told}"
             seqs = [state.accepted_at[each.turn] for each in state.receipts]
-            self._findings.add(3, told, seqs=[*seqs[:3], record.seq])
+            self._violations.add(3, told, seqs=[*seqs[:3], record.seq])
 
     def _ended(self, state: SessionState, record: r.Terminal) -> None:
         if record.turn in self._waiting:
@@ -109,7 +109,7 @@ class CourseRules:
         if isinstance(record, r.TurnCommitted):
             if record.stop_reason == _READ_ALL and self._steers[record.turn]:
                 told = f"turn {record.turn} ended by itself, and a steer of it was not read"
-                self._findings.add_of_turn(2, told, record.turn)
+                self._violations.add_of_turn(2, told, record.turn)
         else:
             self._check_receipt(record)
         self._check_usage(state, record)
@@ -117,7 +117,7 @@ class CourseRules:
             if seen.unread_steers != self._steers[record.turn]:
                 told = f"who waited for turn {record.turn} was told of {seen.unread_steers} unread"
                 told = f"{told} steers, of {self._steers[record.turn]}"
-                self._findings.add_of_turn(13, told, record.turn, seen)
+                self._violations.add_of_turn(13, told, record.turn, seen)
 
     def _check_receipt(self, record: r.TurnAborted | r.TurnFailed) -> None:
         """A call that was answered, or of a step that is over, had started. Of the last step's
@@ -134,7 +134,7 @@ class CourseRules:
         ]
         if missing:
             told = f"{of_record(record)} of turn {record.turn} says nothing of {missing}"
-            self._findings.add_of_turn(3, told, record.turn)
+            self._violations.add_of_turn(3, told, record.turn)
 
     def _check_usage(self, state: SessionState, record: r.Terminal) -> None:
         turn = state.open.get(record.turn)
@@ -148,7 +148,7 @@ class CourseRules:
             spent += last.usage
         if spent != record.usage:
             told = f"turn {record.turn} says that it used {record.usage}, its requests {spent}"
-            self._findings.add_of_turn(12, told, record.turn)
+            self._violations.add_of_turn(12, told, record.turn)
 
     def after(self, state: SessionState, record: r.Record) -> None:
         pass

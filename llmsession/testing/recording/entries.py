@@ -128,15 +128,15 @@ class OutcomeSeen(EntryBase, frozen=True, tag="outcome"):
 
 
 class HistoryRead(EntryBase, frozen=True, tag="history"):
-    """``conversation()``: ``history`` numbers the tuple object, ``messages`` the message
-    objects. Equal numbers are one object. ``life`` numbers the state that it is part of: a session
+    """``conversation()``: ``history`` numbers the tuple object, ``messages`` the message objects.
+    Equal numbers are one object. ``incarnation`` numbers the state that it is part of: a session
     that was read from the store again has other objects."""
 
     seq: int
     generation: int
     history: int
     messages: tuple[int, ...]
-    life: int = 0
+    incarnation: int = 0
 
 
 class StateRead(EntryBase, frozen=True, tag="state"):
@@ -172,7 +172,7 @@ class ObservedEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempt: int = 0
 
 
-class SubscriptionLog(EntryBase, frozen=True, tag="watched"):
+class SubscriptionLog(EntryBase, frozen=True, tag="subscription"):
     """What one subscriber read. ``ending`` is closed, vanished, terminal or lagged; ``cursor``
     is where it said it was at its end."""
 
@@ -308,7 +308,7 @@ class SessionRecording:
         self.histories: list[HistoryRead] = []
         self.states: list[StateRead] = []
         self.requests: list[Requested] = []
-        self.watched: list[SubscriptionLog] = []
+        self.subscriptions: list[SubscriptionLog] = []
         self.ended: list[Ended] = []
         for entry in entries:
             self._sort(entry)
@@ -336,7 +336,7 @@ class SessionRecording:
             case Requested():
                 self.requests.append(entry)
             case SubscriptionLog():
-                self.watched.append(entry)
+                self.subscriptions.append(entry)
             case Ended():
                 self.ended.append(entry)
             case Begun() | Found() | LeftBehind():

@@ -40,6 +40,7 @@ class Notes:
         self.entries: list[Entry] = []
         self._began = anyio.current_time()
         self._order = 0
+        self._calls = 0
 
     def now(self) -> float:
         """Seconds since the run began."""
@@ -54,6 +55,11 @@ class Notes:
         self._order += 1
         return {"order": self._order, "at": round(self.now(), 6)}
 
+    def next_call(self) -> int:
+        """The number of the next command."""
+        self._calls += 1
+        return self._calls
+
     def note(self, entry: Entry) -> None:
         """Add an entry to the recording."""
         self.entries.append(entry)
@@ -66,7 +72,6 @@ class Recorder(Notes):
     def __init__(self, profile: Profile) -> None:
         super().__init__()
         self.sessions: dict[str, LLMSession] = {}
-        self._calls = 0
         self._profile = profile
         self._checkers: dict[str, Checker] = {}
         self._numbers: dict[int, tuple[int, object]] = {}
@@ -88,8 +93,7 @@ class Recorder(Notes):
         scope *until*, which is entered here, was cancelled. What is no SessionError passes: nobody
         was answered then.
         """
-        self._calls += 1
-        name, call = session.id, self._calls
+        name, call = session.id, self.next_call()
         self.note(Invoked(session=name, call=call, command=command, **asked, **self.place()))
         with until or anyio.CancelScope(), anyio.move_on_after(patience_s):
             try:
@@ -144,7 +148,7 @@ class Recorder(Notes):
                 generation=state.generation,
                 history=self._number(history),
                 messages=tuple([self._number(message) for message in history]),
-                life=self._number(state),
+                incarnation=self._number(state),
                 **self.place(),
             )
         )

@@ -61,16 +61,20 @@ class SimSession:
 
     async def create(self, config: SessionConfig) -> None:
         """Make it, in its home. No fault is about yet."""
-        life = await self._hosts[self.home].life()
-        life.handles[self.name] = await life.manager.create(config, session_id=self.name)
+        incarnation = await self._hosts[self.home].incarnation()
+        incarnation.handles[self.name] = await incarnation.manager.create(
+            config, session_id=self.name
+        )
 
     async def reach(self, *, takeover: bool = False) -> tuple[Incarnation, LLMSession] | None:
         """The life that owns the session, and a handle there; None if it cannot be had."""
         for attempt in range(MAX_TRIES):
-            life = await self._hosts[self.home].life()
+            incarnation = await self._hosts[self.home].incarnation()
             takes = takeover or attempt > MAX_TRIES // 2
             try:
-                handle = await life.within(partial(life.opened, self.name, takeover=takes))
+                handle = await incarnation.within(
+                    partial(incarnation.opened, self.name, takeover=takes)
+                )
             except SessionInUse:
                 await self._find_home()
             except SessionNotFound:  # made, and taken back before it had a record
@@ -78,8 +82,8 @@ class SimSession:
             except (StoreError, SessionClosed, SessionMoved):
                 pass
             else:
-                if handle is not None and not life.owner_is_dead:
-                    return life, handle
+                if handle is not None and not incarnation.owner_is_dead:
+                    return incarnation, handle
             await anyio.sleep(RETRY_S)
         return None
 
@@ -88,46 +92,46 @@ class SimSession:
         holder = await self._world.disk.holder(self.name)
         for process in self._hosts:
             if process.is_up and holder is not None:
-                life = await process.life()
-                if life.manager.owner == holder:
+                incarnation = await process.incarnation()
+                if incarnation.manager.owner == holder:
                     self.home = process.number
 
     async def move(self, how: str) -> None:
         """Let the other process have it: after it was closed here, or while it is in use."""
         other = (self.home + 1) % len(self._hosts)
         if how == "take" and self._hosts[self.home].is_up:
-            life = await self._hosts[self.home].life()
-            handle = life.handles.get(self.name)
-            self._last = (life, handle) if handle is not None else None
+            incarnation = await self._hosts[self.home].incarnation()
+            handle = incarnation.handles.get(self.name)
+            self._last = (incarnation, handle) if handle is not None else None
         if how == "close":
             found = await self.reach()
             if found is not None:
-                life, handle = found
-                await self._call(life, handle, "close", handle.close)
-                life.handles.pop(self.name, None)
+                incarnation, handle = found
+                await self._call(incarnation, handle, "close", handle.close)
+                incarnation.handles.pop(self.name, None)
         self.home = other
         await self.reach(takeover=how == "take")
 
-    async def let_go(self) -> None:
+    async def evict(self) -> None:
         """Hold it no more, and have what is idle evicted."""
-        life = await self._hosts[self.home].life()
-        life.handles.pop(self.name, None)
-        await life.within(life.manager.evict_idle)
+        incarnation = await self._hosts[self.home].incarnation()
+        incarnation.handles.pop(self.name, None)
+        await incarnation.within(incarnation.manager.evict_idle)
 
     # Asking.
 
     async def _call(
         self,
-        life: Incarnation,
+        incarnation: Incarnation,
         handle: LLMSession,
         command: str,
         perform: Callable[[], Awaitable[Any]],
         **how: Any,
     ) -> Any:
         scope = anyio.CancelScope()
-        if life.owner_is_dead:
+        if incarnation.owner_is_dead:
             scope.cancel()
-        with life.waiting(scope):
+        with incarnation.waiting(scope):
             return await self._recorder.call(handle, command, perform, until=scope, **how)
 
     async def ask(
@@ -175,9 +179,9 @@ class SimSession:
             found = first if first is not None and not attempt else await self.reach()
             if found is None:
                 return None
-            life, handle = found
+            incarnation, handle = found
             answered = await self._call(
-                life,
+                incarnation,
                 handle,
                 command,
                 partial(_told, perform, handle),
@@ -194,18 +198,18 @@ class SimSession:
             await anyio.sleep(RETRY_S)
         return answered
 
-    async def send(self, act: Send) -> None:
+    async def send(self, step: Send) -> None:
         """Perform a ``send`` of the story."""
-        token = f"{self.name}#{act.number}"
-        repeats = act.heard != "once" or act.number % 3 == 0
+        token = f"{self.name}#{step.number}"
+        repeats = step.heard != "once" or step.number % 3 == 0
         turn = await self._say(
             token,
-            words(Random(token), act.chars),
-            first=self._last if act.to_last else None,
-            when_busy=act.when_busy,
-            heard=act.heard,
-            command_id=f"send {act.number}" if repeats else None,
-            head=None if act.head == "any" else await self._head(act.head == "other"),
+            words(Random(token), step.chars),
+            first=self._last if step.to_last else None,
+            when_busy=step.when_busy,
+            heard=step.heard,
+            command_id=f"send {step.number}" if repeats else None,
+            head=None if step.head == "any" else await self._head(step.head == "other"),
         )
         if isinstance(turn, Turn):
             await self._await(turn)
@@ -248,9 +252,9 @@ class SimSession:
             found = await self.reach()
             if found is None:
                 return None
-            life, handle = found
+            incarnation, handle = found
             try:
-                told = await life.within(handle.turn(number).outcome)
+                told = await incarnation.within(handle.turn(number).outcome)
             except SessionError:
                 told = None
             if told is not None:
@@ -261,17 +265,17 @@ class SimSession:
                         **self._recorder.place(),
                     )
                 )  # fmt: skip
-                self._read(life, handle)
+                self._read(incarnation, handle)
                 return told.stop_reason
             await anyio.sleep(RETRY_S)
         return None
 
-    def _read(self, life: Incarnation, handle: LLMSession) -> None:
-        if not life.owner_is_dead:
+    def _read(self, incarnation: Incarnation, handle: LLMSession) -> None:
+        if not incarnation.owner_is_dead:
             self._recorder.read_history(handle)
             self._recorder.read_state(handle)
 
-    async def interrupt(self, act: Interrupt) -> None:
+    async def interrupt(self, step: Interrupt) -> None:
         """Perform an ``interrupt`` of the story."""
 
         def answer(outcome: InterruptOutcome) -> dict[str, Any]:
@@ -282,47 +286,47 @@ class SimSession:
             }
 
         turn = None
-        if act.target != "all":
+        if step.target != "all":
             found = await self.reach()
             if found is None:
                 return
-            turn = _target(act, found[1])
-        command_id = f"stop {act.at}" if act.heard != "once" else None
+            turn = _target(step, found[1])
+        command_id = f"stop {step.at}" if step.heard != "once" else None
         await self.ask(
             "interrupt",
-            lambda handle: handle.interrupt(turn, policy=act.policy, command_id=command_id),
+            lambda handle: handle.interrupt(turn, policy=step.policy, command_id=command_id),
             answer=answer,
             turn=turn,
-            policy=act.policy,
-            heard=act.heard,
+            policy=step.policy,
+            heard=step.heard,
             command_id=command_id,
         )
         again = await self.reach()
         if again is not None:
             self._read(*again)
 
-    async def change(self, act: Change) -> None:
+    async def change(self, step: Change) -> None:
         """Perform a ``change`` of the story."""
         found = await self.reach()
         if found is None:
             return
-        how: dict[str, Any] = {"heard": act.heard}
-        if act.heard != "once":
-            how["command_id"] = f"{act.kind} {act.at}"
-        if act.kind in ("clear", "purge", "rewind", "forget", "fork"):
-            how["when_busy"] = act.when_busy
-        await self._perform(act, found[1], how)
+        how: dict[str, Any] = {"heard": step.heard}
+        if step.heard != "once":
+            how["command_id"] = f"{step.kind} {step.at}"
+        if step.kind in ("clear", "purge", "rewind", "forget", "fork"):
+            how["when_busy"] = step.when_busy
+        await self._perform(step, found[1], how)
         again = await self.reach()
         if again is not None:
             self._read(*again)
 
-    async def _perform(self, act: Change, handle: LLMSession, how: dict[str, Any]) -> None:
+    async def _perform(self, step: Change, handle: LLMSession, how: dict[str, Any]) -> None:
         turns = list(dict.fromkeys(message.turn for message in handle.conversation()))
-        picked = turns[min(len(turns) - 1, int(act.pick * len(turns)))] if turns else 0
+        picked = turns[min(len(turns) - 1, int(step.pick * len(turns)))] if turns else 0
         said: dict[str, Any] = {
             name: how.get(name) for name in ("when_busy", "command_id") if name in how
         }
-        match act.kind:
+        match step.kind:
             case "compact":
                 how.pop("command_id", None)
                 await self.ask("compact", lambda h: h.compact(), answer=_compacted, **how)
@@ -337,14 +341,14 @@ class SimSession:
             case "fork":
                 await self._fork(picked or None, said, how)
             case "configure":
-                system = f"{self.name} variant {act.at}"
+                system = f"{self.name} variant {step.at}"
                 await self.ask("configure", lambda h: h.configure(system=system, **said), **how)
             case "label":
-                labels = {"at": f"{act.at}"}
+                labels = {"at": f"{step.at}"}
                 await self.ask("label", lambda h: h.label(labels, **said), **how)
             case "summaries":
                 calls = list(live_state(handle).call_turns) or ["none"]
-                summaries = {calls[int(act.pick * (len(calls) - 1))]: "in a few words"}
+                summaries = {calls[int(step.pick * (len(calls) - 1))]: "in a few words"}
                 await self.ask(
                     "summaries", lambda h: h.store_compact_summaries(summaries, **said), **how
                 )
@@ -400,11 +404,11 @@ class SimSession:
             if self._world.disk.head(self.name):
                 self._world.found(13, "after the storm nobody can open it", self.name)
             return
-        life, handle = found
-        self._read(life, handle)
-        closed = await self._call(life, handle, "close", handle.close)
+        incarnation, handle = found
+        self._read(incarnation, handle)
+        closed = await self._call(incarnation, handle, "close", handle.close)
         if isinstance(closed, Closed):
-            life.note_end(closed)
+            incarnation.note_end(closed)
 
 
 _ASK_AGAIN = (StoreError, SessionMoved, SessionClosed, SessionInUse, Overloaded)
@@ -428,9 +432,9 @@ def _compacted(outcome: CompactionOutcome) -> dict[str, Any]:
     }
 
 
-def _target(act: Interrupt, handle: LLMSession) -> int | None:
+def _target(step: Interrupt, handle: LLMSession) -> int | None:
     state = live_state(handle)
-    match act.target:
+    match step.target:
         case "running":
             running = state.running()
             return running.number if running is not None else None

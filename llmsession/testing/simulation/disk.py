@@ -10,7 +10,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from llmsession.errors import StoreError
-from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import (
     EVERYTHING,
     Appended,
@@ -27,33 +26,13 @@ from llmsession.turns import records as r
 from llmsession.turns.usage import Usage
 
 from ..checker.callers import token_of
+from ..recording.keeping_store import KeepingStore
 from .schedule import DiskFault
 
-__all__ = ["DiskLink", "KeepingStore", "SimDisk"]
+__all__ = ["DiskLink", "SimDisk"]
 
 LATENCY_S = (0.0, 0.0002, 0.001, 0.004)
 SLOW_S = 0.03
-
-
-class KeepingStore(MemoryStore):
-    """Keeps what a rewrite replaces: what was seen and sent is held against it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.replaced: dict[str, dict[int, bytes]] = {}
-        """By session and seq, as it was appended."""
-
-    def row_of(self, session: str) -> SessionRow | None:
-        """The session's row, at once; None where there is none."""
-        log = self._logs.get(session)
-        return log.row if log else None
-
-    async def rewrite(self, hold: Lease, bodies: Mapping[int, bytes]) -> None:
-        before = {stored.seq: stored.body for stored in await self.read(hold.session)}
-        await super().rewrite(hold, bodies)
-        kept = self.replaced.setdefault(hold.session, {})
-        for seq in bodies:
-            kept.setdefault(seq, before[seq])
 
 
 class SimDisk:

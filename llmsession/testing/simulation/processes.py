@@ -224,25 +224,25 @@ class _Asking:
 class _LinkedProvider:
     """A provider behind what separates a process from the world."""
 
-    def __init__(self, inner: ScriptedProvider, life: Incarnation) -> None:
+    def __init__(self, inner: ScriptedProvider, incarnation: Incarnation) -> None:
         self._inner = inner
-        self._life = life
+        self._life = incarnation
         self.name = inner.name
 
     def profile(self, model: str) -> Profile:
         return self._inner.profile(model)
 
     async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
-        life = self._life
-        await life.link.flows.wait()
-        if life.owner_is_dead:
+        incarnation = self._life
+        await incarnation.link.flows.wait()
+        if incarnation.owner_is_dead:
             raise ProviderError("the process is dead", kind="fatal")
         events = self._inner.stream(request, tag)
         try:
             async for event in events:
-                await life.link.flows.wait()
+                await incarnation.link.flows.wait()
                 if isinstance(event, ReplyStarted) and event.usage is not None and tag.turn:
-                    life.note_spent(request, tag, event.usage)
+                    incarnation.note_spent(request, tag, event.usage)
                 yield event
         finally:
             await events.aclose()
@@ -272,12 +272,12 @@ class Host:
         """Does it stand still?"""
         return not self._life.link.flows.is_set()
 
-    async def life(self) -> Incarnation:
+    async def incarnation(self) -> Incarnation:
         """The life that it has, or the next one."""
         await self._up.wait()
-        life = self._life
-        await life.ready()
-        return life
+        incarnation = self._life
+        await incarnation.ready()
+        return incarnation
 
     async def kill(self, down_s: float) -> None:
         """Let it die, and begin again after *down_s*."""

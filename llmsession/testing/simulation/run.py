@@ -60,24 +60,24 @@ PROCESSES = 2
 class SimRun(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one story. ``seconds`` are virtual."""
 
-    story: Schedule
-    breaches: tuple[Violation, ...]
+    schedule: Schedule
+    violations: tuple[Violation, ...]
     reached: Counter[str]
     recording: Recording
     seconds: float
     turns: int
 
 
-def run_schedule(story: Schedule, cast: UserParts | None = None) -> SimRun:
+def run_schedule(schedule: Schedule, parts: UserParts | None = None) -> SimRun:
     """Play *story* and check its record. Raises InvalidInput where trio is not there, within an
     event loop, for a cast that cannot play and one that uses threads; InvalidConfig for a
     configuration that cannot be kept."""
-    run = _Run(story, cast or UserParts())
-    seconds = run_seeded(story.seed, run.perform)
+    run = _Run(schedule, parts or UserParts())
+    seconds = run_seeded(schedule.seed, run.perform)
     recording = Recording(run.recorder.entries)
     return SimRun(
-        story=story,
-        breaches=check(recording, margin_s=_margin_s(story)),
+        schedule=schedule,
+        violations=check(recording, margin_s=_margin_s(schedule)),
         reached=run.reached.counts,
         recording=recording,
         seconds=seconds,
@@ -86,28 +86,28 @@ def run_schedule(story: Schedule, cast: UserParts | None = None) -> SimRun:
 
 
 class _Run:
-    def __init__(self, story: Schedule, cast: UserParts) -> None:
-        self._story = story
-        self._cast = cast
-        self.disk = SimDisk(story.seed)
-        self._threads = Random(f"threads {story.seed}")
+    def __init__(self, schedule: Schedule, parts: UserParts) -> None:
+        self._schedule = schedule
+        self._parts = parts
+        self.disk = SimDisk(schedule.seed)
+        self._threads = Random(f"threads {schedule.seed}")
         self._ran: Counter[str] = Counter()
         self.reached = Coverage()
-        self._configs = [self._config(number) for number in range(story.sessions)]
-        self._tools = tools_of(cast, self._configs) or counted_tools(self._ran)
+        self._configs = [self._config(number) for number in range(schedule.sessions)]
+        self._tools = tools_of(parts, self._configs) or counted_tools(self._ran)
 
     async def perform(self) -> float:
-        story = self._story
-        model = SimModel(story.seed, self._token, calls=self._cast.calls)
+        schedule = self._schedule
+        model = SimModel(schedule.seed, self._token, calls=self._parts.calls)
         self.recorder = Recorder(model.profile)
-        asked = msgspec.to_builtins(story)
+        asked = msgspec.to_builtins(schedule)
         self.recorder.note(
             Begun(
-                seed=story.seed,
+                seed=schedule.seed,
                 plan=asked,
                 profile=model.profile,
                 grace_s=GRACE_S,
-                margin_s=_margin_s(story),
+                margin_s=_margin_s(schedule),
             )
         )
         with in_virtual_threads(self._thread):
@@ -135,31 +135,31 @@ class _Run:
         world = self._world
         self._hosts = [Host(world, number) for number in range(PROCESSES)]
         self._sessions = [
-            SimSession(world, self._hosts, f"s{at}", at % PROCESSES, f"{self._story.seed}")
-            for at in range(self._story.sessions)
+            SimSession(world, self._hosts, f"s{at}", at % PROCESSES, f"{self._schedule.seed}")
+            for at in range(self._schedule.sessions)
         ]
         for at, session in enumerate(self._sessions):
             await session.create(self._configs[at])
         async with anyio.create_task_group() as listening:
             for session in self._sessions:
-                audience = Subscribers(session, world.recorder, f"{self._story.seed}")
+                audience = Subscribers(session, world.recorder, f"{self._schedule.seed}")
                 listening.start_soon(audience.follow)
                 listening.start_soon(partial(audience.follow, vanishing=True))
                 listening.start_soon(audience.answer_calls)
             await self._storm()
             await self._calm(listening)
         for process in self._hosts:
-            await (await process.life()).end()
+            await (await process.incarnation()).end()
 
     async def _storm(self) -> None:
         began = anyio.current_time()
         with anyio.move_on_after(STORM_S) as scope:
             async with anyio.create_task_group() as group:
-                for act in self._story.acts:
+                for step in self._schedule.steps:
                     # Acts of one moment begin in any order.
-                    if anyio.current_time() < began + act.at:
-                        await anyio.sleep_until(began + act.at)
-                    group.start_soon(self._act, act, group)
+                    if anyio.current_time() < began + step.at:
+                        await anyio.sleep_until(began + step.at)
+                    group.start_soon(self._act, step, group)
         if scope.cancelled_caught:
             self._world.found(13, f"a command was not answered in {STORM_S:.0f} virtual seconds")
 
@@ -181,59 +181,59 @@ class _Run:
         """Sessions that somebody made and was not told of, as forks whose answer was lost."""
         names = {session.name for session in known}
         return [
-            SimSession(self._world, self._hosts, row.session, 0, f"{self._story.seed}")
+            SimSession(self._world, self._hosts, row.session, 0, f"{self._schedule.seed}")
             for row in await self.disk.truth.rows()
             if row.session not in names
         ]
 
-    async def _act(self, act: Step, group: TaskGroup) -> None:
+    async def _act(self, step: Step, group: TaskGroup) -> None:
         reached = self.reached
-        if act.phase is not None:
-            at = getattr(act, "session", None)
+        if step.phase is not None:
+            at = getattr(step, "session", None)
             with anyio.move_on_after(MAX_PATIENT_S):
-                await reached.entered(act.phase, "" if at is None else f"s{at}")
-        match act:
+                await reached.entered(step.phase, "" if at is None else f"s{at}")
+        match step:
             case Send(session=at):
-                reached.struck(f"send {act.when_busy}", f"s{at}")
-                await self._sessions[at].send(act)
+                reached.struck(f"send {step.when_busy}", f"s{at}")
+                await self._sessions[at].send(step)
             case Interrupt(session=at):
-                reached.struck(f"interrupt {act.policy or 'configured'}", f"s{at}")
-                await self._sessions[at].interrupt(act)
+                reached.struck(f"interrupt {step.policy or 'configured'}", f"s{at}")
+                await self._sessions[at].interrupt(step)
             case Change(session=at):
-                reached.struck(act.kind, f"s{at}")
-                await self._sessions[at].change(act)
+                reached.struck(step.kind, f"s{at}")
+                await self._sessions[at].change(step)
             case Evict(session=at):
                 reached.struck("let go", f"s{at}")
-                await self._sessions[at].let_go()
+                await self._sessions[at].evict()
             case Move(session=at):
-                reached.struck(f"move, {act.how}", f"s{at}")
-                await self._sessions[at].move(act.how)
+                reached.struck(f"move, {step.how}", f"s{at}")
+                await self._sessions[at].move(step.how)
             case Kill():
-                homes = self._homes(act.process)
+                homes = self._homes(step.process)
                 for session in homes:
                     reached.struck("kill", session.name)
                 reached.ended_lives([session.name for session in homes])
-                await self._hosts[act.process].kill(act.down_s)
+                await self._hosts[step.process].kill(step.down_s)
             case Freeze():
-                await self._freeze(act, group)
+                await self._freeze(step, group)
             case Disk():
-                reached.struck(f"disk {act.kind}")
-                self.disk.fail(act.kind, act.seconds)
+                reached.struck(f"disk {step.kind}")
+                self.disk.fail(step.kind, step.seconds)
             case Clock():
-                reached.struck("clock back" if act.seconds < 0 else "clock forward")
-                self._world.skew_s += act.seconds
+                reached.struck("clock back" if step.seconds < 0 else "clock forward")
+                self._world.skew_s += step.seconds
 
     def _homes(self, process: int) -> list[SimSession]:
         return [session for session in self._sessions if session.home == process]
 
-    async def _freeze(self, act: Freeze, group: TaskGroup) -> None:
-        homes = self._homes(act.process)
+    async def _freeze(self, step: Freeze, group: TaskGroup) -> None:
+        homes = self._homes(step.process)
         for session in homes:
-            self.reached.struck("freeze, taken" if act.taken else "freeze", session.name)
-        if act.taken:
+            self.reached.struck("freeze, taken" if step.taken else "freeze", session.name)
+        if step.taken:
             for session in homes:
                 group.start_soon(session.move, "take")
-        await self._hosts[act.process].freeze(act.seconds)
+        await self._hosts[step.process].freeze(step.seconds)
 
     def _note_left(self) -> None:
         left = [info.name for info in anyio.get_running_tasks() if info.name is not None]
@@ -266,16 +266,16 @@ class _Run:
                     self.recorder.note(Rewritten(session=row.session, seq=seq, body=raw))
 
     def _config(self, number: int) -> SessionConfig:
-        random = Random(f"config {self._story.seed}/{number}")
-        made = _config(random) if self._cast.config is None else config_of(self._cast, random)
-        if self._cast.config is None and self._cast.tools:
-            made = msgspec.structs.replace(made, tools=self._cast.tools)
+        random = Random(f"config {self._schedule.seed}/{number}")
+        made = _config(random) if self._parts.config is None else config_of(self._parts, random)
+        if self._parts.config is None and self._parts.tools:
+            made = msgspec.structs.replace(made, tools=self._parts.tools)
         made = msgspec.structs.replace(made, system=f"s{number} is a session under simulation")
         return told_of_errors(made, self.reached.counts)
 
 
-def _margin_s(story: Schedule) -> float:
-    return MARGIN_S + MAX_WAITS * story.worst_wait_s
+def _margin_s(schedule: Schedule) -> float:
+    return MARGIN_S + MAX_WAITS * schedule.worst_wait_s
 
 
 def _config(random: Random) -> SessionConfig:

@@ -42,7 +42,7 @@ DiskFault: TypeAlias = Literal["fail", "lose", "void", "echo", "unread", "slow"]
 answered; written, and then refused because it is there; a reading fails; all takes long."""
 
 
-class ActBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="act"):
+class StepBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="step"):
     """Something that happens ``at`` so many seconds after the beginning; with a ``phase``, when a
     turn comes to be in it after that: of the session that it is about, else of any."""
 
@@ -55,7 +55,7 @@ class ActBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
         return f"{self.at:6.3f} s  " + (f"once {self.phase}, " if self.phase else "")
 
 
-class Send(ActBase, frozen=True, tag="send"):
+class Send(StepBase, frozen=True, tag="send"):
     """Somebody says something. ``number`` is unique in its session. It may be said to follow the
     ``head`` that the sender has seen, or another one; and ``to_last`` to the process from which the
     session was taken, by who has not heard of that."""
@@ -75,7 +75,7 @@ class Send(ActBase, frozen=True, tag="send"):
         return f"s{self.session}: send number {self.number} ({how})"
 
 
-class Interrupt(ActBase, frozen=True, tag="interrupt"):
+class Interrupt(StepBase, frozen=True, tag="interrupt"):
     """Somebody interrupts: everything, the running turn, or one that is not there."""
 
     session: int
@@ -88,7 +88,7 @@ class Interrupt(ActBase, frozen=True, tag="interrupt"):
         return f"s{self.session}: interrupt {self.target} ({how}{_heard(self.heard)})"
 
 
-class Change(ActBase, frozen=True, tag="change"):
+class Change(StepBase, frozen=True, tag="change"):
     """Somebody changes the session. ``pick``, from 0 to 1, is where in the history."""
 
     session: int
@@ -101,7 +101,7 @@ class Change(ActBase, frozen=True, tag="change"):
         return f"s{self.session}: {self.kind} ({self.when_busy}{_heard(self.heard)})"
 
 
-class Evict(ActBase, frozen=True, tag="let_go"):
+class Evict(StepBase, frozen=True, tag="evict"):
     """Nobody holds the session any more, and what is idle is evicted."""
 
     session: int
@@ -110,7 +110,7 @@ class Evict(ActBase, frozen=True, tag="let_go"):
         return f"s{self.session}: nobody holds it"
 
 
-class Move(ActBase, frozen=True, tag="move"):
+class Move(StepBase, frozen=True, tag="move"):
     """The other process opens the session: after it was closed, or while it is in use."""
 
     session: int
@@ -121,7 +121,7 @@ class Move(ActBase, frozen=True, tag="move"):
         return f"s{self.session}: {how}"
 
 
-class Kill(ActBase, frozen=True, tag="kill"):
+class Kill(StepBase, frozen=True, tag="kill"):
     """A process dies at once, and another begins in its place after ``down_s``."""
 
     process: int
@@ -131,7 +131,7 @@ class Kill(ActBase, frozen=True, tag="kill"):
         return f"process {self.process}: killed, and back after {self.down_s:.3f} s"
 
 
-class Freeze(ActBase, frozen=True, tag="freeze"):
+class Freeze(StepBase, frozen=True, tag="freeze"):
     """A process stands still for ``seconds``. Where its sessions are ``taken``, the other process
     takes them over meanwhile."""
 
@@ -144,7 +144,7 @@ class Freeze(ActBase, frozen=True, tag="freeze"):
         return f"process {self.process}: stopped for {self.seconds:.3f} s{taken}"
 
 
-class Disk(ActBase, frozen=True, tag="disk"):
+class Disk(StepBase, frozen=True, tag="disk"):
     """The next operation of the store goes wrong, or all are slow for ``seconds``."""
 
     kind: DiskFault
@@ -161,7 +161,7 @@ class Disk(ActBase, frozen=True, tag="disk"):
         }[self.kind]
 
 
-class Clock(ActBase, frozen=True, tag="clock"):
+class Clock(StepBase, frozen=True, tag="clock"):
     """The wall clock is put forward, or back."""
 
     seconds: float
@@ -179,17 +179,17 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     sessions: int = 2
-    acts: tuple[Step, ...] = ()
+    steps: tuple[Step, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}, {self.sessions} sessions, 2 processes"]
-        return "\n".join([*lines, *(f"{act.moment}{act}" for act in self.acts)])
+        return "\n".join([*lines, *(f"{step.moment}{step}" for step in self.steps)])
 
     @property
     def worst_wait_s(self) -> float:
         """How long, at most, the world itself may keep an answer back."""
-        stops = sum(act.seconds for act in self.acts if isinstance(act, Freeze | Disk))
-        return stops + sum(act.down_s for act in self.acts if isinstance(act, Kill))
+        stops = sum(step.seconds for step in self.steps if isinstance(step, Freeze | Disk))
+        return stops + sum(step.down_s for step in self.steps if isinstance(step, Kill))
 
 
 def _heard(heard: Heard) -> str:
@@ -212,54 +212,56 @@ _DISK: tuple[DiskFault, ...] = ("fail", "lose", "lose", "void", "echo", "unread"
 def schedule_of(seed: int, *, sessions: int = 2) -> Schedule:
     """The story that *seed* stands for."""
     random = Random(f"story {seed}")
-    acts: list[Step] = []
+    steps: list[Step] = []
     for session in range(sessions):
-        acts += _life_of(random, session)
+        steps += _life_of(random, session)
     # Some seeds have calm weather: a fault must not be what makes a rule hold.
     for _ in range(random.choice((0, 1, 2, 3, 4))):
-        acts.append(_fault(random, sessions))
-    acts = _varied(Random(f"variations {seed}"), acts)
-    return Schedule(seed=seed, sessions=sessions, acts=tuple(sorted(acts, key=lambda act: act.at)))
+        steps.append(_fault(random, sessions))
+    steps = _varied(Random(f"variations {seed}"), steps)
+    return Schedule(
+        seed=seed, sessions=sessions, steps=tuple(sorted(steps, key=lambda step: step.at))
+    )
 
 
 AT_ONCE = 100
 """From here on sends are numbered that come with an interrupt."""
 
 
-def _varied(random: Random, acts: Sequence[Step]) -> list[Step]:
+def _varied(random: Random, steps: Sequence[Step]) -> list[Step]:
     """*acts*, some of which happen in one moment with a send, and sends that are said to follow
     a turn."""
-    sends = [act for act in acts if isinstance(act, Send)]
+    sends = [step for step in steps if isinstance(step, Send)]
     varied: list[Step] = []
-    for act in acts:
-        if isinstance(act, Send) and random.random() < 0.15:
-            act = replace(act, head=random.choice(("seen", "seen", "other")))
-        elif isinstance(act, Send) and random.random() < 0.1:
-            act = replace(act, to_last=True)
-        elif isinstance(act, Interrupt | Change) and random.random() < 0.3:
-            beside = random.choice([send for send in sends if send.session == act.session])
-            act = replace(act, at=beside.at, phase=None)
-        varied.append(act)
-        if isinstance(act, Interrupt) and random.random() < 0.3:  # and says something else at once
+    for step in steps:
+        if isinstance(step, Send) and random.random() < 0.15:
+            step = replace(step, head=random.choice(("seen", "seen", "other")))
+        elif isinstance(step, Send) and random.random() < 0.1:
+            step = replace(step, to_last=True)
+        elif isinstance(step, Interrupt | Change) and random.random() < 0.3:
+            beside = random.choice([send for send in sends if send.session == step.session])
+            step = replace(step, at=beside.at, phase=None)
+        varied.append(step)
+        if isinstance(step, Interrupt) and random.random() < 0.3:  # and says something else at once
             number = AT_ONCE + len(varied)
-            varied.append(Send(at=act.at, phase=act.phase, session=act.session, number=number))
+            varied.append(Send(at=step.at, phase=step.phase, session=step.session, number=number))
     return varied
 
 
 def _life_of(random: Random, session: int) -> list[Step]:
-    acts: list[Step] = []
+    steps: list[Step] = []
     at = 0.0
     for number in range(random.randint(3, 8)):
         at += random.choice((0.0, 0.001, 0.02, 0.1, 0.3))
         when_busy = random.choice(_MODES)
-        acts.append(
+        steps.append(
             Send(
                 at=round(at, 4), session=session, number=number, when_busy=when_busy,
                 heard=_any_heard(random), chars=random.choice((20, 60, 400)),
             )
         )  # fmt: skip
     for _ in range(random.randint(0, 4)):
-        acts.append(
+        steps.append(
             Interrupt(
                 at=_moment(random),
                 session=session,
@@ -270,7 +272,7 @@ def _life_of(random: Random, session: int) -> list[Step]:
             )
         )
     for _ in range(random.randint(0, 4)):
-        acts.append(
+        steps.append(
             Change(
                 at=_moment(random),
                 session=session,
@@ -281,7 +283,7 @@ def _life_of(random: Random, session: int) -> list[Step]:
                 phase=_any_phase(random, 0.3),
             )
         )
-    return acts
+    return steps
 
 
 def _fault(random: Random, sessions: int) -> Step:

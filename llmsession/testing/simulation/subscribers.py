@@ -18,7 +18,7 @@ from ..recording.entries import ObservedEvent, SubscriptionLog
 from ..recording.fingerprints import digest
 from ..recording.recorder import Recorder
 from ..workload.model import words
-from ..workload.subscribers import sighting_of
+from ..workload.subscribers import observed
 from .clients import RETRY_S, SimSession
 from .processes import Incarnation
 
@@ -49,7 +49,7 @@ class Subscribers:
                 await anyio.sleep(random.uniform(0, 0.05))
 
     async def _listen(
-        self, life: Incarnation, handle: LLMSession, after: int, at_most: int | None
+        self, incarnation: Incarnation, handle: LLMSession, after: int, at_most: int | None
     ) -> int | None:
         self._subscribers += 1
         subscriber, place = self._subscribers, self._recorder.place()
@@ -67,12 +67,12 @@ class Subscribers:
                         ending = "lagged"
                         break
                     if not isinstance(event, ToolUse):
-                        seen.append(sighting_of(event))
+                        seen.append(observed(event))
                     if at_most is not None and len(seen) >= at_most:
                         break
                 else:
                     # What a zombie's subscribers do not hear of, nobody can tell them.
-                    whole = self._session.is_over and life.owns(self._session.name)
+                    whole = self._session.is_over and incarnation.owns(self._session.name)
                     ending = "closed" if whole else "vanished"
             except SessionError:
                 ending = "vanished"
@@ -81,7 +81,7 @@ class Subscribers:
                 subscription.close()
 
         try:
-            await life.within(read)
+            await incarnation.within(read)
         finally:  # a zombie's is never told of the end: what it saw counts all the same
             self._recorder.note(
                 SubscriptionLog(
@@ -104,9 +104,11 @@ class Subscribers:
                 found = await self._session.reach()
                 if found is None:
                     break
-                life, handle = found
+                incarnation, handle = found
 
-                async def answer(life: Incarnation = life, handle: LLMSession = handle) -> None:
+                async def answer(
+                    incarnation: Incarnation = incarnation, handle: LLMSession = handle
+                ) -> None:
                     again = [call.id for call in handle.open_calls()]
                     group.start_soon(self._answer, again)
                     try:
@@ -117,7 +119,7 @@ class Subscribers:
                     except SessionError:
                         pass
 
-                await life.within(answer)
+                await incarnation.within(answer)
                 await anyio.sleep(RETRY_S)
             group.cancel_scope.cancel()
 

@@ -31,36 +31,36 @@ class UserParts(msgspec.Struct, frozen=True, kw_only=True):
     calls: Mapping[str, Callable[[Random], Mapping[str, Any]]] | None = None
 
 
-def config_of(cast: UserParts, random: Random) -> SessionConfig:
+def config_of(parts: UserParts, random: Random) -> SessionConfig:
     """What the cast's ``config`` makes. Raises InvalidInput where that is none, InvalidConfig
     where it cannot be used; what it raises itself passes."""
-    if not callable(cast.config):
+    if not callable(parts.config):
         raise InvalidInput("config of a cast is a function that makes a SessionConfig")
-    made = cast.config(random)
+    made = parts.config(random)
     if not isinstance(made, SessionConfig):
         told = f"config of a cast has made {type(made).__name__}, not a SessionConfig"
         raise InvalidInput(told)
     return made.checked()
 
 
-def tools_of(cast: UserParts, configs: Sequence[SessionConfig]) -> tuple[Tool, ...]:
+def tools_of(parts: UserParts, configs: Sequence[SessionConfig]) -> tuple[Tool, ...]:
     """The tools that the managers run for *cast*; () for ours. Raises InvalidInput for a cast
     that says of no tool, or of one that is not there, how it is called."""
-    for tool in cast.tools:
+    for tool in parts.tools:
         if not isinstance(tool, Tool):
             raise InvalidInput(f"tools of a cast are Tools, not {type(tool).__name__}")
-    if cast.calls is not None and not cast.calls:
+    if parts.calls is not None and not parts.calls:
         raise InvalidInput("calls of a cast names no tool; without it ours are called")
-    if cast.tools and cast.calls is None:
+    if parts.tools and parts.calls is None:
         raise InvalidInput("a cast with tools has calls, too: how the model calls them")
     offered = {name for config in configs for name in config.bound_tools}
-    for name, make in (cast.calls or {}).items():
+    for name, make in (parts.calls or {}).items():
         if name not in offered:
             there = ", ".join(sorted(offered)) or "none"
             raise InvalidInput(f"the model is to call {name!r}; the tools of the sessions: {there}")
         _check_arguments(name, make)
-    own = {tool.name: tool for tool in cast.tools}
-    if cast.config is not None:
+    own = {tool.name: tool for tool in parts.tools}
+    if parts.config is not None:
         bound = (tool for config in configs for tool in config.bound_tools.values())
         own.update((tool.name, tool) for tool in bound if tool.run is not None)
     return tuple(own.values())

@@ -18,7 +18,7 @@ from llmsession.turns.previews import ToolUse
 from ..recording.entries import ObservedEvent, SubscriptionLog
 from ..recording.recorder import Recorder, ends_of
 from ..workload.model import words
-from ..workload.subscribers import sighting_of
+from ..workload.subscribers import observed
 from .plan import StressPlan
 
 __all__ = ["Callers"]
@@ -155,7 +155,7 @@ class Callers:
         place = self._recorder.place()
         async for event in turn:
             if not isinstance(event, ToolUse | Lagged):
-                seen.append(sighting_of(event))
+                seen.append(observed(event))
         self._recorder.note(
             SubscriptionLog(
                 session=self._session.id,

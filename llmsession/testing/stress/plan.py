@@ -55,7 +55,7 @@ class StressReport(msgspec.Struct, frozen=True, kw_only=True):
 
     plan: StressPlan
     counts: dict[str, int]
-    breaches: tuple[Violation, ...]
+    violations: tuple[Violation, ...]
     seconds: float
     interrupt_p50_ms: float
     interrupt_p99_ms: float

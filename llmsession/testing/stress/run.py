@@ -20,9 +20,9 @@ from llmsession.turns.request import Profile, Request, StepTag
 
 from ..checker.checker import MARGIN_S, check
 from ..recording.entries import Begun, Ended, LeftBehind, Logged, Recording, Rewritten
+from ..recording.keeping_store import KeepingStore
 from ..recording.recorder import Recorder
 from ..scripted import ScriptedProvider
-from ..simulation.disk import KeepingStore
 from ..workload.model import Model, stress_tools
 from ..workload.subscribers import Subscribers
 from .callers import Callers
@@ -42,7 +42,7 @@ async def run_stress(plan: StressPlan, *, margin_s: float = MARGIN_S) -> StressR
     return StressReport(
         plan=plan,
         counts=count(recording),
-        breaches=check(recording, margin_s=margin_s),
+        violations=check(recording, margin_s=margin_s),
         seconds=seconds,
         interrupt_p50_ms=round(percentile(latencies, 0.5), 3),
         interrupt_p99_ms=round(percentile(latencies, 0.99), 3),

@@ -39,7 +39,7 @@ from ..recording.entries import (
 from ..recording.recorder import Notes, ends_of
 from ..recording.violation import Violation
 from ..workload.model import CALLER_TOOLS, stress_tools, words
-from ..workload.subscribers import sighting_of
+from ..workload.subscribers import observed
 from .plan import StressPlan, StressReport, count, latencies_ms, percentile
 
 __all__ = ["run_stress_at"]
@@ -69,13 +69,13 @@ async def run_stress_at(
     TransportError.
     """
     run = _Run(plan.checked(), clients, model)
-    seconds, breaches = await run.perform()
+    seconds, violations = await run.perform()
     recording = Recording(run.entries)
     latencies = latencies_ms(recording)
     return StressReport(
         plan=plan,
         counts=count(recording),
-        breaches=(*check(recording, margin_s=margin_s), *breaches),
+        violations=(*check(recording, margin_s=margin_s), *violations),
         seconds=seconds,
         interrupt_p50_ms=round(percentile(latencies, 0.5), 3),
         interrupt_p99_ms=round(percentile(latencies, 0.99), 3),
@@ -97,7 +97,7 @@ class _Run(Notes):
     async def perform(self) -> tuple[float, list[Violation]]:
         """The seconds that the work took, and what the logs say about the histories."""
         callers: list[_Caller] = []
-        breaches: list[Violation] = []
+        violations: list[Violation] = []
         lag_s = 0.0
 
         async def watch_clock() -> None:
@@ -115,12 +115,12 @@ class _Run(Notes):
             seconds = self.now()
             self.note(LeftBehind(lag_s=round(lag_s, 6)))
             for caller in callers:
-                breaches += await caller.read_log()
+                violations += await caller.read_log()
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(PATIENCE_S):
                 for caller in callers:
                     await self._delete(caller.session.id)
-        return seconds, breaches
+        return seconds, violations
 
     async def _work(self, callers: list[_Caller]) -> None:
         with anyio.move_on_after(self.plan.seconds + PATIENCE_S):
@@ -194,8 +194,7 @@ class _Caller:
         **asked: Any,
     ) -> T | None:
         run, name = self._run, self.session.id
-        run._calls += 1
-        call = run._calls
+        call = run.next_call()
         run.note(Invoked(session=name, call=call, command=command, **asked, **run.place()))
         with anyio.move_on_after(patience_s):
             try:
@@ -310,7 +309,7 @@ class _Caller:
                     ending = "lagged"
                     break
                 if not isinstance(event, ToolUse):
-                    seen.append(sighting_of(event))
+                    seen.append(observed(event))
                 elif answering:
                     await self._answer(event)
                 if answering:

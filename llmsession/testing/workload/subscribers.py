@@ -22,10 +22,10 @@ from ..recording.fingerprints import digest
 from ..recording.recorder import Recorder
 from .model import words
 
-__all__ = ["Subscribers", "sighting_of"]
+__all__ = ["Subscribers", "observed"]
 
 
-def sighting_of(event: Event) -> ObservedEvent:
+def observed(event: Event) -> ObservedEvent:
     """What a subscriber notes of an event that is a record or a preview."""
     if isinstance(event, TextDelta | ThinkingDelta | ToolInputDelta):
         return ObservedEvent(0, "", event.turn, event.step, event.attempt)
@@ -85,7 +85,7 @@ class Subscribers:
                     ending = "lagged"
                     break
                 if not isinstance(event, ToolUse):
-                    seen.append(sighting_of(event))
+                    seen.append(observed(event))
                 if at_most is not None and len(seen) >= at_most:
                     ending = "vanished"
                     break

@@ -46,7 +46,7 @@ def test_what_a_tool_raises_is_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cast", "named"),
+    ("parts", "named"),
     [
         (UserParts(config=lambda random: None), "NoneType"),  # type: ignore[arg-type, return-value]
         (UserParts(config=SessionConfig(model="m")), "a function"),  # type: ignore[arg-type]
@@ -59,10 +59,10 @@ def test_what_a_tool_raises_is_counted() -> None:
     ids=["no config", "no function", "no tool", "no arguments", "no calls", "a function", "idle"],
 )
 def test_a_cast_that_cannot_play_is_refused_before_anything_is_played(
-    cast: UserParts, named: str
+    parts: UserParts, named: str
 ) -> None:
     with pytest.raises(InvalidInput, match=named):
-        simulate(SimulationPlan(seeds=1), cast)
+        simulate(SimulationPlan(seeds=1), parts)
 
 
 def test_a_configuration_that_cannot_be_used_is_no_group_of_errors() -> None:
