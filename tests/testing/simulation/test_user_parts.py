@@ -88,5 +88,5 @@ async def test_a_simulation_within_a_loop_is_refused() -> None:
 
 def test_without_trio_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trio", None)
-    with pytest.raises(InvalidInput, match="simulation"):
+    with pytest.raises(InvalidInput, match=r"llmsession\[testing\]"):
         simulate(SimulationPlan(seeds=1))
