@@ -60,7 +60,7 @@
 #define kind_of(r) ((r) / 16)
 #define of(r) ((r) % 16)
 
-/* session/actor/actor.py: Standing */
+/* session/actor/actor.py: ActorStatus */
 #define COLD 0
 #define TAKING 1
 #define RECOVERING 2

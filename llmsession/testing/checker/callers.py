@@ -70,8 +70,8 @@ def check_callers(
 def _check_answered(session: SessionRecording, violations: Violations) -> None:
     for answered in (session.returned, session.refused, session.abandoned):
         for number in sorted(answered.keys() - session.invoked.keys()):
-            told = f"command number {number} was answered, and nobody gave it"
-            violations.add(13, told, answered[number][0])
+            text = f"command number {number} was answered, and nobody gave it"
+            violations.add(13, text, answered[number][0])
     for number, call in session.invoked.items():
         answers = [
             *session.returned.get(number, ()),
@@ -116,11 +116,11 @@ def _check_sends(
                     13, f"the send {call.token!r} was answered, not accepted", call, answer
                 )
             elif found.turn != answer.turn:
-                told = f"the send {call.token!r} is in turn {found.turn}, told was {answer.turn}"
-                violations.add(13, told, call, answer, seqs=[found.seq])
+                text = f"the send {call.token!r} is in turn {found.turn}, told was {answer.turn}"
+                violations.add(13, text, call, answer, seqs=[found.seq])
             elif found.seq > answer.seq:
-                told = f"the send {call.token!r} was answered before it was durable"
-                violations.add(13, told, call, answer, seqs=[found.seq])
+                text = f"the send {call.token!r} was answered before it was durable"
+                violations.add(13, text, call, answer, seqs=[found.seq])
 
 
 def _check_order(
@@ -129,8 +129,8 @@ def _check_order(
     newest: tuple[r.TurnAccepted, Invoked] | None = None
     for record, call in accepted_sends(session, records).values():
         if newest is not None and call.order < newest[1].order:
-            told = f"turn {record.turn} was asked for before turn {newest[0].turn}"
-            violations.add(13, told, newest[1], call, seqs=[newest[0].seq, record.seq])
+            text = f"turn {record.turn} was asked for before turn {newest[0].turn}"
+            violations.add(13, text, newest[1], call, seqs=[newest[0].seq, record.seq])
         newest = record, call
 
 
@@ -152,16 +152,16 @@ def _check_results(
             for call_id, content in call.answers:
                 seq, found, settled = logged.get(call_id, (0, "", None))
                 if seq > answer.seq:
-                    told = f"the result of {call_id!r} was answered before it was durable"
-                    violations.add(13, told, call, answer, seqs=[seq])
+                    text = f"the result of {call_id!r} was answered before it was durable"
+                    violations.add(13, text, call, answer, seqs=[seq])
                 if found != content or settled is not None:
-                    told = f"the result of {call_id!r} was taken, and the log has another"
-                    violations.add(13, told, call, answer, seqs=[seq])
+                    text = f"the result of {call_id!r} was taken, and the log has another"
+                    violations.add(13, text, call, answer, seqs=[seq])
                 earlier = taken.setdefault(call_id, (call, answer))
                 again = earlier[0] is not call and not _is_repeat(earlier[0], call)
                 if again:
-                    told = f"the result of {call_id!r} was taken twice"
-                    violations.add(13, told, *earlier, call, answer)
+                    text = f"the result of {call_id!r} was taken twice"
+                    violations.add(13, text, *earlier, call, answer)
 
 
 def _is_repeat(one: Invoked, other: Invoked) -> bool:

@@ -101,16 +101,16 @@ def _check_left(recording: Recording) -> Iterator[Violation]:
     for session in recording.sessions.values():
         for ended in session.ended:
             for name in sorted(set(ended.running) - set(ended.still_running)):
-                told = f"{name!r} still ran when the session was closed, and was not named"
-                yield Violation(11, session.session, told, (ended,))
+                text = f"{name!r} still ran when the session was closed, and was not named"
+                yield Violation(11, session.session, text, (ended,))
     left = recording.left
     if left is None:
         return
     for name in left.after_exit:
         yield Violation(11, _session_of(recording, name), f"{name!r} was left behind", (left,))
     if left.open_streams:
-        told = f"{left.open_streams} streams of the provider were never closed"
-        yield Violation(11, "", told, (left,))
+        text = f"{left.open_streams} streams of the provider were never closed"
+        yield Violation(11, "", text, (left,))
 
 
 def _session_of(recording: Recording, work: str) -> str:

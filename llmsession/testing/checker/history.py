@@ -37,9 +37,9 @@ class HistoryRules:
         self._records.append(record)
         if isinstance(record, r.RecordsRedacted) and self._owed is not None:
             self._paid.append(self._owed)
-        told = self._fault(state, record)
-        if told:
-            self._violations.add(1, f"{of_record(record)}: {told}", seqs=[record.seq])
+        text = self._fault(state, record)
+        if text:
+            self._violations.add(1, f"{of_record(record)}: {text}", seqs=[record.seq])
 
     def _fault(self, state: SessionState, record: r.Record) -> str:
         old, new = self._history, state.history
@@ -68,8 +68,8 @@ class HistoryRules:
             for record in self._records:
                 now = self._rewritten.get(record.seq, record)
                 if pending_redaction.apply(now) != now:
-                    told = f"record {record.seq} says what was to be forgotten"
-                    self._violations.add(12, told, seqs=[record.seq])
+                    text = f"record {record.seq} says what was to be forgotten"
+                    self._violations.add(12, text, seqs=[record.seq])
         if self._rewritten:
             self._compare(state)
 
@@ -84,8 +84,8 @@ class HistoryRules:
         mine, theirs = state_parts(state), state_parts(folded)
         differ = sorted(part for part in mine if mine[part] != theirs[part])
         if differ:
-            told = f"what is left of the log differs in {', '.join(differ)}"
-            self._violations.add(12, told, seqs=sorted(self._rewritten)[:3])
+            text = f"what is left of the log differs in {', '.join(differ)}"
+            self._violations.add(12, text, seqs=sorted(self._rewritten)[:3])
 
 
 def _ends_with(new: tuple[Message, ...], old: tuple[Message, ...], turn: int) -> bool:

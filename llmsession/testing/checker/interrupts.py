@@ -44,8 +44,8 @@ def check_interrupts(
         for answer in session.returned.get(call.call, ()):
             took_s = answer.at - call.at
             if took_s > answered_within_s:
-                told = f"an interrupt took {took_s:.3f} s, more than {answered_within_s:.3f} s"
-                violations.add(8, told, call, answer)
+                text = f"an interrupt took {took_s:.3f} s, more than {answered_within_s:.3f} s"
+                violations.add(8, text, call, answer)
             _check_answer(call, answer, ends, violations)
             _check_returned(call, answer, said, violations)
             if call.turn is None and not _is_repeated(call, interrupts):
@@ -83,9 +83,9 @@ def _check_causes(
             "cancelled": interrupted or replaced or closed,
         }
         if not allowed[reason]:
-            told = f"turn {turn} ended as {reason}, and nothing that came after its send asked so"
+            text = f"turn {turn} ended as {reason}, and nothing that came after its send asked so"
             earlier = [call for call in session.invoked.values() if call.command == "interrupt"]
-            violations.add(7, told, send[1], *earlier[:2], seqs=[send[0].seq, end.seq])
+            violations.add(7, text, send[1], *earlier[:2], seqs=[send[0].seq, end.seq])
 
 
 def _may_stop(call: Invoked, turn: int, order: int) -> bool:
@@ -112,11 +112,11 @@ def _check_answer(
         said = End(told_end.turn, told_end.status, told_end.stop_reason)
         if end is None or status_of(end) != said:
             seqs = [end.seq] if end else []
-            told = f"an interrupt said that turn {told_end.turn} ended {told_end.status}"
-            violations.add(3, f"{told}; the log says otherwise", call, answer, seqs=seqs)
+            text = f"an interrupt said that turn {told_end.turn} ended {told_end.status}"
+            violations.add(3, f"{text}; the log says otherwise", call, answer, seqs=seqs)
         elif end.seq > answer.seq:
-            told = f"an interrupt was answered before the end of turn {told_end.turn} was durable"
-            violations.add(8, told, call, answer, seqs=[end.seq])
+            text = f"an interrupt was answered before the end of turn {told_end.turn} was durable"
+            violations.add(8, text, call, answer, seqs=[end.seq])
     main = ends.get(answer.turn or 0)
     expected = {"aborted": ("aborted",), "kept": ("committed",), "too_late": _DECIDED}
     allowed = expected.get(answer.result or "")
@@ -125,12 +125,12 @@ def _check_answer(
         main is not None and answer.result == "too_late" and status_of(main).stop_reason == "crash"
     )
     if main is not None and not lost and allowed and status_of(main).status not in allowed:
-        told = f"an interrupt of turn {answer.turn} answered {answer.result}"
-        told = f"{told}; the turn was {status_of(main).status}"
-        violations.add(3, told, call, answer, seqs=[main.seq])
+        text = f"an interrupt of turn {answer.turn} answered {answer.result}"
+        text = f"{text}; the turn was {status_of(main).status}"
+        violations.add(3, text, call, answer, seqs=[main.seq])
     elif main is not None and answer.result == "kept" and status_of(main).stop_reason != _KEPT:
-        told = f"an interrupt says that it kept turn {answer.turn}, which ended by itself"
-        violations.add(3, told, call, answer, seqs=[main.seq])
+        text = f"an interrupt says that it kept turn {answer.turn}, which ended by itself"
+        violations.add(3, text, call, answer, seqs=[main.seq])
 
 
 def _said(session: SessionRecording, records: Sequence[r.Record]) -> dict[int, tuple[int, str]]:
@@ -151,8 +151,8 @@ def _check_returned(
     for end in answer.ended:
         seq, digest_of_it = said.get(end.turn, (0, None))
         if seq and end.returned is not None and end.returned != digest_of_it:
-            told = f"an interrupt dropped turn {end.turn} and gave other words back than it was of"
-            violations.add(3, told, call, answer, seqs=[seq])
+            text = f"an interrupt dropped turn {end.turn} and gave other words back than it was of"
+            violations.add(3, text, call, answer, seqs=[seq])
 
 
 _KEPT = "cancelled"
@@ -176,5 +176,5 @@ def _check_cover(
             continue  # one of the two does not know yet that the session has another owner
         end = ends.get(turn)
         if end is None or end.seq > answer.seq:
-            told = f"turn {turn} was open when an interrupt was answered that came after its send"
-            violations.add(7, told, send, call, answer, seqs=[record.seq, end.seq if end else 0])
+            text = f"turn {turn} was open when an interrupt was answered that came after its send"
+            violations.add(7, text, send, call, answer, seqs=[record.seq, end.seq if end else 0])

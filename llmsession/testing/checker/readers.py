@@ -42,14 +42,14 @@ class StateRules:
         for read in reads:
             differ = sorted(part for part in folded if read.parts.get(part) != folded[part])
             if differ:
-                told = f"at record {state.head} the live state differs in {', '.join(differ)}"
-                self._violations.add(12, told, read, seqs=[state.head])
+                text = f"at record {state.head} the live state differs in {', '.join(differ)}"
+                self._violations.add(12, text, read, seqs=[state.head])
 
     def end(self, state: SessionState) -> None:
         for reads in self._by_seq.values():
             for read in reads:
-                told = f"the live state stood at record {read.seq}, the log ends at {state.head}"
-                self._violations.add(12, told, read, seqs=[state.head])
+                text = f"the live state stood at record {read.seq}, the log ends at {state.head}"
+                self._violations.add(12, text, read, seqs=[state.head])
 
 
 def check_histories(
@@ -64,8 +64,8 @@ def check_histories(
         if not any(isinstance(record, r.TurnCommitted) for record in between):
             _check_unchanged(earlier, later, between, violations)
         elif later.messages[: len(earlier.messages)] != earlier.messages:
-            told = f"the history of {len(earlier.messages)} messages did not only grow"
-            violations.add(1, told, earlier, later)
+            text = f"the history of {len(earlier.messages)} messages did not only grow"
+            violations.add(1, text, earlier, later)
 
 
 def _check_unchanged(
@@ -74,8 +74,8 @@ def _check_unchanged(
     if earlier.history == later.history:
         return
     dropped = [record.seq for record in between if isinstance(record, r.TurnAborted | r.TurnFailed)]
-    told = "the history is another object, and no turn was committed"
-    violations.add(3 if dropped else 1, told, earlier, later, seqs=dropped)
+    text = "the history is another object, and no turn was committed"
+    violations.add(3 if dropped else 1, text, earlier, later, seqs=dropped)
 
 
 def check_outcomes(
@@ -93,8 +93,8 @@ def check_outcomes(
             continue
         seq, end = ends.get(outcome.turn, (0, None))
         if end is None or (end.status, end.stop_reason) != (outcome.status, outcome.stop_reason):
-            told = f"the outcome of turn {outcome.turn} was told as {outcome.status}"
-            violations.add(2, f"{told}; the log says otherwise", outcome, seqs=[seq])
+            text = f"the outcome of turn {outcome.turn} was told as {outcome.status}"
+            violations.add(2, f"{text}; the log says otherwise", outcome, seqs=[seq])
 
 
 def check_subscribers(
@@ -115,21 +115,21 @@ def check_subscribers(
         durable = [event for event in subscription.seen if event.seq]
         for event in durable:
             if event.digest not in logged.get(event.seq, ()):
-                told = f"a subscriber read record {event.seq}, which the log has not"
-                violations.add(5, told, _around(subscription, event), seqs=[event.seq])
+                text = f"a subscriber read record {event.seq}, which the log has not"
+                violations.add(5, text, _around(subscription, event), seqs=[event.seq])
         expected = list(_expected(subscription, records))
         seqs = [event.seq for event in durable]
         if seqs != expected[: len(seqs)]:
             at = next(i for i, seq in enumerate(seqs) if expected[i : i + 1] != [seq])
             wanted = expected[at] if at < len(expected) else "none"
-            told = f"a subscriber read record {seqs[at]} where {wanted} is next"
-            violations.add(13, told, _around(subscription, durable[at]), seqs=[seqs[at]])
+            text = f"a subscriber read record {seqs[at]} where {wanted} is next"
+            violations.add(13, text, _around(subscription, durable[at]), seqs=[seqs[at]])
         elif subscription.ending in ("closed", "terminal") and len(seqs) < len(expected):
-            told = f"a subscriber was not told of record {expected[len(seqs)]}"
-            violations.add(13, told, _around(subscription, None), seqs=[expected[len(seqs)]])
+            text = f"a subscriber was not told of record {expected[len(seqs)]}"
+            violations.add(13, text, _around(subscription, None), seqs=[expected[len(seqs)]])
         if subscription.ending == "stuck":
-            told = "the session was closed, and a subscriber was never told"
-            violations.add(13, told, _around(subscription, None))
+            text = "the session was closed, and a subscriber was never told"
+            violations.add(13, text, _around(subscription, None))
         _check_previews(subscription, ends, resumed, violations)
 
 
@@ -158,13 +158,13 @@ def _check_previews(
             continue
         turn = event.turn
         if turn in ended:
-            told = f"a preview of turn {turn} came after its end"
-            violations.add(2, told, _around(subscription, event), seqs=[ended[turn]])
+            text = f"a preview of turn {turn} came after its end"
+            violations.add(2, text, _around(subscription, event), seqs=[ended[turn]])
             return
         before = newest.get(turn, event)
         if (event.step, event.attempt) < (before.step, before.attempt):
-            told = f"a preview of turn {turn} is of an attempt that was over"
-            violations.add(2, told, _around(subscription, event))
+            text = f"a preview of turn {turn} is of an attempt that was over"
+            violations.add(2, text, _around(subscription, event))
             return
         newest[turn] = event
 
