@@ -3,7 +3,7 @@
  *
  * A step is one atomic action, as an actor decides nothing between two awaits: one item that it
  * reads is one step. Each names what it stands for; a quick test looks whether that is still there.
- * A printf is a line of the story that a counterexample is told as. Every run of the model comes to
+ * A printf is a line of the trace that a counterexample is told as. Every run of the model comes to
  * rest, because its bounds are only ever used up: what is true "in the end" is looked at there.
  */
 #ifndef SENDS
@@ -108,7 +108,7 @@ typedef Owner {
   byte q[8], qn, sent, answer;                                  /* session/log/journal.py: Journal */
   byte ingress, mark, sends, rewinds, promises;                 /* session/actor/mailbox.py: Mailbox */
   byte cur, phase, runs, waiting, came[4], top, late, ghost;    /* session/actor/turn_queue.py: TurnQueue */
-  byte waiting_change; bool writing_change, configuring;        /* session/actor/history_commands.py: Changes, session/actor/configuration.py: Settings */
+  byte waiting_change; bool writing_change, configuring;        /* session/actor/history_commands.py: HistoryCommands, session/actor/configuration.py: Configuration */
   byte job, jgen, jver, jn; int jctx                            /* session/compacting/compactor.py: Compactor */
 };
 Owner own[2];
@@ -228,9 +228,9 @@ inline apply_if_ready() {       /* session/compacting/compactor.py: Compactor.ap
   :: me.job == READY && stands -> me.job = PREPARING   /* session/compacting/compactor.py: Compactor.write */
   :: me.job == READY && !stands -> drop_job(); printf("owner %d discards the plan\n", o)
   :: else fi }
-inline make_change() {  /* session/actor/history_commands.py: Changes._make */
+inline make_change() {  /* session/actor/history_commands.py: HistoryCommands._make */
   me.waiting_change = 0;
-  if :: S.base == 0 -> me.promises--    /* session/actor/history_commands.py: Changes._check */
+  if :: S.base == 0 -> me.promises--    /* session/actor/history_commands.py: HistoryCommands._check */
      :: else -> me.writing_change = 1; printf("owner %d rewinds\n", o); write(rec(REWOUND, 0));
         if :: me.job < WRITING -> drop_job() :: else fi   /* session/compacting/compactor.py: Compactor.cancel */
   fi }
@@ -343,10 +343,10 @@ end: do
   :: d_step { living && readable ->                     /* session/actor/actor.py: Actor._command */
        i = 1; do :: (me.sends | me.rewinds) & bit_of(i) -> break :: else -> i++ od;
        if :: me.sends & bit_of(i) -> me.sends = me.sends & ~bit_of(i); accept(i)
-          :: else -> me.rewinds = me.rewinds & ~bit_of(i);      /* session/actor/history_commands.py: Changes.begin */
+          :: else -> me.rewinds = me.rewinds & ~bit_of(i);      /* session/actor/history_commands.py: HistoryCommands.begin */
              if :: me.runs == 0 -> make_change() :: else -> me.waiting_change = i; limit = i; interrupt_all() fi fi;
        after_each() }
-  :: d_step { living && to_configure && me.cur == 0 && readable == 0 && !me.mark && !me.writing_change ->  /* session/actor/configuration.py: Settings.configure */
+  :: d_step { living && to_configure && me.cur == 0 && readable == 0 && !me.mark && !me.writing_change ->  /* session/actor/configuration.py: Configuration.configure */
        to_configure--; me.promises++; me.configuring = 1; printf("owner %d gets another system text\n", o);
        write(rec(CONFIGURED, 0)); if :: me.job == PREPARING && unsettled -> drop_job() :: else fi; after_each() }
   :: d_step { living && me.phase == BUILDING && me.job < PREPARING ->   /* session/actor/turn_runner.py: TurnRunner._build_if_wanted */

@@ -1,7 +1,7 @@
-"""Decides from a recording alone whether the promises were kept. Pure: no clock, no sessions.
+"""Finds violated invariants in a recording. Pure: no clock, no sessions.
 
-The log of each session is folded once, record by record; what was asked, answered, sent and
-seen is held against the states on the way.
+The log of each session is folded once, record by record. Commands, answers, requests and observed
+events are compared with the states on the way.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = ["INVARIANTS", "MARGIN_S", "Violation", "check"]
 MARGIN_S = 1.0
 """How much longer than the grace period an interrupt may take."""
 TURNS_OF_THE_LOOP = 5
-"""An interrupt takes some turns of the event loop. Each was late by at most what was measured:
-the clock is a real one, and a busy machine is no breach. A hang is."""
+"""An interrupt takes some turns of the event loop. Each was late by at most the measured lag. The
+clock is real: a busy machine is no violation, but a hang is."""
 
 
 def check(recording: Recording, *, margin_s: float = MARGIN_S) -> tuple[Violation, ...]:
-    """Every breach in *recording*, session by session; () if all promises were kept.
+    """Every violation in *recording*, session by session; () if all invariants hold.
 
     A recording that was cut off breaks "every caller is answered", and nothing else that
     it does not show.
