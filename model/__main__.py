@@ -1,4 +1,4 @@
-"""Checks the whole model, then puts each of its bugs in and tells how it is found."""
+"""Checks the whole model. Then it puts in each bug, and prints how the bug is found."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .checking import BUGS, FORMULA_SCOPE, FORMULAS, SCOPES, Bug, Found, Scope, check, missing
+from .checking import BUGS, FORMULA_SCOPE, FORMULAS, SCOPES, Bug, CheckResult, Scope, check, missing
 
 
 def main() -> int:
-    """0 if the model keeps its promises and each bug breaks the one it should; else 1, or 2
-    where the checker is missing."""
-    wanting = missing()
-    if wanting:
-        sys.stderr.write(wanting + "\n")
+    """Return 0 if every property holds and each bug breaks the property that it should. Return 1
+    otherwise, and 2 if Spin is missing."""
+    lacking = missing()
+    if lacking:
+        sys.stderr.write(lacking + "\n")
         return 2
-    wrong = 0
+    failures = 0
     for scope in SCOPES:
-        found = _checked(scope)
-        wrong += _tell(f"every promise, {scope.name}", found, "")
+        result = _checked(scope)
+        failures += _report(f"every property, {scope.name}", result, "")
     for formula in FORMULAS:
-        found = _checked(FORMULA_SCOPE, formula=formula)
-        wrong += _tell(formula.replace("_", " "), found, "")
+        result = _checked(FORMULA_SCOPE, formula=formula)
+        failures += _report(formula.replace("_", " "), result, "")
     for bug in BUGS:
-        found = _checked(bug.scope, bug=bug)
-        wrong += _tell(bug.name, found, bug.breaks)
-        for line in found.story:
-            _say(f"      {line}")
-    return 1 if wrong else 0
+        result = _checked(bug.scope, bug=bug)
+        failures += _report(bug.name, result, bug.breaks)
+        for line in result.trace:
+            _print(f"      {line}")
+    return 1 if failures else 0
 
 
-def _checked(scope: Scope, *, bug: Bug | None = None, formula: str = "") -> Found:
+def _checked(scope: Scope, *, bug: Bug | None = None, formula: str = "") -> CheckResult:
     with tempfile.TemporaryDirectory() as folder:
         return check(scope, Path(folder), bug=bug, formula=formula)
 
 
-def _tell(what: str, found: Found, expected: str) -> bool:
-    """Say what was found; is it something else than *expected*?"""
-    said = f"breaks: {found.broken}" if found.broken else "holds"
-    figures = f"{found.states:,} states, {found.seconds:.0f} s, {found.memory_mb:,.0f} MB"
-    _say(f"{what}: {said} ({figures})")
-    return found.broken != expected
+def _report(what: str, result: CheckResult, expected: str) -> bool:
+    """Print the result. Returns whether it differs from *expected*."""
+    outcome = f"breaks: {result.broken}" if result.broken else "holds"
+    figures = f"{result.states:,} states, {result.seconds:.0f} s, {result.memory_mb:,.0f} MB"
+    _print(f"{what}: {outcome} ({figures})")
+    return result.broken != expected
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Asks Spin whether the model keeps its promises, and tells a counterexample as a story."""
+"""Runs Spin on the model. A counterexample is returned as a trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["BUGS", "FORMULAS", "MODEL", "SCOPES", "Bug", "Found", "Scope", "check", "missing"]
+__all__ = ["BUGS", "FORMULAS", "MODEL", "SCOPES", "Bug", "CheckResult", "Scope", "check", "missing"]
 
 MODEL = Path(__file__).with_name("session.pml")
 NEEDED = {"spin": "spin", "gcc": "gcc"}
@@ -20,7 +20,7 @@ _UNFINISHED = "Search not completed"
 
 
 class Scope(NamedTuple):
-    """How much may happen in a run of the model: what the constants of its head are set to."""
+    """The bounds of a run of the model: values of the constants at its head."""
 
     name: str
     sends: int = 2
@@ -36,7 +36,7 @@ class Scope(NamedTuple):
 
     @property
     def flags(self) -> list[str]:
-        """The definitions that Spin is given."""
+        """The definitions to pass to Spin."""
         bounds = zip(self._fields[1:], self[1:], strict=True)
         return [f"-D{name.upper()}={value}" for name, value in bounds]
 
@@ -48,7 +48,7 @@ SCOPES = (
     Scope("one owner, late works", steps=1, rewinds=1, configures=1, plans=1, ghosts=1),
     Scope("two owners, compaction", rewinds=1, configures=1, plans=1, takeovers=1),
 )
-"""Together: everything that the model can do, and every two things of it side by side."""
+"""Together they cover everything that the model can do, and every pair of it at once."""
 
 FORMULAS = (
     "the_first_turn_ends",
@@ -61,7 +61,7 @@ FORMULA_SCOPE = Scope("formulas", takeovers=1, crashes=1, losses=1)
 
 
 class Bug(NamedTuple):
-    """One of the bugs that can be put into the model, and the promise that it breaks."""
+    """A bug that can be put into the model, and the property that it breaks."""
 
     name: str
     breaks: str
@@ -88,12 +88,12 @@ BUGS = (
 )
 
 
-class Found(NamedTuple):
-    """What Spin found: ``broken`` is the promise that does not hold, "" if all do, and ``story``
-    the steps that lead there, the fewest that do; no steps where a formula was asked for."""
+class CheckResult(NamedTuple):
+    """What Spin found. ``broken`` is the property that does not hold, "" if all do. ``trace`` is
+    the shortest list of steps that leads there; it is empty for a formula."""
 
     broken: str
-    story: tuple[str, ...]
+    trace: tuple[str, ...]
     states: int
     seconds: float
     memory_mb: float
@@ -101,66 +101,70 @@ class Found(NamedTuple):
 
 def missing() -> str:
     """What to install before the model can be checked; "" if everything is there."""
-    wanting = [package for tool, package in NEEDED.items() if shutil.which(tool) is None]
-    return f"the model is checked with Spin: apt-get install {' '.join(wanting)}" if wanting else ""
+    lacking = [package for tool, package in NEEDED.items() if shutil.which(tool) is None]
+    return f"the model is checked with Spin: apt-get install {' '.join(lacking)}" if lacking else ""
 
 
-def check(scope: Scope, folder: Path, *, bug: Bug | None = None, formula: str = "") -> Found:
-    """Look at every state of the model within *scope*; with *bug* put in, until one is wrong,
-    the nearest first. *formula* is looked at in place of the promises. Works in *folder*.
+def check(scope: Scope, folder: Path, *, bug: Bug | None = None, formula: str = "") -> CheckResult:
+    """Check every state of the model within *scope*, or one *formula* instead. With *bug* put in,
+    the search is breadth first, and stops at the first wrong state. Works in *folder*.
 
-    Raises RuntimeError where Spin or the C compiler fails, or memory or patience runs out.
+    Raises RuntimeError if Spin or the C compiler fails, or if memory or time runs out.
     """
-    flags, compiled = scope.flags, ["-DNOREDUCE", f"-DMEMLIM={MEMORY_MB}"]
-    asked = ["-m100000"]
+    flags, defines = scope.flags, ["-DNOREDUCE", f"-DMEMLIM={MEMORY_MB}"]
+    options = ["-m100000"]
     if bug is not None:
         flags += [f"-DBUG={bug_number(bug.name)}"]
     if bug is not None and not formula:
-        flags, compiled, asked = [*flags, "-DSCRATCH="], [*compiled, "-DBFS"], []
+        flags, defines, options = [*flags, "-DSCRATCH="], [*defines, "-DBFS"], []
     if formula:
         flags += ["-DLTL"]
-        asked += ["-a", "-A", "-N", formula]
+        options += ["-a", "-A", "-N", formula]
     else:
-        compiled += ["-DSAFETY"]
-    begun_at = time.monotonic()
+        defines += ["-DSAFETY"]
+    start = time.monotonic()
     _run(["spin", *flags, "-a", str(MODEL)], folder)
-    _run(["gcc", "-O0" if bug else "-O2", "-w", *compiled, "-o", "pan", "pan.c"], folder)
-    said = _run(["./pan", *asked], folder)
-    seconds = time.monotonic() - begun_at
-    errors = int(_figure(r"errors: (\d+)", said))
-    if "errors:" not in said or "depth too small" in said or (_UNFINISHED in said and not errors):
-        raise RuntimeError(f"the search was not finished:\n{said[-2000:]}")
+    _run(["gcc", "-O0" if bug else "-O2", "-w", *defines, "-o", "pan", "pan.c"], folder)
+    output = _run(["./pan", *options], folder)
+    seconds = time.monotonic() - start
+    errors = int(_figure(r"errors: (\d+)", output))
+    if (
+        "errors:" not in output
+        or "depth too small" in output
+        or (_UNFINISHED in output and not errors)
+    ):
+        raise RuntimeError(f"the search was not finished:\n{output[-2000:]}")
     broken = formula if errors else ""
-    story: tuple[str, ...] = ()
+    trace: tuple[str, ...] = ()
     if errors and not formula:
-        broken, story = _told(flags, folder)
-    return Found(
+        broken, trace = _trace_of(flags, folder)
+    return CheckResult(
         broken,
-        story,
-        int(_figure(r"(\d+) states, stored", said)),
+        trace,
+        int(_figure(r"(\d+) states, stored", output)),
         seconds,
-        _figure(r"([\d.]+)\s+total actual memory", said),
+        _figure(r"([\d.]+)\s+total actual memory", output),
     )
 
 
 def bug_number(name: str) -> int:
-    """The number of the bug *name*, as the model has it."""
-    found = re.search(rf"^#define {name} (\d+)$", MODEL.read_text(encoding="utf-8"), re.MULTILINE)
-    if found is None:
+    """The number of the bug *name* in the model."""
+    match = re.search(rf"^#define {name} (\d+)$", MODEL.read_text(encoding="utf-8"), re.MULTILINE)
+    if match is None:
         raise RuntimeError(f"the model has no bug {name}")
-    return int(found[1])
+    return int(match[1])
 
 
-def _told(flags: Sequence[str], folder: Path) -> tuple[str, tuple[str, ...]]:
-    """The promise that the trail in *folder* breaks, and the lines that it prints up to there."""
+def _trace_of(flags: Sequence[str], folder: Path) -> tuple[str, tuple[str, ...]]:
+    """The property that the trail in *folder* breaks, and the lines that it prints before."""
     lines = _run(["spin", "-k", f"{MODEL.name}.trail", *flags, str(MODEL)], folder)
-    story: list[str] = []
+    trace: list[str] = []
     for line in map(str.strip, lines.splitlines()):
         if line.startswith("BROKEN "):
-            return line.removeprefix("BROKEN "), tuple(story)
+            return line.removeprefix("BROKEN "), tuple(trace)
         if re.match(r"(an? |the |what |owner )", line):
-            story.append(line)
-    return "a promise without a name", tuple(story)
+            trace.append(line)
+    return "a property without a name", tuple(trace)
 
 
 def _run(command: Sequence[str], folder: Path) -> str:
@@ -173,5 +177,5 @@ def _run(command: Sequence[str], folder: Path) -> str:
 
 
 def _figure(pattern: str, text: str) -> float:
-    found = re.search(pattern, text)
-    return float(found[1]) if found else 0.0
+    match = re.search(pattern, text)
+    return float(match[1]) if match else 0.0

@@ -3,7 +3,7 @@
  *
  * A step is one atomic action, as an actor decides nothing between two awaits: one item that it
  * reads is one step. Each names what it stands for; a quick test looks whether that is still there.
- * A printf is a line of the story that a counterexample is told as. Every run of the model comes to
+ * A printf is a line of the trace that a counterexample is told as. Every run of the model comes to
  * rest, because its bounds are only ever used up: what is true "in the end" is looked at there.
  */
 #ifndef SENDS

@@ -62,10 +62,10 @@ def _note(report: StressReport, errand: Errand, tale: TellTale) -> None:
     tale.counts["checked entries"] += len(report.recording.entries)
     tale.interrupts_ms += _latencies(report.recording, "interrupt")
     tale.sends_ms += _latencies(report.recording, "send")
-    if report.breaches:
+    if report.violations:
         kept = Path(errand.folder) / f"{errand.name}-{report.plan.seed}.jsonl"
         kept.write_bytes(b"".join(encode_lines(report.recording.entries)))
-        tale.complaints += [f"{kept.name}: {each.text}" for each in report.breaches]
+        tale.complaints += [f"{kept.name}: {each.text}" for each in report.violations]
 
 
 def _latencies(recording: Recording, command: str) -> list[float]:

@@ -26,7 +26,7 @@ from llmsession.testing import (
     say,
     think,
 )
-from llmsession.testing.workload.model import words
+from llmsession.testing.workload.words import words
 
 __all__ = ["FAULTS", "Asked", "reply_to"]
 

@@ -1,36 +1,75 @@
-"""What tests of llmsession, and of programs that use it, are made of.
+"""What tests of llmsession are made of, and tests of programs that use it.
 
-In: a script of replies, a store to check. Out: a provider that plays the script and misbehaves
-on demand, a store that fails on demand, the contract that every store keeps, the replay of
-recorded conversations through real sessions, stress with a checker of what was recorded, and
-simulation, where a seed decides everything.
-Absent: pytest; the contract is plain asserts in async methods.
+A provider that plays a script and misbehaves on demand. A store that fails on demand, and the
+contract that every store keeps. A server that refuses what the real APIs refuse. The replay of
+recorded conversations through real sessions. Stress, simulation, and a checker of their recordings.
+Absent: pytest; the store contract is plain asserts in async methods.
 """
 
-from .checker.checker import check
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .faulty_store import FaultyStore
-from .recording.entries import Recording, decode_lines, encode_lines
-from .recording.violation import INVARIANTS, Violation
-from .replay.replay import (
-    Driven,
-    DriveOptions,
-    DriveReport,
-    normalized,
-    replay_conversation,
-    same_history,
-)
 from .scripted import ScriptedProvider, ScriptedReply, block, call, never, say, think
-from .simulation.run import run_schedule
-from .simulation.schedule import Schedule, schedule_of
-from .simulation.search import SimulationPlan, SimulationReport, simulate
-from .simulation.user_parts import UserParts
-from .store_contract.contract import StoreContract
-from .stress.run import StressPlan, StressReport, run_stress
-from .strict_server.fault_schedule import RandomFaults
-from .strict_server.model.faults import WireFault
-from .strict_server.model.models import ModelRules
-from .strict_server.replies.received import Received
-from .strict_server.server import StrictServer
+
+if TYPE_CHECKING:
+    from .checker.checker import check
+    from .recording.entries import Recording, decode_lines, encode_lines
+    from .recording.violation import INVARIANTS, Violation
+    from .replay.replay import (
+        Driven,
+        DriveOptions,
+        DriveReport,
+        normalized,
+        replay_conversation,
+        same_history,
+    )
+    from .simulation.run import run_schedule
+    from .simulation.schedule import Schedule, schedule_of
+    from .simulation.search import SimulationPlan, SimulationReport, simulate
+    from .simulation.user_parts import UserParts
+    from .store_contract.contract import StoreContract
+    from .stress.run import StressPlan, StressReport, run_stress
+    from .strict_server.fault_schedule import RandomFaults
+    from .strict_server.model.faults import WireFault
+    from .strict_server.model.models import ModelRules
+    from .strict_server.replies.received import Received
+    from .strict_server.server import StrictServer
+else:
+    # Imported when they are used: some need packages that a user of ScriptedProvider may not have.
+    _MODULES = {
+        "checker.checker": ("check",),
+        "recording.entries": ("Recording", "decode_lines", "encode_lines"),
+        "recording.violation": ("INVARIANTS", "Violation"),
+        "replay.replay": (
+            "DriveOptions", "DriveReport", "Driven", "normalized", "replay_conversation",
+            "same_history",
+        ),
+        "simulation.run": ("run_schedule",),
+        "simulation.schedule": ("Schedule", "schedule_of"),
+        "simulation.search": ("SimulationPlan", "SimulationReport", "simulate"),
+        "simulation.user_parts": ("UserParts",),
+        "store_contract.contract": ("StoreContract",),
+        "stress.run": ("StressPlan", "StressReport", "run_stress"),
+        "strict_server.fault_schedule": ("RandomFaults",),
+        "strict_server.model.faults": ("WireFault",),
+        "strict_server.model.models": ("ModelRules",),
+        "strict_server.replies.received": ("Received",),
+        "strict_server.server": ("StrictServer",),
+    }  # fmt: skip
+    _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+        except ModuleNotFoundError as error:
+            install = "pip install 'llmsession[testing]'"
+            raise ImportError(f"{name} needs {error.name}: {install}", name=error.name) from error
+        globals()[name] = value
+        return value
+
 
 __all__ = [
     "INVARIANTS",

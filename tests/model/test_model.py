@@ -37,10 +37,10 @@ def named() -> list[tuple[str, str]]:
 def test_each_step_of_the_model_names_what_exists_in_the_code() -> None:
     assert len(set(named())) >= 40
     for file, name in named():
-        found: object = importlib.import_module(f"llmsession.{file.replace('/', '.')}")
+        result: object = importlib.import_module(f"llmsession.{file.replace('/', '.')}")
         for part in name.split("."):
-            found = inspect.getattr_static(found, part, None)
-            assert found is not None, f"{file}.py has no {name}"
+            result = inspect.getattr_static(result, part, None)
+            assert result is not None, f"{file}.py has no {name}"
 
 
 def test_the_phases_and_kinds_of_the_model_are_those_of_the_code() -> None:
@@ -87,12 +87,10 @@ def skip_without_a_checker() -> None:
 @pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: scope.name)
 def test_the_model_keeps_every_promise_in_every_state(scope: Scope, tmp_path: Path) -> None:
     skip_without_a_checker()
-    found = check(scope, tmp_path)
-    print(
-        f"\n{scope.name}: {found.states:,} states, {found.seconds:.0f} s, {found.memory_mb:.0f} MB"
-    )
-    assert found.broken == "", found.story
-    assert found.states > 100_000
+    result = check(scope, tmp_path)
+    print(f"\n{scope.name}: {result.states:,} states, {result.seconds:.0f} s")
+    assert result.broken == "", result.trace
+    assert result.states > 100_000
 
 
 @pytest.mark.long
@@ -100,10 +98,10 @@ def test_the_model_keeps_every_promise_in_every_state(scope: Scope, tmp_path: Pa
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_the_model_keeps_what_is_said_of_the_end_of_every_run(formula: str, tmp_path: Path) -> None:
     skip_without_a_checker()
-    found = check(FORMULA_SCOPE, tmp_path, formula=formula)
-    print(f"\n{formula}: {found.states:,} states, {found.seconds:.0f} s")
-    assert found.broken == "", found.story
-    assert found.states > 100_000
+    result = check(FORMULA_SCOPE, tmp_path, formula=formula)
+    print(f"\n{formula}: {result.states:,} states, {result.seconds:.0f} s")
+    assert result.broken == "", result.trace
+    assert result.states > 100_000
 
 
 @pytest.mark.long
@@ -113,17 +111,17 @@ def test_a_bug_that_is_put_in_is_found_by_the_promise_that_it_breaks(
     bug: Bug, tmp_path: Path
 ) -> None:
     skip_without_a_checker()
-    found = check(bug.scope, tmp_path, bug=bug)
-    assert found.broken == bug.breaks
-    assert 2 <= len(found.story) <= 20
-    print("\n" + bug.name, *found.story, f"BROKEN: {found.broken}", sep="\n  ")
+    result = check(bug.scope, tmp_path, bug=bug)
+    assert result.broken == bug.breaks
+    assert 2 <= len(result.trace) <= 20
+    print("\n" + bug.name, *result.trace, f"BROKEN: {result.broken}", sep="\n  ")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_formula_finds_a_turn_that_nobody_recovers(tmp_path: Path) -> None:
     skip_without_a_checker()
-    found = check(
+    result = check(
         FORMULA_SCOPE, tmp_path, bug=BUGS[bug_number("NO_RECOVERY") - 1], formula=FORMULAS[0]
     )
-    assert found.broken == FORMULAS[0]
+    assert result.broken == FORMULAS[0]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import aclosing
 
@@ -191,11 +189,6 @@ async def test_a_stream_that_was_left_open_is_counted() -> None:
     assert provider.open_streams == 1
     await stream.aclose()
     assert closed(provider, 1)
-
-
-def test_the_testing_room_is_imported_without_pytest() -> None:
-    code = "import sys, llmsession.testing; sys.exit(bool({'pytest', 'trio'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 _: Callable[..., Provider] = ScriptedProvider  # it is one, says the type checker

@@ -1,4 +1,4 @@
-"""``llmsession check``: were the promises kept, by a record alone."""
+"""``llmsession check``: check a saved recording for violated invariants."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from llmsession.testing.recording.entries import Begun, Recording, decode_lines
 from llmsession.testing.recording.violation import INVARIANTS
 
 from ..common.exit_codes import BROKEN_PROMISE
-from ..common.violations import print_breaches
+from ..common.violations import print_violations
 
 __all__ = ["check_record"]
 
 
 def check_record(
-    record: Annotated[Path, typer.Argument(help="What `stress --record` wrote.")],
+    record: Annotated[Path, typer.Argument(help="A file that `stress --record` wrote.")],
     *,
     margin: Annotated[
         float | None,
@@ -29,32 +29,32 @@ def check_record(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Decide from a record of stress, a simulation or a service whether each promise was kept.
+    """Check a recording of a stress run or a simulation for violated invariants.
 
-    Nothing is run. Of what was broken the shortest part of the record that shows it is printed.
-    Exits 1 if a promise was broken.
+    No session is run. For the violation with the shortest proof, the entries that prove it are
+    printed. Exits 1 if an invariant is violated.
     """
     if margin is not None and margin < 0:
         raise InvalidInput(f"--margin is {margin}; it cannot be negative")
     with record.open("rb") as lines:
         recording = decode_lines(lines)
     if not any(isinstance(entry, Begun) for entry in recording.entries):
-        raise InvalidInput(f"{record} is no record of a run: it has no entry that says which")
-    breaches = check(recording, margin_s=_margin(recording) if margin is None else margin)
-    figures = _figures(recording, [breach.invariant for breach in breaches])
+        raise InvalidInput(f"{record} is not a recording of a run: it has no `begun` entry")
+    violations = check(recording, margin_s=_margin_s(recording) if margin is None else margin)
+    figures = _figures(recording, [violation.invariant for violation in violations])
     if as_json:
-        figures["broken"] = [str(breach) for breach in breaches]
+        figures["broken"] = [str(violation) for violation in violations]
         print(msgspec.json.encode(figures).decode())
     else:
-        _print(figures)
-    if breaches:
-        print_breaches(breaches, of=f"in {record}")
+        _print_table(figures)
+    if violations:
+        print_violations(violations, of=f"in {record}")
         sys.exit(BROKEN_PROMISE)
 
 
-def _margin(recording: Recording) -> float:
-    told = recording.begun.margin_s
-    return MARGIN_S if told is None else told
+def _margin_s(recording: Recording) -> float:
+    margin_s = recording.begun.margin_s
+    return MARGIN_S if margin_s is None else margin_s
 
 
 def _figures(recording: Recording, broken: list[int]) -> dict[str, Any]:
@@ -70,13 +70,14 @@ def _figures(recording: Recording, broken: list[int]) -> dict[str, Any]:
     }
 
 
-def _print(figures: dict[str, Any]) -> None:
-    for name in ("sessions", "entries", "records", "seed", "breaches"):
+def _print_table(figures: dict[str, Any]) -> None:
+    for name in ("sessions", "entries", "records", "seed"):
         print(f"{name:<10} {figures[name]:>10,}")
+    print(f"{'violations':<10} {figures['breaches']:>10,}")
     if not figures["whole"]:
-        print("the record ends before its run did: who waited then was not answered in it")
+        print("the recording ends before its run did: commands that were open then have no answer")
     if figures["missing"]:
-        print(f"{figures['missing']:,} entries of its run are not in it: nothing is said of those")
-    for number, told in INVARIANTS.items():
+        print(f"{figures['missing']:,} entries of the run are missing and were not checked")
+    for number, invariant in INVARIANTS.items():
         times = figures["invariants"][str(number)]
-        print(f"  {number:>2}  {told:<90} {'kept' if not times else f'broken {times} times'}")
+        print(f"  {number:>2}  {invariant:<90} {f'violated {times} times' if times else 'holds'}")

@@ -1,8 +1,10 @@
-"""``llmsession stress``: many sessions at once, checked."""
+"""``llmsession stress``: run many sessions at once and check the invariants, in real time or
+simulated."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,16 +14,15 @@ import msgspec
 import typer
 
 from llmsession.errors import InvalidInput
-from llmsession.testing.recording.entries import encode_lines
-from llmsession.testing.simulation.search import SimulationPlan
+from llmsession.testing.recording.entries import Recording, encode_lines
+from llmsession.testing.simulation.search import Failure, SimulationPlan, SimulationReport, simulate
 from llmsession.testing.stress.run import StressPlan, StressReport, run_stress
 from llmsession.testing.stress.service_clients import run_stress_at
 
 from ..common.confirm import confirm
 from ..common.exit_codes import BROKEN_PROMISE
 from ..common.service import CaFile, ConnectTo, ServiceAt, TokenFile, model_at, service_at
-from ..common.violations import print_breaches
-from .simulate import run_simulation
+from ..common.violations import print_violations
 
 __all__ = ["stress"]
 
@@ -31,90 +32,102 @@ CLIENTS = 4
 
 def stress(
     *,
-    simulate: Annotated[
+    simulated: Annotated[
         bool,
-        typer.Option("--simulate", help="In virtual time, in a world that fails: see below."),
+        typer.Option("--simulate", help="Run in virtual time, with injected faults; see above."),
     ] = False,
     seeds: Annotated[
-        int | None, typer.Option(help="With --simulate: so many stories; 200.")
+        int | None, typer.Option(help="With --simulate: the number of schedules; 200.")
     ] = None,
     sessions: Annotated[
-        int | None, typer.Option(help="Sessions at once; 20, in a story 2.")
+        int | None, typer.Option(help="Sessions at once; 20, in a simulation 2.")
     ] = None,
     turns: Annotated[
-        int | None, typer.Option(help="Sends to each session, beside bursts; 50.")
+        int | None, typer.Option(help="Sends to each session, bursts not counted; 50.")
     ] = None,
     interrupts: Annotated[
-        int | None, typer.Option(help="Interrupts of each, beside bursts; 10.")
+        int | None, typer.Option(help="Interrupts of each session, bursts not counted; 10.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Start nothing new after this long; 20.")
+        float | None, typer.Option(help="Start nothing new after this many seconds; 20.")
     ] = None,
     seed: Annotated[
-        int, typer.Option(help="Of all that is chosen; the timing only of a simulation.")
+        int, typer.Option(help="Seed of all random choices. Only a simulation also seeds timing.")
     ] = 0,
-    record: Annotated[Path | None, typer.Option(help="Write the record there, as JSON lines.")] = (
-        None
-    ),
+    record: Annotated[
+        Path | None, typer.Option(help="Write the recording to this file, as JSON lines.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     connect: ConnectTo = None,
     token_file: TokenFile = None,
     ca: CaFile = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --connect: which model.")
+        str | None, typer.Option(metavar="NAME", help="With --connect: the model to use.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="With --connect: do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --connect: do not ask first.")] = False,
 ) -> None:
-    """Send, answer, steer, interrupt, compact and vanish, all at once, and check what happened.
+    """Run many sessions at once and check the invariants.
 
-    The replies are made up; no model answers. Exits 1 if a promise was broken. With --connect the
-    models of the service answer, several clients ask, and what they saw is checked; the sessions
-    are deleted afterwards. With --simulate a seed decides everything, also in which order tasks go
-    on: disk, clock, model, tools, clients and processes delay, fail, repeat and die, and a story
-    that breaks a promise is printed as short as it can be made.
+    Callers send, answer, steer, interrupt, compact and disconnect concurrently. The replies are
+    generated; no model is called. Exits 1 if an invariant is violated.
+
+    With --connect the sessions run on a service, its models answer, and what several clients saw is
+    checked. The sessions are deleted afterwards.
+
+    With --simulate a seed decides everything, also the order in which tasks run. Disk, clock,
+    model, tools, clients and processes are delayed, fail, repeat and die. A schedule that violates
+    an invariant is shrunk and printed.
     """
     service = service_at(connect, token_file, ca)
     if service is None and (model is not None or yes):
-        raise InvalidInput("--model and --yes are for --connect: here no model answers")
+        raise InvalidInput("--model and --yes need --connect; without it no model is called")
     if record is not None:
-        record.open("wb").close()  # a place that cannot be written to is said before the work
-    chosen = {"turns": turns, "interrupts": interrupts, "seconds": seconds}
-    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    if simulate:
-        unfit = [*given, *(["connect"] if service is not None else [])]
+        record.open("wb").close()  # fail before the run if the file cannot be written
+    fields = {"turns": turns, "interrupts": interrupts, "seconds": seconds}
+    options: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    if simulated:
+        unfit = [*options, *(["connect"] if service is not None else [])]
         if unfit:
-            raise InvalidInput(f"--{unfit[0]} is not for --simulate: a seed decides all of a story")
-        stories = SimulationPlan(seeds=200 if seeds is None else seeds, seed=seed)
-        if sessions is not None:
-            stories = msgspec.structs.replace(stories, sessions=sessions)
-        run_simulation(stories, as_json=as_json, record=record)
+            raise InvalidInput(f"--{unfit[0]} cannot be used with --simulate")
+        sizes = {"seeds": seeds, "sessions": sessions}
+        options = {name: value for name, value in sizes.items() if value is not None}
+        _simulate(SimulationPlan(seed=seed, **options), as_json=as_json, record=record)
         return
     if seeds is not None:
-        raise InvalidInput("--seeds is for --simulate")
+        raise InvalidInput("--seeds needs --simulate")
     if sessions is not None:
-        given["sessions"] = sessions
-    plan = StressPlan(seed=seed, **given)
+        options["sessions"] = sessions
+    plan = StressPlan(seed=seed, **options).checked()
     if service is None:
         report = anyio.run(run_stress, plan)
     else:
-        plan = plan.checked()
         if not yes:
-            most = plan.sessions * plan.turns
-            question = (
-                f"the models of {service.address} answer up to {most:,} turns, and may"
-                " charge for it: go on?"
-            )
-            confirm(question, "nothing was asked; --yes does not ask")
+            _confirm(service, plan)
         report = anyio.run(_stress_at, service, plan, model)
-    if record is not None:
-        with record.open("wb") as file:
-            file.writelines(encode_lines(report.recording.entries))
+    _write(record, report.recording)
+    _print_stress(report, as_json=as_json)
+
+
+def _confirm(service: ServiceAt, plan: StressPlan) -> None:
+    question = (
+        f"the models of {service.address} will answer up to {plan.sessions * plan.turns:,} turns,"
+        " which may be charged: continue?"
+    )
+    confirm(question, "nothing was sent; use --yes to skip this question")
+
+
+def _print_stress(report: StressReport, *, as_json: bool) -> None:
+    figures = _stress_figures(report)
     if as_json:
-        print(msgspec.json.encode(_figures(report)).decode())
+        print(msgspec.json.encode(figures).decode())
     else:
-        _print_table(report)
-    if report.breaches:
-        print_breaches(report.breaches, of=f"with seed {report.plan.seed}")
+        _print_figures(figures, "sessions", "turns", "interrupts", "breaches", "seed")
+        print(f"{'turns a second':<18} {report.turns_per_second:>10,.1f}")
+        print(f"{'interrupt p50':<18} {report.interrupt_p50_ms:>10,.1f} ms")
+        print(f"{'interrupt p99':<18} {report.interrupt_p99_ms:>10,.1f} ms")
+        _print_counts(report.counts)
+    if report.violations:
+        print_violations(report.violations, of=f"with seed {report.plan.seed}")
         sys.exit(BROKEN_PROMISE)
 
 
@@ -127,29 +140,101 @@ async def _stress_at(service: ServiceAt, plan: StressPlan, model: str | None) ->
         return await run_stress_at(clients, plan, model=model_at(clients[0], model))
 
 
-def _figures(report: StressReport) -> dict[str, Any]:
+def _stress_figures(report: StressReport) -> dict[str, Any]:
     return {
         "sessions": report.plan.sessions,
         "turns": report.turns,
         "interrupts": report.counts.get("interrupts", 0),
-        "breaches": len(report.breaches),
+        "breaches": len(report.violations),
         "interrupt_p50_ms": report.interrupt_p50_ms,
         "interrupt_p99_ms": report.interrupt_p99_ms,
         "turns_per_second": round(report.turns_per_second, 1),
         "seconds": round(report.seconds, 3),
         "seed": report.plan.seed,
-        "broken": [str(breach) for breach in report.breaches],
+        "broken": [str(violation) for violation in report.violations],
         "counts": report.counts,
     }
 
 
-def _print_table(report: StressReport) -> None:
-    figures = _figures(report)
-    for name in ("sessions", "turns", "interrupts", "breaches", "seed"):
-        print(f"{name:<18} {figures[name]:>10,}")
-    print(f"{'turns a second':<18} {report.turns_per_second:>10,.1f}")
-    print(f"{'interrupt p50':<18} {report.interrupt_p50_ms:>10,.1f} ms")
-    print(f"{'interrupt p99':<18} {report.interrupt_p99_ms:>10,.1f} ms")
+def _simulate(plan: SimulationPlan, *, as_json: bool, record: Path | None) -> None:
+    """Simulate, print the report, and exit with 1 if an invariant was violated. The recording that
+    is written is the one of the shortest schedule that failed, else the one of the last."""
+    report = simulate(plan, on_progress=_print_progress)
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr)
+    _write(record, (report.failures[0].run if report.failures else report.last).recording)
+    figures = _simulation_figures(report)
+    if as_json:
+        print(msgspec.json.encode(figures).decode())
+    else:
+        _print_figures(figures, "seeds", "turns", "breaches", "seed")
+        print(
+            f"{'took':<18} {report.seconds:>10,.1f} s for {report.virtual_s:,.0f} virtual seconds"
+        )
+        _print_counts(figures["reached"], width=48)
+        if report.unreached:
+            print("not reached, so not tested:")
+            for name in report.unreached:
+                print(f"  {name}")
+    for failure in report.failures:
+        _print_failure(failure)
+    if report.failures:
+        sys.exit(BROKEN_PROMISE)
+
+
+def _print_progress(done: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{done} schedules", end="", file=sys.stderr, flush=True)
+
+
+def _simulation_figures(report: SimulationReport) -> dict[str, Any]:
+    return {
+        "seed": report.plan.seed,
+        "seeds": report.runs,
+        "turns": report.turns,
+        "breaches": sum(len(failure.violations) for failure in report.failures),
+        "seconds": round(report.seconds, 3),
+        "virtual_seconds": round(report.virtual_s, 3),
+        "reached": dict(sorted(report.reached.items())),
+        "unreached": list(report.unreached),
+        "failures": [
+            {
+                "seed": failure.schedule.seed,
+                "steps": len(failure.schedule.steps),
+                "shortest": len(failure.run.schedule.steps),
+                "schedule": str(failure.run.schedule),
+                "broken": [str(violation) for violation in failure.violations],
+            }
+            for failure in report.failures
+        ],
+    }
+
+
+def _print_failure(failure: Failure) -> None:
+    before, after = len(failure.schedule.steps), len(failure.run.schedule.steps)
+    print(
+        f"seed {failure.schedule.seed} violates an invariant; shrunk from {before} steps to {after}"
+        f" ({failure.tried} schedules tried):",
+        file=sys.stderr,
+    )
+    for line in str(failure.run.schedule).splitlines():
+        print(f"  {line}", file=sys.stderr)
+    print_violations(failure.violations, of="in that schedule")
+
+
+def _write(record: Path | None, recording: Recording) -> None:
+    if record is not None:
+        with record.open("wb") as file:
+            file.writelines(encode_lines(recording.entries))
+
+
+def _print_figures(figures: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        label = "violations" if name == "breaches" else name
+        print(f"{label:<18} {figures[name]:>10,}")
+
+
+def _print_counts(counts: Mapping[str, int], *, width: int = 40) -> None:
     print("reached:")
-    for name, times in report.counts.items():
-        print(f"  {name:<40} {times:>8,}")
+    for name, times in counts.items():
+        print(f"  {name:<{width}} {times:>8,}")

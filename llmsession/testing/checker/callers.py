@@ -58,20 +58,20 @@ def accepted_sends(
 
 
 def check_callers(
-    session: SessionRecording, records: Sequence[r.Record], findings: Violations
+    session: SessionRecording, records: Sequence[r.Record], violations: Violations
 ) -> None:
     """Invariant 13: every caller has one answer; a send is accepted once, in ingress order."""
-    _check_answered(session, findings)
-    _check_sends(session, records, findings)
-    _check_order(session, records, findings)
-    _check_results(session, records, findings)
+    _check_answered(session, violations)
+    _check_sends(session, records, violations)
+    _check_order(session, records, violations)
+    _check_results(session, records, violations)
 
 
-def _check_answered(session: SessionRecording, findings: Violations) -> None:
+def _check_answered(session: SessionRecording, violations: Violations) -> None:
     for answered in (session.returned, session.refused, session.abandoned):
         for number in sorted(answered.keys() - session.invoked.keys()):
-            told = f"command number {number} was answered, and nobody gave it"
-            findings.add(13, told, answered[number][0])
+            text = f"command number {number} was answered, and nobody gave it"
+            violations.add(13, text, answered[number][0])
     for number, call in session.invoked.items():
         answers = [
             *session.returned.get(number, ()),
@@ -84,15 +84,15 @@ def _check_answered(session: SessionRecording, findings: Violations) -> None:
             if refused.text.startswith(_FAILED)
         ]
         if failed:
-            findings.add(13, failed[0].text, call, *failed)
+            violations.add(13, failed[0].text, call, *failed)
         if not answers:
-            findings.add(13, f"{call.command} number {number} was never answered", call)
+            violations.add(13, f"{call.command} number {number} was never answered", call)
         elif len(answers) > 1:
-            findings.add(13, f"{call.command} number {number} was answered twice", call, *answers)
+            violations.add(13, f"{call.command} number {number} was answered twice", call, *answers)
 
 
 def _check_sends(
-    session: SessionRecording, records: Sequence[r.Record], findings: Violations
+    session: SessionRecording, records: Sequence[r.Record], violations: Violations
 ) -> None:
     accepted: dict[str, r.TurnAccepted | r.SteerAccepted] = {}
     for record in records:
@@ -103,7 +103,7 @@ def _check_sends(
             continue
         earlier = accepted.setdefault(token, record)
         if earlier is not record:
-            findings.add(
+            violations.add(
                 13, f"the send {token!r} was accepted twice", seqs=[earlier.seq, record.seq]
             )
     for number, call in session.invoked.items():
@@ -112,30 +112,30 @@ def _check_sends(
         found = accepted.get(call.token)
         for answer in session.returned.get(number, ()):
             if found is None:
-                findings.add(
+                violations.add(
                     13, f"the send {call.token!r} was answered, not accepted", call, answer
                 )
             elif found.turn != answer.turn:
-                told = f"the send {call.token!r} is in turn {found.turn}, told was {answer.turn}"
-                findings.add(13, told, call, answer, seqs=[found.seq])
+                text = f"the send {call.token!r} is in turn {found.turn}, told was {answer.turn}"
+                violations.add(13, text, call, answer, seqs=[found.seq])
             elif found.seq > answer.seq:
-                told = f"the send {call.token!r} was answered before it was durable"
-                findings.add(13, told, call, answer, seqs=[found.seq])
+                text = f"the send {call.token!r} was answered before it was durable"
+                violations.add(13, text, call, answer, seqs=[found.seq])
 
 
 def _check_order(
-    session: SessionRecording, records: Sequence[r.Record], findings: Violations
+    session: SessionRecording, records: Sequence[r.Record], violations: Violations
 ) -> None:
     newest: tuple[r.TurnAccepted, Invoked] | None = None
     for record, call in accepted_sends(session, records).values():
         if newest is not None and call.order < newest[1].order:
-            told = f"turn {record.turn} was asked for before turn {newest[0].turn}"
-            findings.add(13, told, newest[1], call, seqs=[newest[0].seq, record.seq])
+            text = f"turn {record.turn} was asked for before turn {newest[0].turn}"
+            violations.add(13, text, newest[1], call, seqs=[newest[0].seq, record.seq])
         newest = record, call
 
 
 def _check_results(
-    session: SessionRecording, records: Sequence[r.Record], findings: Violations
+    session: SessionRecording, records: Sequence[r.Record], violations: Violations
 ) -> None:
     """What a caller submitted for a call, and was told is taken, is what the log has."""
     logged = {
@@ -152,16 +152,16 @@ def _check_results(
             for call_id, content in call.answers:
                 seq, found, settled = logged.get(call_id, (0, "", None))
                 if seq > answer.seq:
-                    told = f"the result of {call_id!r} was answered before it was durable"
-                    findings.add(13, told, call, answer, seqs=[seq])
+                    text = f"the result of {call_id!r} was answered before it was durable"
+                    violations.add(13, text, call, answer, seqs=[seq])
                 if found != content or settled is not None:
-                    told = f"the result of {call_id!r} was taken, and the log has another"
-                    findings.add(13, told, call, answer, seqs=[seq])
+                    text = f"the result of {call_id!r} was taken, and the log has another"
+                    violations.add(13, text, call, answer, seqs=[seq])
                 earlier = taken.setdefault(call_id, (call, answer))
                 again = earlier[0] is not call and not _is_repeat(earlier[0], call)
                 if again:
-                    told = f"the result of {call_id!r} was taken twice"
-                    findings.add(13, told, *earlier, call, answer)
+                    text = f"the result of {call_id!r} was taken twice"
+                    violations.add(13, text, *earlier, call, answer)
 
 
 def _is_repeat(one: Invoked, other: Invoked) -> bool:

@@ -1,7 +1,7 @@
-"""Decides from a recording alone whether the promises were kept. Pure: no clock, no sessions.
+"""Finds violated invariants in a recording. Pure: no clock, no sessions.
 
-The log of each session is folded once, record by record; what was asked, answered, sent and
-seen is held against the states on the way.
+The log of each session is folded once, record by record. Commands, answers, requests and observed
+events are compared with the states on the way.
 """
 
 from __future__ import annotations
@@ -31,48 +31,48 @@ __all__ = ["INVARIANTS", "MARGIN_S", "Violation", "check"]
 MARGIN_S = 1.0
 """How much longer than the grace period an interrupt may take."""
 TURNS_OF_THE_LOOP = 5
-"""An interrupt takes some turns of the event loop. Each was late by at most what was measured:
-the clock is a real one, and a busy machine is no breach. A hang is."""
+"""An interrupt takes some turns of the event loop. Each was late by at most the measured lag. The
+clock is real: a busy machine is no violation, but a hang is."""
 
 
 def check(recording: Recording, *, margin_s: float = MARGIN_S) -> tuple[Violation, ...]:
-    """Every breach in *recording*, session by session; () if all promises were kept.
+    """Every violation in *recording*, session by session; () if all invariants hold.
 
     A recording that was cut off breaks "every caller is answered", and nothing else that
     it does not show.
     """
     begun, left = recording.begun, recording.left
     margin_s += TURNS_OF_THE_LOOP * (left.lag_s if left else 0.0)
-    breaches: list[Violation] = []
+    violations: list[Violation] = []
     for session in recording.sessions.values():
-        breaches += _check_session(session, begun.profile, begun.grace_s + margin_s)
-    breaches += _check_left(recording)
+        violations += _check_session(session, begun.profile, begun.grace_s + margin_s)
+    violations += _check_left(recording)
     for entry in recording.entries:
         if isinstance(entry, Found):
-            breaches.append(Violation(entry.invariant, entry.session, entry.text, (entry,)))
-    return tuple(breaches)
+            violations.append(Violation(entry.invariant, entry.session, entry.text, (entry,)))
+    return tuple(violations)
 
 
 def _check_session(
     session: SessionRecording, profile: Profile, answered_within_s: float
 ) -> list[Violation]:
-    findings = Violations(session)
+    violations = Violations(session)
     try:
         records, rewritten = session.records, session.rewritten
     except msgspec.MsgspecError as error:
-        findings.add(12, f"the log cannot be read: {error}", *session.log[:1])
-        return findings.breaches
+        violations.add(12, f"the log cannot be read: {error}", *session.log[:1])
+        return violations.items
     rules: tuple[Rules, ...] = (
-        IdRules(findings),
-        TurnRules(findings),
-        CourseRules(findings, session),
-        TimeRules(findings, session, answered_within_s),
-        HistoryRules(findings, rewritten),
-        ForgottenRules(findings, session),
-        OwnerRules(findings),
-        CompactionRules(findings, profile),
-        RequestRules(findings, session.requests, profile),
-        StateRules(findings, session.states),
+        IdRules(violations),
+        TurnRules(violations),
+        CourseRules(violations, session),
+        TimeRules(violations, session, answered_within_s),
+        HistoryRules(violations, rewritten),
+        ForgottenRules(violations, session),
+        OwnerRules(violations),
+        CompactionRules(violations, profile),
+        RequestRules(violations, session.requests, profile),
+        StateRules(violations, session.states),
     )
     state = SessionState(session.session)
     for record in records:
@@ -81,19 +81,19 @@ def _check_session(
         try:
             state.apply(record)
         except (KeyError, ValueError) as error:
-            if not any(breach.invariant in (2, 6, 13) for breach in findings.breaches):
-                findings.add(12, f"the log cannot be folded: {error!r}", seqs=[record.seq])
-            return findings.breaches
+            if not any(violation.invariant in (2, 6, 13) for violation in violations.items):
+                violations.add(12, f"the log cannot be folded: {error!r}", seqs=[record.seq])
+            return violations.items
         for rule in rules:
             rule.after(state, record)
     for rule in rules:
         rule.end(state)
-    check_callers(session, records, findings)
-    check_interrupts(session, records, findings, answered_within_s)
-    check_histories(session, records, findings)
-    check_outcomes(session, records, findings)
-    check_subscribers(session, records, findings)
-    return findings.breaches
+    check_callers(session, records, violations)
+    check_interrupts(session, records, violations, answered_within_s)
+    check_histories(session, records, violations)
+    check_outcomes(session, records, violations)
+    check_subscribers(session, records, violations)
+    return violations.items
 
 
 def _check_left(recording: Recording) -> Iterator[Violation]:
@@ -101,16 +101,16 @@ def _check_left(recording: Recording) -> Iterator[Violation]:
     for session in recording.sessions.values():
         for ended in session.ended:
             for name in sorted(set(ended.running) - set(ended.still_running)):
-                told = f"{name!r} still ran when the session was closed, and was not named"
-                yield Violation(11, session.session, told, (ended,))
+                text = f"{name!r} still ran when the session was closed, and was not named"
+                yield Violation(11, session.session, text, (ended,))
     left = recording.left
     if left is None:
         return
     for name in left.after_exit:
         yield Violation(11, _session_of(recording, name), f"{name!r} was left behind", (left,))
     if left.open_streams:
-        told = f"{left.open_streams} streams of the provider were never closed"
-        yield Violation(11, "", told, (left,))
+        text = f"{left.open_streams} streams of the provider were never closed"
+        yield Violation(11, "", text, (left,))
 
 
 def _session_of(recording: Recording, work: str) -> str:

@@ -24,8 +24,8 @@ class ForgottenRules:
     the store has it, nor what was said or answered in the record that said it. By the words
     themselves, not by the rule that takes them out."""
 
-    def __init__(self, findings: Violations, session: SessionRecording) -> None:
-        self._findings = findings
+    def __init__(self, violations: Violations, session: SessionRecording) -> None:
+        self._violations = violations
         self._bodies = {entry.seq: bytes(entry.body) for entry in session.log}
         self._bodies.update((entry.seq, bytes(entry.body)) for entry in session.rewrites)
         self._said: dict[int, list[tuple[int, bytes]]] = {}
@@ -41,8 +41,8 @@ class ForgottenRules:
     def after(self, state: SessionState, record: r.Record) -> None:
         turn = r.turn_of(record)
         if turn is not None:
-            told = [raw for raw in _words(record) if len(raw) >= MIN_BYTES]
-            self._said.setdefault(turn, []).extend((record.seq, raw) for raw in told)
+            text = [raw for raw in _words(record) if len(raw) >= MIN_BYTES]
+            self._said.setdefault(turn, []).extend((record.seq, raw) for raw in text)
         match record:
             case r.TurnAccepted() | r.SteerAccepted() if record.body != NOTHING_SAID:
                 self._tokens.setdefault(record.turn, []).append(token_of(record))
@@ -72,8 +72,8 @@ class ForgottenRules:
             before = (at for at in self._bodies if at < seq)
             astray.update(at for at in before if sent.search(self._bodies[at]))
         if astray:
-            told = f"record {min(astray)} has words that were forgotten by record {seq}"
-            self._findings.add(12, told, seqs=[min(astray), seq])
+            text = f"record {min(astray)} has words that were forgotten by record {seq}"
+            self._violations.add(12, text, seqs=[min(astray), seq])
 
     def end(self, state: SessionState) -> None:
         pass

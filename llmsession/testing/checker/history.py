@@ -20,8 +20,8 @@ class HistoryRules:
     that the store has now in place of others. Nothing that was to be forgotten is in them, and
     the log that they are part of folds to the same state."""
 
-    def __init__(self, findings: Violations, rewritten: Mapping[int, r.Record]) -> None:
-        self._findings = findings
+    def __init__(self, violations: Violations, rewritten: Mapping[int, r.Record]) -> None:
+        self._violations = violations
         self._rewritten = rewritten
         self._history: tuple[Message, ...] = ()
         self._generation = 1
@@ -37,9 +37,9 @@ class HistoryRules:
         self._records.append(record)
         if isinstance(record, r.RecordsRedacted) and self._owed is not None:
             self._paid.append(self._owed)
-        told = self._fault(state, record)
-        if told:
-            self._findings.add(1, f"{of_record(record)}: {told}", seqs=[record.seq])
+        text = self._fault(state, record)
+        if text:
+            self._violations.add(1, f"{of_record(record)}: {text}", seqs=[record.seq])
 
     def _fault(self, state: SessionState, record: r.Record) -> str:
         old, new = self._history, state.history
@@ -68,8 +68,8 @@ class HistoryRules:
             for record in self._records:
                 now = self._rewritten.get(record.seq, record)
                 if pending_redaction.apply(now) != now:
-                    told = f"record {record.seq} says what was to be forgotten"
-                    self._findings.add(12, told, seqs=[record.seq])
+                    text = f"record {record.seq} says what was to be forgotten"
+                    self._violations.add(12, text, seqs=[record.seq])
         if self._rewritten:
             self._compare(state)
 
@@ -79,13 +79,13 @@ class HistoryRules:
             for record in self._records:
                 folded.apply(self._rewritten.get(record.seq, record))
         except (KeyError, ValueError) as error:
-            self._findings.add(12, f"what is left of the log cannot be folded: {error!r}")
+            self._violations.add(12, f"what is left of the log cannot be folded: {error!r}")
             return
         mine, theirs = state_parts(state), state_parts(folded)
         differ = sorted(part for part in mine if mine[part] != theirs[part])
         if differ:
-            told = f"what is left of the log differs in {', '.join(differ)}"
-            self._findings.add(12, told, seqs=sorted(self._rewritten)[:3])
+            text = f"what is left of the log differs in {', '.join(differ)}"
+            self._violations.add(12, text, seqs=sorted(self._rewritten)[:3])
 
 
 def _ends_with(new: tuple[Message, ...], old: tuple[Message, ...], turn: int) -> bool:

@@ -29,7 +29,7 @@ def status_of(record: r.Terminal) -> End:
 def check_interrupts(
     session: SessionRecording,
     records: Sequence[r.Record],
-    findings: Violations,
+    violations: Violations,
     answered_within_s: float,
 ) -> None:
     """Invariants 7 and 8, and that an interrupt's answer is what the log says."""
@@ -37,19 +37,19 @@ def check_interrupts(
     ends = {record.turn: record for record in records if r.is_terminal(record)}
     said = _said(session, records)
     interrupts = [call for call in session.invoked.values() if call.command == "interrupt"]
-    _check_causes(session, sends, ends, findings)
+    _check_causes(session, sends, ends, violations)
     for call in interrupts:
         if call.call in session.refused:
             continue
         for answer in session.returned.get(call.call, ()):
             took_s = answer.at - call.at
             if took_s > answered_within_s:
-                told = f"an interrupt took {took_s:.3f} s, more than {answered_within_s:.3f} s"
-                findings.add(8, told, call, answer)
-            _check_answer(call, answer, ends, findings)
-            _check_returned(call, answer, said, findings)
+                text = f"an interrupt took {took_s:.3f} s, more than {answered_within_s:.3f} s"
+                violations.add(8, text, call, answer)
+            _check_answer(call, answer, ends, violations)
+            _check_returned(call, answer, said, violations)
             if call.turn is None and not _is_repeated(call, interrupts):
-                _check_cover(call, answer, sends, ends, findings)
+                _check_cover(call, answer, sends, ends, violations)
 
 
 def _is_repeated(call: Invoked, interrupts: Sequence[Invoked]) -> bool:
@@ -65,7 +65,7 @@ def _check_causes(
     session: SessionRecording,
     sends: dict[int, tuple[r.TurnAccepted, Invoked]],
     ends: dict[int, r.Terminal],
-    findings: Violations,
+    violations: Violations,
 ) -> None:
     """A turn that was interrupted or replaced was so by something that came after its send."""
     for turn, end in ends.items():
@@ -83,9 +83,9 @@ def _check_causes(
             "cancelled": interrupted or replaced or closed,
         }
         if not allowed[reason]:
-            told = f"turn {turn} ended as {reason}, and nothing that came after its send asked so"
+            text = f"turn {turn} ended as {reason}, and nothing that came after its send asked so"
             earlier = [call for call in session.invoked.values() if call.command == "interrupt"]
-            findings.add(7, told, send[1], *earlier[:2], seqs=[send[0].seq, end.seq])
+            violations.add(7, text, send[1], *earlier[:2], seqs=[send[0].seq, end.seq])
 
 
 def _may_stop(call: Invoked, turn: int, order: int) -> bool:
@@ -105,18 +105,18 @@ def _may_replace(call: Invoked, order: int) -> bool:
 
 
 def _check_answer(
-    call: Invoked, answer: Returned, ends: dict[int, r.Terminal], findings: Violations
+    call: Invoked, answer: Returned, ends: dict[int, r.Terminal], violations: Violations
 ) -> None:
     for told_end in answer.ended:
         end = ends.get(told_end.turn)
         said = End(told_end.turn, told_end.status, told_end.stop_reason)
         if end is None or status_of(end) != said:
             seqs = [end.seq] if end else []
-            told = f"an interrupt said that turn {told_end.turn} ended {told_end.status}"
-            findings.add(3, f"{told}; the log says otherwise", call, answer, seqs=seqs)
+            text = f"an interrupt said that turn {told_end.turn} ended {told_end.status}"
+            violations.add(3, f"{text}; the log says otherwise", call, answer, seqs=seqs)
         elif end.seq > answer.seq:
-            told = f"an interrupt was answered before the end of turn {told_end.turn} was durable"
-            findings.add(8, told, call, answer, seqs=[end.seq])
+            text = f"an interrupt was answered before the end of turn {told_end.turn} was durable"
+            violations.add(8, text, call, answer, seqs=[end.seq])
     main = ends.get(answer.turn or 0)
     expected = {"aborted": ("aborted",), "kept": ("committed",), "too_late": _DECIDED}
     allowed = expected.get(answer.result or "")
@@ -125,12 +125,12 @@ def _check_answer(
         main is not None and answer.result == "too_late" and status_of(main).stop_reason == "crash"
     )
     if main is not None and not lost and allowed and status_of(main).status not in allowed:
-        told = f"an interrupt of turn {answer.turn} answered {answer.result}"
-        told = f"{told}; the turn was {status_of(main).status}"
-        findings.add(3, told, call, answer, seqs=[main.seq])
+        text = f"an interrupt of turn {answer.turn} answered {answer.result}"
+        text = f"{text}; the turn was {status_of(main).status}"
+        violations.add(3, text, call, answer, seqs=[main.seq])
     elif main is not None and answer.result == "kept" and status_of(main).stop_reason != _KEPT:
-        told = f"an interrupt says that it kept turn {answer.turn}, which ended by itself"
-        findings.add(3, told, call, answer, seqs=[main.seq])
+        text = f"an interrupt says that it kept turn {answer.turn}, which ended by itself"
+        violations.add(3, text, call, answer, seqs=[main.seq])
 
 
 def _said(session: SessionRecording, records: Sequence[r.Record]) -> dict[int, tuple[int, str]]:
@@ -145,14 +145,14 @@ def _said(session: SessionRecording, records: Sequence[r.Record]) -> dict[int, t
 
 
 def _check_returned(
-    call: Invoked, answer: Returned, said: dict[int, tuple[int, str]], findings: Violations
+    call: Invoked, answer: Returned, said: dict[int, tuple[int, str]], violations: Violations
 ) -> None:
     """What a turn that was dropped had been told comes back to who dropped it."""
     for end in answer.ended:
         seq, digest_of_it = said.get(end.turn, (0, None))
         if seq and end.returned is not None and end.returned != digest_of_it:
-            told = f"an interrupt dropped turn {end.turn} and gave other words back than it was of"
-            findings.add(3, told, call, answer, seqs=[seq])
+            text = f"an interrupt dropped turn {end.turn} and gave other words back than it was of"
+            violations.add(3, text, call, answer, seqs=[seq])
 
 
 _KEPT = "cancelled"
@@ -165,7 +165,7 @@ def _check_cover(
     answer: Returned,
     sends: dict[int, tuple[r.TurnAccepted, Invoked]],
     ends: dict[int, r.Terminal],
-    findings: Violations,
+    violations: Violations,
 ) -> None:
     """When an interrupt without a turn is answered, every send before it has ended, but one
     whose end was decided already."""
@@ -176,5 +176,5 @@ def _check_cover(
             continue  # one of the two does not know yet that the session has another owner
         end = ends.get(turn)
         if end is None or end.seq > answer.seq:
-            told = f"turn {turn} was open when an interrupt was answered that came after its send"
-            findings.add(7, told, send, call, answer, seqs=[record.seq, end.seq if end else 0])
+            text = f"turn {turn} was open when an interrupt was answered that came after its send"
+            violations.add(7, text, send, call, answer, seqs=[record.seq, end.seq if end else 0])

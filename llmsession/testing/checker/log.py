@@ -39,8 +39,8 @@ class Rules(Protocol):
 class TurnRules:
     """Invariants 2 and 4: the ends of turns, and what they leave in the history."""
 
-    def __init__(self, findings: Violations) -> None:
-        self._findings = findings
+    def __init__(self, violations: Violations) -> None:
+        self._violations = violations
         self._checked = 0
 
     def before(self, state: SessionState, record: r.Record) -> None:
@@ -48,19 +48,19 @@ class TurnRules:
         if turn is None or isinstance(record, r.TurnAccepted | r.TurnImported):
             return
         if turn in state.ended:
-            told = f"{of_record(record)} of turn {turn} after it had {state.ended[turn]}"
-            self._findings.add_of_turn(2, told, turn)
+            text = f"{of_record(record)} of turn {turn} after it had {state.ended[turn]}"
+            self._violations.add_of_turn(2, text, turn)
         elif turn not in state.open:
-            told = f"{of_record(record)} of turn {turn}, which was never accepted"
-            self._findings.add(2, told, seqs=[record.seq])
+            text = f"{of_record(record)} of turn {turn}, which was never accepted"
+            self._violations.add(2, text, seqs=[record.seq])
 
     def after(self, state: SessionState, record: r.Record) -> None:
         if isinstance(record, r.ConversationForgotten):
             self._checked = len(state.history)
         self._checked = min(self._checked, len(state.history))
         if isinstance(record, r.TurnFailed) and record.cause == "invalid_request":
-            told = f"turn {record.turn} built a request that breaks rules: {record.error}"
-            self._findings.add_of_turn(4, told, record.turn)
+            text = f"turn {record.turn} built a request that breaks rules: {record.error}"
+            self._violations.add_of_turn(4, text, record.turn)
         if isinstance(record, r.TurnCommitted | r.TurnImported):
             self._check_pairs(state, record)
 
@@ -74,23 +74,23 @@ class TurnRules:
             following = history[at + 1].tool_results if at + 1 < len(history) else ()
             answered = [result.tool_use_id for result in following]
             if sorted(answered) != sorted(calls):
-                told = f"turn {record.turn} committed {calls} answered by {answered}"
-                self._findings.add_of_turn(4, told, record.turn)
+                text = f"turn {record.turn} committed {calls} answered by {answered}"
+                self._violations.add_of_turn(4, text, record.turn)
             elif answered != calls:
-                told = f"turn {record.turn} has the results of {calls} in the order {answered}"
-                self._findings.add_of_turn(13, told, record.turn)
+                text = f"turn {record.turn} has the results of {calls} in the order {answered}"
+                self._violations.add_of_turn(13, text, record.turn)
         self._checked = len(history)
 
     def end(self, state: SessionState) -> None:
         for turn in state.open:
-            self._findings.add_of_turn(2, f"turn {turn} was accepted and never ended", turn)
+            self._violations.add_of_turn(2, f"turn {turn} was accepted and never ended", turn)
 
 
 class IdRules:
     """Invariants 6 and 13: turn numbers, call ids and seqs are used once; epochs grow."""
 
-    def __init__(self, findings: Violations) -> None:
-        self._findings = findings
+    def __init__(self, violations: Violations) -> None:
+        self._violations = violations
         self._answered: dict[str, int] = {}
         # Not by the fold: it is one of the things that are checked.
         self._turns: set[int] = set()
@@ -99,26 +99,26 @@ class IdRules:
 
     def before(self, state: SessionState, record: r.Record) -> None:
         if record.seq != state.head + 1:
-            told = f"record {record.seq} follows record {state.head}"
-            self._findings.add(13, told, seqs=[state.head, record.seq])
+            text = f"record {record.seq} follows record {state.head}"
+            self._violations.add(13, text, seqs=[state.head, record.seq])
         if record.epoch < state.epoch:
-            told = f"record {record.seq} has epoch {record.epoch} after epoch {state.epoch}"
-            self._findings.add(6, told, seqs=[state.head, record.seq])
+            text = f"record {record.seq} has epoch {record.epoch} after epoch {state.epoch}"
+            self._violations.add(6, text, seqs=[state.head, record.seq])
         match record:
             case r.TurnImported(turn=turn):
                 if turn in self._turns:
-                    self._findings.add_of_turn(13, f"turn number {turn} was used again", turn)
+                    self._violations.add_of_turn(13, f"turn number {turn} was used again", turn)
                 self._saw(turn)
             case r.TurnAccepted(turn=turn):
                 if turn <= self._newest:
-                    self._findings.add_of_turn(13, f"turn number {turn} was used again", turn)
+                    self._violations.add_of_turn(13, f"turn number {turn} was used again", turn)
                 self._saw(turn)
             case r.ToolsRequested(calls=calls, turn=turn):
                 ids = [call.id for call in calls]
                 for call_id in ids:
                     if call_id in self._calls or ids.count(call_id) > 1:
-                        told = f"call id {call_id!r} was used again"
-                        self._findings.add_of_turn(13, told, turn)
+                        text = f"call id {call_id!r} was used again"
+                        self._violations.add_of_turn(13, text, turn)
                 self._calls.update(ids)
             case r.ToolsAnswered():
                 self._check_answers(state, record)
@@ -135,11 +135,11 @@ class IdRules:
         for answer in record.answers:
             earlier = self._answered.get(answer.call_id)
             if earlier is not None:
-                told = f"call {answer.call_id!r} was answered twice"
-                self._findings.add(13, told, seqs=[earlier, record.seq])
+                text = f"call {answer.call_id!r} was answered twice"
+                self._violations.add(13, text, seqs=[earlier, record.seq])
             elif turn is not None and answer.call_id not in offered:
-                told = f"call {answer.call_id!r} was answered and is not open"
-                self._findings.add(13, told, seqs=[record.seq])
+                text = f"call {answer.call_id!r} was answered and is not open"
+                self._violations.add(13, text, seqs=[record.seq])
             self._answered[answer.call_id] = record.seq
 
     def after(self, state: SessionState, record: r.Record) -> None:
@@ -152,8 +152,8 @@ class IdRules:
 class CompactionRules:
     """Invariant 9: it frees tokens, by its own count and by ours; it never goes back."""
 
-    def __init__(self, findings: Violations, profile: Profile) -> None:
-        self._findings = findings
+    def __init__(self, violations: Violations, profile: Profile) -> None:
+        self._violations = violations
         self._profile = profile
         self._last: r.CompactionApplied | None = None
 
@@ -162,8 +162,8 @@ class CompactionRules:
         if not isinstance(record, r.CompactionApplied):
             return
         self._last = record
-        for told in self._faults(state, record):
-            self._findings.add(9, told, seqs=[record.seq])
+        for text in self._faults(state, record):
+            self._violations.add(9, text, seqs=[record.seq])
 
     def _check_stream(self, record: r.Record) -> None:
         """A reply is bound to the prefix that it was asked for under."""
@@ -172,8 +172,8 @@ class CompactionRules:
             return
         if record.at < self._last.at:
             return  # the wall clock was put back in between: it does not say what came first
-        told = f"it was applied while a reply of turn {r.turn_of(record)} streamed"
-        self._findings.add(9, told, seqs=[self._last.seq, record.seq])
+        text = f"it was applied while a reply of turn {r.turn_of(record)} streamed"
+        self._violations.add(9, text, seqs=[self._last.seq, record.seq])
 
     def _faults(self, state: SessionState, record: r.CompactionApplied) -> list[str]:
         view, messages = state.view, state.context_messages()
@@ -214,8 +214,8 @@ class CompactionRules:
         places = {"compacted_before": view.compacted_before, "segment's end": view.start}
         for name, place in places.items():
             if place > messages:
-                told = f"after {of_record(record)} the {name} is {place} of {messages} messages"
-                self._findings.add(9, told, seqs=[record.seq])
+                text = f"after {of_record(record)} the {name} is {place} of {messages} messages"
+                self._violations.add(9, text, seqs=[record.seq])
 
     def end(self, state: SessionState) -> None:
         pass

@@ -19,8 +19,8 @@ record, which drops what was open, and the erasing that the last owner left undo
 class OwnerRules:
     """Invariants 2 and 13, where an epoch ends with a turn running."""
 
-    def __init__(self, findings: Violations) -> None:
-        self._findings = findings
+    def __init__(self, violations: Violations) -> None:
+        self._violations = violations
 
     def before(self, state: SessionState, record: r.Record) -> None:
         running = state.running()
@@ -28,24 +28,24 @@ class OwnerRules:
         if isinstance(record, r.TurnResumed):
             self._check_resumed(state, record, taken=taken)
         elif running and taken and not isinstance(record, _MAY_COME_FIRST):
-            told = f"{of_record(record)} in a new epoch, and turn {running.number} runs on unasked"
-            self._findings.add_of_turn(2, told, running.number)
+            text = f"{of_record(record)} in a new epoch, and turn {running.number} runs on unasked"
+            self._violations.add_of_turn(2, text, running.number)
         elif isinstance(record, r.ToolsAnswered):
             self._check_settled(state, record)
 
     def _check_resumed(self, state: SessionState, record: r.TurnResumed, *, taken: bool) -> None:
         running = state.running()
         if not taken:
-            told = f"turn {record.turn} was resumed by the owner that it had"
-            self._findings.add_of_turn(2, told, record.turn)
+            text = f"turn {record.turn} was resumed by the owner that it had"
+            self._violations.add_of_turn(2, text, record.turn)
         if running is None or running.number != record.turn:
-            told = f"turn {record.turn} was resumed and was not running"
-            self._findings.add(2, told, seqs=[record.seq])
+            text = f"turn {record.turn} was resumed and was not running"
+            self._violations.add(2, text, seqs=[record.seq])
             return
         step = running.step if running.calls else running.step + 1
         if record.step != step:
-            told = f"turn {record.turn} was resumed at step {record.step}; the log is at {step}"
-            self._findings.add_of_turn(2, told, record.turn)
+            text = f"turn {record.turn} was resumed at step {record.step}; the log is at {step}"
+            self._violations.add_of_turn(2, text, record.turn)
 
     def _check_settled(self, state: SessionState, record: r.ToolsAnswered) -> None:
         """A crash loses what the session ran; a caller's call waits for its caller."""
@@ -53,8 +53,8 @@ class OwnerRules:
         callers = {call.id for call in turn.calls if call.runner == "caller"} if turn else set()
         for answer in record.answers:
             if answer.settled == "crash" and answer.call_id in callers:
-                told = f"the caller's call {answer.call_id!r} was settled as lost in a crash"
-                self._findings.add_of_turn(13, told, record.turn)
+                text = f"the caller's call {answer.call_id!r} was settled as lost in a crash"
+                self._violations.add_of_turn(13, text, record.turn)
 
     def after(self, state: SessionState, record: r.Record) -> None:
         pass

@@ -40,8 +40,8 @@ class TimeRules:
     """Invariant 2, where a turn or a call has a limit: it ends then, in the life that it began in.
     ``late_s`` is how much later its record may be written."""
 
-    def __init__(self, findings: Violations, session: SessionRecording, late_s: float) -> None:
-        self._findings = findings
+    def __init__(self, violations: Violations, session: SessionRecording, late_s: float) -> None:
+        self._violations = violations
         self._written = {entry.seq: entry.at for entry in session.log if entry.at}
         self._late_s = late_s
         self._raw = b""
@@ -76,14 +76,14 @@ class TimeRules:
     def _check_steps(self, record: r.ToolsRequested) -> None:
         most = self._config.limits.max_steps
         if most is not None and record.step > most:
-            told = f"turn {record.turn} is in step {record.step}, of at most {most}"
-            self._findings.add_of_turn(2, told, record.turn)
+            text = f"turn {record.turn} is in step {record.step}, of at most {most}"
+            self._violations.add_of_turn(2, text, record.turn)
 
     def _check_call(self, record: r.Record, call: str, at: float) -> None:
         late_s = at - self._due.pop(call, at)
         if late_s > self._late_s:
-            told = f"{of_record(record)}: the call {call!r} was open {late_s:.3f} s too long"
-            self._findings.add(2, told, seqs=[record.seq])
+            text = f"{of_record(record)}: the call {call!r} was open {late_s:.3f} s too long"
+            self._violations.add(2, text, seqs=[record.seq])
 
     def _check_turn(self, record: r.Terminal, at: float) -> None:
         epoch, began = self._began.pop(record.turn, (0, at))
@@ -93,8 +93,8 @@ class TimeRules:
             self._check_call(record, call, at)
         max_s = self._config.limits.max_seconds
         if max_s is not None and at - began > max_s + self._late_s:
-            told = f"turn {record.turn} took {at - began:.3f} s, of at most {max_s:.3f} s"
-            self._findings.add_of_turn(2, told, record.turn)
+            text = f"turn {record.turn} took {at - began:.3f} s, of at most {max_s:.3f} s"
+            self._violations.add_of_turn(2, text, record.turn)
 
     def after(self, state: SessionState, record: r.Record) -> None:
         pass

@@ -24,8 +24,8 @@ _READ_ALL = "end_turn"
 class CourseRules:
     """Invariants 2, 3 and 13 along a log, from the session's own first record on."""
 
-    def __init__(self, findings: Violations, session: SessionRecording) -> None:
-        self._findings = findings
+    def __init__(self, violations: Violations, session: SessionRecording) -> None:
+        self._violations = violations
         self._sends = {call.token: call for call in session.invoked.values() if call.token}
         self._outcomes: dict[int, list[OutcomeSeen]] = {}
         for seen in session.outcomes:
@@ -78,46 +78,46 @@ class CourseRules:
 
     def _check_head(self, state: SessionState, record: r.TurnAccepted, send: Invoked) -> None:
         if state.open or state.head_turn != send.head:
-            told = f"turn {record.turn} was to follow turn {send.head}; the head is"
-            told = f"{told} {state.head_turn}, and {len(state.open)} turns are open"
-            self._findings.add(13, told, send, seqs=[record.seq])
+            text = f"turn {record.turn} was to follow turn {send.head}; the head is"
+            text = f"{text} {state.head_turn}, and {len(state.open)} turns are open"
+            self._violations.add(13, text, send, seqs=[record.seq])
 
     def _check_next(self, record: r.TurnStarted) -> None:
         """The queue is taken from its front; who replaces a turn comes first."""
         waiting, known = self._waiting, all(self._modes.get(turn) for turn in self._waiting)
         if waiting and known and waiting[0] != record.turn:
-            told = f"turn {record.turn} was started, and turn {waiting[0]} is next"
-            self._findings.add_of_turn(13, told, record.turn)
+            text = f"turn {record.turn} was started, and turn {waiting[0]} is next"
+            self._violations.add_of_turn(13, text, record.turn)
         if record.turn in waiting:
             waiting.remove(record.turn)
 
     def _check_note(self, state: SessionState, record: r.TurnAccepted | r.TurnStarted) -> None:
         pending_redaction = receipt_text(state.receipts)
         if record.receipt != pending_redaction and not self._forgotten:
-            told = (
+            text = (
                 "a note of what their tools did"
                 if pending_redaction
                 else "no note, for nothing is owed"
             )
-            told = f"turn {record.turn} follows dropped turns and has to carry {told}"
+            text = f"turn {record.turn} follows dropped turns and has to carry {text}"
             seqs = [state.accepted_at[each.turn] for each in state.receipts]
-            self._findings.add(3, told, seqs=[*seqs[:3], record.seq])
+            self._violations.add(3, text, seqs=[*seqs[:3], record.seq])
 
     def _ended(self, state: SessionState, record: r.Terminal) -> None:
         if record.turn in self._waiting:
             self._waiting.remove(record.turn)
         if isinstance(record, r.TurnCommitted):
             if record.stop_reason == _READ_ALL and self._steers[record.turn]:
-                told = f"turn {record.turn} ended by itself, and a steer of it was not read"
-                self._findings.add_of_turn(2, told, record.turn)
+                text = f"turn {record.turn} ended by itself, and a steer of it was not read"
+                self._violations.add_of_turn(2, text, record.turn)
         else:
             self._check_receipt(record)
         self._check_usage(state, record)
         for seen in self._outcomes.get(record.turn, ()):
             if seen.unread_steers != self._steers[record.turn]:
-                told = f"who waited for turn {record.turn} was told of {seen.unread_steers} unread"
-                told = f"{told} steers, of {self._steers[record.turn]}"
-                self._findings.add_of_turn(13, told, record.turn, seen)
+                text = f"who waited for turn {record.turn} was told of {seen.unread_steers} unread"
+                text = f"{text} steers, of {self._steers[record.turn]}"
+                self._violations.add_of_turn(13, text, record.turn, seen)
 
     def _check_receipt(self, record: r.TurnAborted | r.TurnFailed) -> None:
         """A call that was answered, or of a step that is over, had started. Of the last step's
@@ -133,8 +133,8 @@ class CourseRules:
             if call not in told_of and (crashed or step < last or call in self._answered)
         ]
         if missing:
-            told = f"{of_record(record)} of turn {record.turn} says nothing of {missing}"
-            self._findings.add_of_turn(3, told, record.turn)
+            text = f"{of_record(record)} of turn {record.turn} says nothing of {missing}"
+            self._violations.add_of_turn(3, text, record.turn)
 
     def _check_usage(self, state: SessionState, record: r.Terminal) -> None:
         turn = state.open.get(record.turn)
@@ -147,8 +147,8 @@ class CourseRules:
         if last is not None and last.usage is not None:
             spent += last.usage
         if spent != record.usage:
-            told = f"turn {record.turn} says that it used {record.usage}, its requests {spent}"
-            self._findings.add_of_turn(12, told, record.turn)
+            text = f"turn {record.turn} says that it used {record.usage}, its requests {spent}"
+            self._violations.add_of_turn(12, text, record.turn)
 
     def after(self, state: SessionState, record: r.Record) -> None:
         pass

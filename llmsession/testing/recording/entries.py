@@ -1,4 +1,4 @@
-"""What a stress run writes down: who asked what and when, what came of it, and the logs.
+"""The recording of a run: every command with its time and its result, and the logs.
 
 A recording is a list of entries, each one line of JSON. ``order`` is an entry's place among all
 of a run's entries, taken before any await; so of two commands of one session the one with the
@@ -46,7 +46,7 @@ __all__ = [
 class EntryBase(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="entry"
 ):  # fmt: skip
-    """What every entry has. ``session`` is "" where it is about the run."""
+    """What every entry has. ``session`` is "" if the entry is about the run."""
 
     session: str = ""
     order: int = 0
@@ -54,8 +54,8 @@ class EntryBase(
 
 
 class Begun(EntryBase, frozen=True, tag="begun"):
-    """The run: its seed, what was asked for, and what a checker has to know. ``margin_s`` is how
-    much longer than the grace period an interrupt may take there; None is as usual."""
+    """The run: its seed, its plan, and what the checker has to know. ``margin_s`` is how much
+    longer than the grace period an interrupt may take; None is the default."""
 
     seed: int = 0
     plan: dict[str, Any] = {}
@@ -113,13 +113,13 @@ class Refused(EntryBase, frozen=True, tag="refused"):
 
 
 class Abandoned(EntryBase, frozen=True, tag="abandoned"):
-    """The caller stopped waiting, as the plan says. The command may have been performed."""
+    """The caller stopped waiting, as planned. The command may have been performed."""
 
     call: int
 
 
 class OutcomeSeen(EntryBase, frozen=True, tag="outcome"):
-    """What somebody who awaited a turn's outcome was told; *status* "error" if it raised."""
+    """The outcome of a turn that somebody awaited; *status* is "error" if it raised."""
 
     turn: int
     status: str
@@ -128,15 +128,15 @@ class OutcomeSeen(EntryBase, frozen=True, tag="outcome"):
 
 
 class HistoryRead(EntryBase, frozen=True, tag="history"):
-    """``conversation()``: ``history`` numbers the tuple object, ``messages`` the message
-    objects. Equal numbers are one object. ``life`` numbers the state that it is part of: a session
+    """``conversation()``: ``history`` numbers the tuple object, ``messages`` the message objects.
+    Equal numbers are one object. ``incarnation`` numbers the state that it is part of: a session
     that was read from the store again has other objects."""
 
     seq: int
     generation: int
     history: int
     messages: tuple[int, ...]
-    life: int = 0
+    incarnation: int = 0
 
 
 class StateRead(EntryBase, frozen=True, tag="state"):
@@ -147,8 +147,8 @@ class StateRead(EntryBase, frozen=True, tag="state"):
 
 
 class Requested(EntryBase, frozen=True, tag="requested"):
-    """What a provider was sent. ``seq`` is the session's head then; ``size`` is in bytes, ``tail``
-    its last ones."""
+    """A request to a provider. ``seq`` is the session's head at that time, ``size`` is in bytes,
+    ``tail`` has the last ones."""
 
     turn: int
     step: int
@@ -172,7 +172,7 @@ class ObservedEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempt: int = 0
 
 
-class SubscriptionLog(EntryBase, frozen=True, tag="watched"):
+class SubscriptionLog(EntryBase, frozen=True, tag="subscription"):
     """What one subscriber read. ``ending`` is closed, vanished, terminal or lagged; ``cursor``
     is where it said it was at its end."""
 
@@ -208,14 +208,14 @@ class Ended(EntryBase, frozen=True, tag="ended"):
 
 
 class Found(EntryBase, frozen=True, tag="found"):
-    """A breach that was seen by who made the recording: nothing else in it would show it."""
+    """A violation that the recorder itself saw. No other entry would show it."""
 
     invariant: int
     text: str
 
 
 class LeftBehind(EntryBase, frozen=True, tag="left"):
-    """What was left after the manager, and how late the event loop was at worst."""
+    """What was left after the manager had closed, and how late the event loop was at worst."""
 
     after_exit: tuple[str, ...] = ()
     open_streams: int = 0
@@ -308,7 +308,7 @@ class SessionRecording:
         self.histories: list[HistoryRead] = []
         self.states: list[StateRead] = []
         self.requests: list[Requested] = []
-        self.watched: list[SubscriptionLog] = []
+        self.subscriptions: list[SubscriptionLog] = []
         self.ended: list[Ended] = []
         for entry in entries:
             self._sort(entry)
@@ -336,7 +336,7 @@ class SessionRecording:
             case Requested():
                 self.requests.append(entry)
             case SubscriptionLog():
-                self.watched.append(entry)
+                self.subscriptions.append(entry)
             case Ended():
                 self.ended.append(entry)
             case Begun() | Found() | LeftBehind():

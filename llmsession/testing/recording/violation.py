@@ -1,4 +1,4 @@
-"""A breach: which invariant was broken where, in one sentence, with the entries that show it."""
+"""A violation: the invariant, the session, one sentence, and the entries that prove it."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ INVARIANTS: dict[int, str] = {
     12: "folding the log gives the state in memory",
     13: "ids and seqs are never reused, results stand in call order, every caller is answered",
 }
-"""The promises that a recording is checked for."""
+"""What every recording is checked for."""
 
-MAX_SHOWN = 12
-"""Entries shown for one breach."""
+MAX_PROOF_ENTRIES = 12
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """*shown* is the shortest part of the recording that shows it."""
+    """An invariant that does not hold. *proof* is the shortest part of the recording that shows
+    it."""
 
     invariant: int
     session: str
     text: str
-    shown: tuple[Entry, ...] = ()
+    proof: tuple[Entry, ...] = ()
 
     def __str__(self) -> str:
         where = f" in session {self.session}" if self.session else ""
@@ -47,25 +47,25 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Violations:
-    """Collects the breaches of one session."""
+    """Collects the violations of one session."""
 
     def __init__(self, recording: SessionRecording) -> None:
         self._recording = recording
-        self.breaches: list[Violation] = []
+        self.items: list[Violation] = []
 
-    def add(self, invariant: int, text: str, *shown: Entry, seqs: Sequence[int] = ()) -> None:
-        """Note a breach that *shown*, and the log's records *seqs*, show."""
-        wanted = set(seqs)
-        logged = [entry for entry in self._recording.log if entry.seq in wanted]
-        entries = (*logged, *shown)[:MAX_SHOWN]
-        self.breaches.append(Violation(invariant, self._recording.session, text, entries))
+    def add(self, invariant: int, text: str, *proof: Entry, seqs: Sequence[int] = ()) -> None:
+        """Add a violation. *proof* and the log's records *seqs* prove it."""
+        numbers = set(seqs)
+        logged = [entry for entry in self._recording.log if entry.seq in numbers]
+        entries = (*logged, *proof)[:MAX_PROOF_ENTRIES]
+        self.items.append(Violation(invariant, self._recording.session, text, entries))
 
-    def add_of_turn(self, invariant: int, text: str, turn: int, *shown: Entry) -> None:
-        """Note a breach that the log's records about *turn* show."""
+    def add_of_turn(self, invariant: int, text: str, turn: int, *proof: Entry) -> None:
+        """Add a violation that the log's records about *turn* prove."""
         seqs = [r.seq for r in self._recording.records if getattr(r, "turn", None) == turn]
-        self.add(invariant, text, *shown, seqs=seqs)
+        self.add(invariant, text, *proof, seqs=seqs)
 
 
 def of_record(record: Record) -> str:
-    """The record's kind, as it is written in the log."""
+    """The record's kind, as the log names it."""
     return str(record.__struct_config__.tag)

@@ -30,7 +30,7 @@ from llmsession.turns.previews import ToolUse
 from llmsession.turns.records import ToolsRequested
 from llmsession.turns.request import Profile
 
-from .gated_provider import RECORDED, GatedProvider, PlannedInterrupt, ReplayedTurn, plan_cuts
+from .gated_provider import RECORDED, GatedProvider, PlannedInterrupt, ReplayedTurn, plan_interrupts
 from .history_diff import turn_differences
 from .recorded_turns import NO_RESULT, RecordedStep, RecordedTurn, read_turns, recorded_tools
 from .report import Driven, DriveOptions, DriveReport
@@ -61,8 +61,8 @@ class Driver:
             delay_s=options.delay_s,
             profile=profile,
         )
-        self._stage = GatedProvider(recorded, self._watch)
-        self._stage.opened = self._reply_opens
+        self._gated = GatedProvider(recorded, self._watch)
+        self._gated.opened = self._reply_opens
         self._report = DriveReport()
         self._report.skipped_reasons.update(n.what for n in conversation.notes if n.visible)
         self._numbers: dict[int, int] = {}
@@ -89,7 +89,7 @@ class Driver:
     async def run(self) -> Driven:
         """Play all recorded turns, in order. To be called once."""
         store = MemoryStore()
-        async with SessionManager(provider=self._stage, store=store) as manager:
+        async with SessionManager(provider=self._gated, store=store) as manager:
             session = await manager.create(self._config())
             self._session: SessionInterface = session
             for turn in self._turns:
@@ -107,9 +107,9 @@ class Driver:
         if turn.refused is not None:
             self._refuse(turn, turn.refused)
             return
-        cuts: dict[int, PlannedInterrupt] = {}
+        interrupts: dict[int, PlannedInterrupt] = {}
         if options.interrupt_every is not None:
-            cuts = plan_cuts(
+            interrupts = plan_interrupts(
                 turn,
                 every=options.interrupt_every,
                 policy=options.interrupt_policy,
@@ -118,11 +118,11 @@ class Driver:
             )
         while True:
             try:
-                play, outcome = await self._send(session, turn, cuts)
+                replayed, outcome = await self._send(session, turn, interrupts)
             except InvalidMessage as error:
                 self._refuse(turn, str(error))
                 return
-            ours = play.cut is not None and play.cut is not RECORDED
+            ours = replayed.requested is not None and replayed.requested is not RECORDED
             if outcome.status != "aborted" or not ours:
                 break
             self._report.resent += 1
@@ -162,14 +162,14 @@ class Driver:
             self._played = played
 
     async def _send(
-        self, session: SessionInterface, turn: RecordedTurn, cuts: dict[int, PlannedInterrupt]
+        self, session: SessionInterface, turn: RecordedTurn, interrupts: dict[int, PlannedInterrupt]
     ) -> tuple[ReplayedTurn, TurnOutcome]:
         sent = await session.send(turn.opening)
-        play = ReplayedTurn(turn, sent.id.number, cuts)
-        self._stage.start_turn(play)
-        self._ask_next(play, 1)
+        replayed = ReplayedTurn(turn, sent.id.number, interrupts)
+        self._gated.start_turn(replayed)
+        self._ask_next(replayed, 1)
         async with anyio.create_task_group() as group:
-            group.start_soon(self._interrupt_when_told, session, play)
+            group.start_soon(self._interrupt_when_due, session, replayed)
             calls: list[ToolUse] = []
             expected = 0
             async for event in sent:
@@ -178,72 +178,76 @@ class Driver:
                 elif isinstance(event, ToolUse):
                     calls.append(event)
                     if len(calls) == expected:
-                        await self._answer(session, play, event.step, calls)
-            play.over()
-        return play, await sent.outcome()
+                        await self._answer(session, replayed, event.step, calls)
+            replayed.over()
+        return replayed, await sent.outcome()
 
-    async def _interrupt_when_told(self, session: SessionInterface, play: ReplayedTurn) -> None:
-        cut = await play.wait_interrupt()
-        if cut is None:
+    async def _interrupt_when_due(self, session: SessionInterface, replayed: ReplayedTurn) -> None:
+        planned = await replayed.wait_interrupt()
+        if planned is None:
             return
-        for _ in range(cut.spins):
+        for _ in range(planned.spins):
             await anyio.lowlevel.checkpoint()
-        answer = await session.interrupt(play.number, policy=cut.policy)
+        answer = await session.interrupt(replayed.number, policy=planned.policy)
         self._report.interrupts += 1
         self._report.interrupt_results[answer.result.value] += 1
 
-    def _ask_next(self, play: ReplayedTurn, step: int) -> None:
+    def _ask_next(self, replayed: ReplayedTurn, step: int) -> None:
         """The request of *step* is asked for; is there an interrupt to race it?"""
-        cut = play.take_cut(step, "asked")
-        if cut is not None:
-            play.interrupt(cut)
+        planned = replayed.take_planned(step, "asked")
+        if planned is not None:
+            replayed.interrupt(planned)
 
     # One step of it.
 
-    async def _reply_opens(self, play: ReplayedTurn, number: int) -> None:
-        step = play.turn.steps[number - 1]
+    async def _reply_opens(self, replayed: ReplayedTurn, number: int) -> None:
+        step = replayed.turn.steps[number - 1]
         if step.steer and not step.calls:
             # Without calls the step's end is the reply's, so the steer has to be there before.
-            await self._steer(self._session, play, step)
+            await self._steer(self._session, replayed, step)
 
     async def _answer(
-        self, session: SessionInterface, play: ReplayedTurn, number: int, calls: Sequence[ToolUse]
+        self,
+        session: SessionInterface,
+        replayed: ReplayedTurn,
+        number: int,
+        calls: Sequence[ToolUse],
     ) -> None:
         """Submit the recorded results of step *number*, or some of them and an interrupt."""
-        turn, step = play.turn, play.turn.steps[number - 1]
+        turn, step = replayed.turn, replayed.turn.steps[number - 1]
         self._advance(turn.position, min(2 * number, len(turn.messages)))
         if step.steer:
-            await self._steer(session, play, step)
+            await self._steer(session, replayed, step)
         results, lacking = _results(step, calls)
-        cut = play.take_cut(number, "tools")
-        if cut is not None:
-            await self._submit(session, play, results[: int(cut.share * len(results))])
-            play.interrupt(cut)
+        planned = replayed.take_planned(number, "tools")
+        if planned is not None:
+            await self._submit(session, replayed, results[: int(planned.share * len(results))])
+            replayed.interrupt(planned)
         elif lacking and number == len(turn.steps) and not step.steer:
-            await self._submit(session, play, [r for r in results if r.call_id not in lacking])
-            play.interrupt(RECORDED)
+            await self._submit(session, replayed, [r for r in results if r.call_id not in lacking])
+            replayed.interrupt(RECORDED)
         else:
             self._neutral |= lacking
-            self._ask_next(play, number + 1)
-            await self._submit(session, play, results)
+            self._ask_next(replayed, number + 1)
+            await self._submit(session, replayed, results)
 
     async def _steer(
-        self, session: SessionInterface, play: ReplayedTurn, step: RecordedStep
+        self, session: SessionInterface, replayed: ReplayedTurn, step: RecordedStep
     ) -> None:
         steered = await session.send(step.steer, when_busy="steer")
-        if steered.id.number != play.number:
+        if steered.id.number != replayed.number:
             # An interrupt won the race, so this became a turn of its own; it is not recorded.
             await session.interrupt(steered.id, policy="drop_turn")
 
     async def _submit(
-        self, session: SessionInterface, play: ReplayedTurn, results: list[ToolResult]
+        self, session: SessionInterface, replayed: ReplayedTurn, results: list[ToolResult]
     ) -> None:
         if not results:
             return
         try:
             await session.submit_tool_results(results)
         except TurnNotOpen:
-            if play.cut is None:  # no interrupt of ours: then nobody else ends a turn
+            if replayed.requested is None:  # no interrupt of ours: then nobody else ends a turn
                 raise
 
     # The end.
@@ -287,7 +291,7 @@ class Driver:
         grouped = groupby(history, key=lambda message: message.turn)
         lived = {number: tuple(messages) for number, messages in grouped}
         turns = {at: lived.pop(number) for at, number in self._numbers.items()}
-        told = [f"turn {number} of the history is not in the recording" for number in lived]
+        texts = [f"turn {number} of the history is not in the recording" for number in lived]
         for position, messages in turns.items():
             differences = turn_differences(
                 messages,
@@ -295,9 +299,9 @@ class Driver:
                 unanswered=self._turns[position].unanswered,
                 cut_short=position in self._kept,
             )
-            told += [f"recorded turn {position + 1}: {each}" for each in differences]
-        self._report.differences += len(told)
-        for each in told:
+            texts += [f"recorded turn {position + 1}: {each}" for each in differences]
+        self._report.differences += len(texts)
+        for each in texts:
             self._report.fault(each)
         return turns
 

@@ -25,7 +25,7 @@ __all__ = [
     "PlannedInterrupt",
     "Point",
     "ReplayedTurn",
-    "plan_cuts",
+    "plan_interrupts",
 ]
 
 Point: TypeAlias = Literal["asked", "streaming", "ending", "tools", "recorded"]
@@ -56,7 +56,7 @@ RECORDED = PlannedInterrupt(point="recorded", policy="keep_steps")
 """The interrupt that was recorded, or the end of the recording."""
 
 
-def plan_cuts(
+def plan_interrupts(
     turn: RecordedTurn,
     *,
     every: int,
@@ -66,12 +66,12 @@ def plan_cuts(
 ) -> dict[int, PlannedInterrupt]:
     """Interrupts for the steps of *turn*, by step from 1: each step has one with a chance of one
     in *every*. Each is made once, also when the turn is sent again."""
-    cuts = {}
+    interrupts = {}
     for number, step in enumerate(turn.steps, 1):
         if rng.random() * every >= 1:
             continue
         deltas = len(step.reply.body) // delta_chars + 1
-        cuts[number] = PlannedInterrupt(
+        interrupts[number] = PlannedInterrupt(
             point=rng.choice(POINTS if step.calls else POINTS[:-1]),
             policy=rng.choice(_POLICIES) if policy == "random" else policy,
             deltas=rng.randrange(deltas),
@@ -79,42 +79,44 @@ def plan_cuts(
             spins=rng.randrange(6),
             share=rng.random(),
         )
-    return cuts
+    return interrupts
 
 
 class ReplayedTurn:
     """One sending of one recorded turn: what is to cut it, and what did."""
 
-    def __init__(self, turn: RecordedTurn, number: int, cuts: dict[int, PlannedInterrupt]) -> None:
+    def __init__(
+        self, turn: RecordedTurn, number: int, interrupts: dict[int, PlannedInterrupt]
+    ) -> None:
         self.turn = turn
         self.number = number
-        self._cuts = cuts
-        self._told = anyio.Event()
-        self.cut: PlannedInterrupt | None = None
+        self._planned = interrupts
+        self._is_interrupted = anyio.Event()
+        self.requested: PlannedInterrupt | None = None
         """The interrupt that was asked for, if any: there is at most one."""
 
-    def take_cut(self, step: int, *points: Point) -> PlannedInterrupt | None:
+    def take_planned(self, step: int, *points: Point) -> PlannedInterrupt | None:
         """The interrupt that is due in *step* at one of *points*. It is taken: a further sending
         of the turn does not meet it."""
-        cut = self._cuts.get(step)
-        if cut is None or cut.point not in points:
+        planned = self._planned.get(step)
+        if planned is None or planned.point not in points:
             return None
-        return self._cuts.pop(step)
+        return self._planned.pop(step)
 
-    def interrupt(self, cut: PlannedInterrupt) -> None:
+    def interrupt(self, planned: PlannedInterrupt) -> None:
         """Ask for the interrupt *cut*; a second one changes nothing."""
-        if not self._told.is_set():
-            self.cut = cut
-            self._told.set()
+        if not self._is_interrupted.is_set():
+            self.requested = planned
+            self._is_interrupted.set()
 
     def over(self) -> None:
         """The turn has ended: no interrupt is asked for any more."""
-        self._told.set()
+        self._is_interrupted.set()
 
     async def wait_interrupt(self) -> PlannedInterrupt | None:
         """The interrupt, once it is asked for; None if the turn ended without."""
-        await self._told.wait()
-        return self.cut
+        await self._is_interrupted.wait()
+        return self.requested
 
 
 class GatedProvider:
@@ -125,7 +127,7 @@ class GatedProvider:
         self._recorded = recorded
         self._watch = watch
         self._changed = anyio.Event()
-        self._play: ReplayedTurn | None = None
+        self._replayed: ReplayedTurn | None = None
         self.opened: Callable[[ReplayedTurn, int], Awaitable[None]] | None = None
         """Called before each recorded reply, with the play and the step."""
 
@@ -138,40 +140,42 @@ class GatedProvider:
         """The recorded provider's."""
         return self._recorded.profile(model)
 
-    def start_turn(self, play: ReplayedTurn) -> None:
+    def start_turn(self, replayed: ReplayedTurn) -> None:
         """Let the turn of *play* have the replies of its recorded turn from now on."""
-        self._recorded.rewind(play.turn.position)
-        self._play = play
+        self._recorded.rewind(replayed.turn.position)
+        self._replayed = replayed
         self._changed.set()
         self._changed = anyio.Event()
 
     async def _wait_for(self, number: int) -> ReplayedTurn:
-        while self._play is None or self._play.number != number:
+        while self._replayed is None or self._replayed.number != number:
             await self._changed.wait()
-        return self._play
+        return self._replayed
 
     async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
         """The recorded reply for the step, once its turn is on the stage; cut where a cut says."""
         self._watch.saw(request)
-        play = await self._wait_for(tag.turn)
-        if tag.step > len(play.turn.steps):
-            play.interrupt(RECORDED)
+        replayed = await self._wait_for(tag.turn)
+        if tag.step > len(replayed.turn.steps):
+            replayed.interrupt(RECORDED)
         elif self.opened is not None:
-            await self.opened(play, tag.step)
-        cut = play.take_cut(tag.step, "streaming", "ending")
+            await self.opened(replayed, tag.step)
+        planned = replayed.take_planned(tag.step, "streaming", "ending")
         deltas = 0
         async with aclosing(self._recorded.stream(request, tag)) as events:
             async for event in events:
-                if cut is not None and _is_due(cut, event, deltas):
-                    play.interrupt(cut)
-                    if cut.held:
+                if planned is not None and _is_due(planned, event, deltas):
+                    replayed.interrupt(planned)
+                    if planned.held:
                         await anyio.sleep_forever()
-                    cut = None
+                    planned = None
                 deltas += isinstance(event, BlockDelta)
                 yield event
 
 
-def _is_due(cut: PlannedInterrupt, event: StreamEvent, deltas: int) -> bool:
+def _is_due(planned: PlannedInterrupt, event: StreamEvent, deltas: int) -> bool:
     if isinstance(event, ReplyEnded):
         return True
-    return cut.point == "streaming" and isinstance(event, BlockDelta) and deltas >= cut.deltas
+    return (
+        planned.point == "streaming" and isinstance(event, BlockDelta) and deltas >= planned.deltas
+    )

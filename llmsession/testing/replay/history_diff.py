@@ -17,7 +17,13 @@ from llmsession.turns.blocks import block_type, split_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
-__all__ = ["NormalMessage", "NormalizedHistory", "normalized", "same_history", "turn_differences"]
+__all__ = [
+    "NormalizedHistory",
+    "NormalizedMessage",
+    "normalized",
+    "same_history",
+    "turn_differences",
+]
 
 Value: TypeAlias = str | bytes | tuple[bytes, ...]
 NormalBlock: TypeAlias = dict[str, Value]
@@ -27,7 +33,7 @@ _SUFFIX = re.compile(r"(_\d+)+$")
 _Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class NormalMessage(msgspec.Struct, frozen=True):
+class NormalizedMessage(msgspec.Struct, frozen=True):
     """A message without what may differ. ``settled`` are the calls whose result the session
     wrote itself."""
 
@@ -41,7 +47,7 @@ class NormalMessage(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-NormalTurn: TypeAlias = tuple[NormalMessage, ...]
+NormalTurn: TypeAlias = tuple[NormalizedMessage, ...]
 NormalizedHistory: TypeAlias = tuple[NormalTurn, ...]
 
 
@@ -73,7 +79,7 @@ def _normal_turn(messages: Sequence[Message]) -> NormalTurn:
     return tuple(_normal_message(message, labels) for message in messages)
 
 
-def _normal_message(message: Message, labels: _Labels) -> NormalMessage:
+def _normal_message(message: Message, labels: _Labels) -> NormalizedMessage:
     blocks, settled = [], []
     for at, raw in enumerate(split_blocks(message.body)):
         if at in message.synthetic and block_type(raw) == "text":
@@ -82,7 +88,7 @@ def _normal_message(message: Message, labels: _Labels) -> NormalMessage:
         blocks.append(block)
         if at in message.synthetic:
             settled.append(str(block["tool_use_id"]))
-    return NormalMessage(
+    return NormalizedMessage(
         message.role,
         tuple(blocks),
         tuple(settled),
@@ -129,10 +135,10 @@ def same_history(left: Sequence[Message], right: Sequence[Message]) -> str | Non
     return None
 
 
-def _difference(left: NormalMessage | None, right: NormalMessage | None) -> str | None:
+def _difference(left: NormalizedMessage | None, right: NormalizedMessage | None) -> str | None:
     if left is None or right is None:
         return f"only in the {'second' if left is None else 'first'}"
-    for name in NormalMessage.__struct_fields__:
+    for name in NormalizedMessage.__struct_fields__:
         one, two = getattr(left, name), getattr(right, name)
         if one != two and name == "blocks":
             return _block_difference(left.blocks, right.blocks)

@@ -67,12 +67,16 @@ class _ServiceDriver(Driver):
         return self._end(history)
 
     async def _answer(
-        self, session: SessionInterface, play: ReplayedTurn, number: int, calls: Sequence[ToolUse]
+        self,
+        session: SessionInterface,
+        replayed: ReplayedTurn,
+        number: int,
+        calls: Sequence[ToolUse],
     ) -> None:
-        steps = play.turn.steps
+        steps = replayed.turn.steps
         if not 0 < number <= len(steps) or len(steps[number - 1].calls) != len(calls):
             raise InvalidInput(NOT_PLAYED)
-        await super()._answer(session, play, number, calls)
+        await super()._answer(session, replayed, number, calls)
 
     async def _count_compactions_at(self, session: SessionInterface) -> None:
         last = (await session.read_status()).seq

@@ -88,10 +88,10 @@ class DriveReport(msgspec.Struct, kw_only=True):
         wrong = self.invalid_requests or self.orphans or self.differences
         return bool(wrong) or self.history_equal is False
 
-    def fault(self, told: str) -> None:
+    def fault(self, text: str) -> None:
         """Tell of one thing that went wrong; past the first ten it is only counted elsewhere."""
         if len(self.faults) < MAX_TOLD:
-            self.faults.append(told)
+            self.faults.append(text)
 
     def add(self, other: DriveReport) -> None:
         """Count *other*, the replay of another conversation, in."""

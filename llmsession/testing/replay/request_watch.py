@@ -38,9 +38,9 @@ class RequestWatch:
         orphans = _orphans(self._pairs(request.messages))
         self.invalid += bool(violations)
         self.orphans += len(orphans)
-        told = [f"{v.rule} at {v.where}: {v.text}" for v in violations]
-        told += [f"call {call} has no result" for call in orphans]
-        named = [f"request {self.requests}: {each}" for each in told]
+        texts = [f"{v.rule} at {v.where}: {v.text}" for v in violations]
+        texts += [f"call {call} has no result" for call in orphans]
+        named = [f"request {self.requests}: {each}" for each in texts]
         self.faults += named[: MAX_NAMED - len(self.faults)]
 
     def _pairs(self, messages: Sequence[RequestMessage]) -> list[Pairing]:

@@ -1,12 +1,13 @@
-"""The clients of one simulated session: who sends, interrupts and changes it, answers its calls and
-listens to it, across the lives of the processes that own it."""
+"""The clients of one simulated session: they send, interrupt and change it, across the incarnations
+of the processes that own it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -21,416 +22,375 @@ from llmsession.errors import (
 )
 from llmsession.session.handles.session import LLMSession, Turn, live_state
 from llmsession.session.values.config import SessionConfig
-from llmsession.session.values.outcome import Closed, CompactionOutcome, InterruptOutcome
+from llmsession.session.values.outcome import Closed, TurnOutcome
+from llmsession.transport.interface import SessionInterface
 
-from ..recording.entries import OutcomeSeen
-from ..recording.recorder import ends_of
-from ..workload.model import words
-from .model import CALM
+from ..workload.client import Client, Connection
+from ..workload.model import QUIESCENCE
+from ..workload.words import words
 from .processes import Host, Incarnation, World
 from .schedule import Change, Heard, Interrupt, Send
 
-__all__ = ["SimSession"]
+__all__ = ["SimClient"]
 
+T = TypeVar("T")
 MAX_TRIES = 40
 RETRY_S = 0.02
-PATIENCE_S = 60.0
-"""Virtual seconds after which somebody who waits was forgotten: all that takes time is shorter."""
+_RETRIED = (StoreError, SessionMoved, SessionClosed, SessionInUse, Overloaded)
 
 
-class SimSession:
-    """One session as its clients know it. ``home`` is the process that they speak to."""
+class SimConnection(Connection):
+    """A handle of the session, in the incarnation that owns it."""
+
+    def __init__(self, client: SimClient, incarnation: Incarnation, handle: LLMSession) -> None:
+        super().__init__(handle)
+        self.incarnation = incarnation
+        self.handle = handle
+        self._client = client
+
+    async def within(self, perform: Callable[[], Awaitable[T]]) -> T | None:
+        with suppress(SessionError):
+            return await self.incarnation.within(perform)
+        return None
+
+    def knows(self, cursor: int) -> bool:
+        # A zombie knows less than what was seen.
+        return 0 <= cursor <= live_state(self.handle).head
+
+    def ending(self, *, is_complete: bool) -> str:
+        # Nobody can tell the subscribers of a zombie what they do not hear of.
+        is_whole = self._client.is_over and self.incarnation.owns(self._client.name)
+        return "closed" if is_complete and is_whole else "vanished"
+
+    def read(self) -> None:
+        """Record the history and the state."""
+        if not self.incarnation.owner_is_dead:
+            self._client.recorder.read_history(self.handle)
+            self._client.recorder.read_state(self.handle)
+
+
+class SimClient(Client):
+    """One session as its clients know it. They talk to the process number ``home``."""
 
     def __init__(
         self, world: World, hosts: Sequence[Host], name: str, home: int, seed: str
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self.home = home
-        self.is_over = False
-        """The last commands were answered: subscribers read what there is, and end."""
+        self.forks: list[SimClient] = []
         self._world = world
-        self._recorder = world.recorder
+        self.recorder = world.recorder
         self._hosts = hosts
         self._seed = f"{seed}/{name}"
-        self._forks = 0
-        self._last: tuple[Incarnation, LLMSession] | None = None
-        """The owner from which it was taken, and a handle there."""
-        self.forks: list[SimSession] = []
+        self._fork_count = 0
+        self._last_owner: SimConnection | None = None
+        """Where the session was before another process took it over."""
 
     # Reaching it.
 
     async def create(self, config: SessionConfig) -> None:
-        """Make it, in its home. No fault is about yet."""
-        life = await self._hosts[self.home].life()
-        life.handles[self.name] = await life.manager.create(config, session_id=self.name)
+        """Create the session at home. There are no faults yet."""
+        incarnation = await self._hosts[self.home].incarnation()
+        handle = await incarnation.manager.create(config, session_id=self.name)
+        incarnation.handles[self.name] = handle
 
-    async def reach(self, *, takeover: bool = False) -> tuple[Incarnation, LLMSession] | None:
-        """The life that owns the session, and a handle there; None if it cannot be had."""
+    async def reach(self, *, takeover: bool = False) -> SimConnection | None:
         for attempt in range(MAX_TRIES):
-            life = await self._hosts[self.home].life()
+            incarnation = await self._hosts[self.home].incarnation()
             takes = takeover or attempt > MAX_TRIES // 2
+            opened = partial(incarnation.opened, self.name, takeover=takes)
             try:
-                handle = await life.within(partial(life.opened, self.name, takeover=takes))
+                handle = await incarnation.within(opened)
             except SessionInUse:
                 await self._find_home()
-            except SessionNotFound:  # made, and taken back before it had a record
+            except SessionNotFound:  # created, and removed again before it had a record
                 return None
             except (StoreError, SessionClosed, SessionMoved):
                 pass
             else:
-                if handle is not None and not life.owner_is_dead:
-                    return life, handle
+                if handle is not None and not incarnation.owner_is_dead:
+                    return SimConnection(self, incarnation, handle)
             await anyio.sleep(RETRY_S)
         return None
 
     async def _find_home(self) -> None:
-        """Speak to the process that holds it, as a client that is told where to go."""
+        """Talk to the process that holds the session, as a client that is redirected."""
         holder = await self._world.disk.holder(self.name)
-        for process in self._hosts:
-            if process.is_up and holder is not None:
-                life = await process.life()
-                if life.manager.owner == holder:
-                    self.home = process.number
+        for host in self._hosts:
+            if host.is_up and holder is not None:
+                incarnation = await host.incarnation()
+                if incarnation.manager.owner == holder:
+                    self.home = host.number
 
     async def move(self, how: str) -> None:
-        """Let the other process have it: after it was closed here, or while it is in use."""
+        """Open the session in the other process: after it was closed here, or while in use."""
         other = (self.home + 1) % len(self._hosts)
         if how == "take" and self._hosts[self.home].is_up:
-            life = await self._hosts[self.home].life()
-            handle = life.handles.get(self.name)
-            self._last = (life, handle) if handle is not None else None
+            incarnation = await self._hosts[self.home].incarnation()
+            handle = incarnation.handles.get(self.name)
+            self._last_owner = SimConnection(self, incarnation, handle) if handle else None
         if how == "close":
-            found = await self.reach()
-            if found is not None:
-                life, handle = found
-                await self._call(life, handle, "close", handle.close)
-                life.handles.pop(self.name, None)
+            connection = await self.reach()
+            if connection is not None:
+                await self._close(connection)
+                connection.incarnation.handles.pop(self.name, None)
         self.home = other
         await self.reach(takeover=how == "take")
 
-    async def let_go(self) -> None:
-        """Hold it no more, and have what is idle evicted."""
-        life = await self._hosts[self.home].life()
-        life.handles.pop(self.name, None)
-        await life.within(life.manager.evict_idle)
+    async def evict(self) -> None:
+        """Drop the handle, and have idle sessions evicted."""
+        incarnation = await self._hosts[self.home].incarnation()
+        incarnation.handles.pop(self.name, None)
+        await incarnation.within(incarnation.manager.evict_idle)
 
     # Asking.
-
-    async def _call(
-        self,
-        life: Incarnation,
-        handle: LLMSession,
-        command: str,
-        perform: Callable[[], Awaitable[Any]],
-        **how: Any,
-    ) -> Any:
-        scope = anyio.CancelScope()
-        if life.owner_is_dead:
-            scope.cancel()
-        with life.waiting(scope):
-            return await self._recorder.call(handle, command, perform, until=scope, **how)
 
     async def ask(
         self,
         command: str,
-        perform: Callable[[LLMSession], Awaitable[Any]],
+        perform: Callable[[SessionInterface], Awaitable[Any]],
         *,
         heard: Heard = "once",
         command_id: str | None = None,
-        first: tuple[Incarnation, LLMSession] | None = None,
-        **how: Any,
+        first: SimConnection | None = None,
+        **options: Any,
     ) -> Any:
-        """Ask for something, *first* there, until it is answered; once what has no *command_id*.
-
-        Returns the answer, the error that it was refused with, or None.
-        """
-        asked: dict[str, Any] = {"command_id": command_id, "first": first, "how": how}
+        """Perform a command, *first* there, until it is answered. One without a *command_id* is
+        not repeated."""
+        options["command_id"] = command_id
         if heard == "twice":
             results: list[Any] = []
 
             async def one() -> None:
-                results.append(await self._ask(command, perform, **asked))
+                results.append(await self._ask(command, perform, first, None, options))
 
             async with anyio.create_task_group() as group:
                 group.start_soon(one)
                 group.start_soon(one)
-            return next((each for each in results if each is not None), None)
+            return next((result for result in results if result is not None), None)
         patience_s = Random(f"{self._seed}/{command_id}").choice((0.0, 0.001, 0.01))
         return await self._ask(
-            command, perform, patience_s=patience_s if heard == "lost" else None, **asked
+            command, perform, first, patience_s if heard == "lost" else None, options
         )
 
     async def _ask(
         self,
         command: str,
-        perform: Callable[[LLMSession], Awaitable[Any]],
-        *,
-        command_id: str | None,
-        patience_s: float | None = None,
-        first: tuple[Incarnation, LLMSession] | None,
-        how: dict[str, Any],
+        perform: Callable[[SessionInterface], Awaitable[Any]],
+        first: SimConnection | None,
+        patience_s: float | None,
+        options: dict[str, Any],
     ) -> Any:
-        answered: Any = None
+        answer: Any = None
+        connection: SimConnection | None
         for attempt in range(MAX_TRIES):
-            found = first if first is not None and not attempt else await self.reach()
-            if found is None:
+            connection = first if first is not None and not attempt else await self.reach()
+            if connection is None:
                 return None
-            life, handle = found
-            answered = await self._call(
-                life,
-                handle,
+            answer = await self._call(
+                connection,
                 command,
-                partial(_told, perform, handle),
-                command_id=command_id,
+                partial(_answer_of, perform, connection.handle),
                 patience_s=patience_s if not attempt else None,
-                **how,
+                **options,
             )
-            if answered is not None and not isinstance(answered, _ASK_AGAIN):
-                return answered
-            if command_id is None:
-                return answered
-            if isinstance(answered, SessionInUse):
+            is_answered = answer is not None and not isinstance(answer, _RETRIED)
+            if is_answered or options["command_id"] is None:
+                return answer
+            if isinstance(answer, SessionInUse):
                 await self._find_home()
             await anyio.sleep(RETRY_S)
-        return answered
+        return answer
 
-    async def send(self, act: Send) -> None:
-        """Perform a ``send`` of the story."""
-        token = f"{self.name}#{act.number}"
-        repeats = act.heard != "once" or act.number % 3 == 0
-        turn = await self._say(
+    async def _call(
+        self,
+        connection: SimConnection,
+        command: str,
+        perform: Callable[[], Awaitable[Any]],
+        **options: Any,
+    ) -> Any:
+        scope, incarnation = anyio.CancelScope(), connection.incarnation
+        if incarnation.owner_is_dead:
+            scope.cancel()
+        with incarnation.waiting(scope):
+            return await self.recorder.call(
+                connection.handle, command, perform, until=scope, **options
+            )
+
+    # The steps of a schedule.
+
+    async def play(self, step: Send | Interrupt | Change) -> None:
+        """Perform *step*, and record the history and the state afterwards."""
+        match step:
+            case Send():
+                await self._send(step)
+            case Interrupt():
+                await self._interrupt(step)
+            case Change():
+                await self._change(step)
+
+    async def _read(self) -> None:
+        connection = await self.reach()
+        if connection is not None:
+            connection.read()
+
+    async def _send(self, step: Send) -> None:
+        token = f"{self.name}#{step.number}"
+        repeats = step.heard != "once" or step.number % 3 == 0
+        turn = await self.send(
             token,
-            words(Random(token), act.chars),
-            first=self._last if act.to_last else None,
-            when_busy=act.when_busy,
-            heard=act.heard,
-            command_id=f"send {act.number}" if repeats else None,
-            head=None if act.head == "any" else await self._head(act.head == "other"),
+            f"{token}: {words(Random(token), step.chars)}",
+            first=self._last_owner if step.to_last else None,
+            when_busy=step.when_busy,
+            heard=step.heard,
+            command_id=f"send {step.number}" if repeats else None,
+            head=None if step.head == "any" else await self._head(is_other=step.head == "other"),
         )
         if isinstance(turn, Turn):
             await self._await(turn)
 
-    async def _head(self, other: bool) -> int | None:
-        """The turn that the history ends with; or *other* than that. None where there is none."""
-        found = await self.reach()
-        seen = live_state(found[1]).head_turn if found is not None else None
-        return seen + 1 if seen is not None and other else seen
-
-    async def _say(
-        self,
-        token: str,
-        text: str,
-        *,
-        when_busy: Any,
-        heard: Heard,
-        command_id: str | None,
-        head: int | None = None,
-        first: tuple[Incarnation, LLMSession] | None = None,
-    ) -> Any:
-        return await self.ask(
-            "send",
-            lambda handle: handle.send(
-                f"{token}: {text}", when_busy=when_busy, command_id=command_id, expected_head=head
-            ),
-            answer=lambda turn: {"turn": turn.id.number},
-            token=token,
-            when_busy=when_busy,
-            heard=heard,
-            command_id=command_id,
-            head=head,
-            first=first,
-        )
+    async def _head(self, *, is_other: bool) -> int | None:
+        """The turn that the history ends with, or another one; None if there is none."""
+        connection = await self.reach()
+        head = live_state(connection.handle).head_turn if connection is not None else None
+        return head + 1 if head is not None and is_other else head
 
     async def _await(self, turn: Turn) -> str | None:
-        """The stop reason of the turn's end, whoever writes it."""
+        """The stop reason of the turn, whichever process writes its end."""
         number = turn.id.number
         for _ in range(MAX_TRIES):
-            found = await self.reach()
-            if found is None:
+            connection = await self.reach()
+            if connection is None:
                 return None
-            life, handle = found
-            try:
-                told = await life.within(handle.turn(number).outcome)
-            except SessionError:
-                told = None
-            if told is not None:
-                self._recorder.note(
-                    OutcomeSeen(
-                        session=self.name, turn=number, status=told.status,
-                        stop_reason=told.stop_reason, unread_steers=len(told.unread_steers),
-                        **self._recorder.place(),
-                    )
-                )  # fmt: skip
-                self._read(life, handle)
-                return told.stop_reason
+            outcome = await connection.within(partial(_outcome_of, connection.handle, number))
+            if outcome is not None:
+                self.recorder.note_outcome(self.name, number, outcome)
+                connection.read()
+                return outcome.stop_reason
             await anyio.sleep(RETRY_S)
         return None
 
-    def _read(self, life: Incarnation, handle: LLMSession) -> None:
-        if not life.owner_is_dead:
-            self._recorder.read_history(handle)
-            self._recorder.read_state(handle)
-
-    async def interrupt(self, act: Interrupt) -> None:
-        """Perform an ``interrupt`` of the story."""
-
-        def answer(outcome: InterruptOutcome) -> dict[str, Any]:
-            return {
-                "result": str(outcome.result),
-                "turn": outcome.turn.number if outcome.turn else None,
-                "ended": ends_of(outcome.turns),
-            }
-
+    async def _interrupt(self, step: Interrupt) -> None:
         turn = None
-        if act.target != "all":
-            found = await self.reach()
-            if found is None:
+        if step.target != "all":
+            connection = await self.reach()
+            if connection is None:
                 return
-            turn = _target(act, found[1])
-        command_id = f"stop {act.at}" if act.heard != "once" else None
-        await self.ask(
-            "interrupt",
-            lambda handle: handle.interrupt(turn, policy=act.policy, command_id=command_id),
-            answer=answer,
-            turn=turn,
-            policy=act.policy,
-            heard=act.heard,
-            command_id=command_id,
-        )
-        again = await self.reach()
-        if again is not None:
-            self._read(*again)
+            turn = _target(step, connection.handle)
+        command_id = f"stop {step.at}" if step.heard != "once" else None
+        await self.interrupt(turn, policy=step.policy, heard=step.heard, command_id=command_id)
+        await self._read()
 
-    async def change(self, act: Change) -> None:
-        """Perform a ``change`` of the story."""
-        found = await self.reach()
-        if found is None:
+    async def _change(self, step: Change) -> None:
+        connection = await self.reach()
+        if connection is None:
             return
-        how: dict[str, Any] = {"heard": act.heard}
-        if act.heard != "once":
-            how["command_id"] = f"{act.kind} {act.at}"
-        if act.kind in ("clear", "purge", "rewind", "forget", "fork"):
-            how["when_busy"] = act.when_busy
-        await self._perform(act, found[1], how)
-        again = await self.reach()
-        if again is not None:
-            self._read(*again)
-
-    async def _perform(self, act: Change, handle: LLMSession, how: dict[str, Any]) -> None:
+        handle, kind = connection.handle, step.kind
         turns = list(dict.fromkeys(message.turn for message in handle.conversation()))
-        picked = turns[min(len(turns) - 1, int(act.pick * len(turns)))] if turns else 0
-        said: dict[str, Any] = {
-            name: how.get(name) for name in ("when_busy", "command_id") if name in how
-        }
-        match act.kind:
-            case "compact":
-                how.pop("command_id", None)
-                await self.ask("compact", lambda h: h.compact(), answer=_compacted, **how)
-            case "clear":
-                await self.ask("clear", lambda h: h.clear(**said), **how)
-            case "purge":
-                await self.ask("clear", lambda h: h.clear(purge=True, **said), **how)
+        turn = turns[min(len(turns) - 1, int(step.pick * len(turns)))] if turns else 0
+        options: dict[str, Any] = {"heard": step.heard}
+        if step.heard != "once" and kind != "compact":
+            options["command_id"] = f"{kind} {step.at}"
+        if kind in ("clear", "purge", "rewind", "forget", "fork"):
+            options["when_busy"] = step.when_busy
+        if kind == "compact":
+            await self.compact(**options)
+        elif kind == "cancel_compaction":
+            handle.cancel_compaction()
+        elif kind == "fork":
+            await self._fork(turn or None, options)
+        else:
+            await self.change(kind, self._argument(step, handle, turn), **options)
+        await self._read()
+
+    def _argument(self, step: Change, handle: LLMSession, turn: int) -> Any:
+        """What a change of the kind of *step* takes, which is about *turn*."""
+        match step.kind:
             case "rewind":
-                await self.ask("rewind", lambda h: h.rewind(picked, **said), **how)
+                return turn
             case "forget":
-                await self.ask("forget", lambda h: h.forget(picked or 1e12, **said), **how)
-            case "fork":
-                await self._fork(picked or None, said, how)
+                return turn or 1e12
             case "configure":
-                system = f"{self.name} variant {act.at}"
-                await self.ask("configure", lambda h: h.configure(system=system, **said), **how)
+                return {"system": f"{self.name} variant {step.at}"}
             case "label":
-                labels = {"at": f"{act.at}"}
-                await self.ask("label", lambda h: h.label(labels, **said), **how)
+                return {"at": f"{step.at}"}
             case "summaries":
                 calls = list(live_state(handle).call_turns) or ["none"]
-                summaries = {calls[int(act.pick * (len(calls) - 1))]: "in a few words"}
-                await self.ask(
-                    "summaries", lambda h: h.store_compact_summaries(summaries, **said), **how
-                )
+                return {calls[int(step.pick * (len(calls) - 1))]: "in a few words"}
             case "set_summary":
-                text = f"what was said up to turn {picked}"
-                ask = partial(_set_summary, text=text, upto=picked or 1, **said)
-                await self.ask("set_summary", ask, **how)
-            case "cancel_compaction":
-                handle.cancel_compaction()
+                return f"what was said up to turn {turn}", turn or 1
+            case _:
+                return None
 
-    async def _fork(self, at: int | None, said: dict[str, Any], how: dict[str, Any]) -> None:
-        self._forks += 1
-        name = f"{self.name}-{self._forks}"
-        fork = await self.ask("fork", lambda h: h.fork(at, session_id=name, **said), **how)
-        if not isinstance(fork, LLMSession):
-            return
-        self._check_fork(fork, at)
-        there = SimSession(self._world, self._hosts, name, self.home, self._seed)
-        self.forks.append(there)
-        await there.ask("configure", lambda h: h.configure(system=f"{name} is a fork"))
+    async def _fork(self, turn: int | None, options: dict[str, Any]) -> None:
+        self._fork_count += 1
+        name = f"{self.name}-{self._fork_count}"
+        client = SimClient(self._world, self._hosts, name, self.home, self._seed)
+        fork = await self.change("fork", (turn, name), **options)
+        if isinstance(fork, LLMSession):
+            self._check_fork(fork, turn)
+            self.forks.append(client)
+            await client.change("configure", {"system": f"{name} is a fork"})
 
-    def _check_fork(self, fork: LLMSession, at: int | None) -> None:
-        """A fork at a turn has it, and ends with it, if it was not forgotten meanwhile."""
-        if at is None:
+    def _check_fork(self, fork: LLMSession, turn: int | None) -> None:
+        """A fork at a turn has it, and ends with it, unless it was forgotten meanwhile."""
+        if turn is None:
             return
-        history, ended = fork.conversation(), live_state(fork).ended.get(at)
-        if ended != "committed" or (history and history[-1].turn != at):
+        history, ended = fork.conversation(), live_state(fork).ended.get(turn)
+        if ended != "committed" or (history and history[-1].turn != turn):
             last = history[-1].turn if history else "none"
-            told = f"a fork at turn {at}, which is {ended} there, ends with turn {last}"
-            self._world.found(12, told, fork.id)
+            text = f"a fork at turn {turn}, which is {ended} there, ends with turn {last}"
+            self._world.found(12, text, fork.id)
 
-    async def calm(self) -> None:
-        """The weather is calm: what is said now has to be answered."""
+    # The end.
+
+    async def check_quiescent(self) -> None:
+        """Nothing fails any more: a send has to be answered."""
         for attempt in range(3):
-            token = f"{self.name}#{attempt}{CALM}"
-            turn = await self._say(
-                token, "and now?", when_busy="queue", heard="once", command_id=token
-            )
+            token = f"{self.name}#{attempt}{QUIESCENCE}"
+            turn = await self.send(token, f"{token}: and now?", command_id=token)
             reason = await self._await(turn) if isinstance(turn, Turn) else None
             if reason == "end_turn":
                 return
             if reason != "context_too_large":
-                told = repr(turn) if reason is None else f"it ended as {reason}"
-                self._world.found(2, f"after the storm a send is not answered: {told}", self.name)
+                answer = repr(turn) if reason is None else f"its turn ended as {reason}"
+                text = f"in the quiescent phase a send is not answered: {answer}"
+                self._world.found(2, text, self.name)
                 return
-            await self.ask("clear", lambda handle: handle.clear())
+            await self.change("clear")
 
     async def finish(self) -> None:
-        """Close it, wherever it is live."""
-        found = await self.reach()
+        """Close the session, wherever it is live."""
+        connection = await self.reach()
         self.is_over = True
-        if found is None:
+        if connection is None:
             if self._world.disk.head(self.name):
-                self._world.found(13, "after the storm nobody can open it", self.name)
+                self._world.found(13, "in the quiescent phase nobody can open it", self.name)
             return
-        life, handle = found
-        self._read(life, handle)
-        closed = await self._call(life, handle, "close", handle.close)
+        connection.read()
+        closed = await self._close(connection)
         if isinstance(closed, Closed):
-            life.note_end(closed)
+            self.recorder.note_end(connection.incarnation.manager, closed)
+
+    async def _close(self, connection: SimConnection) -> Any:
+        return await self._call(connection, "close", connection.handle.close)
 
 
-_ASK_AGAIN = (StoreError, SessionMoved, SessionClosed, SessionInUse, Overloaded)
-
-
-async def _told(perform: Callable[[LLMSession], Awaitable[Any]], handle: LLMSession) -> Any:
-    """What the command returns; True where that is nothing."""
+async def _answer_of(
+    perform: Callable[[SessionInterface], Awaitable[Any]], handle: LLMSession
+) -> Any:
+    """What the command returns; True instead of None."""
     value = await perform(handle)
     return True if value is None else value
 
 
-async def _set_summary(handle: LLMSession, **said: Any) -> None:
-    await handle.set_summary(said.pop("text"), **said)
+async def _outcome_of(handle: LLMSession, turn: int) -> TurnOutcome:
+    return await handle.turn(turn).outcome()
 
 
-def _compacted(outcome: CompactionOutcome) -> dict[str, Any]:
-    return {
-        "result": "applied" if outcome.applied else f"not applied, {outcome.reason}",
-        "tokens_before": outcome.tokens_before,
-        "tokens_after": outcome.tokens_after,
-    }
-
-
-def _target(act: Interrupt, handle: LLMSession) -> int | None:
+def _target(step: Interrupt, handle: LLMSession) -> int | None:
     state = live_state(handle)
-    match act.target:
+    match step.target:
         case "running":
             running = state.running()
             return running.number if running is not None else None

@@ -1,4 +1,4 @@
-"""What a simulation has reached: every event of the turn machine by the phase it met, and every
+"""What a simulation reaches: each event of the turn machine by the phase that it met, and each
 fault by the phase of the turns that it struck."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IDLE = "idle"
 
 
 class Coverage:
-    """Counts by name. ``bugs`` are what the sessions logged as faults of their own."""
+    """Counts by name. ``bugs`` are the errors that the sessions have logged."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -26,7 +26,7 @@ class Coverage:
         self._waiting: dict[tuple[str, str], anyio.Event] = {}
 
     def logger(self, owner_is_dead: Callable[[], bool]) -> Any:
-        """A logger for a manager; what the dead say is not heard."""
+        """A logger for a manager. It ignores what a dead process logs."""
         return _Logger(self, owner_is_dead, "")
 
     def struck(self, what: str, session: str | None = None) -> None:
@@ -55,11 +55,11 @@ class Coverage:
         return self._phases.get(session, {}).get(turn, "")
 
     async def entered(self, phase: str, session: str = "") -> None:
-        """Until a turn of *session*, or of any, comes to be in *phase*."""
+        """Wait until a turn of *session*, or of any session, enters *phase*."""
         await self._waiting.setdefault((phase, session), anyio.Event()).wait()
 
-    def ended_lives(self, sessions: list[str]) -> None:
-        """The process that ran these is gone: what they were in the midst of is over."""
+    def lost_turns(self, sessions: list[str]) -> None:
+        """Forget the phases of *sessions*, whose process has died."""
         for session in sessions:
             self._phases.pop(session, None)
 
@@ -68,34 +68,34 @@ _ENDED = frozenset(phase.name for phase in ENDED)
 
 
 class _Logger:
-    """What a session calls of structlog."""
+    """The part of structlog's logger that sessions use."""
 
-    def __init__(self, reached: Coverage, owner_is_dead: Callable[[], bool], session: str) -> None:
-        self._reached = reached
+    def __init__(self, coverage: Coverage, owner_is_dead: Callable[[], bool], session: str) -> None:
+        self._coverage = coverage
         self._is_dead = owner_is_dead
         self._session = session
 
     def bind(self, *, session: str) -> _Logger:
-        return _Logger(self._reached, self._is_dead, session)
+        return _Logger(self._coverage, self._is_dead, session)
 
     def info(self, name: str, **fields: Any) -> None:
         if self._is_dead():
             return
         if name == "turn.moved":
             phase = str(fields["phase"]).upper()
-            self._reached.moved(self._session, fields["turn"], fields["by"], phase)
+            self._coverage.moved(self._session, fields["turn"], fields["by"], phase)
         else:
-            self._reached.counts[f"logged: {name}"] += 1
+            self._coverage.counts[f"logged: {name}"] += 1
 
     warning = info
 
     def error(self, name: str, *, exc_info: BaseException) -> None:
         if not self._is_dead():
-            self._reached.bugs.append((self._session, f"{name}: {exc_info!r}"))
+            self._coverage.bugs.append((self._session, f"{name}: {exc_info!r}"))
 
 
 def unreached(counts: Counter[str]) -> tuple[str, ...]:
-    """The cells of the turn machine's table that no story came to, as they would be named."""
+    """The names of the cells of the turn machine's table that are not in *counts*."""
     cells = [
         f"machine: {event.__name__} in {phase.name}"
         for phase, row in TRANSITIONS.items()

@@ -1,4 +1,4 @@
-"""The disk of a simulated world: one truth, and a link to it for each process."""
+"""The simulated disk: one store, and a link to it for each incarnation of a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from llmsession.errors import StoreError
-from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import (
     EVERYTHING,
     Appended,
@@ -27,61 +26,41 @@ from llmsession.turns import records as r
 from llmsession.turns.usage import Usage
 
 from ..checker.callers import token_of
+from ..recording.keeping_store import KeepingStore
 from .schedule import DiskFault
 
-__all__ = ["DiskLink", "KeepingStore", "SimDisk"]
+__all__ = ["DiskLink", "SimDisk"]
 
 LATENCY_S = (0.0, 0.0002, 0.001, 0.004)
 SLOW_S = 0.03
 
 
-class KeepingStore(MemoryStore):
-    """Keeps what a rewrite replaces: what was seen and sent is held against it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.replaced: dict[str, dict[int, bytes]] = {}
-        """By session and seq, as it was appended."""
-
-    def row_of(self, session: str) -> SessionRow | None:
-        """The session's row, at once; None where there is none."""
-        log = self._logs.get(session)
-        return log.row if log else None
-
-    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
-        before = {stored.seq: stored.body for stored in await self.read(lease.session)}
-        await super().rewrite(lease, bodies)
-        kept = self.replaced.setdefault(lease.session, {})
-        for seq in bodies:
-            kept.setdefault(seq, before[seq])
-
-
 class SimDisk:
-    """What is written, whoever wrote it. ``tokens`` says which send each turn came from."""
+    """What is really written. ``tokens`` names the send that each turn came from."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(f"disk {seed}")
         self.truth = KeepingStore()
         self.dead: set[str] = set()
-        """The names of owners whose process has died."""
+        """Names of owners whose process has died."""
         self.tokens: dict[tuple[str, int], str] = {}
         self.written_at: dict[tuple[str, int], float] = {}
-        """When each record was written, by session and seq."""
+        """The time at which each record was written, by session and seq."""
         self.found: list[tuple[int, str, str]] = []
-        """Breaches that were seen here: the invariant, the session, what it was."""
+        """Violations that were seen here: the invariant, the session, one sentence."""
         self._spent: dict[tuple[str, int], tuple[int, int]] = {}
         self._faults: deque[DiskFault] = deque()
         self._slow_until = 0.0
 
     def fail(self, fault: DiskFault, seconds: float) -> None:
-        """Let the next operation go wrong, or all be slow for *seconds*."""
+        """Make the next operation fail, or all of them slow for *seconds*."""
         if fault == "slow":
             self._slow_until = anyio.current_time() + seconds
         else:
             self._faults.append(fault)
 
-    def calm(self) -> None:
-        """Nothing goes wrong from now on."""
+    def stop_faults(self) -> None:
+        """Nothing fails from now on."""
         self._faults.clear()
         self._slow_until = 0.0
 
@@ -92,7 +71,7 @@ class SimDisk:
         return None
 
     async def latency(self) -> None:
-        """As long as one way to the disk takes."""
+        """Wait as long as one way to the disk takes."""
         slow = anyio.current_time() < self._slow_until
         await anyio.sleep(self.random.uniform(0, SLOW_S) if slow else self.random.choice(LATENCY_S))
 
@@ -102,8 +81,8 @@ class SimDisk:
         self.truth.append(batch, results.append)
         if isinstance(results[0], Appended):
             if batch.epoch != self.epoch(batch.session):
-                told = f"the owner {batch.epoch} wrote after another one had taken the session"
-                self.found.append((6, batch.session, told))
+                text = f"the owner {batch.epoch} wrote after another one had taken the session"
+                self.found.append((6, batch.session, text))
             for seq, body in enumerate(batch.bodies, batch.head + 1):
                 self.written_at[batch.session, seq] = anyio.current_time()
                 record = r.decode_record(body)
@@ -114,17 +93,18 @@ class SimDisk:
         return results[0]
 
     def spent(self, session: str, turn: int, epoch: int, usage: Usage) -> None:
-        """A model has told the owner *epoch* what a request of *turn* costs."""
-        of, tokens = self._spent.get((session, turn), (epoch, 0))
-        tokens = _tokens(usage) + (tokens if of == epoch else 0)
+        """The owner *epoch* has been told what a request of *turn* costs."""
+        owner, tokens = self._spent.get((session, turn), (epoch, 0))
+        tokens = _tokens(usage) + (tokens if owner == epoch else 0)
         self._spent[session, turn] = epoch, tokens
 
     def _check_spent(self, batch: Batch, record: r.Terminal) -> None:
-        """What an owner was told of is in the end that it writes; what died with it is lost."""
+        """The end that an owner writes has all the usage that it was told of. What a dead owner was
+        told of is lost."""
         epoch, tokens = self._spent.get((batch.session, record.turn), (0, 0))
         if epoch == batch.epoch and _tokens(record.usage) < tokens:
-            told = f"turn {record.turn} has used {tokens} tokens, and ended with"
-            self.found.append((12, batch.session, f"{told} {_tokens(record.usage)}"))
+            text = f"turn {record.turn} has used {tokens} tokens, and ended with"
+            self.found.append((12, batch.session, f"{text} {_tokens(record.usage)}"))
 
     def epoch(self, session: str) -> int:
         """The session's newest epoch; 0 where there is none."""
@@ -142,9 +122,10 @@ class SimDisk:
 
 
 class DiskLink:
-    """The store of one process's life: the disk, behind what separates the two. It does what
-    ``Store`` promises; a link that was ``cut`` does nothing any more, and says that nobody knows
-    what became of it. While ``flows`` is not set nothing passes, in either direction.
+    """The store of one incarnation of a process. It behaves as ``Store`` says.
+
+    A link that was ``cut`` does nothing any more, and answers that the result is unknown. While
+    ``flows`` is not set, nothing passes in either direction.
     """
 
     def __init__(self, disk: SimDisk, group: TaskGroup) -> None:
@@ -154,11 +135,11 @@ class DiskLink:
         self.flows.set()
         self.is_cut = False
         self.epochs: dict[str, int] = {}
-        """Of the sessions that this life has held, the newest epoch."""
+        """The newest epoch of each session that this incarnation has owned."""
         self.owners: set[str] = set()
 
     def cut(self) -> None:
-        """The process has died. What it had handed over may be written or not."""
+        """The process has died. What it had already sent may be written or not."""
         self.is_cut = True
         self._disk.dead |= self.owners
         self.flows.set()
@@ -188,7 +169,7 @@ class DiskLink:
             case "lose":
                 self._disk.write(batch)
                 return Lost("the connection broke", committed=None)
-            case "echo":  # the driver says it again, and is told that the place is taken
+            case "echo":  # the driver repeats it, and is told that the position is taken
                 first = self._disk.write(batch)
                 return self._disk.write(batch) if isinstance(first, Appended) else first
             case _:
@@ -241,9 +222,9 @@ class DiskLink:
         self, session: str, *, after: int = 0, limit: int | None = None
     ) -> Sequence[StoredRecord]:
         await self._way(reads=True)
-        found = await self._disk.truth.read(session, after=after, limit=limit)
+        records = await self._disk.truth.read(session, after=after, limit=limit)
         await self._back()
-        return found
+        return records
 
     async def row(self, session: str) -> SessionRow:
         await self._way(reads=True)
@@ -255,9 +236,9 @@ class DiskLink:
         self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
     ) -> Sequence[SessionRow]:
         await self._way(reads=True)
-        found = await self._disk.truth.rows(after=after, limit=limit, search=search)
+        rows = await self._disk.truth.rows(after=after, limit=limit, search=search)
         await self._back()
-        return found
+        return rows
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         await self._way()

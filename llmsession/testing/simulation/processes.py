@@ -1,8 +1,8 @@
-"""The processes of a simulated world: each is a manager with a link to the disk, that may die at
-any moment, or stand still.
+"""The simulated processes. Each is a manager with a link to the disk, and may die or be stopped at
+any moment.
 
-A process that has died does go on here, to its orderly end: but nothing that it does reaches
-anybody, and nothing reaches it. To the rest of the world that is the same.
+The code of a process that has died still runs to its orderly end. But nothing that it does reaches
+anybody, and nothing reaches it. For the rest of the world that is the same.
 """
 
 from __future__ import annotations
@@ -18,59 +18,59 @@ from llmsession.errors import ProviderError, SessionError
 from llmsession.session.handles.session import LLMSession
 from llmsession.session.manager import SessionManager
 from llmsession.session.values.config import Tool
-from llmsession.session.values.outcome import Closed
 from llmsession.turns.records import ModelRequest, Record
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import ReplyStarted, StreamEvent
 from llmsession.turns.usage import Usage
 
-from ..recording.entries import Ended, Found
-from ..recording.recorder import Recorder
+from ..recording.entries import Found
+from ..recording.recorder import LocalRecorder
 from ..scripted import ScriptedProvider, ScriptedReply
+from ..workload.model import Model
 from .coverage import Coverage
 from .disk import DiskLink, SimDisk
-from .model import SimModel
 
-__all__ = ["Host", "Incarnation", "World"]
+__all__ = ["PROFILE", "Host", "Incarnation", "World"]
 
 T = TypeVar("T")
+PROFILE = Profile(name="simulated")
 IDLE_S = 0.4
 
 
 class World:
-    """What all processes share: the disk, the clock, the model, and who writes down."""
+    """What all processes share: the disk, the clock, the model and the recorder."""
 
     def __init__(
         self,
         *,
         disk: SimDisk,
-        recorder: Recorder,
-        model: SimModel,
+        recorder: LocalRecorder,
+        model: Model,
         tools: Sequence[Tool],
         group: TaskGroup,
-        reached: Coverage,
+        coverage: Coverage,
     ) -> None:
         self.disk = disk
         self.recorder = recorder
         self.model = model
         self.tools = tuple(tools)
         self.group = group
-        self.reached = reached
+        self.coverage = coverage
         self.skew_s = 0.0
         self.open_streams = 0
 
     def found(self, invariant: int, text: str, session: str = "") -> None:
-        """Write down a breach that the world itself has seen."""
+        """Record a violation that the world itself has seen."""
         entry = Found(session=session, invariant=invariant, text=text, **self.recorder.place())
         self.recorder.note(entry)
 
     def clock(self) -> float:
-        """The wall clock, in seconds since the epoch; it may go back."""
+        """The wall clock, in seconds since the epoch. It may go back."""
         return 1_700_000_000.0 + anyio.current_time() + self.skew_s
 
 
 class Incarnation:
-    """One life of a process, from its beginning to its death."""
+    """One incarnation of a process, from its start to its death."""
 
     def __init__(self, world: World, number: int) -> None:
         self.number = number
@@ -80,8 +80,8 @@ class Incarnation:
         self.handles: dict[str, LLMSession] = {}
         self._world = world
         self._scope = anyio.CancelScope()
-        self._asking = _Asking()
-        # In the order in which they began to wait: the world is the same each time.
+        self._requests = _RequestLog()
+        # A dict keeps the order in which they began to wait. So a run is the same each time.
         self._waiting: dict[anyio.CancelScope, None] = {}
         self._begun = anyio.Event()
         self._end = anyio.Event()
@@ -89,12 +89,12 @@ class Incarnation:
         world.group.start_soon(self._run)
 
     async def ready(self) -> None:
-        """Until the manager is there."""
+        """Wait until the manager is running."""
         await self._begun.wait()
 
     async def _run(self) -> None:
         world = self._world
-        inner = ScriptedProvider(self._reply, name="simulated", profile=world.model.profile)
+        inner = ScriptedProvider(self._reply, name="simulated", profile=PROFILE)
         try:
             with self._scope:
                 async with SessionManager(
@@ -103,14 +103,14 @@ class Incarnation:
                     clock=world.clock,
                     tools=world.tools,
                     idle_s=IDLE_S,
-                    logger=world.reached.logger(lambda: self.owner_is_dead),
+                    logger=world.coverage.logger(lambda: self.owner_is_dead),
                     environ={},
-                    observers=[self._asking],
+                    observers=[self._requests],
                 ) as self.manager:
                     self._begun.set()
                     await self._end.wait()
                     for closed in await self.manager.close():
-                        self.note_end(closed)
+                        world.recorder.note_end(self.manager, closed)
         except SessionError as error:
             if not self.owner_is_dead:
                 world.found(13, f"a manager ended with {error!r}")
@@ -122,45 +122,31 @@ class Incarnation:
 
     def _reply(self, request: Request, tag: StepTag) -> ScriptedReply:
         world = self._world
-        session = self._asking.session_of(request)
-        # What a fenced owner still asks is nobody's turn any more.
+        session = self._requests.session_of(request)
+        # A request of a fenced owner belongs to no turn any more.
         if tag.turn and self.owns(session):
             world.recorder.requested(session, request, tag, seq=world.disk.head(session))
-        return world.model(session, request, tag)
+        return world.model.reply(session, request, tag)
 
     def note_spent(self, request: Request, tag: StepTag, usage: Usage) -> None:
-        """The reply to *request* begins, and says what it costs."""
-        session = self._asking.session_of(request)
-        is_read = self._world.reached.phase(session, tag.turn) == "STREAMING"
-        if is_read and self.owns(session):
+        """Record what the reply to *request*, which begins now, costs."""
+        session = self._requests.session_of(request)
+        is_streaming = self._world.coverage.phase(session, tag.turn) == "STREAMING"
+        if is_streaming and self.owns(session):
             self._world.disk.spent(session, tag.turn, self.link.epochs[session], usage)
 
     def owns(self, session: str) -> bool:
-        """Does it have *session*, by what is on the disk?"""
+        """Whether this incarnation owns *session*, as the disk says."""
         epoch = self.link.epochs.get(session)
         return epoch is not None and epoch == self._world.disk.epoch(session)
 
-    def note_end(self, closed: Closed) -> None:
-        """Write down what was said where a session was closed, and what did run then."""
-        suffix = f" in {closed.session}"
-        running = [name for name in self.manager.running_works if name.endswith(suffix)]
-        place = self._world.recorder.place()
-        self._world.recorder.note(
-            Ended(
-                session=closed.session,
-                still_running=closed.still_running,
-                running=tuple(running),
-                **place,
-            )
-        )
-
     async def end(self) -> None:
-        """The orderly end."""
+        """End in order."""
         self._end.set()
         await self._ended.wait()
 
     def kill(self) -> None:
-        """The end at once."""
+        """Die at once."""
         self.owner_is_dead = True
         self.link.cut()
         self.handles.clear()
@@ -169,7 +155,7 @@ class Incarnation:
         self._scope.cancel()
 
     async def within(self, perform: Callable[[], Awaitable[T]]) -> T | None:
-        """What a client gets who asks this process: None if it dies before it has answered."""
+        """What a client of this process gets: None if the process dies before it answers."""
         with anyio.CancelScope() as scope:
             if self.owner_is_dead:
                 return None
@@ -179,7 +165,7 @@ class Incarnation:
 
     @contextmanager
     def waiting(self, scope: anyio.CancelScope) -> Iterator[None]:
-        """Somebody waits in *scope* for this process: its death ends the wait."""
+        """*scope* waits for this process, whose death cancels it."""
         self._waiting[scope] = None
         try:
             yield
@@ -187,7 +173,7 @@ class Incarnation:
             del self._waiting[scope]
 
     async def opened(self, session: str, *, takeover: bool = False) -> LLMSession:
-        """A handle of *session* here. Raises as ``SessionManager.open``."""
+        """A handle of *session* in this process. Raises as ``SessionManager.open``."""
         handle = self.handles.get(session)
         if takeover or handle is None or handle.status().phase in ("closed", "moved"):
             handle = await self.manager.open(session, takeover=takeover)
@@ -196,20 +182,20 @@ class Incarnation:
         return handle
 
 
-class _Asking:
-    """Which session a request is of. A fork has its parent's words, until it is told others."""
+class _RequestLog:
+    """Which session a request is of. Its text cannot tell: a fork has its parent's prompt."""
 
     def __init__(self) -> None:
         self._sessions: dict[int, tuple[Request, str]] = {}
 
     def session_of(self, request: Request) -> str:
-        """The session; "" for a request beside all turns."""
+        """The session; "" for a request that belongs to no turn."""
         _, session = self._sessions.get(id(request), (request, ""))
         return session
 
     def requested(self, session: str, turn: int, request: Request, **_: int) -> None:
-        """Told before the provider is."""
-        # The request is kept, so that no other one gets its address.
+        """Called before the provider is."""
+        # The request stays referenced, so that no other one gets its address.
         self._sessions[id(request)] = (request, session)
 
     def recorded(self, session: str, record: Record) -> None: ...
@@ -222,74 +208,74 @@ class _Asking:
 
 
 class _LinkedProvider:
-    """A provider behind what separates a process from the world."""
+    """A provider behind the link that separates a process from the world."""
 
-    def __init__(self, inner: ScriptedProvider, life: Incarnation) -> None:
+    def __init__(self, inner: ScriptedProvider, incarnation: Incarnation) -> None:
         self._inner = inner
-        self._life = life
+        self._life = incarnation
         self.name = inner.name
 
     def profile(self, model: str) -> Profile:
         return self._inner.profile(model)
 
     async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
-        life = self._life
-        await life.link.flows.wait()
-        if life.owner_is_dead:
+        incarnation = self._life
+        await incarnation.link.flows.wait()
+        if incarnation.owner_is_dead:
             raise ProviderError("the process is dead", kind="fatal")
         events = self._inner.stream(request, tag)
         try:
             async for event in events:
-                await life.link.flows.wait()
+                await incarnation.link.flows.wait()
                 if isinstance(event, ReplyStarted) and event.usage is not None and tag.turn:
-                    life.note_spent(request, tag, event.usage)
+                    incarnation.note_spent(request, tag, event.usage)
                 yield event
         finally:
             await events.aclose()
 
 
 class Host:
-    """A place where one life follows another."""
+    """A place where one incarnation of a process follows another."""
 
     def __init__(self, world: World, number: int) -> None:
         self._world = world
         self.number = number
         self._up = anyio.Event()
         self._life: Incarnation
-        self._live()
+        self._start()
 
-    def _live(self) -> None:
+    def _start(self) -> None:
         self._life = Incarnation(self._world, self.number)
         self._up.set()
 
     @property
     def is_up(self) -> bool:
-        """Does it live?"""
+        """Whether the process is running."""
         return self._up.is_set()
 
     @property
     def is_frozen(self) -> bool:
-        """Does it stand still?"""
+        """Whether the process is stopped."""
         return not self._life.link.flows.is_set()
 
-    async def life(self) -> Incarnation:
-        """The life that it has, or the next one."""
+    async def incarnation(self) -> Incarnation:
+        """The current incarnation, or the next one if there is none."""
         await self._up.wait()
-        life = self._life
-        await life.ready()
-        return life
+        incarnation = self._life
+        await incarnation.ready()
+        return incarnation
 
     async def kill(self, down_s: float) -> None:
-        """Let it die, and begin again after *down_s*."""
+        """Kill the process, and start the next incarnation after *down_s*."""
         if not self.is_up:
             return
         self._up = anyio.Event()
         self._life.kill()
         await anyio.sleep(down_s)
-        self._live()
+        self._start()
 
     async def freeze(self, seconds: float) -> None:
-        """Let it stand still for so long."""
+        """Stop the process for *seconds*."""
         link = self._life.link
         if link.is_cut or not link.flows.is_set():
             return

@@ -1,5 +1,5 @@
-"""One run of one story: the real managers, actors, machine, compaction and fold, in a world that is
-made up. Everything in it is decided by the story."""
+"""One run of one schedule: the real managers, actors, turn machine, compaction and fold, in a
+simulated world. The schedule decides everything."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from llmsession.session.tasks.worker_thread import in_virtual_threads
-from llmsession.session.values.config import CompactionConfig, SessionConfig, SummariserConfig
-from llmsession.turns.machine import TurnLimits
+from llmsession.session.values.config import SessionConfig
 
 from ..checker.checker import check
-from ..recording.entries import Begun, LeftBehind, Logged, Recording, Rewritten
-from ..recording.recorder import Recorder
+from ..recording.entries import Begun, LeftBehind, Recording
+from ..recording.recorder import LocalRecorder, tasks_left
 from ..recording.violation import Violation
-from .clients import SimSession
+from ..workload.config import GRACE_S, random_config
+from ..workload.model import Model
+from ..workload.subscribers import Subscribers
+from ..workload.tools import OWN_TOOLS, THREAD_TOOL, counted_tools
+from .clients import SimClient
 from .coverage import Coverage
 from .disk import SimDisk
-from .model import SimModel, counted_tools
-from .processes import Host, World
+from .processes import PROFILE, Host, World
 from .schedule import (
     Change,
     Clock,
@@ -38,47 +40,48 @@ from .schedule import (
     Send,
     Step,
 )
-from .subscribers import Subscribers
-from .user_parts import UserParts, config_of, told_of_errors, tools_of
+from .user_parts import UserParts, config_of, count_errors, tools_of
 from .virtual_time import run_seeded
 
 __all__ = ["SimRun", "run_schedule"]
 
-GRACE_S = 0.1
 MARGIN_S = 0.05
-"""What an interrupt may take beside its grace: two or three writes, or the way back from cold."""
+"""How much longer than its grace an interrupt may take: two or three writes, or an activation."""
 MAX_WAITS = 3
-"""How often what the story keeps back may stand in one interrupt's way."""
-STORM_S = 60.0
-"""Virtual seconds in which every command of a story has to be answered."""
-MAX_PATIENT_S = 0.5
-"""Virtual seconds that an act waits for its phase; then it happens all the same."""
-CALM_S = 60.0
+"""How often the faults of a schedule may delay one interrupt."""
+CHAOS_S = 60.0
+"""Virtual seconds in which every command of a schedule has to be answered."""
+QUIESCENCE_S = 60.0
+"""Virtual seconds in which everything has to end after the last fault."""
+MAX_PHASE_WAIT_S = 0.5
+"""Virtual seconds that a step waits for its phase. Then it happens all the same."""
 PROCESSES = 2
 
 
 class SimRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one story. ``seconds`` are virtual."""
+    """The result of one schedule. ``seconds`` are virtual."""
 
-    story: Schedule
-    breaches: tuple[Violation, ...]
+    schedule: Schedule
+    violations: tuple[Violation, ...]
     reached: Counter[str]
     recording: Recording
     seconds: float
     turns: int
 
 
-def run_schedule(story: Schedule, cast: UserParts | None = None) -> SimRun:
-    """Play *story* and check its record. Raises InvalidInput where trio is not there, within an
-    event loop, for a cast that cannot play and one that uses threads; InvalidConfig for a
-    configuration that cannot be kept."""
-    run = _Run(story, cast or UserParts())
-    seconds = run_seeded(story.seed, run.perform)
+def run_schedule(schedule: Schedule, parts: UserParts | None = None) -> SimRun:
+    """Run *schedule* and check its recording.
+
+    Raises InvalidInput if trio is not installed, within an event loop, and for parts that cannot be
+    used or that use threads. Raises InvalidConfig for a configuration that cannot be used.
+    """
+    run = _Run(schedule, parts or UserParts())
+    seconds = run_seeded(schedule.seed, run.perform)
     recording = Recording(run.recorder.entries)
     return SimRun(
-        story=story,
-        breaches=check(recording, margin_s=_margin_s(story)),
-        reached=run.reached.counts,
+        schedule=schedule,
+        violations=check(recording, margin_s=_margin_s(schedule)),
+        reached=run.coverage.counts,
         recording=recording,
         seconds=seconds,
         turns=len(run.disk.tokens),
@@ -86,30 +89,32 @@ def run_schedule(story: Schedule, cast: UserParts | None = None) -> SimRun:
 
 
 class _Run:
-    def __init__(self, story: Schedule, cast: UserParts) -> None:
-        self._story = story
-        self._cast = cast
-        self.disk = SimDisk(story.seed)
-        self._threads = Random(f"threads {story.seed}")
-        self._ran: Counter[str] = Counter()
-        self.reached = Coverage()
-        self._configs = [self._config(number) for number in range(story.sessions)]
-        self._tools = tools_of(cast, self._configs) or counted_tools(self._ran)
+    def __init__(self, schedule: Schedule, parts: UserParts) -> None:
+        self._schedule = schedule
+        self._parts = parts
+        self.disk = SimDisk(schedule.seed)
+        self._threads = Random(f"threads {schedule.seed}")
+        self._tool_runs: Counter[str] = Counter()
+        self.coverage = Coverage()
+        self._configs = [self._config(number) for number in range(schedule.sessions)]
+        self._tools = tools_of(parts, self._configs) or counted_tools(self._tool_runs)
 
     async def perform(self) -> float:
-        story = self._story
-        model = SimModel(story.seed, self._token, calls=self._cast.calls)
-        self.recorder = Recorder(model.profile)
-        asked = msgspec.to_builtins(story)
+        """Run the schedule. Returns the virtual seconds that it took."""
+        schedule = self._schedule
+        self.recorder = LocalRecorder(PROFILE)
         self.recorder.note(
             Begun(
-                seed=story.seed,
-                plan=asked,
-                profile=model.profile,
+                seed=schedule.seed,
+                plan=msgspec.to_builtins(schedule),
+                profile=PROFILE,
                 grace_s=GRACE_S,
-                margin_s=_margin_s(story),
+                margin_s=_margin_s(schedule),
             )
         )
+        # Nothing orders threads, so the model calls no tool that needs one.
+        tools = tuple(name for name in OWN_TOOLS if name != THREAD_TOOL)
+        model = Model(schedule.seed, token=self._token, tools=tools, calls=self._parts.calls)
         with in_virtual_threads(self._thread):
             async with anyio.create_task_group() as group:
                 self._world = World(
@@ -118,11 +123,12 @@ class _Run:
                     model=model,
                     tools=self._tools,
                     group=group,
-                    reached=self.reached,
+                    coverage=self.coverage,
                 )
                 await self._play()
         self._note_left()
-        await self._write_ends()
+        for row in await self.disk.truth.rows():
+            await self.recorder.note_log(self.disk.truth, row.session, self.disk.written_at)
         return self.recorder.now()
 
     def _token(self, session: str, turn: int) -> str:
@@ -132,181 +138,126 @@ class _Run:
         await anyio.sleep(self._threads.choice((0.0, 0.001, 0.02, 0.1)))
 
     async def _play(self) -> None:
-        world = self._world
-        self._hosts = [Host(world, number) for number in range(PROCESSES)]
-        self._sessions = [
-            SimSession(world, self._hosts, f"s{at}", at % PROCESSES, f"{self._story.seed}")
-            for at in range(self._story.sessions)
+        self._hosts = [Host(self._world, number) for number in range(PROCESSES)]
+        self._clients = [
+            self._client(f"s{number}", number % PROCESSES)
+            for number in range(self._schedule.sessions)
         ]
-        for at, session in enumerate(self._sessions):
-            await session.create(self._configs[at])
+        for client, config in zip(self._clients, self._configs, strict=True):
+            await client.create(config)
         async with anyio.create_task_group() as listening:
-            for session in self._sessions:
-                audience = Subscribers(session, world.recorder, f"{self._story.seed}")
-                listening.start_soon(audience.follow)
-                listening.start_soon(partial(audience.follow, vanishing=True))
-                listening.start_soon(audience.answer_calls)
-            await self._storm()
-            await self._calm(listening)
-        for process in self._hosts:
-            await (await process.life()).end()
+            for client in self._clients:
+                seed = f"{self._schedule.seed}/{client.name}"
+                subscribers = Subscribers(client, self.recorder, seed)
+                listening.start_soon(subscribers.follow)
+                listening.start_soon(partial(subscribers.follow, is_vanishing=True))
+                listening.start_soon(subscribers.answer_calls)
+            await self._run_chaos()
+            await self._run_quiescence()
+            # The subscribers are told of the end, and read what is left.
+            listening.cancel_scope.deadline = anyio.current_time() + QUIESCENCE_S
+        for host in self._hosts:
+            await (await host.incarnation()).end()
 
-    async def _storm(self) -> None:
-        began = anyio.current_time()
-        with anyio.move_on_after(STORM_S) as scope:
+    def _client(self, name: str, home: int) -> SimClient:
+        return SimClient(self._world, self._hosts, name, home, f"{self._schedule.seed}")
+
+    async def _run_chaos(self) -> None:
+        start = anyio.current_time()
+        with anyio.move_on_after(CHAOS_S) as scope:
             async with anyio.create_task_group() as group:
-                for act in self._story.acts:
-                    # Acts of one moment begin in any order.
-                    if anyio.current_time() < began + act.at:
-                        await anyio.sleep_until(began + act.at)
-                    group.start_soon(self._act, act, group)
+                for step in self._schedule.steps:
+                    # Steps of one moment begin in any order.
+                    if anyio.current_time() < start + step.at:
+                        await anyio.sleep_until(start + step.at)
+                    group.start_soon(self._perform, step, group)
         if scope.cancelled_caught:
-            self._world.found(13, f"a command was not answered in {STORM_S:.0f} virtual seconds")
+            self._world.found(13, f"a command was not answered in {CHAOS_S:.0f} virtual seconds")
 
-    async def _calm(self, listening: TaskGroup) -> None:
-        self.disk.calm()
-        with anyio.move_on_after(CALM_S) as scope:
-            sessions = [each for session in self._sessions for each in (session, *session.forks)]
+    async def _run_quiescence(self) -> None:
+        """Stop all faults. Then every session has to answer and to close."""
+        self.disk.stop_faults()
+        with anyio.move_on_after(QUIESCENCE_S) as scope:
+            clients = [one for client in self._clients for one in (client, *client.forks)]
             async with anyio.create_task_group() as group:
-                for session in sessions:
-                    group.start_soon(session.calm)
-            for session in [*sessions, *await self._unknown(sessions)]:
-                await session.finish()
+                for client in clients:
+                    group.start_soon(client.check_quiescent)
+            for client in [*clients, *await self._unknown(clients)]:
+                await client.finish()
         if scope.cancelled_caught:
-            self._world.found(13, "the storm is over, and somebody still waits")
-        # Who listens is told of the end, and reads what there is.
-        listening.cancel_scope.deadline = anyio.current_time() + CALM_S
+            self._world.found(13, "all faults are over, and somebody still waits")
 
-    async def _unknown(self, known: Sequence[SimSession]) -> list[SimSession]:
-        """Sessions that somebody made and was not told of, as forks whose answer was lost."""
-        names = {session.name for session in known}
-        return [
-            SimSession(self._world, self._hosts, row.session, 0, f"{self._story.seed}")
-            for row in await self.disk.truth.rows()
-            if row.session not in names
-        ]
+    async def _unknown(self, known: Sequence[SimClient]) -> list[SimClient]:
+        """Sessions whose creation was not answered, such as a fork whose answer was lost."""
+        names = {client.name for client in known}
+        rows = await self.disk.truth.rows()
+        return [self._client(row.session, 0) for row in rows if row.session not in names]
 
-    async def _act(self, act: Step, group: TaskGroup) -> None:
-        reached = self.reached
-        if act.phase is not None:
-            at = getattr(act, "session", None)
-            with anyio.move_on_after(MAX_PATIENT_S):
-                await reached.entered(act.phase, "" if at is None else f"s{at}")
-        match act:
-            case Send(session=at):
-                reached.struck(f"send {act.when_busy}", f"s{at}")
-                await self._sessions[at].send(act)
-            case Interrupt(session=at):
-                reached.struck(f"interrupt {act.policy or 'configured'}", f"s{at}")
-                await self._sessions[at].interrupt(act)
-            case Change(session=at):
-                reached.struck(act.kind, f"s{at}")
-                await self._sessions[at].change(act)
-            case Evict(session=at):
-                reached.struck("let go", f"s{at}")
-                await self._sessions[at].let_go()
-            case Move(session=at):
-                reached.struck(f"move, {act.how}", f"s{at}")
-                await self._sessions[at].move(act.how)
+    async def _perform(self, step: Step, group: TaskGroup) -> None:
+        coverage = self.coverage
+        if step.phase is not None:
+            number = getattr(step, "session", None)
+            with anyio.move_on_after(MAX_PHASE_WAIT_S):
+                await coverage.entered(step.phase, "" if number is None else f"s{number}")
+        match step:
+            case Send() | Interrupt() | Change():
+                coverage.struck(step.kind_name, f"s{step.session}")
+                await self._clients[step.session].play(step)
+            case Evict():
+                coverage.struck("evict", f"s{step.session}")
+                await self._clients[step.session].evict()
+            case Move():
+                coverage.struck(f"move, {step.how}", f"s{step.session}")
+                await self._clients[step.session].move(step.how)
             case Kill():
-                homes = self._homes(act.process)
-                for session in homes:
-                    reached.struck("kill", session.name)
-                reached.ended_lives([session.name for session in homes])
-                await self._hosts[act.process].kill(act.down_s)
+                names = [client.name for client in self._clients_at(step.process)]
+                for name in names:
+                    coverage.struck("kill", name)
+                coverage.lost_turns(names)
+                await self._hosts[step.process].kill(step.down_s)
             case Freeze():
-                await self._freeze(act, group)
+                await self._freeze(step, group)
             case Disk():
-                reached.struck(f"disk {act.kind}")
-                self.disk.fail(act.kind, act.seconds)
+                coverage.struck(f"disk {step.kind}")
+                self.disk.fail(step.kind, step.seconds)
             case Clock():
-                reached.struck("clock back" if act.seconds < 0 else "clock forward")
-                self._world.skew_s += act.seconds
+                coverage.struck("clock back" if step.seconds < 0 else "clock forward")
+                self._world.skew_s += step.seconds
 
-    def _homes(self, process: int) -> list[SimSession]:
-        return [session for session in self._sessions if session.home == process]
+    def _clients_at(self, process: int) -> list[SimClient]:
+        return [client for client in self._clients if client.home == process]
 
-    async def _freeze(self, act: Freeze, group: TaskGroup) -> None:
-        homes = self._homes(act.process)
-        for session in homes:
-            self.reached.struck("freeze, taken" if act.taken else "freeze", session.name)
-        if act.taken:
-            for session in homes:
-                group.start_soon(session.move, "take")
-        await self._hosts[act.process].freeze(act.seconds)
+    async def _freeze(self, step: Freeze, group: TaskGroup) -> None:
+        clients = self._clients_at(step.process)
+        for client in clients:
+            self.coverage.struck("freeze, taken" if step.taken else "freeze", client.name)
+        if step.taken:
+            for client in clients:
+                group.start_soon(client.move, "take")
+        await self._hosts[step.process].freeze(step.seconds)
 
     def _note_left(self) -> None:
-        left = [info.name for info in anyio.get_running_tasks() if info.name is not None]
-        self.recorder.note(
-            LeftBehind(
-                after_exit=tuple(name for name in left if name.startswith("llmsession ")),
-                open_streams=self._world.open_streams,
-            )
-        )
-        for session, bug in self.reached.bugs:
+        open_streams = self._world.open_streams
+        self.recorder.note(LeftBehind(after_exit=tasks_left(), open_streams=open_streams))
+        for session, bug in self.coverage.bugs:
             if "a bug of the provider" not in bug:
-                self._world.found(13, f"a fault was logged: {bug}", session)
-        for invariant, session, told in self.disk.found:
-            self._world.found(invariant, told, session)
-        for call, times in sorted(self._ran.items()):
+                self._world.found(13, f"an error was logged: {bug}", session)
+        for invariant, session, text in self.disk.found:
+            self._world.found(invariant, text, session)
+        for call, times in sorted(self._tool_runs.items()):
             if times > 1:
                 self._world.found(13, f"the tool {call} was run {times} times for one call")
 
-    async def _write_ends(self) -> None:
-        truth, truth_at = self.disk.truth, self.disk.written_at
-        for row in await truth.rows():
-            replaced = truth.replaced.get(row.session, {})
-            for stored in await truth.read(row.session):
-                seq, body = stored.seq, stored.body
-                logged = msgspec.Raw(replaced.get(seq, body))
-                at = self.recorder.since_beginning(truth_at.get((row.session, seq)))
-                self.recorder.note(Logged(session=row.session, seq=seq, body=logged, at=at))
-                if seq in replaced:
-                    raw = msgspec.Raw(body)
-                    self.recorder.note(Rewritten(session=row.session, seq=seq, body=raw))
-
     def _config(self, number: int) -> SessionConfig:
-        random = Random(f"config {self._story.seed}/{number}")
-        made = _config(random) if self._cast.config is None else config_of(self._cast, random)
-        if self._cast.config is None and self._cast.tools:
-            made = msgspec.structs.replace(made, tools=self._cast.tools)
-        made = msgspec.structs.replace(made, system=f"s{number} is a session under simulation")
-        return told_of_errors(made, self.reached.counts)
+        random, parts = Random(f"config {self._schedule.seed}/{number}"), self._parts
+        if parts.config is not None:
+            config = config_of(parts, random)
+        else:
+            config = random_config(random, parts.tools or counted_tools(Counter()), may_crash=True)
+        system = f"s{number} is a session under simulation"
+        config = msgspec.structs.replace(config, system=system)
+        return count_errors(config, self.coverage.counts)
 
 
-def _margin_s(story: Schedule) -> float:
-    return MARGIN_S + MAX_WAITS * story.worst_wait_s
-
-
-def _config(random: Random) -> SessionConfig:
-    summariser = SummariserConfig(model="sim-1", deadline_s=2.0, max_requests=3)
-    return SessionConfig(
-        model="sim-1",
-        tools=counted_tools(Counter()),
-        max_tokens=1000,
-        window_tokens=random.choice((5000, 8000, 12000)),
-        interrupt_policy=random.choice(("drop_turn", "drop_turn", "keep_steps", "keep_text")),
-        on_failure=random.choice(("keep_steps", "drop")),
-        recovery=random.choice(("drop", "resume")),
-        limits=TurnLimits(
-            max_steps=random.choice((4, 6)),
-            max_seconds=random.choice((0.4, 0.8)),
-            max_tokens=random.choice((None, None, 20_000)),
-            max_retries=random.choice((1, 4)),
-        ),
-        tool_deadline_s=0.15,
-        grace_s=GRACE_S,
-        queue_limit=random.choice((3, 32)),
-        compaction=CompactionConfig(
-            policy=random.choice(("balanced", "balanced", "swap_tool_results")),
-            schedule=random.choice(("cache", "at_once")),
-            threshold=random.choice((0.3, 0.5)),
-            low=random.choice((0.15, 0.25)),
-            keep_recent_turns=random.choice((1, 2)),
-            keep_recent_steps=random.choice((1, 3)),
-            cap_chars=2500,
-            summary_chars=200,
-            mode=random.choice(("summarize", "summarize", "redact")),
-            summariser=random.choice((None, summariser)),
-        ),
-    )
+def _margin_s(schedule: Schedule) -> float:
+    return MARGIN_S + MAX_WAITS * schedule.worst_wait_s

@@ -1,5 +1,7 @@
-"""A story: all that happens to a simulated world from outside, each thing at its time. A value:
-it is made from a seed, it can be written down, and it is made shorter by leaving things out."""
+"""A schedule: everything that happens to the simulated world from outside, each step at its time.
+
+It is a value. It is made from a seed, it can be saved, and it is shrunk by leaving steps out.
+"""
 
 from __future__ import annotations
 
@@ -31,34 +33,35 @@ __all__ = [
 ]
 
 Heard: TypeAlias = Literal["once", "lost", "twice"]
-"""What the network makes of a command and its answer: both arrive; the answer is lost, and the
-command said again; the command arrives twice."""
+"""What the network does with a command: command and answer arrive; the answer is lost, and the
+command is repeated; the command arrives twice."""
 ChangeKind: TypeAlias = Literal[
     "compact", "clear", "purge", "rewind", "forget", "fork", "configure", "label", "summaries",
     "set_summary", "cancel_compaction",
 ]  # fmt: skip
 DiskFault: TypeAlias = Literal["fail", "lose", "void", "echo", "unread", "slow"]
-"""An append writes nothing and says so; is written, and the answer lost; neither written nor
-answered; written, and then refused because it is there; a reading fails; all takes long."""
+"""What fails: an append writes nothing and says so; it is written, but its answer is lost; it is
+neither written nor answered; it is written, and then refused because it is there; a read fails;
+everything is slow."""
 
 
-class ActBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="act"):
-    """Something that happens ``at`` so many seconds after the beginning; with a ``phase``, when a
-    turn comes to be in it after that: of the session that it is about, else of any."""
+class StepBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="step"):
+    """Something that happens ``at`` so many seconds after the start. With a ``phase`` it waits then
+    until a turn of its session, or of any session, enters that phase."""
 
     at: float
     phase: str | None = None
 
     @property
     def moment(self) -> str:
-        """When it happens, for a reader."""
+        """When it happens, as text."""
         return f"{self.at:6.3f} s  " + (f"once {self.phase}, " if self.phase else "")
 
 
-class Send(ActBase, frozen=True, tag="send"):
-    """Somebody says something. ``number`` is unique in its session. It may be said to follow the
-    ``head`` that the sender has seen, or another one; and ``to_last`` to the process from which the
-    session was taken, by who has not heard of that."""
+class Send(StepBase, frozen=True, tag="send"):
+    """Somebody sends something. ``number`` is unique in its session. The send may name the ``head``
+    that the sender has seen, or another one. With ``to_last`` it goes to the process that owned the
+    session before, as from a client that does not know of the takeover."""
 
     session: int
     number: int
@@ -68,28 +71,38 @@ class Send(ActBase, frozen=True, tag="send"):
     head: Literal["any", "seen", "other"] = "any"
     to_last: bool = False
 
+    @property
+    def kind_name(self) -> str:
+        """What is counted as reached."""
+        return f"send {self.when_busy}"
+
     def __str__(self) -> str:
-        head = {"any": "", "seen": "; after what was seen", "other": "; after another turn"}
+        head = {"any": "", "seen": "; after the head", "other": "; after another turn"}
         to = "; to its last owner" if self.to_last else ""
         how = f"{self.when_busy}{head[self.head]}{to}{_heard(self.heard)}"
         return f"s{self.session}: send number {self.number} ({how})"
 
 
-class Interrupt(ActBase, frozen=True, tag="interrupt"):
-    """Somebody interrupts: everything, the running turn, or one that is not there."""
+class Interrupt(StepBase, frozen=True, tag="interrupt"):
+    """Somebody interrupts everything, the running turn, the newest one, or an unknown one."""
 
     session: int
     target: Literal["all", "running", "newest", "unknown"] = "all"
     policy: Literal["drop_turn", "keep_steps", "keep_text"] | None = None
     heard: Heard = "once"
 
+    @property
+    def kind_name(self) -> str:
+        """What is counted as reached."""
+        return f"interrupt {self.policy or 'configured'}"
+
     def __str__(self) -> str:
         how = self.policy or "as configured"
         return f"s{self.session}: interrupt {self.target} ({how}{_heard(self.heard)})"
 
 
-class Change(ActBase, frozen=True, tag="change"):
-    """Somebody changes the session. ``pick``, from 0 to 1, is where in the history."""
+class Change(StepBase, frozen=True, tag="change"):
+    """Somebody changes the session. ``pick``, from 0 to 1, is the place in the history."""
 
     session: int
     kind: ChangeKind
@@ -97,21 +110,26 @@ class Change(ActBase, frozen=True, tag="change"):
     when_busy: Literal["reject", "interrupt"] = "interrupt"
     heard: Heard = "once"
 
+    @property
+    def kind_name(self) -> str:
+        """What is counted as reached."""
+        return self.kind
+
     def __str__(self) -> str:
         return f"s{self.session}: {self.kind} ({self.when_busy}{_heard(self.heard)})"
 
 
-class Evict(ActBase, frozen=True, tag="let_go"):
-    """Nobody holds the session any more, and what is idle is evicted."""
+class Evict(StepBase, frozen=True, tag="evict"):
+    """Nobody holds a handle of the session any more, and idle sessions are evicted."""
 
     session: int
 
     def __str__(self) -> str:
-        return f"s{self.session}: nobody holds it"
+        return f"s{self.session}: evicted if idle"
 
 
-class Move(ActBase, frozen=True, tag="move"):
-    """The other process opens the session: after it was closed, or while it is in use."""
+class Move(StepBase, frozen=True, tag="move"):
+    """The other process opens the session, after it was closed or while it is in use."""
 
     session: int
     how: Literal["close", "take"] = "take"
@@ -121,8 +139,8 @@ class Move(ActBase, frozen=True, tag="move"):
         return f"s{self.session}: {how}"
 
 
-class Kill(ActBase, frozen=True, tag="kill"):
-    """A process dies at once, and another begins in its place after ``down_s``."""
+class Kill(StepBase, frozen=True, tag="kill"):
+    """A process dies at once. Its next incarnation starts after ``down_s``."""
 
     process: int
     down_s: float = 0.05
@@ -131,9 +149,9 @@ class Kill(ActBase, frozen=True, tag="kill"):
         return f"process {self.process}: killed, and back after {self.down_s:.3f} s"
 
 
-class Freeze(ActBase, frozen=True, tag="freeze"):
-    """A process stands still for ``seconds``. Where its sessions are ``taken``, the other process
-    takes them over meanwhile."""
+class Freeze(StepBase, frozen=True, tag="freeze"):
+    """A process is stopped for ``seconds``. If its sessions are ``taken``, the other process takes
+    them over meanwhile."""
 
     process: int
     seconds: float
@@ -144,8 +162,8 @@ class Freeze(ActBase, frozen=True, tag="freeze"):
         return f"process {self.process}: stopped for {self.seconds:.3f} s{taken}"
 
 
-class Disk(ActBase, frozen=True, tag="disk"):
-    """The next operation of the store goes wrong, or all are slow for ``seconds``."""
+class Disk(StepBase, frozen=True, tag="disk"):
+    """The next operation of the store fails, or all are slow for ``seconds``."""
 
     kind: DiskFault
     seconds: float = 0.0
@@ -161,35 +179,35 @@ class Disk(ActBase, frozen=True, tag="disk"):
         }[self.kind]
 
 
-class Clock(ActBase, frozen=True, tag="clock"):
-    """The wall clock is put forward, or back."""
+class Clock(StepBase, frozen=True, tag="clock"):
+    """The wall clock is set forward or back."""
 
     seconds: float
 
     def __str__(self) -> str:
-        return f"clock: put by {self.seconds:+.0f} s"
+        return f"clock: set by {self.seconds:+.0f} s"
 
 
 Step: TypeAlias = Send | Interrupt | Change | Evict | Move | Kill | Freeze | Disk | Clock
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens in one run. ``seed`` decides the rest: what the model says, how long things
-    take, in which order tasks that could go on do so."""
+    """What happens in one run. ``seed`` decides the rest: the replies of the model, the latencies,
+    and the order in which tasks run."""
 
     seed: int
     sessions: int = 2
-    acts: tuple[Step, ...] = ()
+    steps: tuple[Step, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}, {self.sessions} sessions, 2 processes"]
-        return "\n".join([*lines, *(f"{act.moment}{act}" for act in self.acts)])
+        return "\n".join([*lines, *(f"{step.moment}{step}" for step in self.steps)])
 
     @property
     def worst_wait_s(self) -> float:
-        """How long, at most, the world itself may keep an answer back."""
-        stops = sum(act.seconds for act in self.acts if isinstance(act, Freeze | Disk))
-        return stops + sum(act.down_s for act in self.acts if isinstance(act, Kill))
+        """How long the faults may delay an answer at most."""
+        stops = sum(step.seconds for step in self.steps if isinstance(step, Freeze | Disk))
+        return stops + sum(step.down_s for step in self.steps if isinstance(step, Kill))
 
 
 def _heard(heard: Heard) -> str:
@@ -197,7 +215,7 @@ def _heard(heard: Heard) -> str:
 
 
 SPAN_S = 1.2
-"""Most of a story happens in so long."""
+"""Most steps of a schedule happen within this time."""
 _CHANGES: tuple[ChangeKind, ...] = (
     "compact", "compact", "compact", "clear", "purge", "rewind", "rewind", "forget", "fork",
     "configure", "label", "summaries", "set_summary", "cancel_compaction",
@@ -210,56 +228,60 @@ _DISK: tuple[DiskFault, ...] = ("fail", "lose", "lose", "void", "echo", "unread"
 
 
 def schedule_of(seed: int, *, sessions: int = 2) -> Schedule:
-    """The story that *seed* stands for."""
-    random = Random(f"story {seed}")
-    acts: list[Step] = []
+    """The schedule of *seed*."""
+    random = Random(f"schedule {seed}")
+    steps: list[Step] = []
     for session in range(sessions):
-        acts += _life_of(random, session)
-    # Some seeds have calm weather: a fault must not be what makes a rule hold.
+        steps += _steps_of(random, session)
+    # Some seeds have no faults: no rule may depend on a fault.
     for _ in range(random.choice((0, 1, 2, 3, 4))):
-        acts.append(_fault(random, sessions))
-    acts = _varied(Random(f"variations {seed}"), acts)
-    return Schedule(seed=seed, sessions=sessions, acts=tuple(sorted(acts, key=lambda act: act.at)))
+        steps.append(_fault(random, sessions))
+    steps = _varied(Random(f"variations {seed}"), steps)
+    return Schedule(
+        seed=seed, sessions=sessions, steps=tuple(sorted(steps, key=lambda step: step.at))
+    )
 
 
 AT_ONCE = 100
-"""From here on sends are numbered that come with an interrupt."""
+"""Sends that come together with an interrupt are numbered from here on."""
 
 
-def _varied(random: Random, acts: Sequence[Step]) -> list[Step]:
+def _varied(random: Random, steps: Sequence[Step]) -> list[Step]:
     """*acts*, some of which happen in one moment with a send, and sends that are said to follow
     a turn."""
-    sends = [act for act in acts if isinstance(act, Send)]
+    sends = [step for step in steps if isinstance(step, Send)]
     varied: list[Step] = []
-    for act in acts:
-        if isinstance(act, Send) and random.random() < 0.15:
-            act = replace(act, head=random.choice(("seen", "seen", "other")))
-        elif isinstance(act, Send) and random.random() < 0.1:
-            act = replace(act, to_last=True)
-        elif isinstance(act, Interrupt | Change) and random.random() < 0.3:
-            beside = random.choice([send for send in sends if send.session == act.session])
-            act = replace(act, at=beside.at, phase=None)
-        varied.append(act)
-        if isinstance(act, Interrupt) and random.random() < 0.3:  # and says something else at once
+    for step in steps:
+        if isinstance(step, Send) and random.random() < 0.15:
+            step = replace(step, head=random.choice(("seen", "seen", "other")))
+        elif isinstance(step, Send) and random.random() < 0.1:
+            step = replace(step, to_last=True)
+        elif isinstance(step, Interrupt | Change) and random.random() < 0.3:
+            beside = random.choice([send for send in sends if send.session == step.session])
+            step = replace(step, at=beside.at, phase=None)
+        varied.append(step)
+        if (
+            isinstance(step, Interrupt) and random.random() < 0.3
+        ):  # and sends something else at once
             number = AT_ONCE + len(varied)
-            varied.append(Send(at=act.at, phase=act.phase, session=act.session, number=number))
+            varied.append(Send(at=step.at, phase=step.phase, session=step.session, number=number))
     return varied
 
 
-def _life_of(random: Random, session: int) -> list[Step]:
-    acts: list[Step] = []
+def _steps_of(random: Random, session: int) -> list[Step]:
+    steps: list[Step] = []
     at = 0.0
     for number in range(random.randint(3, 8)):
         at += random.choice((0.0, 0.001, 0.02, 0.1, 0.3))
         when_busy = random.choice(_MODES)
-        acts.append(
+        steps.append(
             Send(
                 at=round(at, 4), session=session, number=number, when_busy=when_busy,
                 heard=_any_heard(random), chars=random.choice((20, 60, 400)),
             )
         )  # fmt: skip
     for _ in range(random.randint(0, 4)):
-        acts.append(
+        steps.append(
             Interrupt(
                 at=_moment(random),
                 session=session,
@@ -270,7 +292,7 @@ def _life_of(random: Random, session: int) -> list[Step]:
             )
         )
     for _ in range(random.randint(0, 4)):
-        acts.append(
+        steps.append(
             Change(
                 at=_moment(random),
                 session=session,
@@ -281,7 +303,7 @@ def _life_of(random: Random, session: int) -> list[Step]:
                 phase=_any_phase(random, 0.3),
             )
         )
-    return acts
+    return steps
 
 
 def _fault(random: Random, sessions: int) -> Step:

@@ -1,5 +1,5 @@
-"""Simulation: many stories, each played to its end in virtual time, each checked; one that breaks a
-promise is made as short as it can be."""
+"""Runs many schedules in virtual time and checks each one. A schedule that violates an invariant is
+shrunk."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .run import SimRun, run_schedule
 from .schedule import Freeze, Interrupt, Kill, Schedule, Send, Step, schedule_of
 from .user_parts import UserParts
 
-__all__ = ["Failure", "SimulationPlan", "SimulationReport", "shrunk", "simulate"]
+__all__ = ["Failure", "SimulationPlan", "SimulationReport", "shrink", "simulate"]
 
 MAX_RUNS = 400
-"""So many stories are tried to make one shorter."""
+"""The most schedules that are run to shrink one."""
 
 
 class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """*seeds* stories, of the seeds from *seed* on, each with so many *sessions* on two processes.
-    After *most_failures* that broke a promise no further story is played."""
+    """One schedule for each of *seeds* seeds, beginning with *seed*, each with *sessions* sessions
+    on two processes. The simulation stops after *max_failures* schedules that failed."""
 
     seeds: int = 200
     seed: int = 0
@@ -33,7 +33,7 @@ class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_failures: int = 1
 
     def checked(self) -> SimulationPlan:
-        """This plan. Raises InvalidInput for one that nothing can be done with."""
+        """Return this plan. Raises InvalidInput if it cannot be run."""
         for name in ("seeds", "sessions", "max_failures"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; it must be 1 or more")
@@ -41,23 +41,27 @@ class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A story that broke a promise; ``run`` is the shortest one that does so in the same way."""
+    """A schedule that violates an invariant. ``run`` is of the shortest schedule that violates the
+    same invariant."""
 
-    story: Schedule
+    schedule: Schedule
     run: SimRun
     tried: int
-    """How many stories were played to find the shortest one."""
+    """How many schedules were run to find the shortest one."""
 
     @property
-    def breaches(self) -> tuple[Violation, ...]:
-        """Of the shortest story."""
-        return self.run.breaches
+    def violations(self) -> tuple[Violation, ...]:
+        """Those of the shortest schedule."""
+        return self.run.violations
 
 
 class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a simulation came to. ``reached`` says how often each event of the turn machine met
-    each phase, and what each fault struck: silence about what never happened is no promise kept.
-    ``virtual_s`` is how long it all would have taken, ``last`` the last story's run."""
+    """The result of a simulation.
+
+    ``reached`` counts the events of the turn machine by the phase that they met, and the faults by
+    the phase of the turns that they struck: what was never reached was not tested. ``virtual_s`` is
+    the sum of the virtual times, ``last`` the run of the last schedule.
+    """
 
     plan: SimulationPlan
     runs: int
@@ -70,104 +74,103 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """What of the turn machine's table no story came to."""
+        """The cells of the turn machine's table that no schedule reached."""
         return unreached(self.reached)
 
 
 def simulate(
     plan: SimulationPlan,
-    cast: UserParts | None = None,
+    parts: UserParts | None = None,
     *,
-    told: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> SimulationReport:
-    """Play the stories of *plan*, with the parts of *cast* in place of ours; *told* is called with
-    the number of stories that are done. It runs an event loop of its own, and is not to be called
-    from within one. A seed gives the same run each time, on every machine with the same versions.
+    """Run the schedules of *plan*, with *parts* instead of the built-in ones.
 
-    Raises InvalidInput for a plan or a cast that cannot be played, where trio is not installed, and
-    within an event loop; InvalidConfig for a configuration that cannot be used.
+    *on_progress* is called with the number of finished schedules. This function runs its own event
+    loop, so it cannot be called from a coroutine. A seed gives the same run each time, on every
+    machine with the same versions.
+
+    Raises InvalidInput for a plan or parts that cannot be used, if trio is not installed, and
+    within an event loop. Raises InvalidConfig for a configuration that cannot be used.
     """
     plan = plan.checked()
-    began = time.perf_counter()
+    start = time.perf_counter()
     reached: Counter[str] = Counter()
     failures: list[Failure] = []
     turns, virtual_s, runs = 0, 0.0, 0
     for seed in range(plan.seed, plan.seed + plan.seeds):
-        run = run_schedule(schedule_of(seed, sessions=plan.sessions), cast)
+        run = run_schedule(schedule_of(seed, sessions=plan.sessions), parts)
         runs += 1
         reached.update(run.reached)
         turns += run.turns
         virtual_s += run.seconds
-        if run.breaches:
-            failures.append(shrunk(run, cast))
+        if run.violations:
+            failures.append(shrink(run, parts))
             if len(failures) >= plan.max_failures:
                 break
-        told(runs)
+        on_progress(runs)
     return SimulationReport(
         plan=plan,
         runs=runs,
         failures=tuple(failures),
         reached=reached,
         turns=turns,
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - start,
         virtual_s=virtual_s,
         last=run,
     )
 
 
-def shrunk(run: SimRun, cast: UserParts | None = None, *, max_runs: int = MAX_RUNS) -> Failure:
-    """The shortest story found that breaks one of the promises that *run* broke, after playing at
-    most *most_runs*: acts are left out, many at once and then one by one, and what is left is made
-    simpler."""
-    broken = {breach.invariant for breach in run.breaches}
+def shrink(run: SimRun, parts: UserParts | None = None, *, max_runs: int = MAX_RUNS) -> Failure:
+    """Find a shorter schedule that violates one of the invariants that *run* violates.
+
+    Steps are left out, many at once and then one by one. The steps that are left are simplified.
+    At most *max_runs* schedules are run.
+    """
+    broken = {violation.invariant for violation in run.violations}
     best, tried = run, 0
 
-    def is_shorter(story: Schedule) -> bool:
+    def fails(steps: tuple[Step, ...]) -> bool:
         nonlocal best, tried
         tried += 1
-        candidate = run_schedule(story, cast)
-        if broken.isdisjoint(breach.invariant for breach in candidate.breaches):
+        candidate = run_schedule(msgspec.structs.replace(best.schedule, steps=steps), parts)
+        if broken.isdisjoint(violation.invariant for violation in candidate.violations):
             return False
         best = candidate
         return True
 
-    size = len(run.story.acts) // 2
+    size = len(run.schedule.steps) // 2
     while size and tried < max_runs:
-        at, left_out = 0, False
-        while at < len(best.story.acts) and tried < max_runs:
-            acts = best.story.acts
-            if is_shorter(_with(best.story, (*acts[:at], *acts[at + size :]))):
-                left_out = True
+        index, removed = 0, False
+        while index < len(best.schedule.steps) and tried < max_runs:
+            steps = best.schedule.steps
+            if fails((*steps[:index], *steps[index + size :])):
+                removed = True
             else:
-                at += size
-        if not (left_out and size == 1):
+                index += size
+        if not (removed and size == 1):
             size //= 2
-    for at in range(len(best.story.acts)):
-        for simpler in _simpler(best.story.acts[at]):
-            acts = best.story.acts
-            if tried < max_runs and is_shorter(
-                _with(best.story, (*acts[:at], simpler, *acts[at + 1 :]))
-            ):
+    for index in range(len(best.schedule.steps)):
+        for simpler in _simpler(best.schedule.steps[index]):
+            steps = best.schedule.steps
+            if tried < max_runs and fails((*steps[:index], simpler, *steps[index + 1 :])):
                 break
-    return Failure(story=run.story, run=best, tried=tried)
+    return Failure(schedule=run.schedule, run=best, tried=tried)
 
 
-def _with(story: Schedule, acts: tuple[Step, ...]) -> Schedule:
-    return msgspec.structs.replace(story, acts=acts)
-
-
-def _simpler(act: Step) -> list[Step]:
-    """Plainer forms of *act*, the plainest first."""
+def _simpler(step: Step) -> list[Step]:
+    """Simpler forms of *step*, the simplest first."""
     replace = msgspec.structs.replace
-    match act:
+    match step:
         case Send():
-            plain = replace(act, when_busy="queue", heard="once", chars=20)
-            return [each for each in (plain, replace(act, heard="once")) if each != act]
-        case Interrupt() if act.heard != "once":
-            return [replace(act, heard="once")]
-        case Kill() if act.down_s:
-            return [replace(act, down_s=0.0)]
-        case Freeze() if act.taken:
-            return [replace(act, taken=False)]
+            plain = replace(step, when_busy="queue", heard="once", chars=20)
+            forms = (plain, replace(step, heard="once"))
+            return [form for form in forms if form != step]
+        case Interrupt() if step.heard != "once":
+            return [replace(step, heard="once")]
+        case Kill() if step.down_s:
+            return [replace(step, down_s=0.0)]
+        case Freeze() if step.taken:
+            return [replace(step, taken=False)]
         case _:
             return []

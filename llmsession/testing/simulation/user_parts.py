@@ -1,4 +1,4 @@
-"""A user's own parts in a simulation. What is wrong with them is said before anything is played."""
+"""A user's own parts in a simulation. They are checked before anything is run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from llmsession.errors import InvalidInput, error_text
 from llmsession.session.values.config import SessionConfig, Tool
 from llmsession.turns.blocks import encode_json
 
-__all__ = ["UserParts", "config_of", "told_of_errors", "tools_of"]
+__all__ = ["UserParts", "config_of", "count_errors", "tools_of"]
 
 
 class UserParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Who plays: a user's own parts in place of ours.
+    """A user's own parts, in place of the built-in ones.
 
-    *config* makes the configuration of each session, with a policy of the user's for example; its
-    system prompt is replaced. *calls* says which of its tools the model calls, by name, with which
-    arguments. *tools* are those that the session runs, where *config* does not have them; they must
-    wait with anyio or trio alone, in no thread.
+    *config* makes the configuration of each session. Its system prompt is replaced. *calls* names
+    the tools that the model calls, with functions that make their arguments. *tools* are the tools
+    that the session runs, if *config* does not have them. They must wait with anyio or trio alone,
+    and use no thread.
     """
 
     config: Callable[[Random], SessionConfig] | None = None
@@ -31,36 +31,39 @@ class UserParts(msgspec.Struct, frozen=True, kw_only=True):
     calls: Mapping[str, Callable[[Random], Mapping[str, Any]]] | None = None
 
 
-def config_of(cast: UserParts, random: Random) -> SessionConfig:
-    """What the cast's ``config`` makes. Raises InvalidInput where that is none, InvalidConfig
-    where it cannot be used; what it raises itself passes."""
-    if not callable(cast.config):
-        raise InvalidInput("config of a cast is a function that makes a SessionConfig")
-    made = cast.config(random)
-    if not isinstance(made, SessionConfig):
-        told = f"config of a cast has made {type(made).__name__}, not a SessionConfig"
-        raise InvalidInput(told)
-    return made.checked()
+def config_of(parts: UserParts, random: Random) -> SessionConfig:
+    """What ``config`` of *parts* makes. Raises InvalidInput if it makes no configuration, and
+    InvalidConfig if it cannot be used. Exceptions of the function pass."""
+    if not callable(parts.config):
+        raise InvalidInput("UserParts.config must be a function that returns a SessionConfig")
+    config = parts.config(random)
+    if not isinstance(config, SessionConfig):
+        kind = type(config).__name__
+        raise InvalidInput(f"UserParts.config returned {kind}, not a SessionConfig")
+    return config.checked()
 
 
-def tools_of(cast: UserParts, configs: Sequence[SessionConfig]) -> tuple[Tool, ...]:
-    """The tools that the managers run for *cast*; () for ours. Raises InvalidInput for a cast
-    that says of no tool, or of one that is not there, how it is called."""
-    for tool in cast.tools:
+def tools_of(parts: UserParts, configs: Sequence[SessionConfig]) -> tuple[Tool, ...]:
+    """The tools that the managers run for *parts*; () for the built-in ones.
+
+    Raises InvalidInput if there are tools but no calls, and for calls of no tool or of an unknown
+    one.
+    """
+    for tool in parts.tools:
         if not isinstance(tool, Tool):
-            raise InvalidInput(f"tools of a cast are Tools, not {type(tool).__name__}")
-    if cast.calls is not None and not cast.calls:
-        raise InvalidInput("calls of a cast names no tool; without it ours are called")
-    if cast.tools and cast.calls is None:
-        raise InvalidInput("a cast with tools has calls, too: how the model calls them")
+            raise InvalidInput(f"UserParts.tools must be Tools, not {type(tool).__name__}")
+    if parts.calls is not None and not parts.calls:
+        raise InvalidInput("UserParts.calls names no tool; leave it out for the built-in tools")
+    if parts.tools and parts.calls is None:
+        raise InvalidInput("UserParts with tools also needs calls: how the model calls them")
     offered = {name for config in configs for name in config.bound_tools}
-    for name, make in (cast.calls or {}).items():
+    for name, make in (parts.calls or {}).items():
         if name not in offered:
-            there = ", ".join(sorted(offered)) or "none"
-            raise InvalidInput(f"the model is to call {name!r}; the tools of the sessions: {there}")
+            known = ", ".join(sorted(offered)) or "none"
+            raise InvalidInput(f"UserParts.calls names the unknown tool {name!r}; known: {known}")
         _check_arguments(name, make)
-    own = {tool.name: tool for tool in cast.tools}
-    if cast.config is not None:
+    own = {tool.name: tool for tool in parts.tools}
+    if parts.config is not None:
         bound = (tool for config in configs for tool in config.bound_tools.values())
         own.update((tool.name, tool) for tool in bound if tool.run is not None)
     return tuple(own.values())
@@ -68,15 +71,15 @@ def tools_of(cast: UserParts, configs: Sequence[SessionConfig]) -> tuple[Tool, .
 
 def _check_arguments(name: str, make: Callable[[Random], Mapping[str, Any]]) -> None:
     try:
-        made = make(Random(0))
-        encode_json(dict(made))
-    except Exception as error:  # it is anybody's code
-        told = f"calls[{name!r}] makes no arguments: {error_text(error)}"
-        raise InvalidInput(told) from error
+        arguments = make(Random(0))
+        encode_json(dict(arguments))
+    except Exception as error:  # the function is the user's code
+        message = f"UserParts.calls[{name!r}] makes no arguments: {error_text(error)}"
+        raise InvalidInput(message) from error
 
 
-def told_of_errors(config: SessionConfig, counts: Counter[str]) -> SessionConfig:
-    """*config* with tools that count what they raise: to a session that is a result."""
+def count_errors(config: SessionConfig, counts: Counter[str]) -> SessionConfig:
+    """*config* with tools that count what they raise. To a session an exception is a result."""
 
     def counted(tool: Tool) -> Tool:
         run: Any = tool.run

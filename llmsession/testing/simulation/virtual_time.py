@@ -1,4 +1,4 @@
-"""One run of an async function on trio, in virtual time, with a schedule that its seed decides."""
+"""Runs an async function on trio in virtual time. A seed decides the order of its tasks."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ __all__ = ["run_seeded"]
 T = TypeVar("T")
 
 BUSY_TURNS = 50
-"""So often the loop may go round without a rest; then time moves, as it would."""
+"""How often the loop may turn without a rest. Then time moves, as it would in reality."""
 TURN_S = 100e-6
 
 
 def run_seeded(seed: int, work: Callable[[], Awaitable[T]]) -> T:
-    """What *work* returns or raises. Its tasks are taken in an order that *seed* decides, time
-    moves where all of them wait, and the garbage collector runs only before and after.
+    """Return what *work* returns, or raise what it raises.
 
-    Two runs of one seed are the same, step by step, where *work* has no threads and no I/O, and
-    takes neither times nor random numbers from elsewhere. Raises InvalidInput where trio is not
-    installed, within a running event loop, and where something asked for a thread. Of a group
-    that holds one error that one is raised.
+    *seed* decides the order of the tasks. Time moves when all tasks wait. The garbage collector
+    runs only before and after. Two runs of one seed are the same, step by step, if *work* has no
+    threads and no I/O, and takes neither times nor random numbers from elsewhere.
+
+    Raises InvalidInput if trio is not installed, within a running event loop, and if something
+    asked for a thread. An exception group of one error is raised as that error.
     """
     try:
         import trio
         import trio.testing
     except ImportError as error:
-        told = "a simulation runs on trio: pip install 'llmsession[simulation]'"
-        raise InvalidInput(told) from error
+        message = "a simulation needs trio: pip install 'llmsession[testing]'"
+        raise InvalidInput(message) from error
 
     _check_no_loop()
     clock = trio.testing.MockClock(autojump_threshold=0)
@@ -49,7 +50,7 @@ def run_seeded(seed: int, work: Callable[[], Awaitable[T]]) -> T:
 
 
 def _sole(error: BaseException) -> BaseException:
-    """The error in groups of one, which is what a nursery makes of it."""
+    """The error inside groups of one, which nurseries make."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -60,13 +61,13 @@ def _check_no_loop() -> None:
         anyio.get_current_task()
     except RuntimeError:
         return
-    told = "a simulation runs an event loop of its own: call it from a function that is not async"
-    raise InvalidInput(told)
+    message = "a simulation runs its own event loop: call it from a function that is not async"
+    raise InvalidInput(message)
 
 
 @contextmanager
 def _without_threads() -> Iterator[None]:
-    """Virtual time does not wait for a thread, and nobody orders what it does."""
+    """Refuse threads: virtual time does not wait for them, and no seed orders them."""
     from trio import _threads
 
     module: Any = _threads
@@ -84,14 +85,14 @@ def _without_threads() -> Iterator[None]:
         module.start_thread_soon = before
     if asked:
         raise InvalidInput(
-            "something asked for a thread, as a tool does that is no async function: a seed is not"
-            " one run then. In a simulation wait with anyio or trio alone"
+            "something asked for a thread, as a tool that is not an async function does: then a"
+            " seed does not decide the run. In a simulation wait with anyio or trio only"
         )
 
 
 @contextmanager
 def _scheduled_by(seed: int) -> Iterator[None]:
-    # Trio keeps this for Hypothesis: tasks in the order of their birth, shuffled by its `_r`.
+    # Trio has this for Hypothesis: tasks in the order of their creation, shuffled by `_r`.
     from trio._core import _run
 
     module: Any = _run
@@ -107,8 +108,8 @@ def _scheduled_by(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _collected_outside() -> Iterator[None]:
-    """A handle that nobody holds is let go when the collector finds it: not at a moment that
-    depends on what ran before."""
+    """An unreferenced handle is released when the collector finds it. That moment would depend on
+    what ran before."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -122,8 +123,8 @@ def _busy_time(clock: trio.testing.MockClock) -> trio.abc.Instrument:
     import trio
 
     class BusyTime(trio.abc.Instrument):
-        """Moves the clock while the loop never rests: work that swallows its cancellation is
-        asked again on every turn, and would hold a clock that only jumps."""
+        """Moves the clock while the loop never rests. Work that ignores its cancellation runs again
+        on every turn of the loop, and would stop a clock that only jumps."""
 
         def __init__(self) -> None:
             self._seen = 0.0

@@ -1,4 +1,4 @@
-"""What a stress run is asked to do, and what it came to."""
+"""What a stress run is to do, and its result."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+import anyio
 import msgspec
 
 from llmsession.errors import InvalidInput
 from llmsession.turns import records as r
 
 from ..checker.callers import token_of
+from ..checker.checker import check
 from ..recording.entries import (
     Invoked,
     LeftBehind,
@@ -25,13 +27,15 @@ from ..recording.entries import (
 )
 from ..recording.violation import Violation
 
-__all__ = ["StressPlan", "StressReport", "count", "latencies_ms", "percentile"]
+__all__ = ["LagMeter", "StressPlan", "StressReport", "report_of"]
+
+_SHORT_S = 0.005
 
 
 class StressPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """*turns* sends and *interrupts* interrupts for each of *sessions*; after *seconds* nothing
-    new is started. Everything that is chosen comes from *seed*; how the tasks interleave is up
-    to the machine and differs from run to run."""
+    """*turns* sends and *interrupts* interrupts to each of *sessions* sessions. After *seconds*
+    nothing new is started. All random choices come from *seed*. How the tasks interleave depends on
+    the machine, and differs from run to run."""
 
     sessions: int = 20
     turns: int = 50
@@ -40,7 +44,7 @@ class StressPlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
     def checked(self) -> StressPlan:
-        """This plan. Raises InvalidInput for one that nothing can be done with."""
+        """Return this plan. Raises InvalidInput if it cannot be run."""
         for name in ("sessions", "turns", "seconds"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; it must be greater than 0")
@@ -50,12 +54,12 @@ class StressPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StressReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to. ``counts`` says how often each thing was reached: silence about a
-    thing that never happened is no promise kept."""
+    """The result of a run. ``counts`` says how often each thing happened: what never happened was
+    not tested."""
 
     plan: StressPlan
     counts: dict[str, int]
-    breaches: tuple[Violation, ...]
+    violations: tuple[Violation, ...]
     seconds: float
     interrupt_p50_ms: float
     interrupt_p99_ms: float
@@ -72,7 +76,44 @@ class StressReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.turns / self.seconds if self.seconds else 0.0
 
 
-def latencies_ms(recording: Recording) -> list[float]:
+def report_of(
+    plan: StressPlan,
+    recording: Recording,
+    *,
+    seconds: float,
+    margin_s: float,
+    more: Sequence[Violation] = (),
+) -> StressReport:
+    """Check *recording* and report; *more* are violations that were found in another way."""
+    latencies = _latencies_ms(recording)
+    return StressReport(
+        plan=plan,
+        counts=_count(recording),
+        violations=(*check(recording, margin_s=margin_s), *more),
+        seconds=seconds,
+        interrupt_p50_ms=round(_percentile(latencies, 0.5), 3),
+        interrupt_p99_ms=round(_percentile(latencies, 0.99), 3),
+        recording=recording,
+    )
+
+
+class LagMeter:
+    """Measures by how much a short sleep is late at worst. It runs until its scope is cancelled."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.worst_s = 0.0
+
+    async def run(self) -> None:
+        """Measure."""
+        with self.scope:
+            while True:
+                before = anyio.current_time()
+                await anyio.sleep(_SHORT_S)
+                self.worst_s = max(self.worst_s, anyio.current_time() - before - _SHORT_S)
+
+
+def _latencies_ms(recording: Recording) -> list[float]:
     """How long each interrupt took from its call to its answer, shortest first."""
     return sorted(
         (answer.at - call.at) * 1000
@@ -83,99 +124,97 @@ def latencies_ms(recording: Recording) -> list[float]:
     )
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
+def _percentile(ordered: Sequence[float], share: float) -> float:
     """The value below which *share* of *ordered* lies; 0.0 of nothing."""
     if not ordered:
         return 0.0
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def count(recording: Recording) -> dict[str, int]:
+def _count(recording: Recording) -> dict[str, int]:
     """How often each thing happened, by name."""
-    counted: Counter[str] = Counter(sessions=len(recording.sessions))
+    counts: Counter[str] = Counter(sessions=len(recording.sessions))
     for entry in recording.entries:
         match entry:
             case Invoked(command=command):
-                counted[f"command {command}"] += 1
-                counted["interrupts"] += command == "interrupt"
+                counts[f"command {command}"] += 1
+                counts["interrupts"] += command == "interrupt"
                 if command == "interrupt":
                     named = "named" if entry.turn is not None else "all"
-                    counted[f"interrupt {entry.policy or 'configured'} {named}"] += 1
+                    counts[f"interrupt {entry.policy or 'configured'} {named}"] += 1
             case Returned(result=str(result)):
-                counted[f"answer {result}"] += 1
+                counts[f"answer {result}"] += 1
             case Refused(error=error):
-                counted[f"refused {error}"] += 1
+                counts[f"refused {error}"] += 1
             case OutcomeSeen():
-                counted["steers unread"] += entry.unread_steers
+                counts["steers unread"] += entry.unread_steers
             case Requested():
-                counted["requests"] += 1
-                counted["retries"] += entry.attempt > 1
+                counts["requests"] += 1
+                counts["retries"] += entry.attempt > 1
             case SubscriptionLog(ending=ending):
-                counted[f"subscriber {ending}"] += 1
-                counted["subscriber resumed"] += entry.turn is None and entry.after > 1
-                counted["previews"] += sum(not seen.seq for seen in entry.seen)
+                counts[f"subscriber {ending}"] += 1
+                counts["subscriber resumed"] += entry.turn is None and entry.after > 1
+                counts["previews"] += sum(not seen.seq for seen in entry.seen)
             case Rewritten():
-                counted["rewritten records"] += 1
+                counts["rewritten records"] += 1
             case LeftBehind(late_reports=late):
-                counted["late reports"] += late
+                counts["late reports"] += late
             case _:
                 pass
     for session in recording.sessions.values():
-        counted["named as still running"] += sum(
-            len(ended.still_running) for ended in session.ended
-        )
+        counts["named as still running"] += sum(len(ended.still_running) for ended in session.ended)
         modes = {call.token: call.when_busy for call in session.invoked.values()}
         for record in session.records:
-            _count_record(counted, record, modes)
-    return dict(sorted(counted.items()))
+            _count_record(counts, record, modes)
+    return dict(sorted(counts.items()))
 
 
-def _count_record(counted: Counter[str], record: r.Record, modes: dict[str, str | None]) -> None:
+def _count_record(counts: Counter[str], record: r.Record, modes: dict[str, str | None]) -> None:
     match record:
         case r.TurnAccepted():
-            counted["turns"] += 1
-            counted[f"accepted {modes.get(token_of(record))}"] += 1
-            counted["receipts"] += record.receipt is not None
+            counts["turns"] += 1
+            counts[f"accepted {modes.get(token_of(record))}"] += 1
+            counts["receipts"] += record.receipt is not None
         case r.TurnStarted():
-            counted["receipts"] += record.receipt is not None
+            counts["receipts"] += record.receipt is not None
         case r.TurnCommitted(stop_reason=reason):
-            counted[f"committed {reason}"] += 1
+            counts[f"committed {reason}"] += 1
         case r.TurnAborted(reason=reason):
-            counted[f"aborted {reason}"] += 1
+            counts[f"aborted {reason}"] += 1
         case r.TurnFailed(cause=cause):
-            counted[f"failed {cause}"] += 1
+            counts[f"failed {cause}"] += 1
         case r.ToolsRequested(calls=calls):
-            counted["tool calls"] += len(calls)
+            counts["tool calls"] += len(calls)
         case r.ToolsAnswered(answers=answers):
-            counted["expired calls"] += sum(a.settled == "deadline" for a in answers)
-            counted["calls lost in crashes"] += sum(a.settled == "crash" for a in answers)
-            counted["failed calls"] += sum(a.is_error for a in answers)
-            counted["capped results"] += sum(a.capped is not None for a in answers)
+            counts["expired calls"] += sum(a.settled == "deadline" for a in answers)
+            counts["calls lost in crashes"] += sum(a.settled == "crash" for a in answers)
+            counts["failed calls"] += sum(a.is_error for a in answers)
+            counts["capped results"] += sum(a.capped is not None for a in answers)
         case r.TurnResumed():
-            counted["turns resumed"] += 1
+            counts["turns resumed"] += 1
         case r.CompactionApplied():
-            counted["compactions"] += 1
-            counted[f"compacted {record.trigger}"] += 1
-            counted["prefix_summaries"] += record.prefix_summary is not None
-            counted["inputs shortened"] += len(record.inputs)
-            counted["texts cut"] += len(record.texts)
+            counts["compactions"] += 1
+            counts[f"compacted {record.trigger}"] += 1
+            counts["prefix_summaries"] += record.prefix_summary is not None
+            counts["inputs shortened"] += len(record.inputs)
+            counts["texts cut"] += len(record.texts)
         case r.ContextWarned():
-            counted["warnings"] += 1
+            counts["warnings"] += 1
         case r.SteerAccepted():
-            counted["steers"] += 1
+            counts["steers"] += 1
         case r.ConversationCleared(purge=purge):
-            counted["purges" if purge else "clears"] += 1
+            counts["purges" if purge else "clears"] += 1
         case r.ConversationRewound():
-            counted["rewinds"] += 1
+            counts["rewinds"] += 1
         case r.ConversationForgotten():
-            counted["forgets"] += 1
+            counts["forgets"] += 1
         case r.SessionForked():
-            counted["forks"] += 1
+            counts["forks"] += 1
         case r.SessionLabelled():
-            counted["labels"] += 1
+            counts["labels"] += 1
         case r.SessionConfigured():
-            counted["configures"] += 1
+            counts["configures"] += 1
         case r.SummariesStored():
-            counted["summaries stored"] += 1
+            counts["summaries stored"] += 1
         case _:
             pass

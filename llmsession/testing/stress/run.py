@@ -1,11 +1,12 @@
-"""Stress: many sessions at once, on the real actors, in real time; then the record is checked.
+"""Stress: many sessions at once, on the real actors, in real time. Then the recording is checked.
 
-What is asked, answered and broken is chosen from the seed. How the tasks interleave is not: a
-breach may need several runs of its seed to come again, and that is why it shows its record.
+Commands, replies and faults are chosen from the seed. How the tasks interleave is not, so it may
+take several runs of a seed to see a violation again. That is why a violation comes with its proof.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import anyio
@@ -13,173 +14,112 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from llmsession.session.manager import SessionManager
-from llmsession.session.values.config import CompactionConfig, SessionConfig
+from llmsession.session.values.config import SessionConfig
 from llmsession.session.values.outcome import Closed
-from llmsession.turns.machine import TurnLimits
 from llmsession.turns.request import Profile, Request, StepTag
 
-from ..checker.checker import MARGIN_S, check
-from ..recording.entries import Begun, Ended, LeftBehind, Logged, Recording, Rewritten
-from ..recording.recorder import Recorder
-from ..scripted import ScriptedProvider
-from ..simulation.disk import KeepingStore
-from ..workload.model import Model, stress_tools
+from ..checker.checker import MARGIN_S
+from ..recording.entries import Begun, LeftBehind, Recording
+from ..recording.keeping_store import KeepingStore
+from ..recording.recorder import LocalRecorder, tasks_left
+from ..scripted import ScriptedProvider, ScriptedReply
+from ..workload.client import LocalClient
+from ..workload.config import GRACE_S, random_config
+from ..workload.model import Model
 from ..workload.subscribers import Subscribers
-from .callers import Callers
-from .plan import StressPlan, StressReport, count, latencies_ms, percentile
+from ..workload.tools import workload_tools
+from .callers import LocalCallers
+from .plan import LagMeter, StressPlan, StressReport, report_of
 
 __all__ = ["StressPlan", "StressReport", "run_stress"]
 
-GRACE_S = 0.1
 PATIENCE_S = 30.0
-"""How long after its time a run may take to come to its end. Who waits then was forgotten."""
+"""How long after its time a run may take to end. Whoever still waits then was forgotten."""
 
 
 async def run_stress(plan: StressPlan, *, margin_s: float = MARGIN_S) -> StressReport:
-    """Run *plan* and check its record. Raises InvalidInput for a plan that cannot be run."""
-    recording, seconds = await _Run(plan.checked()).perform()
-    latencies = latencies_ms(recording)
-    return StressReport(
-        plan=plan,
-        counts=count(recording),
-        breaches=check(recording, margin_s=margin_s),
-        seconds=seconds,
-        interrupt_p50_ms=round(percentile(latencies, 0.5), 3),
-        interrupt_p99_ms=round(percentile(latencies, 0.99), 3),
-        recording=recording,
-    )
+    """Run *plan* and check its recording. Raises InvalidInput for a plan that cannot be run."""
+    run = _Run(plan.checked())
+    seconds = await run.perform()
+    recording = Recording(run.recorder.entries)
+    return report_of(plan, recording, seconds=seconds, margin_s=margin_s)
 
 
 class _Run:
     def __init__(self, plan: StressPlan) -> None:
         self._plan = plan
         profile = Profile(name="stress")
-        self._recorder = Recorder(profile)
-        model = Model(plan.seed, self._requested)
-        self._provider = ScriptedProvider(model, name="stress", profile=profile)
+        self.recorder = LocalRecorder(profile)
+        self._model = Model(plan.seed)
+        self._provider = ScriptedProvider(self._reply, name="stress", profile=profile)
         self._store = KeepingStore()
-        self._lag_s = 0.0
-        asked = msgspec.to_builtins(plan)
-        self._recorder.note(Begun(seed=plan.seed, plan=asked, profile=profile, grace_s=GRACE_S))
+        fields = msgspec.to_builtins(plan)
+        self.recorder.note(Begun(seed=plan.seed, plan=fields, profile=profile, grace_s=GRACE_S))
 
-    def _requested(self, session: str, request: Request, tag: StepTag) -> None:
-        self._recorder.requested(session, request, tag)
-        # The recording has it; kept here, a long run would fill the memory.
+    def _reply(self, request: Request, tag: StepTag) -> ScriptedReply:
+        session = (request.system or "").partition(" ")[0]
+        self.recorder.requested(session, request, tag)
+        # The recording has the request; a provider that kept it would fill the memory.
         self._provider.requests.clear()
         self._provider.tags.clear()
+        return self._model.reply(session, request, tag)
 
-    async def perform(self) -> tuple[Recording, float]:
-        """The recording, and the seconds that the work took, without the checking."""
+    async def perform(self) -> float:
+        """Run the plan. Returns the seconds that the work took."""
+        lag = LagMeter()
         async with anyio.create_task_group() as listening:
-            watch = anyio.CancelScope()
-            listening.start_soon(self._watch_clock, watch)
+            listening.start_soon(lag.run)
             async with SessionManager(provider=self._provider, store=self._store) as manager:
                 await self._work(manager, listening)
-                seconds = self._recorder.now()
+                seconds = self.recorder.now()
                 for closed in await manager.close():
-                    self._note_end(manager, closed)
-                watch.cancel()
-            # Every session is closed, so every subscriber is told so, and ends.
+                    self.recorder.note_end(manager, closed)
+                lag.scope.cancel()
+            # Every session is closed. So every subscriber is told, and ends.
             listening.cancel_scope.deadline = anyio.current_time() + PATIENCE_S
-        left = [info.name for info in anyio.get_running_tasks() if info.name is not None]
-        self._recorder.note(
+        sessions = self.recorder.sessions
+        late_reports = sum(session.status().late_reports for session in sessions.values())
+        self.recorder.note(
             LeftBehind(
-                after_exit=tuple(name for name in left if name.startswith("llmsession ")),
+                after_exit=tasks_left(),
                 open_streams=self._provider.open_streams,
-                late_reports=sum(
-                    session.status().late_reports for session in self._recorder.sessions.values()
-                ),
-                lag_s=round(self._lag_s, 6),
+                late_reports=late_reports,
+                lag_s=round(lag.worst_s, 6),
             )
         )
-        await self._write_ends()
-        return Recording(self._recorder.entries), seconds
+        for name, session in sessions.items():
+            LocalClient(self.recorder, session).read()
+            await self.recorder.note_log(self._store, name)
+        return seconds
 
     async def _work(self, manager: SessionManager, listening: TaskGroup) -> None:
-        callers = []
+        clients = []
         for number in range(self._plan.sessions):
             session = await manager.create(self._config(number), session_id=f"s{number}")
-            self._recorder.sessions[session.id] = session
-            watchers = Subscribers(self._recorder, session, self._plan.seed)
-            watchers.start(listening)
-            callers.append((Callers(self._recorder, session, self._plan), watchers))
+            self.recorder.sessions[session.id] = session
+            client = LocalClient(self.recorder, session)
+            clients.append(client)
+            subscribers = Subscribers(client, self.recorder, f"{self._plan.seed}/{session.id}")
+            for pause_s in (0.0, 0.002):
+                listening.start_soon(partial(subscribers.follow, pause_s=pause_s))
+            listening.start_soon(partial(subscribers.follow, is_vanishing=True))
+            listening.start_soon(subscribers.answer_calls)
         with anyio.move_on_after(self._plan.seconds + PATIENCE_S):
             async with anyio.create_task_group() as group:
-                for number, (caller, watchers) in enumerate(callers):
-                    group.start_soon(self._work_one, manager, number, caller, watchers)
+                for number, client in enumerate(clients):
+                    group.start_soon(self._work_one, manager, number, client)
 
-    async def _watch_clock(self, until: anyio.CancelScope) -> None:
-        """Measure by how much a short sleep is late, at worst."""
-        with until:
-            while True:
-                before = anyio.current_time()
-                await anyio.sleep(0.005)
-                self._lag_s = max(self._lag_s, anyio.current_time() - before - 0.005)
-
-    def _note_end(self, manager: SessionManager, closed: Closed) -> None:
-        suffix = f" in {closed.session}"
-        running = [name for name in manager.running_works if name.endswith(suffix)]
-        ended = Ended(
-            session=closed.session,
-            still_running=closed.still_running,
-            running=tuple(running),
-            **self._recorder.place(),
-        )
-        self._recorder.note(ended)
-
-    async def _work_one(
-        self, manager: SessionManager, number: int, callers: Callers, watchers: Subscribers
-    ) -> None:
+    async def _work_one(self, manager: SessionManager, number: int, client: LocalClient) -> None:
+        callers = LocalCallers(client, self._plan)
         await callers.run()
-        watchers.stop()
+        client.is_over = True
         # Of three sessions one is closed in the midst of a turn, one idle, one by the manager.
         if number % 3 < 2:
             closed = await callers.close(with_turn=number % 3 == 0)
             if isinstance(closed, Closed):
-                self._note_end(manager, closed)
+                self.recorder.note_end(manager, closed)
 
     def _config(self, number: int) -> SessionConfig:
         random = Random(f"{self._plan.seed}/config/{number}")
-        return SessionConfig(
-            model="stress-1",
-            system=f"s{number} is a session under stress",
-            tools=stress_tools(),
-            max_tokens=1000,
-            window_tokens=random.choice((5000, 8000, 12000)),
-            interrupt_policy=random.choice(("drop_turn", "drop_turn", "keep_steps", "keep_text")),
-            on_failure=random.choice(("keep_steps", "drop")),
-            limits=TurnLimits(
-                max_steps=random.choice((4, 6)),
-                max_seconds=random.choice((0.4, 0.8)),
-                max_tokens=random.choice((None, None, 20_000)),
-                max_retries=random.choice((1, 4)),
-            ),
-            tool_deadline_s=0.15,
-            grace_s=GRACE_S,
-            queue_limit=random.choice((3, 32)),
-            compaction=CompactionConfig(
-                policy=random.choice(("balanced", "balanced", "swap_tool_results")),
-                schedule=random.choice(("cache", "at_once")),
-                threshold=random.choice((0.3, 0.5)),
-                low=random.choice((0.15, 0.25)),
-                keep_recent_turns=random.choice((1, 2)),
-                keep_recent_steps=random.choice((1, 3)),
-                cap_chars=2500,
-                summary_chars=200,
-                mode=random.choice(("summarize", "summarize", "redact")),
-            ),
-        )
-
-    async def _write_ends(self) -> None:
-        """The state that each session ended in, and its log."""
-        for name, session in self._recorder.sessions.items():
-            self._recorder.read_history(session)
-            self._recorder.read_state(session)
-            replaced = self._store.replaced.get(name, {})
-            for stored in await self._store.read(name):
-                seq, body = stored.seq, stored.body
-                logged = msgspec.Raw(replaced.get(seq, body))
-                self._recorder.note(Logged(session=name, seq=seq, body=logged))
-                if seq in replaced:
-                    rewritten = Rewritten(session=name, seq=seq, body=msgspec.Raw(body))
-                    self._recorder.note(rewritten)
+        config = random_config(random, workload_tools(), may_crash=False)
+        return msgspec.structs.replace(config, system=f"s{number} is a session under stress")

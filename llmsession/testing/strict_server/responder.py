@@ -29,12 +29,12 @@ from .replies.answer import (
 from .replies.received import Ended, HttpRequest, Received, conversation_of, without_keys
 from .routes import api_of, no_such_path, refuse_head, route_of
 from .rules.signatures import Signer, transformations
-from .rules.validation import judge_chat, judge_message, no_json
+from .rules.validation import no_json, validate_chat, validate_message
 from .script import ReplyScript, ServerScript
 
 __all__ = ["Responder", "Summaries"]
 
-_UNTOLD = ScriptedReply().usage
+_NO_USAGE = ScriptedReply().usage
 SILENT = ScriptedReply(stop_reason="compaction")
 """What the script says of a request that pauses behind its summary."""
 Summaries: TypeAlias = Callable[[Received], ScriptedReply]
@@ -78,10 +78,10 @@ class Responder:
         self._summaries = summaries or _plain_summary
         self.log: list[Received] = []
         self._keep = keep
-        self._playbook = ReplyScript(script)
+        self._reply_script = ReplyScript(script)
         self._faults = FaultSchedule(faults)
         self._api_keys = api_keys
-        self._sealer = Signer(seed)
+        self._signer = Signer(seed)
         self._messages_cache = CacheLedger()
         self._completions_cache = CacheLedger()
         self._models: dict[Api, Mapping[str, ModelRules]] = {
@@ -135,41 +135,42 @@ class Responder:
     def _message(
         self, http: HttpRequest, received: Received, now_s: float, *, counting: bool
     ) -> Answer:
-        verdict = judge_message(
+        result = validate_message(
             received.body,
             self._models["messages"],
             betas=_betas(http),
             wants_betas=True,
             counting=counting,
-            sealer=self._sealer,
+            signer=self._signer,
         )
-        if isinstance(verdict, Refusal):
-            return self._refuse(received, "messages", verdict)
+        if isinstance(result, Refusal):
+            return self._refuse(received, "messages", result)
         if counting:
-            return value_answer(received.number, "messages", _counted(verdict.context))
-        request, context = verdict.request, verdict.context
+            return value_answer(received.number, "messages", _counted(result.context))
+        request, context = result.request, result.context
         if request.asks_for_compaction:
             return self._summary(received, request, context, now_s)
         summarised = context.compacts and not _just_summarised(request)
         pauses = summarised and context.pauses
-        chosen = self._choose(received, "messages", SILENT if pauses else None)
-        if not isinstance(chosen, SelectedReply):
-            return chosen
+        selected = self._choose(received, "messages", SILENT if pauses else None)
+        if not isinstance(selected, SelectedReply):
+            return selected
         prompt = self._charge(request, context.parts, now_s)
-        blocks = chosen.blocks
+        blocks = selected.blocks
         iterations: tuple[Iteration, ...] = ()
         if summarised:
             block, iteration = self._summarised(received, context, prompt)
-            blocks = (block, *(() if pauses else chosen.blocks))
+            blocks = (block, *(() if pauses else selected.blocks))
             parts = message_parts(beginning_with(request, block))
             prompt = PromptCost() if pauses else self._charge(request, parts, now_s)
             iterations = (iteration,)
-        blocks = self._sealer.sign(request, blocks)
-        dropped = transformations(request, verdict.broken)
+        blocks = self._signer.sign(request, blocks)
+        dropped = transformations(request, result.broken)
         applied = context.applied if request.body.get("context_management") else None
         counts = find_edit(request.body, "compact_") is not None
-        told = ReplyParts(blocks, prompt, dropped, applied, iterations if counts else None)
-        return self._reply(chosen, "messages", told)
+        iterations_sent = iterations if counts else None
+        reply_parts = ReplyParts(blocks, prompt, dropped, applied, iterations_sent)
+        return self._reply(selected, "messages", reply_parts)
 
     def _charge(self, request: MessageRequest, parts: Sequence[Part], now_s: float) -> PromptCost:
         least = request.rules.min_cache_tokens
@@ -178,7 +179,7 @@ class Responder:
     def _summarised(
         self, received: Received, context: Context, prompt: PromptCost
     ) -> tuple[dict[str, Any], Iteration]:
-        """The summary of a context that has passed its threshold, and what it cost."""
+        """The summary of a context that has passed its threshold, and its cost."""
         script = self._summaries(received)
         block = {"type": "compaction", "content": _text_of(script) or None}
         return block, ("compaction", prompt, max(1, block_tokens(block)))
@@ -188,69 +189,72 @@ class Responder:
     ) -> Answer:
         """The answer to a request for a summary: a signed block, or nothing at all."""
         script = self._summaries(received)
-        chosen = self._choose(received, "messages", script)
-        if not isinstance(chosen, SelectedReply):
-            return chosen
+        selected = self._choose(received, "messages", script)
+        if not isinstance(selected, SelectedReply):
+            return selected
         text = _text_of(script)
         prompt = self._charge(request, context.parts, now_s)
         iteration = ("compaction", prompt, max(1, text_tokens(text)))
         blocks: tuple[dict[str, Any], ...] = ()
         if text and script.stop_reason is None:
-            blocks = (self._sealer.sign_summary(request, text),)
+            blocks = (self._signer.sign_summary(request, text),)
             script = script.stopping("compaction")
-        chosen = msgspec.structs.replace(chosen, script=script)
-        told = ReplyParts(blocks, PromptCost(), iterations=(iteration,))
-        return self._reply(chosen, "messages", told)
+        selected = msgspec.structs.replace(selected, script=script)
+        reply_parts = ReplyParts(blocks, PromptCost(), iterations=(iteration,))
+        return self._reply(selected, "messages", reply_parts)
 
     def _completion(self, received: Received, now_s: float) -> Answer:
-        verdict = judge_chat(received.body, self._models["completions"])
-        if isinstance(verdict, Refusal):
-            return self._refuse(received, "completions", verdict)
-        chosen = self._choose(received, "completions")
-        if not isinstance(chosen, SelectedReply):
-            return chosen
-        prompt = self._completions_cache.charge_completion(verdict.parts, now_s=now_s)
-        return self._reply(chosen, "completions", ReplyParts(chosen.blocks, prompt))
+        result = validate_chat(received.body, self._models["completions"])
+        if isinstance(result, Refusal):
+            return self._refuse(received, "completions", result)
+        selected = self._choose(received, "completions")
+        if not isinstance(selected, SelectedReply):
+            return selected
+        prompt = self._completions_cache.charge_completion(result.parts, now_s=now_s)
+        return self._reply(selected, "completions", ReplyParts(selected.blocks, prompt))
 
     def _choose(
         self, received: Received, api: Api, script: ScriptedReply | None = None
     ) -> SelectedReply | Answer:
-        """The script's reply and what goes wrong with it, or the answer in place of one. *script*
-        is answered instead of the next one."""
+        """The script's reply with its fault, or the answer instead of a reply. *script* replaces
+        the next reply of the script."""
         fault = self._faults.choose(received)
         received = self._note(received, fault=fault)
         if fault is not None and (refusal := fault.refusal(api)) is not None:
             return self._refuse(received, api, refusal)
         is_given = script is not None
-        script = script or self._playbook.choose(received)
+        script = script or self._reply_script.choose(received)
         if script is None:
-            of = f" of conversation {received.conversation!r}" if received.conversation else ""
-            text = f"the script has no reply for request {received.number}{of}"
+            place = f" of conversation {received.conversation!r}" if received.conversation else ""
+            text = f"the script has no reply for request {received.number}{place}"
             return self._refuse(received, api, invalid(text))
         if fault is not None and fault.loses_the_reply and not is_given:
-            self._playbook.put_back(received, script)
+            self._reply_script.put_back(received, script)
         blocks = tuple(msgspec.json.decode(raw, type=dict[str, Any]) for raw in script.blocks)
         return SelectedReply(received, script, blocks, fault)
 
-    def _reply(self, chosen: SelectedReply, api: Api, said: ReplyParts) -> Answer:
-        told = chosen.script.usage
-        cost = cost_of_reply(said.prompt, said.blocks) if told == _UNTOLD else Cost.told(told)
-        if said.iterations is not None:
-            cost = with_summaries(cost, said.iterations)
-        received = self._note(chosen.received, cost=cost)
-        reply = Reply(received, api, chosen.script, said.blocks, cost, said.dropped, said.applied)
-        return reply_answer(reply, chosen.fault)
+    def _reply(self, selected: SelectedReply, api: Api, parts: ReplyParts) -> Answer:
+        usage = selected.script.usage
+        is_scripted = usage != _NO_USAGE
+        cost = Cost.of_usage(usage) if is_scripted else cost_of_reply(parts.prompt, parts.blocks)
+        if parts.iterations is not None:
+            cost = with_summaries(cost, parts.iterations)
+        received = self._note(selected.received, cost=cost)
+        reply = Reply(
+            received, api, selected.script, parts.blocks, cost, parts.dropped, parts.applied
+        )
+        return reply_answer(reply, selected.fault)
 
     def _list_models(self, api: Api, received: Received) -> Answer:
         names = sorted(self._models[api])
-        _, _, asked = received.path.partition("/v1/models/")
+        _, _, model = received.path.partition("/v1/models/")
         listed = [model_entry(name, api) for name in names]
-        if not asked:
+        if not model:
             return value_answer(received.number, api, model_list(listed, api))
-        if family_of(asked, self._models[api]) is None:
-            refusal = Refusal(status=404, kind="not_found_error", message=f"model: {asked}")
+        if family_of(model, self._models[api]) is None:
+            refusal = Refusal(status=404, kind="not_found_error", message=f"model: {model}")
             return self._refuse(received, api, refusal)
-        return value_answer(received.number, api, model_entry(asked, api))
+        return value_answer(received.number, api, model_entry(model, api))
 
 
 def _plain_summary(received: Received) -> ScriptedReply:
@@ -263,7 +267,7 @@ def _text_of(script: ScriptedReply) -> str:
 
 
 def _just_summarised(request: MessageRequest) -> bool:
-    """Does it only ask to go on behind a summary?"""
+    """Whether the request only asks to continue after a summary."""
     last = request.dialogue()[-1:]
     return bool(last and last[0].spots and last[0].spots[-1].kind == "compaction")
 

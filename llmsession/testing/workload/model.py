@@ -1,90 +1,82 @@
-"""The other side of a stress run: a provider that answers at random, and tools that misbehave.
+"""The model provider of stress and simulation: replies and faults at random.
 
-What a request is answered depends on the seed, the session and the request's tag alone, so it
-does not depend on what else happens at the time.
+A reply depends on the seed, on the send that its turn came from, and on the request's step and
+attempt alone. So it does not depend on what else happens at the time, and a shrunk schedule gets
+the same replies.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any
-
-import anyio
-import anyio.lowlevel
+from typing import Any, TypeAlias
 
 from llmsession.errors import ProviderError
-from llmsession.session.values.config import Tool, ToolOutput
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.usage import Usage
 
 from ..scripted import ScriptedReply, block, call, say, think
+from .tools import CALLER_TOOLS, OWN_TOOLS
+from .words import words
 
-__all__ = ["CALLER_TOOLS", "Model", "stress_tools"]
+__all__ = ["LAST", "QUIESCENCE", "CallMakers", "Model"]
 
-CALLER_TOOLS = ("ask", "fetch")
-LAST_WORDS = b"#last:"
-"""What is said before a session is closed: it gets a tool that does not want to stop."""
-_OURS = ("quick", "thread", "failing", "slow", "stubborn", "recall", "unknown")
+LAST = "#last"
+"""The end of the token of the last send: its turn calls a tool that does not want to stop."""
+QUIESCENCE = "#quiescence"
+"""The end of a token whose send is answered at once, without a fault."""
+CallMakers: TypeAlias = Mapping[str, Callable[[Random], Mapping[str, Any]]]
+"""Functions that make the arguments of a call, by the tool's name."""
 _STOPS = (
     "end_turn", "stop_sequence", "max_tokens", "refusal", "model_context_window_exceeded",
     "novel_reason",
 )  # fmt: skip
-_WORDS = [
-    "lorem",
-    "ipsum",
-    "dolor",
-    "sit",
-    "amet",
-    "consectetur",
-    "adipiscing",
-    "elit",
-    "sed",
-    "do",
-    "eiusmod",
-    "tempor",
-]
-
-
-def words(random: Random, chars: int) -> str:
-    """Text of about *chars* characters in lines."""
-    line = " ".join(random.choices(_WORDS, k=8))
-    return "\n".join(f"{at} {line}" for at in range(max(1, chars // len(line))))
 
 
 class Model:
-    """Chooses a reply to each request. ``noted`` is told of each request before. *place* says, of a
-    session and a turn, where they are in a run; *ours* are the tools
-    that the session runs; *calls*, in place of all tools, makes arguments by the tool's name."""
+    """Chooses a reply to each request.
+
+    *token* names the send that a turn of a session came from. *tools* are the tools that the
+    session runs. *calls* replaces all tools by those that it names.
+    """
 
     def __init__(
         self,
         seed: int,
-        noted: Callable[[str, Request, StepTag], None],
         *,
-        place: Callable[[str, int], str] = lambda session, turn: f"{session}/{turn}",
-        ours: Sequence[str] = _OURS,
-        calls: Mapping[str, Callable[[Random], Mapping[str, Any]]] | None = None,
+        token: Callable[[str, int], str] = lambda session, turn: f"{session}/{turn}",
+        tools: Sequence[str] = OWN_TOOLS,
+        calls: CallMakers | None = None,
     ) -> None:
         self._seed = seed
-        self._noted = noted
-        self._place = place
-        self._ours = tuple(ours)
+        self._token = token
+        self._tools = tuple(tools)
         self._calls = calls
 
-    def __call__(self, request: Request, tag: StepTag) -> ScriptedReply:
-        return self.answer((request.system or "").partition(" ")[0], request, tag)
-
-    def answer(self, session: str, request: Request, tag: StepTag) -> ScriptedReply:
-        """The reply to *request*, which is of *session*."""
-        self._noted(session, request, tag)
-        place = self._place(session, tag.turn)
-        random = Random(f"{self._seed}/{place}/{tag.step}/{tag.attempt}")
-        if LAST_WORDS in bytes(request.messages[-1].body):
+    def reply(self, session: str, request: Request, tag: StepTag) -> ScriptedReply:
+        """The reply to *request*, which is of *session*; one without a turn is for a summary."""
+        if not tag.turn:
+            return self._summary(request)
+        token = self._token(session, tag.turn)
+        if token.endswith(QUIESCENCE):
+            return say("nothing disturbs us any more")
+        random = Random(f"{self._seed}/{token}/{tag.step}/{tag.attempt}")
+        if f"{LAST}:".encode() in bytes(request.messages[-1].body):
             return call("stubborn", {"seed": random.randrange(1 << 30)}, id="call_0")
         reply = self._with_fault(random, self._reply(random, tag))
         return reply if random.random() < 0.1 else reply.costing(_usage(random, request))
+
+    def _summary(self, request: Request) -> ScriptedReply:
+        random = Random(f"{self._seed}/summary/{len(request.encode())}")
+        kind = random.random()
+        reply = say(words(random, random.choice((20, 200, 2000)))).slow(0.01, delta_chars=100)
+        if kind < 0.1:
+            return reply.raising(ProviderError("overloaded", kind="retryable", delay_s=0.01), at=1)
+        if kind < 0.15:
+            return say("")
+        if kind < 0.2:
+            return reply.hanging(at=2)
+        return reply
 
     def _reply(self, random: Random, tag: StepTag) -> ScriptedReply:
         reply = ScriptedReply()
@@ -94,8 +86,8 @@ class Model:
             reply += say(words(random, random.choice((20, 80, 400))))
         kind = random.random()
         if kind < 0.6 and tag.step < 7:
-            for at in range(random.choice((1, 1, 2, 3))):
-                reply += self._call(random, at)
+            for index in range(random.choice((1, 1, 2, 3))):
+                reply += self._call(random, index)
             if random.random() < 0.08:
                 reply = reply.stopping("max_tokens")
         elif kind < 0.65:
@@ -107,18 +99,18 @@ class Model:
         delay_s = random.choice((0.0, 0.0, 0.0, 0.0005, 0.002))
         return reply.slow(delay_s, delta_chars=random.choice((8, 40, 200)))
 
-    def _call(self, random: Random, at: int) -> ScriptedReply:
+    def _call(self, random: Random, index: int) -> ScriptedReply:
         if self._calls is not None:
             tool = random.choice(list(self._calls))
-            return call(tool, self._calls[tool](random), id=f"call_{at}")
-        name = random.choice(CALLER_TOOLS * 3 + self._ours)
+            return call(tool, self._calls[tool](random), id=f"call_{index}")
+        name = random.choice(CALLER_TOOLS * 3 + self._tools)
         # Ids that come again in every turn: the session has to make them unique.
         arguments: dict[str, Any] = {"seed": random.randrange(1 << 30)}
         if name == "recall":
             arguments = {"id": f"call_{random.randrange(3)}"}
         elif name in CALLER_TOOLS and random.random() < 0.15:
             arguments["text"] = words(random, 2_500)
-        return call(name, arguments, id=f"call_{at}")
+        return call(name, arguments, id=f"call_{index}")
 
     def _with_fault(self, random: Random, reply: ScriptedReply) -> ScriptedReply:
         kind, at = random.random(), random.randrange(8)
@@ -143,7 +135,7 @@ class Model:
 
 
 def _usage(random: Random, request: Request) -> Usage:
-    """About what *request* is, most of it from the cache or into it."""
+    """About the size of *request*; most of it is read from or written to the cache."""
     tokens = len(request.encode()) // random.choice((2, 3, 3, 4))
     read = int(tokens * random.choice((0, 0.5, 0.9)))
     written = (tokens - read) // 2
@@ -153,51 +145,3 @@ def _usage(random: Random, request: Request) -> Usage:
 def _server_call(call_id: str) -> ScriptedReply:
     name, query = "web_search", {"query": "x"}
     return block({"type": "server_tool_use", "id": call_id, "name": name, "input": query})
-
-
-def stress_tools() -> tuple[Tool, ...]:
-    """Tools of every temper. Those in ``CALLER_TOOLS`` are run by the caller."""
-    return (
-        *(Tool(name=name, description="run by the caller") for name in CALLER_TOOLS),
-        Tool(name="quick", run=_quick),
-        Tool(name="thread", run=_thread),
-        Tool(name="failing", run=_failing),
-        Tool(name="slow", run=_slow),
-        Tool(name="stubborn", run=_stubborn, deadline_s=0.15),
-    )
-
-
-async def _quick(seed: int) -> ToolOutput:
-    random = Random(seed)
-    summary = "a short summary" if random.random() < 0.5 else None
-    return ToolOutput(
-        content=words(random, random.choice((30, 800, 3000))), compact_summary=summary
-    )
-
-
-def _thread(seed: int) -> str:
-    random = Random(seed)
-    time.sleep(random.uniform(0, 0.01))
-    return words(random, 500)
-
-
-async def _failing(seed: int) -> str:
-    await anyio.lowlevel.checkpoint()
-    raise LookupError(f"nothing at {seed}")
-
-
-async def _slow(seed: int) -> str:
-    random = Random(seed)
-    await anyio.sleep(random.uniform(0.005, 0.1))
-    return words(random, 1500)
-
-
-async def _stubborn(seed: int) -> str:
-    """Swallows every cancellation for a while: up to three times the grace period."""
-    until = anyio.current_time() + Random(seed).uniform(0.02, 0.3)
-    while (left_s := until - anyio.current_time()) > 0:
-        try:
-            await anyio.sleep(left_s)
-        except anyio.get_cancelled_exc_class():  # this is the misbehaviour
-            continue  # it is swallowed on purpose
-    return "done at last"

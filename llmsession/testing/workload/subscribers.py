@@ -1,32 +1,33 @@
-"""Who listens to a session under stress: slowly, for a while, again from a cursor; and the
-caller that runs tools: in time, in part, late, twice, or not at all."""
+"""The subscribers of one session: slow ones, and ones that leave and resume from a cursor. Also the
+caller that runs tools: it answers in time, in part, late, twice, or not at all."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from random import Random
-from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 
 from llmsession.session.core.subscriptions import Event, Lagged
-from llmsession.session.handles.session import LLMSession
 from llmsession.session.values.config import ToolResult
-from llmsession.turns.blocks import encode_json
 from llmsession.turns.previews import TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
 from llmsession.turns.records import ToolsRequested, encode_record
 
 from ..recording.entries import ObservedEvent, SubscriptionLog
 from ..recording.fingerprints import digest
 from ..recording.recorder import Recorder
-from .model import words
+from .client import Client, Connection
+from .words import words
 
-__all__ = ["Subscribers", "sighting_of"]
+__all__ = ["RETRY_S", "Subscribers", "observed"]
+
+RETRY_S = 0.02
 
 
-def sighting_of(event: Event) -> ObservedEvent:
-    """What a subscriber notes of an event that is a record or a preview."""
+def observed(event: Event) -> ObservedEvent:
+    """What is recorded of an event that is a record or a preview."""
     if isinstance(event, TextDelta | ThinkingDelta | ToolInputDelta):
         return ObservedEvent(0, "", event.turn, event.step, event.attempt)
     assert not isinstance(event, ToolUse | Lagged)  # the caller has left those out
@@ -34,128 +35,170 @@ def sighting_of(event: Event) -> ObservedEvent:
 
 
 class Subscribers:
-    """The subscribers of one session, and the caller that answers its tool calls."""
+    """The subscribers of one session, and the caller that answers its tool calls. A *prompt* caller
+    answers every call once, at once."""
 
-    def __init__(self, recorder: Recorder, session: LLMSession, seed: int) -> None:
+    def __init__(
+        self, client: Client, recorder: Recorder, seed: str, *, is_prompt: bool = False
+    ) -> None:
+        self.cursor = 0
+        """What the newest subscriber that reads everything has read."""
+        self._client = client
         self._recorder = recorder
-        self._session = session
-        self._seed = f"{seed}/{session.id}"
-        self._subscribers = 0
-        self._wanted = True
+        self._seed = seed
+        self._is_prompt = is_prompt
+        self._count = 0
 
-    def start(self, group: TaskGroup) -> None:
-        """Listen from here on; each task ends when the session is closed."""
-        group.start_soon(self._watch, 0.0)
-        group.start_soon(self._watch, 0.002)
-        group.start_soon(self._come_and_go)
-        group.start_soon(self._answer_calls, group)
-
-    def stop(self) -> None:
-        """Nobody comes back any more."""
-        self._wanted = False
-
-    async def _watch(self, pause_s: float) -> None:
-        """From the first record on; after ``Lagged`` again from the cursor."""
+    async def follow(
+        self, *, is_vanishing: bool = False, pause_s: float = 0.0, client: Client | None = None
+    ) -> None:
+        """Read everything from the first record on, wherever the session is. A subscriber that
+        *is_vanishing* leaves now and then, and resumes from its cursor or from now."""
+        client = client or self._client
+        random = Random(f"{self._seed}/following/{is_vanishing}")
         after: int | None = 0
-        while after is not None and self._wanted:
-            after = await self._listen(after, pause_s=pause_s)
-
-    async def _come_and_go(self) -> None:
-        """Read a little, vanish, and resume from the cursor a little later."""
-        random = Random(f"{self._seed}/vanishing")
-        after: int | None = None
-        while self._wanted:
-            after = await self._listen(after, at_most=random.choice((1, 5, 40)))
-            await anyio.sleep(random.uniform(0, 0.05))
-            if random.random() < 0.2:
-                after = None
+        while not client.is_over:
+            connection = await client.reach()
+            if connection is None:
+                return
+            at_most = random.choice((1, 5, 40)) if is_vanishing else None
+            log = await self._listen(connection, after, at_most, pause_s)
+            if log.ending == "closed":
+                return
+            after = log.cursor
+            if not log.seen:
+                await anyio.sleep(RETRY_S)
+            if is_vanishing:
+                await anyio.sleep(random.uniform(0, 0.05))
+                if random.random() < 0.2 and connection.knows_now:
+                    after = None
 
     async def _listen(
-        self, after: int | None, *, pause_s: float = 0.0, at_most: int | None = None
-    ) -> int | None:
-        """Read events and write them down; the cursor to go on from, None if it is over."""
-        subscription = self._session.subscribe(after=after)
-        self._subscribers += 1
-        subscriber, began, place = self._subscribers, subscription.cursor, self._recorder.place()
+        self, connection: Connection, after: int | None, at_most: int | None, pause_s: float
+    ) -> SubscriptionLog:
+        self._count += 1
+        subscriber, place = self._count, self._recorder.place()
         seen: list[ObservedEvent] = []
-        ending = "stuck"
+        start = cursor = after or 0
+        ending = ""
+
+        async def read() -> None:
+            nonlocal start, cursor, ending
+            if after is not None and not connection.knows(after):
+                return
+            subscription = connection.session.subscribe(after=after)
+            start = subscription.cursor
+            try:
+                async for event in subscription:
+                    if isinstance(event, Lagged):
+                        ending = "lagged"
+                        break
+                    if not isinstance(event, ToolUse):
+                        seen.append(observed(event))
+                    if at_most is None:
+                        self.cursor = subscription.cursor
+                    elif len(seen) >= at_most:
+                        ending = "vanished"
+                        break
+                    if pause_s:
+                        await anyio.sleep(pause_s)
+                else:
+                    ending = connection.ending(is_complete=True)
+            finally:
+                cursor = subscription.cursor
+                subscription.close()
+
         try:
-            async for event in subscription:
-                if isinstance(event, Lagged):
-                    ending = "lagged"
-                    break
-                if not isinstance(event, ToolUse):
-                    seen.append(sighting_of(event))
-                if at_most is not None and len(seen) >= at_most:
-                    ending = "vanished"
-                    break
-                if pause_s:
-                    await anyio.sleep(pause_s)
-            else:
-                ending = "closed"
-        finally:
-            cursor = subscription.cursor
-            subscription.close()
-            self._recorder.note(
-                SubscriptionLog(
-                    session=self._session.id, subscriber=subscriber, after=began, cursor=cursor,
-                    ending=ending, seen=tuple(seen), **place,
-                )
-            )  # fmt: skip
-        return None if ending == "closed" else cursor
+            await connection.within(read)
+        finally:  # also of a subscription that was cut off: what it read counts
+            log = SubscriptionLog(
+                session=self._client.name,
+                subscriber=subscriber,
+                after=start,
+                cursor=cursor,
+                ending=ending or connection.ending(is_complete=False),
+                seen=tuple(seen),
+                **place,
+            )
+            self._recorder.note(log)
+        return log
 
     # The caller's tools.
 
-    async def _answer_calls(self, group: TaskGroup) -> None:
+    async def answer_calls(self) -> None:
+        """Answer the calls that the caller runs, wherever the session is."""
         after: int | None = 0
-        while after is not None:
-            subscription = self._session.subscribe(after=after)
+        async with anyio.create_task_group() as group:
+            while not self._client.is_over:
+                connection = await self._client.reach()
+                if connection is None:
+                    return
+                after = await connection.within(partial(self._offer, connection, after, group))
+                await anyio.sleep(RETRY_S)
+
+    async def _offer(
+        self, connection: Connection, after: int | None, group: TaskGroup
+    ) -> int | None:
+        """Answer calls until the stream ends. Returns the cursor to resume from after ``Lagged``;
+        None means to begin with the calls that are open then."""
+        if after is None or not connection.knows(after):
             after = None
+            open_calls = await connection.session.read_open_calls()
+            group.start_soon(self._answer, [call.id for call in open_calls])
+        subscription = connection.session.subscribe(after=after)
+        try:
             async for event in subscription:
                 if isinstance(event, ToolsRequested):
                     calls = [call.id for call in event.calls if call.runner == "caller"]
                     group.start_soon(self._answer, calls)
                 elif isinstance(event, Lagged):
-                    after = event.cursor
+                    return event.cursor
+        finally:
+            subscription.close()
+        return None
 
-    async def _answer(self, calls: list[str]) -> None:
+    async def _answer(self, calls: Sequence[str]) -> None:
         if not calls:
             return
         random = Random(f"{self._seed}/{calls}")
-        await anyio.sleep(random.choice((0.0, 0.0, 0.001, 0.01)))
-        results = [self._result(random, call_id) for call_id in calls]
-        kind = random.random()
-        if kind < 0.45:
-            await self._submit(results)
-        elif kind < 0.65:  # in part, in any order
-            random.shuffle(results)
-            for result in results:
-                await self._submit([result])
-        elif kind < 0.75:
-            await self._submit([*results, ToolResult("never_offered", "x")])
-            await self._submit(results)
-        elif kind < 0.85:  # twice: a repeat under an id, a duplicate without one
-            command_id = f"results {calls[0]}" if random.random() < 0.5 else None
-            await self._submit(results, command_id=command_id)
-            await self._submit(results, command_id=command_id)
-        elif kind < 0.9:
-            await self._submit([results[0], results[0]])
-            await self._submit(results)
-        elif kind < 0.96:  # past the deadline
-            await anyio.sleep(random.uniform(0.15, 0.3))
-            await self._submit(results)
+        whole: _Submission = ([_result(random, call_id) for call_id in calls], None)
+        delay_s, submissions = (0.0, [whole]) if self._is_prompt else _submissions(random, calls)
+        await anyio.sleep(delay_s)
+        for results, command_id in submissions:
+            if not self._client.is_over:
+                await self._client.submit(results, command_id=command_id)
 
-    def _result(self, random: Random, call_id: str) -> ToolResult:
-        return ToolResult(
-            call_id,
-            words(random, random.choice((20, 200, 1200, 4000))),
-            is_error=random.random() < 0.1,
-            compact_summary="in short" if random.random() < 0.3 else None,
-        )
 
-    async def _submit(self, results: list[ToolResult], *, command_id: str | None = None) -> None:
-        answers = tuple((each.call_id, digest(encode_json(each.content))) for each in results)
-        submit: Any = partial(self._session.submit_tool_results, results, command_id=command_id)
-        await self._recorder.call(
-            self._session, "submit", submit, answers=answers, command_id=command_id
-        )
+_Submission = tuple[list[ToolResult], str | None]
+
+
+def _submissions(random: Random, calls: Sequence[str]) -> tuple[float, list[_Submission]]:
+    """How the caller answers *calls*: after how long, and what it submits under which ids."""
+    delay_s = random.choice((0.0, 0.0, 0.001, 0.01))
+    results = [_result(random, call_id) for call_id in calls]
+    whole: _Submission = (results, None)
+    repeatable: _Submission = (results, f"results {calls[0]}")
+    kind = random.random()
+    if kind < 0.45:
+        return delay_s, [random.choice((whole, repeatable))]
+    if kind < 0.65:  # in part, in any order
+        random.shuffle(results)
+        return delay_s, [([result], None) for result in results]
+    if kind < 0.75:
+        return delay_s, [([*results, ToolResult("never_offered", "x")], None), whole]
+    if kind < 0.85:  # twice: a repeat under an id, or a duplicate without one
+        return delay_s, [random.choice((whole, repeatable))] * 2
+    if kind < 0.9:
+        return delay_s, [([results[0], results[0]], None), whole]
+    if kind < 0.96:  # past the deadline
+        return delay_s + random.uniform(0.15, 0.3), [whole]
+    return 0.0, []
+
+
+def _result(random: Random, call_id: str) -> ToolResult:
+    return ToolResult(
+        call_id,
+        words(random, random.choice((20, 200, 1200, 4000))),
+        is_error=random.random() < 0.1,
+        compact_summary="in short" if random.random() < 0.3 else None,
+    )

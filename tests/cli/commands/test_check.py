@@ -39,18 +39,18 @@ def answered(at: float) -> Returned:
     return Returned(session="s", call=1, seq=0, result="not_running", order=2, at=at)
 
 
-def test_a_record_in_which_every_promise_was_kept_is_exit_code_0(
+def test_a_recording_in_which_every_invariant_holds_is_exit_code_0(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = written(tmp_path / "r", Begun(seed=3), CALL, answered(1.1), LeftBehind())
     assert check_again(record) == 0
     told, err = capsys.readouterr()
-    assert told.count(" kept\n") == 13
+    assert told.count(" holds\n") == 13
     assert "ends before its run did" not in told
     assert err == ""
 
 
-def test_a_breach_is_exit_code_1_and_shown_by_the_entries_that_prove_it(
+def test_a_violation_is_exit_code_1_with_the_entries_that_prove_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = written(tmp_path / "r", Begun(), CALL, answered(9.0), LeftBehind())
@@ -60,7 +60,7 @@ def test_a_breach_is_exit_code_1_and_shown_by_the_entries_that_prove_it(
     assert figures["breaches"] == 1
     assert figures["invariants"]["8"] == 1
     assert figures["whole"] is True
-    assert "1 breach in" in err
+    assert "1 violation in" in err
     assert err.count('"entry":') == 2
 
 
@@ -78,18 +78,21 @@ def test_a_record_that_was_cut_off_says_so(
 ) -> None:
     assert check_again(written(tmp_path / "r", Begun(), CALL)) == 1
     told, err = capsys.readouterr()
-    assert "the record ends before its run did" in told
+    assert "the recording ends before its run did" in told
     assert "was never answered" in err
 
 
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        (b"", "no record of a run"),
+        (b"", "not a recording of a run"),
         (b'{"entry":"begun"}\n{"entry":', "line 2"),
         (b'{"entry":"nonsense"}\n', "line 1"),
         (b"\xff\xfe\n", "line 1"),
-        (b'{"entry":"invoked","call":1,"command":"send","session":"s"}\n', "no record of a run"),
+        (
+            b'{"entry":"invoked","call":1,"command":"send","session":"s"}\n',
+            "not a recording of a run",
+        ),
     ],
     ids=["empty", "cut", "another kind", "no text", "no beginning"],
 )

@@ -1,4 +1,4 @@
-"""``llmsession stress``: figures, the exit code of a breach, and what shows it."""
+"""``llmsession stress``: figures, the exit code of a violation, and its proof."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_record_can_be_kept_and_checked_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_breach_is_exit_code_1_with_the_seed_and_the_shortest_record(
+def test_a_violation_is_exit_code_1_with_the_seed_and_the_shortest_proof(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
 ) -> None:
     calls = tuple(Invoked(session="s0", call=at, command="send", at=0.0) for at in range(3))
@@ -61,7 +61,7 @@ def test_a_breach_is_exit_code_1_with_the_seed_and_the_shortest_record(
         return StressReport(
             plan=plan,
             counts={"turns": 1},
-            breaches=(Violation(13, "s0", "long", calls), Violation(4, "s0", "short", calls[:1])),
+            violations=(Violation(13, "s0", "long", calls), Violation(4, "s0", "short", calls[:1])),
             seconds=1.0,
             interrupt_p50_ms=1.0,
             interrupt_p99_ms=2.0,
@@ -71,8 +71,8 @@ def test_a_breach_is_exit_code_1_with_the_seed_and_the_shortest_record(
     monkeypatch.setattr(stress, "run_stress", broken)
     assert run("--seed", "7", *(["--json"] if as_json else [])) == 1
     told, err = capsys.readouterr()
-    assert "2 breaches with seed 7" in err
-    assert "the shortest record that shows one (invariant 4 in session s0: short)" in err
+    assert "2 violations with seed 7" in err
+    assert "shortest proof (invariant 4 in session s0: short)" in err
     assert err.count("\n") == 5
     if as_json:
         assert msgspec.json.decode(told)["breaches"] == 2
@@ -101,19 +101,19 @@ def test_bad_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str], arguments:
 
 # Simulation
 
-STORIES = ("--simulate", "--seeds", "2", "--seed", "5")
+SCHEDULES = ("--simulate", "--seeds", "2", "--seed", "5")
 
 
 def test_a_simulation_tells_what_it_reached_and_what_it_did_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(*STORIES, "--json") == 0
+    assert run(*SCHEDULES, "--json") == 0
     told, err = capsys.readouterr()
     figures = msgspec.json.decode(told)
     assert (figures["seed"], figures["seeds"], figures["breaches"]) == (5, 2, 0)
     assert figures["turns"] > 0
     assert "machine: Started in ACCEPTED" in figures["reached"]
-    # Two stories cannot come everywhere.
+    # Two schedules cannot reach everything.
     assert figures["unreached"]
     assert not set(figures["unreached"]) & set(figures["reached"])
     assert err == ""
@@ -121,14 +121,14 @@ def test_a_simulation_tells_what_it_reached_and_what_it_did_not(
 
 def test_a_simulation_tells_the_same_each_time(capsys: pytest.CaptureFixture[str]) -> None:
     def told() -> dict[str, object]:
-        assert run(*STORIES, "--json") == 0
+        assert run(*SCHEDULES, "--json") == 0
         figures = msgspec.json.decode(capsys.readouterr().out)
         return {name: value for name, value in figures.items() if name != "seconds"}
 
     assert told() == told()
 
 
-def test_a_story_that_fails_is_told_as_short_as_it_can_be(
+def test_a_schedule_that_fails_is_shrunk_and_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     # Interrupts that cover nothing: the sends before them go on.
@@ -136,18 +136,18 @@ def test_a_story_that_fails_is_told_as_short_as_it_can_be(
     path = tmp_path / "record.jsonl"
     assert run("--simulate", "--seeds", "40", "--record", str(path)) == 1
     told, err = capsys.readouterr()
-    assert "acts 1 are enough" in err
+    assert "steps to 1 (" in err
     assert ": interrupt " in err
-    assert "breaches" in told
-    # What was written is the short story's record, and another look says the same.
+    assert "violations" in told
+    # What was written is the recording of the shrunk schedule, and another check says the same.
     assert check_again(str(path)) == 1
     assert "an interrupt was made" in capsys.readouterr().err
 
 
-def _no_interrupt_is_right(session: Any, records: Any, findings: Any, within_s: float) -> None:
+def _no_interrupt_is_right(session: Any, records: Any, violations: Any, within_s: float) -> None:
     for call in session.invoked.values():
         if call.command == "interrupt":
-            findings.add(8, "an interrupt was made", call)
+            violations.add(8, "an interrupt was made", call)
 
 
 @pytest.mark.parametrize(

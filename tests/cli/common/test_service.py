@@ -254,7 +254,7 @@ def test_a_store_in_the_environment_does_not_stand_in_the_way_of_a_service(
         (["list", "--store", "memory:", "--ca", "x"], "--ca is for a service"),
         (["chat", "--connect", "unix:x", "--provider", "openai"], "its own providers"),
         (["show", "a", "--connect", "unix:x", "--prices", "x"], "a service has its own prices"),
-        (["stress", "--yes"], "--yes are for --connect"),
+        (["stress", "--yes"], "--yes need --connect"),
         (["list", "--connect", "tcp://192.0.2.1:1", "--token-file", "TOKEN"], "in the clear"),
         (["list", "--connect", "unix:x", "--token-file", "EMPTY"], "it is empty"),
         (["list", "--connect", "unix:x", "--token-file", "/nowhere/t"], "/nowhere/t: No such"),

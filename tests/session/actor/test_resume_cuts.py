@@ -154,8 +154,10 @@ class Cuts:
             for each in log
         ]
         # The same words are sent again on purpose.
-        breaches = [each for each in check(Recording(entries)) if "accepted twice" not in each.text]
-        assert breaches == []
+        violations = [
+            each for each in check(Recording(entries)) if "accepted twice" not in each.text
+        ]
+        assert violations == []
         accepted = [each.turn for each in log if isinstance(each, r.TurnAccepted)]
         assert accepted == list(range(1, len(accepted) + 1))
         ended = [each.turn for each in log if r.is_terminal(each)]

@@ -68,7 +68,7 @@ def also(*entries: Entry) -> Recording:
 
 
 def broken(recording: Recording) -> set[int]:
-    return {breach.invariant for breach in check(recording)}
+    return {violation.invariant for violation in check(recording)}
 
 
 def is_call(entry: Entry) -> bool:
@@ -76,8 +76,8 @@ def is_call(entry: Entry) -> bool:
 
 
 def only(recording: Recording) -> Violation:
-    (breach,) = check(recording)
-    return breach
+    (violation,) = check(recording)
+    return violation
 
 
 def replaced(records: Sequence[r.Record], place: int, /, **fields: Any) -> list[r.Record]:
@@ -119,7 +119,7 @@ def test_a_compaction_that_made_another_history_breaks_1() -> None:
         for entry in kept_promises().entries
     )
     assert broken(recording) == {1}
-    assert [entry for entry in only(recording).shown if isinstance(entry, HistoryRead)]
+    assert [entry for entry in only(recording).proof if isinstance(entry, HistoryRead)]
 
 
 # 2: one terminal event
@@ -132,9 +132,9 @@ def test_a_turn_that_never_ended_breaks_2() -> None:
 
 def test_two_terminal_events_of_one_turn_break_2() -> None:
     aborted = r.TurnAborted(turn=3, reason="closed", usage=Usage())
-    breach = only(with_log(lambda records: [*records, aborted]))
-    assert breach.invariant == 2
-    assert {entry.seq for entry in breach.shown if isinstance(entry, Logged)} == {9, 11, 12, 13}
+    violation = only(with_log(lambda records: [*records, aborted]))
+    assert violation.invariant == 2
+    assert {entry.seq for entry in violation.proof if isinstance(entry, Logged)} == {9, 11, 12, 13}
 
 
 def test_an_event_of_a_turn_after_its_end_breaks_2() -> None:
@@ -223,9 +223,9 @@ def test_an_epoch_that_decreases_breaks_6() -> None:
 
 def test_a_turn_that_was_aborted_by_an_earlier_interrupt_breaks_7() -> None:
     recording = changed(Invoked, lambda call: call.command == "interrupt", order=8)
-    breach = only(recording)
-    assert breach.invariant == 7
-    assert {e.order for e in breach.shown if isinstance(e, Invoked)} == {8, 9}
+    violation = only(recording)
+    assert violation.invariant == 7
+    assert {e.order for e in violation.proof if isinstance(e, Invoked)} == {8, 9}
 
 
 def test_a_queued_turn_that_an_interrupt_left_open_breaks_7() -> None:
@@ -333,9 +333,9 @@ def test_a_frontier_that_goes_back_breaks_9() -> None:
 
 
 def test_a_request_that_is_not_the_projection_of_the_log_breaks_10() -> None:
-    breach = only(changed(Requested, lambda sent: sent.turn == 3, digest="other"))
-    assert breach.invariant == 10
-    assert [entry.turn for entry in breach.shown if isinstance(entry, Requested)] == [3]
+    violation = only(changed(Requested, lambda sent: sent.turn == 3, digest="other"))
+    assert violation.invariant == 10
+    assert [entry.turn for entry in violation.proof if isinstance(entry, Requested)] == [3]
 
 
 def test_a_request_of_a_step_that_the_log_does_not_have_breaks_10() -> None:
@@ -347,17 +347,17 @@ def test_a_prefix_that_changes_without_an_event_breaks_10(monkeypatch: Any) -> N
 
     # The compaction lies between turn 1 and turn 2; without it nothing says why.
     monkeypatch.setattr(check_requests, "_BREAKS_PREFIX", (r.TurnAborted,))
-    breach = only(kept_promises())
-    assert breach.invariant == 10
-    assert "prefix" in breach.text
+    violation = only(kept_promises())
+    assert violation.invariant == 10
+    assert "prefix" in violation.text
 
 
 # 11: nothing is left behind
 
 
 def test_a_tool_that_still_ran_and_was_not_named_breaks_11() -> None:
-    breach = only(changed(Ended, still_running=()))
-    assert (breach.invariant, breach.session) == (11, SESSION)
+    violation = only(changed(Ended, still_running=()))
+    assert (violation.invariant, violation.session) == (11, SESSION)
 
 
 @pytest.mark.parametrize("fields", [{"after_exit": ("llmsession s0",)}, {"open_streams": 2}])
@@ -370,9 +370,9 @@ def test_a_task_or_a_stream_that_was_left_behind_breaks_11(fields: Any) -> None:
 
 def test_a_live_state_that_is_not_the_fold_breaks_12() -> None:
     read = next(e for e in kept_promises().entries if isinstance(e, StateRead))
-    breach = only(changed(StateRead, parts=read.parts | {"view": "other", "usage": "other"}))
-    assert breach.invariant == 12
-    assert "usage, view" in breach.text
+    violation = only(changed(StateRead, parts=read.parts | {"view": "other", "usage": "other"}))
+    assert violation.invariant == 12
+    assert "usage, view" in violation.text
 
 
 def test_a_live_state_past_the_end_of_the_log_breaks_12() -> None:
@@ -417,9 +417,9 @@ def test_results_out_of_call_order_break_13() -> None:
 @pytest.mark.parametrize("call", [1, 2, 4])
 def test_a_caller_that_was_never_answered_breaks_13(call: int) -> None:
     recording = without(lambda entry: isinstance(entry, Returned) and entry.call == call)
-    breach = only(recording)
-    assert breach.invariant == 13
-    assert breach.shown == (kept_promises().sessions[SESSION].invoked[call],)
+    violation = only(recording)
+    assert violation.invariant == 13
+    assert violation.proof == (kept_promises().sessions[SESSION].invoked[call],)
 
 
 def test_an_actor_that_failed_breaks_13_and_says_so() -> None:
@@ -428,8 +428,8 @@ def test_an_actor_that_failed_breaks_13_and_says_so() -> None:
         Invoked(session=SESSION, call=9, command="clear", order=20),
         Refused(session=SESSION, call=9, error="SessionClosed", text=text, order=21),
     )
-    breach = only(also(*failed))
-    assert (breach.invariant, breach.text) == (13, text)
+    violation = only(also(*failed))
+    assert (violation.invariant, violation.text) == (13, text)
 
 
 def test_a_send_that_may_have_been_accepted_early_or_late_is_not_put_in_order() -> None:

@@ -49,7 +49,7 @@ def committed(turn: int) -> list[r.Record]:
 def told(*more: r.Record, entries: tuple[Entry, ...] = ()) -> set[int]:
     """The invariants that the script's log with *more* behind it breaks."""
     recording = with_log(lambda records: [*records, *more])
-    return {breach.invariant for breach in check(Recording([*recording.entries, *entries]))}
+    return {violation.invariant for violation in check(Recording([*recording.entries, *entries]))}
 
 
 FORGOTTEN = r.ConversationForgotten(before=3, generation=2, edge=9)
@@ -134,7 +134,7 @@ def test_a_subscriber_may_read_a_record_as_it_was_or_as_it_is_now() -> None:
         seen=(ObservedEvent(2, "0" * 16),),
     )  # fmt: skip
     found = check(Recording([*calls(), *log_of(whole), *now, strange]))
-    assert {breach.invariant for breach in found} == {5}
+    assert {violation.invariant for violation in found} == {5}
 
 
 # Broken.
@@ -157,8 +157,8 @@ def test_what_was_forgotten_and_is_in_the_log_breaks_12() -> None:
     whole, now = forgotten()
     left = [each for each in now if isinstance(each, Rewritten) and each.seq != 2]
     found = check(Recording([*calls(), *log_of(whole), *left]))
-    assert {breach.invariant for breach in found} == {12}
-    assert any("record 2 says what was to be forgotten" in breach.text for breach in found)
+    assert {violation.invariant for violation in found} == {12}
+    assert any("record 2 says what was to be forgotten" in violation.text for violation in found)
     assert {b.invariant for b in check(Recording([*calls(), *log_of(whole)]))} == {12}
 
 
@@ -167,11 +167,11 @@ def test_a_rewritten_log_that_folds_to_something_else_breaks_12() -> None:
     other = msgspec.structs.replace(whole[14], body=said("another question"))
     astray = Rewritten(session=SESSION, seq=other.seq, body=msgspec.Raw(r.encode_record(other)))
     found = check(Recording([*calls(), *log_of(whole), *now, astray]))
-    assert {breach.invariant for breach in found} == {12}
+    assert {violation.invariant for violation in found} == {12}
     assert "what is left of the log differs in history" in found[-1].text
     torn = Rewritten(session=SESSION, seq=2, body=msgspec.Raw(b'{"kind":"records.redacted"}'))
     found = check(Recording([*calls(), *log_of(whole), *now, torn]))
-    assert any("cannot be folded" in breach.text for breach in found)
+    assert any("cannot be folded" in violation.text for violation in found)
 
 
 def test_a_state_that_was_read_before_a_forgetting_is_held_against_the_log_as_it_was() -> None:
@@ -188,14 +188,14 @@ def test_a_turn_that_a_rewind_ended_was_ended_by_something() -> None:
         for each in kept_promises().entries
         if not (isinstance(each, Invoked | Returned) and each.call == 4)
     ]
-    assert {breach.invariant for breach in check(Recording(entries))} == {7}
+    assert {violation.invariant for violation in check(Recording(entries))} == {7}
     for busy, broken in (("interrupt", set()), ("reject", {7})):
         rewind = Invoked(
             session=SESSION, call=4, command="rewind", when_busy=busy, order=11, at=11.0
         )
         answer = Returned(session=SESSION, call=4, seq=10, order=13, at=11.1)
         found = check(Recording([*entries, rewind, answer]))
-        assert {breach.invariant for breach in found} == broken
+        assert {violation.invariant for violation in found} == broken
     assert len(whole) == 12
 
 

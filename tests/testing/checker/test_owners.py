@@ -54,7 +54,7 @@ def log(*epochs: Sequence[r.Record]) -> list[r.Record]:
 
 
 def broken(records: list[r.Record]) -> list[int]:
-    return [breach.invariant for breach in check(Recording(log_of(records)))]
+    return [violation.invariant for violation in check(Recording(log_of(records)))]
 
 
 CRASHED = r.TurnAborted(

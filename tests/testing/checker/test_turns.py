@@ -35,8 +35,8 @@ def told(records: Sequence[r.Record], *entries: Entry, at: dict[int, float] | No
     config = msgspec.Raw(encode_json({**CONFIG, **limits}))
     log = log_of(stamped([r.SessionCreated(session=SESSION, config=config), *records]))
     timed = [msgspec.structs.replace(e, at=(at or {}).get(n, 0.0)) for n, e in enumerate(log, 1)]
-    breaches = check(Recording([Begun(grace_s=0.1), *entries, *timed]), margin_s=0.1)
-    return "; ".join(breach.text for breach in breaches)
+    violations = check(Recording([Begun(grace_s=0.1), *entries, *timed]), margin_s=0.1)
+    return "; ".join(violation.text for violation in violations)
 
 
 def sends(*modes: str) -> list[Entry]:

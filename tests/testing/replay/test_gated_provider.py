@@ -73,25 +73,25 @@ async def test_a_turn_that_is_sent_again_has_the_same_replies(stage: GatedProvid
 
 
 async def test_a_held_interrupt_stops_the_stream_after_its_deltas(stage: GatedProvider) -> None:
-    cut = PlannedInterrupt(point="streaming", policy="drop_turn", deltas=3, held=True)
-    play = ReplayedTurn(FIRST, 1, {1: cut})
+    planned = PlannedInterrupt(point="streaming", policy="drop_turn", deltas=3, held=True)
+    play = ReplayedTurn(FIRST, 1, {1: planned})
     events: list[StreamEvent] = []
     stage.start_turn(play)
     with anyio.move_on_after(5) as waited:
         await read(stage, 1, events)
     assert waited.cancelled_caught
     assert said(events) == "fir"
-    assert await play.wait_interrupt() is cut
+    assert await play.wait_interrupt() is planned
 
 
 async def test_an_interrupt_at_the_end_is_asked_for_before_the_end_is_told(
     stage: GatedProvider,
 ) -> None:
-    cut = PlannedInterrupt(point="ending", policy="keep_text")
-    play = ReplayedTurn(FIRST, 1, {1: cut})
+    planned = PlannedInterrupt(point="ending", policy="keep_text")
+    play = ReplayedTurn(FIRST, 1, {1: planned})
     stage.start_turn(play)
     async for event in stage.stream(REQUEST, StepTag(1, 1, 1)):
-        assert (play.cut is cut) == isinstance(event, ReplyEnded)
+        assert (play.requested is planned) == isinstance(event, ReplyEnded)
 
 
 async def test_beyond_the_recording_the_recorded_interrupt_is_asked_for(
@@ -102,24 +102,24 @@ async def test_beyond_the_recording_the_recorded_interrupt_is_asked_for(
     stage.start_turn(play)
     with anyio.move_on_after(5):
         await read(stage, 1, events, step=2)
-    assert (play.cut, events) == (RECORDED, [])
+    assert (play.requested, events) == (RECORDED, [])
 
 
 def test_a_planned_interrupt_is_met_once_also_by_a_turn_that_is_sent_again() -> None:
-    cuts = {1: PlannedInterrupt(point="tools", policy="drop_turn")}
-    first, again = ReplayedTurn(FIRST, 1, cuts), ReplayedTurn(FIRST, 2, cuts)
-    assert first.take_cut(1, "streaming", "ending") is None
-    assert first.take_cut(1, "tools") is not None
-    assert again.take_cut(1, "tools") is None
+    interrupts = {1: PlannedInterrupt(point="tools", policy="drop_turn")}
+    first, again = ReplayedTurn(FIRST, 1, interrupts), ReplayedTurn(FIRST, 2, interrupts)
+    assert first.take_planned(1, "streaming", "ending") is None
+    assert first.take_planned(1, "tools") is not None
+    assert again.take_planned(1, "tools") is None
 
 
 async def test_only_the_first_interrupt_of_a_play_counts_and_none_after_its_end() -> None:
     play = ReplayedTurn(FIRST, 1, {})
-    cut = PlannedInterrupt(point="asked", policy="drop_turn")
-    play.interrupt(cut)
+    planned = PlannedInterrupt(point="asked", policy="drop_turn")
+    play.interrupt(planned)
     play.interrupt(RECORDED)
-    assert await play.wait_interrupt() is cut
+    assert await play.wait_interrupt() is planned
     over = ReplayedTurn(FIRST, 1, {})
     over.over()
-    over.interrupt(cut)
+    over.interrupt(planned)
     assert await over.wait_interrupt() is None

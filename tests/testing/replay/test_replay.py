@@ -16,7 +16,12 @@ from llmsession.errors import InvalidInput, ProviderError
 from llmsession.providers.replay import ReplayProvider
 from llmsession.session.values.config import CompactionConfig
 from llmsession.testing.replay import driver
-from llmsession.testing.replay.gated_provider import POINTS, PlannedInterrupt, Point, plan_cuts
+from llmsession.testing.replay.gated_provider import (
+    POINTS,
+    PlannedInterrupt,
+    Point,
+    plan_interrupts,
+)
 from llmsession.testing.replay.recorded_turns import (
     NO_RESULT,
     RecordedTurn,
@@ -320,7 +325,7 @@ def only(monkeypatch: pytest.MonkeyPatch, step: int, cut: PlannedInterrupt) -> N
     def plan(turn: RecordedTurn, **options: object) -> dict[int, PlannedInterrupt]:
         return {step: cut} if turn.position == 0 else {}
 
-    monkeypatch.setattr(driver, "plan_cuts", plan)
+    monkeypatch.setattr(driver, "plan_interrupts", plan)
 
 
 ONE = DriveOptions(interrupt_every=1, interrupt_policy="drop_turn", delta_chars=4)
@@ -384,7 +389,7 @@ def test_about_one_step_in_so_many_is_cut_at_all_points_and_under_all_policies()
     cuts = [
         cut
         for _ in range(600)
-        for cut in plan_cuts(turn, every=5, policy="random", delta_chars=8, rng=rng).values()
+        for cut in plan_interrupts(turn, every=5, policy="random", delta_chars=8, rng=rng).values()
     ]
     assert 280 < len(cuts) < 440  # of 1,800 steps
     assert {cut.point for cut in cuts} == set(POINTS)

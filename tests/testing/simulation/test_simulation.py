@@ -32,14 +32,14 @@ from llmsession.testing.simulation.schedule import (
     Send,
     Step,
 )
-from llmsession.testing.simulation.search import SimulationReport, shrunk
+from llmsession.testing.simulation.search import SimulationReport, shrink
 from llmsession.testing.simulation.virtual_time import run_seeded
 
 CHUNKS, SEEDS = 10, 16
 
 
 def told(run: SimRun) -> str:
-    return "\n".join([str(run.story), *map(str, run.breaches)])
+    return "\n".join([str(run.schedule), *map(str, run.violations)])
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -116,19 +116,21 @@ def test_a_seed_is_one_run_in_every_process() -> None:
 # A rule that is broken is found
 
 
-def first_failure(*acts: Step, seeds: int = 12) -> SimRun:
+def first_failure(*steps: Step, seeds: int = 12) -> SimRun:
     """The shortest story that fails, of stories that have *acts* beside their own."""
     for seed in range(seeds):
-        story = schedule_of(seed)
-        story = msgspec.structs.replace(story, acts=tuple(sorted((*story.acts, *acts), key=_at)))
-        run = run_schedule(story)
-        if run.breaches:
-            return shrunk(run, max_runs=30).run
+        schedule = schedule_of(seed)
+        schedule = msgspec.structs.replace(
+            schedule, steps=tuple(sorted((*schedule.steps, *steps), key=_at))
+        )
+        run = run_schedule(schedule)
+        if run.violations:
+            return shrink(run, max_runs=30).run
     raise AssertionError("no story found it")
 
 
-def _at(act: Step) -> float:
-    return act.at
+def _at(step: Step) -> float:
+    return step.at
 
 
 def test_a_store_without_a_fence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +143,7 @@ def test_a_store_without_a_fence_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(MemoryStore, "append", unfenced)
     run = first_failure(Disk(at=0.2, kind="echo"))
-    assert len(run.story.acts) <= 3, told(run)
+    assert len(run.schedule.steps) <= 3, told(run)
 
 
 def test_a_lost_answer_that_is_taken_for_a_written_one_is_found(
@@ -157,8 +159,8 @@ def test_a_lost_answer_that_is_taken_for_a_written_one_is_found(
 
     monkeypatch.setattr(disk.DiskLink, "_written", careless)
     run = first_failure(Disk(at=0.1, kind="void"))
-    assert len(run.story.acts) <= 4, told(run)
-    assert {breach.invariant for breach in run.breaches} & {2, 5, 12, 13}
+    assert len(run.schedule.steps) <= 4, told(run)
+    assert {violation.invariant for violation in run.violations} & {2, 5, 12, 13}
 
 
 def test_a_gap_that_subscribers_are_not_told_of_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,9 +171,9 @@ def test_a_gap_that_subscribers_are_not_told_of_is_found(monkeypatch: pytest.Mon
     monkeypatch.setattr(Subscriptions, "reached", lambda self, session, head: None)
     monkeypatch.setattr(Subscriptions, "publish", publish)
     # The label is written and its answer lost; who subscribes then does not know of it.
-    story = Schedule(
+    schedule = Schedule(
         seed=3,
-        acts=(
+        steps=(
             Disk(at=0.2, kind="lose"),
             Change(at=0.21, session=0, kind="label"),
             Change(at=0.22, session=1, kind="compact"),
@@ -179,9 +181,9 @@ def test_a_gap_that_subscribers_are_not_told_of_is_found(monkeypatch: pytest.Mon
             Interrupt(at=0.9, session=1),
         ),
     )
-    run = shrunk(run_schedule(story)).run
-    assert any("a subscriber read" in breach.text for breach in run.breaches)
-    assert len(run.story.acts) <= 3, told(run)
+    run = shrink(run_schedule(schedule)).run
+    assert any("a subscriber read" in violation.text for violation in run.violations)
+    assert len(run.schedule.steps) <= 3, told(run)
 
 
 def test_commands_that_overtake_each_other_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +197,7 @@ def test_commands_that_overtake_each_other_are_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(reactivation.ReactivationQueue, "in_turn", lambda self: Body())
     sends = [Send(at=0.2, session=0, number=100 + at) for at in range(6)]
     run = first_failure(Disk(at=0.1, kind="fail"), *sends, seeds=40)
-    assert any("was asked for before" in breach.text for breach in run.breaches)
+    assert any("was asked for before" in violation.text for violation in run.violations)
 
 
 # Users' own parts
@@ -218,12 +220,12 @@ def test_a_users_tools_and_policy_are_played_with() -> None:
             compaction=CompactionConfig(policy="swap_tool_results", threshold=0.3, low=0.1),
         )
 
-    cast = UserParts(
+    parts = UserParts(
         config=config,
         tools=(Tool(name="look", run=look),),
         calls={"look": lambda random: {"path": f"src/{random.randrange(9)}.py"}},
     )
-    report = simulate(SimulationPlan(seeds=6, seed=40), cast)
+    report = simulate(SimulationPlan(seeds=6, seed=40), parts)
     assert not report.failures, told(report.failures[0].run)
     assert asked
     assert all(path.startswith("src/") for path in asked)
@@ -257,14 +259,14 @@ def test_virtual_time_takes_no_time_and_a_seed_orders_tasks() -> None:
 
 
 def test_a_story_can_be_read_and_written_down() -> None:
-    story = schedule_of(7)
-    assert msgspec.json.decode(msgspec.json.encode(story), type=Schedule) == story
-    lines = str(story).splitlines()
+    schedule = schedule_of(7)
+    assert msgspec.json.decode(msgspec.json.encode(schedule), type=Schedule) == schedule
+    lines = str(schedule).splitlines()
     assert lines[0] == "seed 7, 2 sessions, 2 processes"
-    assert len(lines) == 1 + len(story.acts)
+    assert len(lines) == 1 + len(schedule.steps)
     plain = Schedule(
         seed=1,
-        acts=(
+        steps=(
             Send(at=0.0, session=0, number=0),
             Interrupt(at=0.1, session=0, phase="TOOLS"),
             Kill(at=0.2, process=1),

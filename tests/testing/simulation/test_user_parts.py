@@ -46,23 +46,31 @@ def test_what_a_tool_raises_is_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cast", "named"),
+    ("parts", "named"),
     [
         (UserParts(config=lambda random: None), "NoneType"),  # type: ignore[arg-type, return-value]
-        (UserParts(config=SessionConfig(model="m")), "a function"),  # type: ignore[arg-type]
-        (UserParts(calls={"nowhere": lambda random: {}}), "'nowhere'"),
+        (UserParts(config=SessionConfig(model="m")), "a function that returns"),  # type: ignore[arg-type]
+        (UserParts(calls={"nowhere": lambda random: {}}), "unknown tool 'nowhere'"),
         (UserParts(calls={"quick": lambda random: 5}), "calls\\['quick'\\]"),  # type: ignore[dict-item, return-value]
         (UserParts(calls={}), "no tool"),
         (UserParts(tools=(quick,)), "not function"),  # type: ignore[arg-type]
-        (UserParts(tools=(Tool(name="look", run=quick),)), "has calls, too"),
+        (UserParts(tools=(Tool(name="look", run=quick),)), "also needs calls"),
     ],
-    ids=["no config", "no function", "no tool", "no arguments", "no calls", "a function", "idle"],
+    ids=[
+        "no config",
+        "no function",
+        "no tool",
+        "no arguments",
+        "no calls",
+        "a function that returns",
+        "idle",
+    ],
 )
-def test_a_cast_that_cannot_play_is_refused_before_anything_is_played(
-    cast: UserParts, named: str
+def test_parts_that_cannot_be_used_are_refused_before_anything_runs(
+    parts: UserParts, named: str
 ) -> None:
     with pytest.raises(InvalidInput, match=named):
-        simulate(SimulationPlan(seeds=1), cast)
+        simulate(SimulationPlan(seeds=1), parts)
 
 
 def test_a_configuration_that_cannot_be_used_is_no_group_of_errors() -> None:
@@ -80,5 +88,5 @@ async def test_a_simulation_within_a_loop_is_refused() -> None:
 
 def test_without_trio_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trio", None)
-    with pytest.raises(InvalidInput, match="simulation"):
+    with pytest.raises(InvalidInput, match=r"llmsession\[testing\]"):
         simulate(SimulationPlan(seeds=1))

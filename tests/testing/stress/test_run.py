@@ -101,8 +101,8 @@ REACHED = {
 `compacted pays_back`, 6 and 3 more or less, and `forks`, 7."""
 
 
-def told(breaches: tuple[Violation, ...]) -> str:
-    return "\n".join(str(breach) for breach in breaches[:20])
+def told(violations: tuple[Violation, ...]) -> str:
+    return "\n".join(str(violation) for violation in violations[:20])
 
 
 def too_few(report: StressReport) -> dict[str, int]:
@@ -113,7 +113,7 @@ def too_few(report: StressReport) -> dict[str, int]:
 async def test_a_small_run_keeps_every_promise_and_reaches_everything() -> None:
     report = await run_stress(SMALL)
     print(report.counts)
-    assert report.breaches == (), told(report.breaches)
+    assert report.violations == (), told(report.violations)
     assert too_few(report) == {}, f"too few to speak of, of {report.turns} turns"
     assert report.interrupt_p99_ms >= report.interrupt_p50_ms > 0
 
@@ -121,7 +121,7 @@ async def test_a_small_run_keeps_every_promise_and_reaches_everything() -> None:
 async def test_a_run_is_checked_alike_from_its_lines() -> None:
     report = await run_stress(StressPlan(sessions=2, turns=6, interrupts=2, seconds=10, seed=2))
     lines = list(encode_lines(report.recording.entries))
-    assert check(decode_lines(lines)) == report.breaches == ()
+    assert check(decode_lines(lines)) == report.violations == ()
     assert len(lines) > 100
 
 
@@ -147,5 +147,5 @@ async def test_a_long_run_keeps_every_promise(seed: int) -> None:
     plan = StressPlan(sessions=80, turns=120, interrupts=20, seconds=90, seed=seed)
     report = await run_stress(plan)
     print(report.counts)
-    assert report.breaches == (), told(report.breaches)
+    assert report.violations == (), told(report.violations)
     assert report.turns > 80 * 40

@@ -10,8 +10,8 @@ from llmsession.testing.strict_server.model.request import MessageRequest
 from llmsession.testing.strict_server.rules.signatures import Signer
 from llmsession.testing.strict_server.rules.validation import (
     AcceptedMessage,
-    judge_chat,
-    judge_message,
+    validate_chat,
+    validate_message,
 )
 
 OLD, BOUND, NEW = "claude-sonnet-4-0", "claude-opus-5-5", "claude-opus-4-8"
@@ -67,23 +67,25 @@ def refused(
     *,
     counting: bool = False,
     betas: tuple[str, ...] = (),
-    sealer: Signer | None = None,
+    signer: Signer | None = None,
 ) -> str | None:
     """What a Messages request is refused with; None if it is accepted."""
-    verdict = judge_message(request, MESSAGE_MODELS, betas=betas, counting=counting, sealer=sealer)
-    return verdict.message if isinstance(verdict, Refusal) else None
+    result = validate_message(
+        request, MESSAGE_MODELS, betas=betas, counting=counting, signer=signer
+    )
+    return result.message if isinstance(result, Refusal) else None
 
 
-def accepted(request: Any, *, sealer: Signer | None = None) -> MessageRequest:
-    verdict = judge_message(request, MESSAGE_MODELS, sealer=sealer)
-    assert isinstance(verdict, AcceptedMessage), verdict
-    return verdict.request
+def accepted(request: Any, *, signer: Signer | None = None) -> MessageRequest:
+    result = validate_message(request, MESSAGE_MODELS, signer=signer)
+    assert isinstance(result, AcceptedMessage), result
+    return result.request
 
 
 def chat_refused(request: Any) -> Refusal | None:
     """What a chat completions request is refused with; None if it is accepted."""
-    verdict = judge_chat(request, COMPLETION_MODELS)
-    return verdict if isinstance(verdict, Refusal) else None
+    result = validate_chat(request, COMPLETION_MODELS)
+    return result if isinstance(result, Refusal) else None
 
 
 def chat(*messages: dict[str, Any], model: str = "test-model", **fields: Any) -> dict[str, Any]:

@@ -78,7 +78,7 @@ _WRONG_KEY: dict[Api, str] = {
 
 
 def unauthorised(api: Api, *, missing: bool) -> Refusal:
-    """401: no key, or one that the server was not told of."""
+    """401: no key, or an unknown one."""
     text = (_NO_KEY if missing else _WRONG_KEY)[api]
     if api == "messages":
         return Refusal(status=401, kind="authentication_error", message=text)

@@ -54,8 +54,8 @@ class Cost(msgspec.Struct, frozen=True):
     summaries are not in the fields above."""
 
     @classmethod
-    def told(cls, usage: Usage) -> Cost:
-        """What a script says that a reply costs."""
+    def of_usage(cls, usage: Usage) -> Cost:
+        """The cost that a script gives for a reply."""
         prompt = PromptCost(
             new=usage.input_tokens,
             read=usage.cache_read_tokens,
@@ -94,12 +94,12 @@ def with_summaries(cost: Cost, summaries: tuple[Iteration, ...]) -> Cost:
 
 def message_usage(cost: Cost, *, output: int | None = None) -> dict[str, Any]:
     """``usage`` of the Messages API. *output* is what there is so far, in a stream."""
-    told = _counts(cost.prompt, cost.output if output is None else output)
+    counts = _counts(cost.prompt, cost.output if output is None else output)
     if cost.iterations and output is None:
-        told["iterations"] = [
+        counts["iterations"] = [
             {"type": kind, **_counts(prompt, said)} for kind, prompt, said in cost.iterations
         ]
-    return {**told, "service_tier": "standard"}
+    return {**counts, "service_tier": "standard"}
 
 
 def _counts(prompt: PromptCost, output: int) -> dict[str, Any]:

@@ -80,8 +80,8 @@ def message_events(reply: MessageReply, *, delta_chars: int) -> list[bytes]:
     if inside:
         inside[0] += PING
     delta = {"stop_reason": reply.stop_reason, "stop_sequence": reply.stop_sequence}
-    told = {"delta": delta, "usage": message_usage(reply.cost), **_management(reply)}
-    end = sse("message_delta", told)
+    change = {"delta": delta, "usage": message_usage(reply.cost), **_management(reply)}
+    end = sse("message_delta", change)
     return [start, *inside, end + sse("message_stop", {})]
 
 
@@ -91,9 +91,9 @@ def _management(reply: MessageReply) -> dict[str, Any]:
 
 
 def _opening(reply: MessageReply) -> dict[str, Any]:
-    told = reply.transformations
+    transformations = reply.transformations
     return {
-        **({} if told is None else {"input_transformations": told}),
+        **({} if transformations is None else {"input_transformations": transformations}),
         "id": reply.id,
         "type": "message",
         "role": "assistant",

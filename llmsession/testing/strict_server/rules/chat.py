@@ -340,4 +340,4 @@ CHAT_RULES: dict[str, ChatRule] = {
     "tools": tools_are_well_formed,
     "output": output_fits_the_model,
 }
-"""In the order they are asked; the first that is broken is told."""
+"""The rules in the order in which they are checked. The first broken rule is reported."""

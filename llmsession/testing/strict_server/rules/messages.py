@@ -285,4 +285,4 @@ MESSAGE_RULES: dict[str, MessageRule] = {
     "V2": v2_the_user_speaks_last,
     "V8": v8_a_tool_loop_starts_with_thinking,
 }
-"""In the order they are asked; the first that is broken is told."""
+"""The rules in the order in which they are checked. The first broken rule is reported."""

@@ -1,7 +1,7 @@
 """Is the body of a Messages request of the right shape? Asked before any rule looks at it.
 
 The fields and the words of the answers are those of the real API's validation (its SDK's types
-and the texts that users report). The first fault found is the one that is told.
+and the texts that users report). The first fault is the one that is reported.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Signatures of thinking: made for a reply, checked when it comes back.
+"""Signatures of thinking: made for a reply, checked when the thinking comes back.
 
-A seal says which model thought it, what stood before it, and which thinking came before it. On
-models that bind thinking, all of that must still be so: system, tools and every message before
-the block unchanged, and the blocks that are kept an unbroken run of those that were made.
-Thinking may be left out from the oldest on, from the end, or altogether. Breakpoints and
-parameters are not bound. On other models only the block itself is sealed.
+A signature says which model produced the thinking, what stood before it, and which thinking came
+before it. Models that bind thinking require all of that to be unchanged: system, tools, every
+message before the block, and an unbroken run of the blocks that were made. Thinking may be left
+out from the oldest on, from the end, or altogether. Breakpoints and parameters are not bound. On
+other models only the block itself is signed.
 
-Source: the Anthropic documentation of preserved thinking. Simplified: a seal of another model is
-dropped without a word for every pair of models, where the real API lets some read each other.
+Source: the Anthropic documentation of preserved thinking. Simplified: a signature of another model
+is dropped silently for every pair of models, where the real API lets some read each other's.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..model.canonical import canonical_block, canonical_tool
 from ..model.request import THINKING, MessageRequest, Run, Spot
 from .options import BINDING_BETA
 
-__all__ = ["Broken", "Signer", "refused_seal", "transformations"]
+__all__ = ["Broken", "Signer", "refused_signature", "transformations"]
 
 Fate: TypeAlias = Literal["tampered", "foreign", "system", "tools", "messages", "gap", "moved"]
 
 _PREFIX = "strict."
 _NONE = bytes(16)
 _SIZES = (8, 8, 8, 16, 8, 16)
-"""Bytes of the first six fields of a seal."""
+"""Bytes of the first six fields of a signature."""
 
 
 class Signature(NamedTuple):
@@ -53,14 +53,14 @@ class Signature(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A seal that does not hold, and why."""
+    """An invalid signature, and why it is invalid."""
 
     spot: Spot
     fate: Fate
 
 
 class Signer:
-    """Makes and checks seals with a key of its own, made from *seed*."""
+    """Makes and checks signatures, with a key that is derived from *seed*."""
 
     def __init__(self, seed: int = 0) -> None:
         self._key = hashlib.sha256(b"strict server %d" % seed).digest()
@@ -120,39 +120,43 @@ class Signer:
         return tuple(signed)
 
     def check(self, request: MessageRequest) -> Iterator[Broken]:
-        """Every seal in *request* that does not hold, in order. What a model does not bind is
+        """Every invalid signature in *request*, in order. What a model does not bind is
         not looked at, but for the latest assistant message, which no model lets be changed."""
         walk = self._walk(request)
         replies = [run for run in request.runs if run.role == "assistant"]
         for run in request.runs:
             for spot in run.spots:
-                seal = self._read(spot.block)
+                signature = self._read(spot.block)
                 if spot.kind in THINKING:
-                    fate = self._fate(seal, walk, run is replies[-1], spot)
+                    fate = self._fate(signature, walk, run is replies[-1], spot)
                     if fate is not None:
                         yield Broken(spot, fate)
-                walk.pass_by(run, spot, seal)
+                walk.pass_by(run, spot, signature)
 
-    def _fate(self, seal: Signature | None, walk: _Walk, latest: bool, spot: Spot) -> Fate | None:
-        if seal is None or not hmac.compare_digest(seal.mac, self._mac(seal, spot.block)):
+    def _fate(
+        self, signature: Signature | None, walk: _Walk, latest: bool, spot: Spot
+    ) -> Fate | None:
+        if signature is None or not hmac.compare_digest(
+            signature.mac, self._mac(signature, spot.block)
+        ):
             return "tampered"
-        if seal.family != walk.family:
+        if signature.family != walk.family:
             return "foreign"
-        if latest and seal.local != walk.local(seal.local_count):
+        if latest and signature.local != walk.local(signature.local_count):
             return "moved"
         if not walk.request.rules.binds_thinking:
             return None
-        if seal.system != walk.system:
+        if signature.system != walk.system:
             return "system"
-        if seal.tools != walk.tools:
+        if signature.tools != walk.tools:
             return "tools"
-        if seal.messages != walk.messages():
+        if signature.messages != walk.messages():
             return "messages"
-        return "gap" if walk.previous not in (_NONE, seal.previous) else None
+        return "gap" if walk.previous not in (_NONE, signature.previous) else None
 
     def _signed(self, block: dict[str, Any], walk: _Walk) -> dict[str, Any]:
         count = walk.reply_length
-        seal = Signature(
+        signature = Signature(
             walk.family,
             walk.system,
             walk.tools,
@@ -162,14 +166,14 @@ class Signer:
             count,
             b"",
         )
-        seal = seal._replace(mac=self._mac(seal, block))
-        raw = base64.b64encode(seal.body() + seal.mac).decode()
+        signature = signature._replace(mac=self._mac(signature, block))
+        raw = base64.b64encode(signature.body() + signature.mac).decode()
         field = "signature" if block["type"] == "thinking" else "data"
         return {**block, field: _PREFIX + raw}
 
-    def _mac(self, seal: Signature, block: dict[str, Any]) -> bytes:
+    def _mac(self, signature: Signature, block: dict[str, Any]) -> bytes:
         text = str(block.get("thinking", "")).encode("utf-8", "replace")
-        said = b"%s\x00%s\x00%s" % (str(block["type"]).encode(), seal.body(), text)
+        said = b"%s\x00%s\x00%s" % (str(block["type"]).encode(), signature.body(), text)
         return hmac.digest(self._key, said, "sha256")[:16]
 
     def _read(self, block: dict[str, Any]) -> Signature | None:
@@ -221,12 +225,12 @@ class _Walk:
         self._in_run: list[bytes] = []
         self._reply_from = 0
 
-    def pass_by(self, run: Run, spot: Spot, seal: Signature | None) -> None:
+    def pass_by(self, run: Run, spot: Spot, signature: Signature | None) -> None:
         """Go on behind *spot*."""
         self._enter(run.role)
         if spot.kind in THINKING:
-            if seal is not None and seal.family == self.family:
-                self.previous = seal.mac
+            if signature is not None and signature.family == self.family:
+                self.previous = signature.mac
             return
         if spot.kind == "compaction":
             made = self._summaries.get(str(spot.block.get("signature")))
@@ -255,7 +259,7 @@ class _Walk:
         return len(self._in_run) - self._reply_from
 
     def messages(self) -> bytes:
-        """What stands before, as bound by a seal in the assistant's message here."""
+        """What stands before, as bound by a signature in the assistant's message here."""
         bound = self._hash.copy()
         if self._role != "assistant":
             bound.update(b"\x02assistant")
@@ -284,8 +288,8 @@ _WHAT_CHANGED: dict[str, str] = {
 }
 
 
-def refused_seal(request: MessageRequest, broken: Broken) -> str | None:
-    """What the real API answers to a seal that does not hold; None if it lets it pass."""
+def refused_signature(request: MessageRequest, broken: Broken) -> str | None:
+    """What the real API answers to an invalid signature; None if it lets it pass."""
     where, kind = broken.spot.where, broken.spot.kind
     field = "signature" if kind == "thinking" else "data"
     match broken.fate:

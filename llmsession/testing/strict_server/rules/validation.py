@@ -1,6 +1,6 @@
-"""The verdict on a request: refused with the words of the real API, or accepted. Pure.
+"""Validates a request: it is refused with the words of the real API, or accepted. Pure.
 
-This is a judge of its own: it shares no code with the checker that llmsession asks before it
+This shares no code with the checker that llmsession asks before it
 sends a request, so that the two can disagree.
 """
 
@@ -22,16 +22,16 @@ from .chat import CHAT_RULES
 from .messages import MESSAGE_RULES
 from .options import OPTION_RULES
 from .shape import shape_faults
-from .signatures import Broken, Signer, refused_seal
+from .signatures import Broken, Signer, refused_signature
 
-__all__ = ["AcceptedChat", "AcceptedMessage", "judge_chat", "judge_message", "no_json"]
+__all__ = ["AcceptedChat", "AcceptedMessage", "no_json", "validate_chat", "validate_message"]
 
 _CODE = re.compile(r": (compaction_[a-z_]+): ")
 
 
 class AcceptedMessage(msgspec.Struct, frozen=True):
-    """A Messages request that breaks no rule. ``broken`` are seals that do not hold and that are
-    let pass, as the real API lets them."""
+    """A Messages request that breaks no rule. ``broken`` are invalid signatures that the real API
+    lets pass."""
 
     request: MessageRequest
     context: Context
@@ -50,17 +50,20 @@ class AcceptedChat(msgspec.Struct, frozen=True):
     parts: list[Part]
 
 
-def judge_message(
+def validate_message(
     body: Any,
     models: Mapping[str, ModelRules],
     *,
     betas: Sequence[str] = (),
     wants_betas: bool = False,
     counting: bool = False,
-    sealer: Signer | None = None,
+    signer: Signer | None = None,
 ) -> AcceptedMessage | Refusal:
-    """*counting* is for ``count_tokens``. Without a *sealer* no signature is looked at.
-    *wants_betas*: what needs a beta is refused where the header does not name it."""
+    """Validate a Messages request.
+
+    *counting* is for ``count_tokens``. Without a *signer* no signature is checked. With
+    *wants_betas* a feature that needs a beta is refused if the header does not name that beta.
+    """
     if not isinstance(body, dict):
         return invalid("Input should be a valid dictionary or object to extract fields from")
     if (fault := _first(shape_faults(body, counting=counting))) is not None:
@@ -75,11 +78,11 @@ def judge_message(
         rules.insert(0, beta_faults)
     if (fault := _first(text for rule in rules for text in rule(request))) is not None:
         return _invalid(fault)
-    if sealer is not None and (fault := sealer.refused_summary(request)) is not None:
+    if signer is not None and (fault := signer.refused_summary(request)) is not None:
         return _invalid(fault)
-    broken = tuple(sealer.check(request)) if sealer is not None else ()
-    said = (refused_seal(request, one) for one in broken)
-    if (fault := _first(text for text in said if text is not None)) is not None:
+    broken = tuple(signer.check(request)) if signer is not None else ()
+    refusals = (refused_signature(request, one) for one in broken)
+    if (fault := _first(text for text in refusals if text is not None)) is not None:
         return invalid(fault)
     context = context_of(request)
     if not counting and (fault := _first(_size_faults(request, context.parts))) is not None:
@@ -106,7 +109,7 @@ def _size_faults(request: MessageRequest, parts: list[Part]) -> Iterator[str]:
         )
 
 
-def judge_chat(body: Any, models: Mapping[str, ModelRules]) -> AcceptedChat | Refusal:
+def validate_chat(body: Any, models: Mapping[str, ModelRules]) -> AcceptedChat | Refusal:
     """A chat completions request."""
     if not isinstance(body, dict):
         return no_json(None, chat=True)

@@ -11,7 +11,7 @@ from llmsession.testing.strict_server.model.models import MESSAGE_MODELS
 from llmsession.testing.strict_server.model.prompt_cache import prompt_tokens
 from llmsession.testing.strict_server.model.refusal import Refusal
 from llmsession.testing.strict_server.rules.signatures import Signer
-from llmsession.testing.strict_server.rules.validation import judge_message
+from llmsession.testing.strict_server.rules.validation import validate_message
 from tests.testing.strict_server.requests import (
     accepted,
     assistant,
@@ -101,19 +101,19 @@ def test_without_its_beta_nothing_is_said_of_compaction(
     request_body: dict[str, Any], beta: str, told: str
 ) -> None:
     def judge(*betas: str) -> Any:
-        return judge_message(request_body, MESSAGE_MODELS, betas=betas, wants_betas=True)
+        return validate_message(request_body, MESSAGE_MODELS, betas=betas, wants_betas=True)
 
-    verdict = judge("another-beta")
-    assert isinstance(verdict, Refusal)
-    assert told in verdict.message
+    result = judge("another-beta")
+    assert isinstance(result, Refusal)
+    assert told in result.message
     assert not isinstance(judge(beta), Refusal)
 
 
 def test_an_edit_of_another_beta_is_not_known() -> None:
     request = managed("compact_20260112")
-    verdict = judge_message(request, MESSAGE_MODELS, betas=[EDITS], wants_betas=True)
-    assert isinstance(verdict, Refusal)
-    assert "edits.0: Input tag 'compact_20260112' found using 'type'" in verdict.message
+    result = validate_message(request, MESSAGE_MODELS, betas=[EDITS], wants_betas=True)
+    assert isinstance(result, Refusal)
+    assert "edits.0: Input tag 'compact_20260112' found using 'type'" in result.message
 
 
 @pytest.mark.parametrize(
@@ -142,27 +142,27 @@ def test_an_old_model_writes_no_summaries() -> None:
 
 
 def test_a_signed_summary_is_taken_only_as_it_was_made() -> None:
-    sealer = Signer()
-    block = sealer.sign_summary(accepted(ASKED), "so far")
-    assert refused(body(assistant(block), user("hi")), sealer=sealer) is None
+    signer = Signer()
+    block = signer.sign_summary(accepted(ASKED), "so far")
+    assert refused(body(assistant(block), user("hi")), signer=signer) is None
     other = {**block, "content": "something else"}
-    assert "content_mismatch" in (refused(body(assistant(other), user("hi")), sealer=sealer) or "")
-    said = refused(body(assistant(SIGNED), user("hi")), sealer=sealer)
+    assert "content_mismatch" in (refused(body(assistant(other), user("hi")), signer=signer) or "")
+    said = refused(body(assistant(SIGNED), user("hi")), signer=signer)
     assert "signature_invalid" in (said or "")
 
 
 def test_thinking_that_followed_what_was_summarised_is_valid_behind_the_summary() -> None:
-    sealer = Signer()
+    signer = Signer()
     first = body(user("a"), assistant("b"), user("c"))
-    thought = sealer.sign(accepted(first), [{"type": "thinking", "thinking": "hm"}])[0]
+    thought = signer.sign(accepted(first), [{"type": "thinking", "thinking": "hm"}])[0]
     kept = [user("c"), assistant(thought, "d"), user("e")]
     whole = body(user("a"), assistant("b"), *kept)
-    assert refused(whole, sealer=sealer) is None
-    block = sealer.sign_summary(accepted(ASKED), "so far")
-    assert refused(body(assistant(block), *kept), sealer=sealer) is None
+    assert refused(whole, signer=signer) is None
+    block = signer.sign_summary(accepted(ASKED), "so far")
+    assert refused(body(assistant(block), *kept), signer=signer) is None
     otherwise = {**ASKED, "messages": [user("x"), assistant("b")]}
-    other = sealer.sign_summary(accepted(otherwise), "so far")
-    said = refused(body(assistant(other), *kept), sealer=sealer)
+    other = signer.sign_summary(accepted(otherwise), "so far")
+    said = refused(body(assistant(other), *kept), signer=signer)
     assert "bound to a different conversation" in (said or "")
     changed = body(assistant(block), user("C"), *kept[1:])
-    assert "bound to a different conversation" in (refused(changed, sealer=sealer) or "")
+    assert "bound to a different conversation" in (refused(changed, signer=signer) or "")

@@ -9,7 +9,7 @@ import pytest
 
 from llmsession.testing.strict_server.model.models import MESSAGE_MODELS
 from llmsession.testing.strict_server.rules.signatures import Signer, transformations
-from llmsession.testing.strict_server.rules.validation import AcceptedMessage, judge_message
+from llmsession.testing.strict_server.rules.validation import AcceptedMessage, validate_message
 from tests.testing.strict_server.requests import (
     BOUND,
     LS,
@@ -33,7 +33,7 @@ BINDING = f"{INVALID}. The block is bound to a different conversation."
 
 def replied(request: dict[str, Any], *blocks: dict[str, Any]) -> dict[str, Any]:
     """*request* with a signed reply to it."""
-    signed = SEALER.sign(accepted(request, sealer=SEALER), blocks)
+    signed = SEALER.sign(accepted(request, signer=SEALER), blocks)
     return {**request, "messages": [*request["messages"], assistant(*signed)]}
 
 
@@ -55,7 +55,7 @@ def conversation(model: str = BOUND) -> dict[str, Any]:
 
 
 def told(request: dict[str, Any], **options: Any) -> str | None:
-    return refused(request, sealer=SEALER, **options)
+    return refused(request, signer=SEALER, **options)
 
 
 def edited(request: dict[str, Any], message: int, block: int | None, value: Any) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def test_v7_the_text_of_thinking_cannot_be_changed(model: str) -> None:
     assert told(changed) == f"messages.1.content.0: {INVALID}"
 
 
-def test_v7_redacted_thinking_is_sealed_in_its_data() -> None:
+def test_v7_redacted_thinking_is_signed_in_its_data() -> None:
     redacted = {"type": "redacted_thinking", "data": "whatever"}
     request = asked(replied(body(user("one"), model=BOUND), redacted, text("1")), "two")
     assert told(request) is None
@@ -214,9 +214,9 @@ def test_v9_split_messages_of_one_role_are_bound_as_one() -> None:
 
 def test_v9_drop_block_lets_it_pass_and_says_what_was_dropped() -> None:
     request = {**edited(conversation(), 2, 0, text("2")), "thinking": DROP}
-    verdict = judge_message(request, MESSAGE_MODELS, betas=[BETA], sealer=SEALER)
-    assert isinstance(verdict, AcceptedMessage)
-    dropped = transformations(verdict.request, verdict.broken)
+    result = validate_message(request, MESSAGE_MODELS, betas=[BETA], signer=SEALER)
+    assert isinstance(result, AcceptedMessage)
+    dropped = transformations(result.request, result.broken)
     reason = {"type": "thinking_dropped", "reason": "prefix_binding_mismatch"}
     assert dropped == [
         {**reason, "path": "messages.3.content.0"},
@@ -235,9 +235,9 @@ def test_v9_a_tampered_signature_is_refused_even_with_drop_block() -> None:
 def test_v11_thinking_of_another_model_is_dropped_without_a_word() -> None:
     request = {**conversation(), "model": "claude-fable-5-1"}
     assert told(request) is None
-    verdict = judge_message(request, MESSAGE_MODELS, betas=[BETA], sealer=SEALER)
-    assert isinstance(verdict, AcceptedMessage)
-    dropped = transformations(verdict.request, verdict.broken) or []
+    result = validate_message(request, MESSAGE_MODELS, betas=[BETA], signer=SEALER)
+    assert isinstance(result, AcceptedMessage)
+    dropped = transformations(result.request, result.broken) or []
     assert {one["reason"] for one in dropped} == {"model_binding_mismatch"}
     assert len(dropped) == 3
 
@@ -252,7 +252,7 @@ def test_a_paused_turn_that_goes_on_is_bound_across_the_pause() -> None:
     result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
     paused = replied(body(user("one"), model=BOUND), thinking("a"), call)
     whole = deepcopy(paused)
-    more = SEALER.sign(accepted(paused, sealer=SEALER), [result, thinking("b"), text("1")])
+    more = SEALER.sign(accepted(paused, signer=SEALER), [result, thinking("b"), text("1")])
     whole["messages"][1]["content"] += more
     assert told(asked(whole, "two")) is None
     apart = {**paused, "messages": [*paused["messages"], assistant(*more)]}

@@ -23,8 +23,8 @@ from llmsession.testing.strict_server.rules.signatures import Signer
 from llmsession.testing.strict_server.rules.validation import (
     AcceptedChat,
     AcceptedMessage,
-    judge_chat,
-    judge_message,
+    validate_chat,
+    validate_message,
 )
 from tests.testing.strict_server.requests import (
     LS,
@@ -44,40 +44,40 @@ SMALL = {"small": ModelRules(context_tokens=1000, window_holds_output=True)}
 
 
 def judged(request: dict[str, Any]) -> AcceptedMessage | Refusal:
-    return judge_message(request, SMALL)
+    return validate_message(request, SMALL)
 
 
 def test_an_unknown_model_is_not_found() -> None:
-    verdict = judge_message(body(user("hi"), model="claude-does-not-exist"), MESSAGE_MODELS)
-    assert isinstance(verdict, Refusal)
-    assert (verdict.status, verdict.kind) == (404, "not_found_error")
-    assert verdict.message == "model: claude-does-not-exist"
+    result = validate_message(body(user("hi"), model="claude-does-not-exist"), MESSAGE_MODELS)
+    assert isinstance(result, Refusal)
+    assert (result.status, result.kind) == (404, "not_found_error")
+    assert result.message == "model: claude-does-not-exist"
     unknown = chat_refused(chat({"role": "user", "content": "hi"}, model="gpt-nought"))
     assert unknown is not None
     assert (unknown.status, unknown.code) == (404, "model_not_found")
 
 
 def test_a_prompt_that_does_not_fit_the_window_is_too_long() -> None:
-    verdict = judged(body(user("a" * 4000), model="small"))
-    assert isinstance(verdict, Refusal)
-    assert verdict.message == "prompt is too long: 1007 tokens > 1000 maximum"
+    result = judged(body(user("a" * 4000), model="small"))
+    assert isinstance(result, Refusal)
+    assert result.message == "prompt is too long: 1007 tokens > 1000 maximum"
 
 
 def test_a_prompt_that_just_fits_is_accepted_where_the_output_does_not_count() -> None:
     models = {"small": ModelRules(context_tokens=1000)}
     whole = user("a" * 3972)
-    assert isinstance(judge_message(body(whole, model="small"), models), AcceptedMessage)
+    assert isinstance(validate_message(body(whole, model="small"), models), AcceptedMessage)
     asked = {"role": "user", "content": "a" * 3972}
-    assert isinstance(judge_chat(chat(asked, model="small"), models), AcceptedChat)
-    more = judge_message(body(user("a" * 3973), model="small"), models)
+    assert isinstance(validate_chat(chat(asked, model="small"), models), AcceptedChat)
+    more = validate_message(body(user("a" * 3973), model="small"), models)
     assert isinstance(more, Refusal)
     assert more.message == "prompt is too long: 1001 tokens > 1000 maximum"
 
 
 def test_a_prompt_that_leaves_no_room_for_the_output_is_refused() -> None:
-    verdict = judged(body(user("a" * 3600), model="small"))
-    assert isinstance(verdict, Refusal)
-    assert verdict.message == (
+    result = judged(body(user("a" * 3600), model="small"))
+    assert isinstance(result, Refusal)
+    assert result.message == (
         "input length and `max_tokens` exceed context limit: 907 + 100 > 1000, decrease input"
         " length or `max_tokens` and try again"
     )
@@ -87,22 +87,22 @@ def test_a_prompt_that_leaves_no_room_for_the_output_is_refused() -> None:
 def test_counting_has_no_limit() -> None:
     request = body(user("a" * 4000), model="small")
     del request["max_tokens"]
-    assert isinstance(judge_message(request, SMALL, counting=True), AcceptedMessage)
+    assert isinstance(validate_message(request, SMALL, counting=True), AcceptedMessage)
 
 
 def test_a_chat_that_does_not_fit_says_how_much_too_long_it_is() -> None:
     message = {"role": "user", "content": "a" * 4000}
-    verdict = judge_chat(chat(message, model="small"), SMALL)
-    assert isinstance(verdict, Refusal)
-    assert (verdict.code, verdict.param) == ("context_length_exceeded", "messages")
-    assert verdict.message == (
+    result = validate_chat(chat(message, model="small"), SMALL)
+    assert isinstance(result, Refusal)
+    assert (result.code, result.param) == ("context_length_exceeded", "messages")
+    assert result.message == (
         "This model's maximum context length is 1000 tokens. However, your messages resulted in"
         " 1007 tokens. Please reduce the length of the messages."
     )
     message["content"] = "a" * 3600
-    verdict = judge_chat(chat(message, model="small", max_tokens=200), SMALL)
-    assert isinstance(verdict, Refusal)
-    assert "you requested 1107 tokens (907 in the messages, 200 in the comp" in verdict.message
+    result = validate_chat(chat(message, model="small", max_tokens=200), SMALL)
+    assert isinstance(result, Refusal)
+    assert "you requested 1107 tokens (907 in the messages, 200 in the comp" in result.message
 
 
 # Recorded traffic.
@@ -132,18 +132,18 @@ def test_what_the_real_api_answered_is_accepted_and_what_it_refused_is_refused(
     strange: dict[str, str] = {}
     for name, address, sent, status in recorded(shared_data):
         counting = "/v1/messages/count_tokens" in address
-        verdict: Any
+        result: Any
         if "/v1/messages" in address:
             asked["count" if counting else "messages"] += 1
-            verdict = judge_message(sent, MESSAGE_MODELS, counting=counting)
+            result = validate_message(sent, MESSAGE_MODELS, counting=counting)
         elif "/v1/chat/completions" in address:
             asked["completions"] += 1
-            verdict = judge_chat(sent, COMPLETION_MODELS)
+            result = validate_chat(sent, COMPLETION_MODELS)
         else:
             continue
-        told = verdict.status if isinstance(verdict, Refusal) else 200
+        told = result.status if isinstance(result, Refusal) else 200
         if told != status:
-            strange[name] = verdict.message if isinstance(verdict, Refusal) else "accepted"
+            strange[name] = result.message if isinstance(result, Refusal) else "accepted"
     assert asked == {"messages": 115, "count": 8, "completions": 33}
     assert set(strange) == set(DEVIATIONS)
     assert all(part in strange[name] for name, part in DEVIATIONS.items())
@@ -220,37 +220,37 @@ def spoilt_chat(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def test_the_requests_that_are_spoilt_were_right() -> None:
-    assert refused(ROUND, sealer=SEALER) is None
+    assert refused(ROUND, signer=SEALER) is None
     assert chat_refused(ROUND_CHAT) is None
 
 
 @settings(max_examples=400, deadline=None)
 @given(spoilt_message())
 def test_any_messages_body_gets_a_verdict(request: dict[str, Any]) -> None:
-    verdict = judge_message(request, MESSAGE_MODELS, sealer=SEALER)
-    assert isinstance(verdict, Refusal | AcceptedMessage)
-    if isinstance(verdict, Refusal):
-        assert verdict.status in (400, 404)
-        json.dumps(verdict.message)
+    result = validate_message(request, MESSAGE_MODELS, signer=SEALER)
+    assert isinstance(result, Refusal | AcceptedMessage)
+    if isinstance(result, Refusal):
+        assert result.status in (400, 404)
+        json.dumps(result.message)
 
 
 @settings(max_examples=400, deadline=None)
 @given(spoilt_chat())
 def test_any_chat_body_gets_a_verdict(request: dict[str, Any]) -> None:
-    verdict = judge_chat(request, COMPLETION_MODELS)
-    assert isinstance(verdict, Refusal | AcceptedChat)
+    result = validate_chat(request, COMPLETION_MODELS)
+    assert isinstance(result, Refusal | AcceptedChat)
 
 
 @pytest.mark.long
 @settings(max_examples=20_000, deadline=None)
 @given(spoilt_message() | spoilt_chat())
 def test_any_body_gets_a_verdict_from_either_judge(request: dict[str, Any]) -> None:
-    verdict = judge_message(request, MESSAGE_MODELS, sealer=SEALER)
-    assert isinstance(verdict, Refusal | AcceptedMessage)
-    assert isinstance(judge_chat(request, COMPLETION_MODELS), Refusal | AcceptedChat)
+    result = validate_message(request, MESSAGE_MODELS, signer=SEALER)
+    assert isinstance(result, Refusal | AcceptedMessage)
+    assert isinstance(validate_chat(request, COMPLETION_MODELS), Refusal | AcceptedChat)
 
 
 @given(values)
 def test_a_body_that_is_no_request_at_all_gets_one_too(request: Any) -> None:
-    assert isinstance(judge_message(request, MESSAGE_MODELS), Refusal)
-    assert isinstance(judge_chat(request, COMPLETION_MODELS), Refusal)
+    assert isinstance(validate_message(request, MESSAGE_MODELS), Refusal)
+    assert isinstance(validate_chat(request, COMPLETION_MODELS), Refusal)
