@@ -19,7 +19,7 @@ from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
-from ..common.recorded_message import Said
+from ..common.recorded_message import RecordedMessage
 from ..common.times import milliseconds
 from ..common.writing import safe_name
 from .vscode_task_folder import (
@@ -73,7 +73,7 @@ def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
         raise TranscriptError(f"{HISTORY}: not a list of messages")
     item = _history_item(folder, notes)
     id = folder.id or item.text("id") or FORMAT
-    said: list[Said | None] = []
+    said: list[RecordedMessage | None] = []
     for number, raw in enumerate(split_blocks(document), 1):
         record = Record.of(raw, number)
         if record.text("role") in ("user", "assistant"):
@@ -106,7 +106,7 @@ def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
     )
 
 
-def _is_cut(said: Said) -> bool:
+def _is_cut(said: RecordedMessage) -> bool:
     last = Record.of(said.blocks[-1] if said.blocks else None).text("text") or ""
     return said.role == "assistant" and last.endswith(_INTERRUPTED)
 
@@ -155,12 +155,12 @@ def _pairs(rows: Any) -> list[tuple[int, Any]]:
 
 
 def _shown(
-    said: Sequence[Said | None],
+    said: Sequence[RecordedMessage | None],
     cut: range,
     texts: dict[int, dict[int, str]],
     notes: list[Note],
-) -> list[Said]:
-    shown: list[Said] = []
+) -> list[RecordedMessage]:
+    shown: list[RecordedMessage] = []
     for at, each in enumerate(said):
         if each is None or at in cut:
             continue

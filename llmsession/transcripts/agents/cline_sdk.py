@@ -23,7 +23,7 @@ from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
-from ..common.recorded_message import Said
+from ..common.recorded_message import RecordedMessage
 from ..common.times import iso_time
 from ..common.writing import safe_name
 from .vscode_task_folder import pairs_of, read_kept, said_of, two_views, written_messages
@@ -83,7 +83,7 @@ def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, 
     extra = whole.rest(_KNOWN)
     if manifest is not None:
         extra["manifest"] = msgspec.Raw(manifest)
-    shown: list[Said | None] = list(full)
+    shown: list[RecordedMessage | None] = list(full)
     summary = ""
     if sidecar.fields:
         extra["compaction"] = msgspec.Raw(encode_json(sidecar.fields))
@@ -110,8 +110,10 @@ def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, 
     )
 
 
-def _said(records: Sequence[Record], id: str, notes: list[Note], strict: bool) -> list[Said | None]:
-    said: list[Said | None] = []
+def _said(
+    records: Sequence[Record], id: str, notes: list[Note], strict: bool
+) -> list[RecordedMessage | None]:
+    said: list[RecordedMessage | None] = []
     for record in records:
         if record.text("role") in ("user", "assistant"):
             said.append(said_of(record, f"{id}#{record.number - 1}", notes))

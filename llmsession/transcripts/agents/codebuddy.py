@@ -16,13 +16,13 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import block_type, clean_text, encode_json, split_blocks, text_block
 from llmsession.turns.messages import Message
 
+from ..common.assembly import assemble
 from ..common.conversation import Conversation, Note
-from ..common.fold import fold
 from ..common.format import Files, Probe, only_file
 from ..common.jsonl import clip
+from ..common.message_list import SystemTexts
 from ..common.record import Record
-from ..common.recorded_message import Said
-from ..common.system_texts import SystemTexts
+from ..common.recorded_message import RecordedMessage
 from ..common.times import iso_time, seconds_of
 
 __all__ = ["FORMAT", "looks_codebuddy", "read_codebuddy", "write_codebuddy"]
@@ -157,7 +157,7 @@ def _read_one(
     agent: str, session: str, rows: Sequence[dict[str, Any]], strict: bool
 ) -> Conversation:
     notes: list[Note] = []
-    said: list[Said] = []
+    said: list[RecordedMessage] = []
     system = SystemTexts()
     id = session or agent or FORMAT
     for number, row in enumerate(rows, 1):
@@ -174,12 +174,14 @@ def _read_one(
         else:
             detail = f"of an unknown type {clip(kind)!r}"
             notes.append(Note(number, "bad_message", detail, visible=True))
-    return fold(said).conversation(
-        id, FORMAT, notes=notes, system=system.text, extra=system.extra()
+    return assemble(
+        said, session=id, format=FORMAT, notes=notes, system=system.text, extra=system.extra()
     )
 
 
-def _said(row: dict[str, Any], number: int, session: str, text: str, *, is_reply: bool) -> Said:
+def _said(
+    row: dict[str, Any], number: int, session: str, text: str, *, is_reply: bool
+) -> RecordedMessage:
     metadata = _text(row.get("metadata"))
     held = Record.of(metadata.encode("utf-8", "replace") if metadata.startswith("{") else None)
     ours = held.record(_KIND)
@@ -192,12 +194,12 @@ def _said(row: dict[str, Any], number: int, session: str, text: str, *, is_reply
         extra["metadata"] = clean_text(metadata)
     blocks = [bytes(raw) for raw in ours.items("blocks") if block_type(raw)]
     rowid = _text(row.get("id"))
-    return Said(
-        place=number,
+    return RecordedMessage(
+        number=number,
         role="assistant" if is_reply else "user",
         blocks=blocks or ([text_block(text)] if text else []),
         id=ours.text("id") or (f"{session}#{rowid}" if rowid else ""),
-        at=seconds_of(row.get("timestamp")),
+        created_at=seconds_of(row.get("timestamp")),
         extra=extra | ours.record("extra").fields,
     )
 

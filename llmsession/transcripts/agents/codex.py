@@ -24,15 +24,15 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json
 from llmsession.turns.usage import Usage
 
+from ..common.assembly import assemble
 from ..common.conversation import Conversation, Note
-from ..common.fold import fold
 from ..common.format import Files
 from ..common.jsonl import JsonLine, read_lines
+from ..common.message_list import with_system
 from ..common.record import Record
-from ..common.recorded_message import Said
-from ..common.system_texts import with_system
+from ..common.recorded_message import RecordedMessage
 from ..common.times import iso_time, seconds_of
-from ..common.writing import BESIDE, joined, path_of
+from ..common.writing import BESIDE, path_of
 from ..message_lists.openai_chat import chat_usage
 from ..message_lists.openai_items import ItemReader, write_items
 
@@ -75,7 +75,7 @@ class _Rollout:
         self.records: list[msgspec.Raw] = []
         self.summary = ""
         self.total: bytes | None = None
-        self.answered: Said | None = None
+        self.answered: RecordedMessage | None = None
 
     def note(self, number: int, what: str, detail: str = "", *, visible: bool = False) -> None:
         self.notes.append(Note(number, what, detail, visible))
@@ -161,9 +161,10 @@ class _Rollout:
             extra["session_meta"] = msgspec.Raw(self.meta)
             told = Record.of(self.meta).record("base_instructions").text("text")
             system = "\n\n".join(filter(None, (told, system)))
-        return fold(joined(self.items.said)).conversation(
-            self.session or FORMAT,
-            FORMAT,
+        return assemble(
+            self.items.said,
+            session=self.session or FORMAT,
+            format=FORMAT,
             notes=self.notes,
             title=self.title,
             summary=self.summary,

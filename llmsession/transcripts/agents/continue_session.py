@@ -18,17 +18,15 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_block
 from llmsession.turns.messages import Message
 
-from ..common.attachments import Attached, attached_results, plain_text, results_id
 from ..common.content_parts import openai_blocks, openai_parts, split_thinking, told_more
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.jsonl import clip
-from ..common.listed import Listed
+from ..common.message_list import MessageList, SystemTexts, with_system
 from ..common.record import Record
-from ..common.recorded_message import Said, call_block, result_block
-from ..common.system_texts import SystemTexts, with_system
-from ..common.writing import BESIDE, path_of
+from ..common.recorded_message import RecordedMessage, call_block, result_block
+from ..common.writing import BESIDE, Attached, attached_results, path_of, plain_text, results_id
 
 __all__ = ["FORMAT", "looks_continue", "read_continue", "write_continue"]
 
@@ -71,7 +69,7 @@ def read_continue(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
 
 class _History:
     def __init__(self, notes: list[Note], strict: bool) -> None:
-        self.listed = Listed([], SystemTexts(), notes)
+        self.listed = MessageList([], SystemTexts(), notes)
         self.strict = strict
         self.summary = ""
         self.thinking: list[bytes] = []
@@ -111,20 +109,20 @@ class _History:
         """Thinking that no reply came after is no message."""
         if self.thinking:
             held = {"thinking": [msgspec.Raw(raw) for raw in self.thinking]}
-            said = Said(place=self.thought_at, role="assistant", blocks=[], extra=held)
+            said = RecordedMessage(number=self.thought_at, role="assistant", blocks=[], extra=held)
             self.listed.said.append(said)
             self.thinking = []
 
     def _said(
         self, item: Record, message: Record, blocks: list[bytes], extra: dict[str, Any]
-    ) -> Said:
+    ) -> RecordedMessage:
         thoughts, unsigned = split_thinking(self.thinking)
         self.thinking = []
         if unsigned:
             extra["unsigned_thinking"] = [msgspec.Raw(raw) for raw in unsigned]
             self.note(item.number, "unsigned_thinking", "kept in extra, never sent")
-        return Said(
-            place=item.number,
+        return RecordedMessage(
+            number=item.number,
             role="assistant",
             blocks=thoughts + blocks,
             id=message.text("id") or "",
@@ -138,19 +136,19 @@ class _History:
             extra["parts"] = msgspec.Raw(message.raw("content") or b"null")
         return {**extra, "message": rest} if rest else extra
 
-    def _user(self, item: Record, message: Record) -> Said:
+    def _user(self, item: Record, message: Record) -> RecordedMessage:
         number = item.number
         blocks = _context_blocks(item)
         blocks += openai_blocks(message.raw("content"), number, self.listed.notes)
-        return Said(
-            place=number,
+        return RecordedMessage(
+            number=number,
             role="user",
             blocks=blocks,
             id=message.text("id") or "",
             extra=self._extra(item, message, set()),
         )
 
-    def _assistant(self, item: Record, message: Record) -> list[Said]:
+    def _assistant(self, item: Record, message: Record) -> list[RecordedMessage]:
         number, id = item.number, message.text("id") or ""
         blocks = openai_blocks(message.raw("content"), number, self.listed.notes)
         rests: dict[str, Any] = {}
@@ -176,13 +174,15 @@ class _History:
             failed = True if state.text("status") == "errored" else None
             block = result_block(given, output, is_error=failed)
             answer_id = state.text("resultId") or results_id(id)
-            answers.append(Said(place=number, role="user", blocks=[block], id=answer_id))
+            answers.append(
+                RecordedMessage(number=number, role="user", blocks=[block], id=answer_id)
+            )
         extra = self._extra(item, message, {"toolCallStates"})
         if rests:
             extra["states"] = rests
         return [self._said(item, message, blocks, extra), *answers]
 
-    def _tool(self, item: Record, message: Record) -> Said:
+    def _tool(self, item: Record, message: Record) -> RecordedMessage:
         content = message.text("content")
         held: str | list[bytes] = content or ""
         if content is None:
@@ -190,7 +190,7 @@ class _History:
         block = result_block(message.text("toolCallId") or "", held)
         extra = self._extra(item, message, set())
         id = message.text("id") or ""
-        return Said(place=item.number, role="user", blocks=[block], id=id, extra=extra)
+        return RecordedMessage(number=item.number, role="user", blocks=[block], id=id, extra=extra)
 
 
 def _call(id: str, function: Record) -> bytes:

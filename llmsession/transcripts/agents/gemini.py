@@ -18,16 +18,15 @@ from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
-from ..common.attachments import Attached, attached_results, plain_text, results_id
+from ..common.assembly import assemble
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
-from ..common.fold import fold
 from ..common.format import Files, Probe
 from ..common.jsonl import clip
 from ..common.record import Record
-from ..common.recorded_message import Said, call_block, result_block
+from ..common.recorded_message import RecordedMessage, call_block, result_block
 from ..common.times import iso_time
-from ..common.writing import BESIDE, joined, path_of
+from ..common.writing import BESIDE, Attached, attached_results, path_of, plain_text, results_id
 
 __all__ = ["FORMAT", "looks_gemini", "read_gemini", "write_gemini"]
 
@@ -60,7 +59,7 @@ def read_gemini(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     whole = Record.of(read_document(raw, notes, strict=strict), 1)
     if "sessionId" not in whole.fields or "messages" not in whole.fields:
         raise TranscriptError("not a Gemini CLI session: no sessionId with messages in it")
-    said: list[Said] = []
+    said: list[RecordedMessage] = []
     records: list[msgspec.Raw] = []
     for message, item in zip(whole.records("messages"), whole.items("messages"), strict=True):
         kind = message.text("type")
@@ -81,9 +80,10 @@ def read_gemini(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
         else:
             detail = f"of an unknown type {clip(str(kind))!r}"
             notes.append(Note(message.number, "bad_message", detail, visible=True))
-    conversation = fold(joined(said)).conversation(
-        whole.text("sessionId") or FORMAT,
-        FORMAT,
+    conversation = assemble(
+        said,
+        session=whole.text("sessionId") or FORMAT,
+        format=FORMAT,
         notes=notes,
         summary=whole.text("summary") or "",
         extra=whole.rest({"sessionId", "messages", "summary"}),
@@ -114,24 +114,24 @@ def _blocks(message: Record) -> list[bytes]:
     return blocks
 
 
-def _user(message: Record, notes: list[Note]) -> Said:
-    return Said(
-        place=message.number,
+def _user(message: Record, notes: list[Note]) -> RecordedMessage:
+    return RecordedMessage(
+        number=message.number,
         role="user",
         blocks=_blocks(message),
         id=message.text("id") or "",
-        at=message.at("timestamp"),
+        created_at=message.at("timestamp"),
         extra=message.rest(_KNOWN),
     )
 
 
-def _reply(message: Record, notes: list[Note]) -> list[Said]:
+def _reply(message: Record, notes: list[Note]) -> list[RecordedMessage]:
     number, id, at = message.number, message.text("id") or "", message.at("timestamp")
     blocks = _blocks(message)
     extra = message.rest(_KNOWN)
     if message.items("thoughts"):
         notes.append(Note(number, "reasoning", "unsigned thoughts: kept in extra, never sent"))
-    answers: list[Said] = []
+    answers: list[RecordedMessage] = []
     rests: dict[str, Any] = {}
     for call in message.records("toolCalls"):
         given = call.text("id") or f"call_{number}_{call.number}"
@@ -145,22 +145,22 @@ def _reply(message: Record, notes: list[Note]) -> list[Said]:
             continue
         failed = True if call.text("status") in _FAILED else None
         answers.append(
-            Said(
-                place=number,
+            RecordedMessage(
+                number=number,
                 role="user",
                 blocks=[result_block(given, content, is_error=failed)],
                 id=call.text("resultId") or results_id(id),
-                at=call.at("timestamp") or at,
+                created_at=call.at("timestamp") or at,
             )
         )
     if rests:
         extra["calls"] = rests
-    reply = Said(
-        place=number,
+    reply = RecordedMessage(
+        number=number,
         role="assistant",
         blocks=blocks,
         id=id,
-        at=at,
+        created_at=at,
         model=message.text("model"),
         provider="google",
         usage=_usage(message.record("tokens")),
@@ -169,7 +169,7 @@ def _reply(message: Record, notes: list[Note]) -> list[Said]:
     return [reply, *answers]
 
 
-def _goes_on(message: Record, last: Said) -> bool:
+def _goes_on(message: Record, last: RecordedMessage) -> bool:
     """Does *message* only hold the calls of *last*, a reply? Then it cost nothing."""
     is_open = last.role == "assistant" and "calls" not in last.extra
     return (
@@ -180,13 +180,13 @@ def _goes_on(message: Record, last: Said) -> bool:
     )
 
 
-def _with_calls(reply: Said, calls: Said, message: Record) -> Said:
+def _with_calls(reply: RecordedMessage, calls: RecordedMessage, message: Record) -> RecordedMessage:
     kept = message.rest(_KNOWN - {"id", "timestamp"})
     extra = reply.extra | {name: calls.extra[name] for name in ("calls",) if name in calls.extra}
     return msgspec.structs.replace(
         reply,
         blocks=reply.blocks + calls.blocks,
-        until=max(reply.at, calls.at),
+        completed_at=max(reply.created_at, calls.created_at),
         extra=extra | {"continued": msgspec.Raw(encode_json(kept))},
     )
 

@@ -18,14 +18,14 @@ from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
+from ..common.assembly import assemble, branch_of
 from ..common.conversation import Conversation, Note
-from ..common.fold import fold
 from ..common.format import Files
 from ..common.jsonl import JsonLine, clip, read_lines
 from ..common.record import Record
-from ..common.recorded_message import Said, call_block, image_url, result_block
+from ..common.recorded_message import RecordedMessage, call_block, image_url, result_block
 from ..common.times import iso_time, milliseconds
-from ..common.writing import BESIDE, joined, path_of
+from ..common.writing import BESIDE, path_of
 
 __all__ = ["FORMAT", "looks_pi", "read_pi", "write_pi"]
 
@@ -82,7 +82,7 @@ def read_pi(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
 class _Entry(msgspec.Struct):
     id: str
     parent: str
-    said: Said | None
+    said: RecordedMessage | None
 
 
 class _Session:
@@ -101,7 +101,7 @@ class _Session:
     def take(self, line: JsonLine) -> None:
         record = Record.of(line.raw, line.line)
         kind = record.text("type") or ""
-        said: Said | None = None
+        said: RecordedMessage | None = None
         if kind == "session":
             if self.header.fields:
                 self.note(line.line, "session", "the session was resumed")
@@ -133,18 +133,18 @@ class _Session:
             raise TranscriptError(why, number)
         self.note(number, "bad_line", why, visible=True)
 
-    def _message(self, record: Record) -> Said | None:
+    def _message(self, record: Record) -> RecordedMessage | None:
         message = record.record("message")
         role = message.text("role")
         at = message.at("timestamp") or record.at("timestamp")
-        said: Said
+        said: RecordedMessage
         if role == "assistant":
             said = self._reply(message)
         elif role == "toolResult":
             said = _result(message)
         elif role == "user":
-            said = Said(
-                place=record.number,
+            said = RecordedMessage(
+                number=record.number,
                 role="user",
                 blocks=_blocks(message),
                 extra=message.rest(_KNOWN["user"]),
@@ -156,22 +156,22 @@ class _Session:
             self._refuse(record.number, f"a message of an unknown role {clip(str(role))!r}")
             return None
         said.id = record.text("messageId") or record.text("id") or ""
-        said.at = at
-        said.until = max(at, record.at("timestamp"))
+        said.created_at = at
+        said.completed_at = max(at, record.at("timestamp"))
         return said
 
-    def _custom(self, record: Record) -> Said:
+    def _custom(self, record: Record) -> RecordedMessage:
         self.note(record.number, "custom_message", record.text("customType") or "")
-        return Said(
-            place=record.number,
+        return RecordedMessage(
+            number=record.number,
             role="user",
             blocks=_blocks(record),
             id=record.text("id") or "",
-            at=record.at("timestamp"),
+            created_at=record.at("timestamp"),
             extra={"entry": record.rest({"id", "parentId", "timestamp", "content"})},
         )
 
-    def _reply(self, message: Record) -> Said:
+    def _reply(self, message: Record) -> RecordedMessage:
         number = message.number
         provider = message.text("provider")
         blocks: list[bytes] = []
@@ -203,8 +203,8 @@ class _Session:
         if calls:
             extra["calls"] = calls
         stop = message.text("stopReason")
-        return Said(
-            place=number,
+        return RecordedMessage(
+            number=number,
             role="assistant",
             blocks=blocks,
             model=message.text("model"),
@@ -218,11 +218,11 @@ class _Session:
 
     def conversations(self) -> tuple[Conversation, ...]:
         paths = self._paths()
-        folded = [fold(joined(path)) for path in paths]
         session = self.header.text("id") or FORMAT
-        main = folded[0].conversation(
-            session,
-            FORMAT,
+        main = assemble(
+            paths[0],
+            session=session,
+            format=FORMAT,
             notes=self.notes,
             title=self.title,
             summary=self.summary,
@@ -230,12 +230,12 @@ class _Session:
             records=tuple(self.records),
         )
         branches = [
-            each.branch(folded[0], main, f"{session}/{path[-1].id}")
-            for each, path in zip(folded[1:], paths[1:], strict=True)
+            branch_of(main, assemble(path, session=f"{session}/{path[-1].id}", format=FORMAT))
+            for path in paths[1:]
         ]
         return (main, *branches)
 
-    def _paths(self) -> list[list[Said]]:
+    def _paths(self) -> list[list[RecordedMessage]]:
         """The messages of the active path, then those of each other branch."""
         if not any(entry.id for entry in self.entries):
             return [[entry.said for entry in self.entries if entry.said is not None]]
@@ -243,7 +243,7 @@ class _Session:
         parents = {entry.parent for entry in self.entries}
         last = len(self.entries) - 1
         leaves = [at for at, entry in enumerate(self.entries) if entry.id not in parents]
-        paths: list[list[Said]] = []
+        paths: list[list[RecordedMessage]] = []
         for leaf in [last, *(at for at in reversed(leaves) if at != last)]:
             path = self._path(leaf, place)
             # A leaf that is no message, such as a label, makes no branch.
@@ -251,8 +251,8 @@ class _Session:
                 paths.append(path)
         return paths
 
-    def _path(self, leaf: int, place: dict[str, int]) -> list[Said]:
-        path: list[Said] = []
+    def _path(self, leaf: int, place: dict[str, int]) -> list[RecordedMessage]:
+        path: list[RecordedMessage] = []
         seen: set[int] = set()
         at: int | None = leaf
         while at is not None and at not in seen:
@@ -272,7 +272,7 @@ class _Session:
         return bool(entry.id) and not entry.parent
 
 
-def _begins(path: list[Said], other: list[Said]) -> bool:
+def _begins(path: list[RecordedMessage], other: list[RecordedMessage]) -> bool:
     return len(path) <= len(other) and all(a is b for a, b in zip(path, other, strict=False))
 
 
@@ -297,18 +297,20 @@ def _blocks(holder: Record) -> list[bytes]:
     return blocks
 
 
-def _result(message: Record) -> Said:
+def _result(message: Record) -> RecordedMessage:
     blocks = _blocks(message)
     error = True if message.flag("isError") else None
     block = result_block(message.text("toolCallId") or "", blocks, is_error=error)
     extra = message.rest(_KNOWN["toolResult"])
-    return Said(place=message.number, role="user", blocks=[block], extra=extra)
+    return RecordedMessage(number=message.number, role="user", blocks=[block], extra=extra)
 
 
-def _bash(message: Record) -> Said:
+def _bash(message: Record) -> RecordedMessage:
     told = f"Ran `{message.text('command') or ''}`\n```\n{message.text('output') or ''}\n```"
     extra = {"bashExecution": message.rest({"timestamp"})}
-    return Said(place=message.number, role="user", blocks=[text_block(told)], extra=extra)
+    return RecordedMessage(
+        number=message.number, role="user", blocks=[text_block(told)], extra=extra
+    )
 
 
 def _usage(usage: Record) -> Usage | None:

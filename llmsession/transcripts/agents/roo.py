@@ -19,7 +19,7 @@ from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
-from ..common.recorded_message import Said
+from ..common.recorded_message import RecordedMessage
 from ..common.times import milliseconds
 from ..common.writing import safe_name
 from .vscode_task_folder import (
@@ -75,7 +75,7 @@ def read_roo(files: Files, strict: bool = False) -> tuple[Conversation, ...]:
 
 
 class _Tagged(msgspec.Struct):
-    said: Said
+    said: RecordedMessage
     record: Record
 
 
@@ -130,12 +130,12 @@ def _read_messages(
     return tagged
 
 
-def _text(said: Said) -> str:
+def _text(said: RecordedMessage) -> str:
     texts = (Record.of(raw).text("text") for raw in said.blocks if block_type(raw) == "text")
     return "\n\n".join(text for text in texts if text)
 
 
-def _effective(tagged: Sequence[_Tagged], notes: list[Note]) -> list[Said]:
+def _effective(tagged: Sequence[_Tagged], notes: list[Note]) -> list[RecordedMessage]:
     summaries = [at for at, each in enumerate(tagged) if each.record.flag("isSummary")]
     if not summaries:
         return [each.said for each in tagged if not _is_hidden(each.record, tagged)]

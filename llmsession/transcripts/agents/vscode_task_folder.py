@@ -17,15 +17,14 @@ from llmsession.turns.blocks import block_type, encode_json, split_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
+from ..common.assembly import assemble, branch_of
 from ..common.content_parts import blocks_of, split_thinking
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
-from ..common.fold import fold
 from ..common.format import Files
 from ..common.record import Record
-from ..common.recorded_message import Said
+from ..common.recorded_message import RecordedMessage
 from ..common.times import milliseconds
-from ..common.writing import joined
 
 __all__ = [
     "FULL",
@@ -81,7 +80,7 @@ def read_kept(raw: bytes | None, name: str, notes: list[Note]) -> bytes | None:
         return None
 
 
-def said_of(record: Record, id: str, notes: list[Note]) -> Said:
+def said_of(record: Record, id: str, notes: list[Note]) -> RecordedMessage:
     """A message in Anthropic's words with what a task keeps beside it. *id* is the one that it
     gets if it has none."""
     blocks = blocks_of(record.raw("content"), record.number, notes)
@@ -96,12 +95,12 @@ def said_of(record: Record, id: str, notes: list[Note]) -> Said:
         extra["results"] = rests
     is_reply = record.text("role") == "assistant"
     info = record.record("modelInfo")
-    return Said(
-        place=record.number,
+    return RecordedMessage(
+        number=record.number,
         role="assistant" if is_reply else "user",
         blocks=blocks,
         id=record.text("id") or id,
-        at=record.at("ts"),
+        created_at=record.at("ts"),
         model=(info.text("modelId") or info.text("id")) if is_reply else None,
         provider=(info.text("providerId") or info.text("provider")) if is_reply else None,
         usage=_usage(record.record("metrics")) if is_reply else None,
@@ -142,16 +141,19 @@ def _usage(metrics: Record) -> Usage | None:
 
 
 def two_views(
-    shown: Sequence[Said], full: Sequence[Said], id: str, format: str, **fields: Any
+    shown: Sequence[RecordedMessage],
+    full: Sequence[RecordedMessage],
+    id: str,
+    format: str,
+    **fields: Any,
 ) -> tuple[Conversation, ...]:
     """The conversation that the model is sent, and the full history where that is another.
     *fields* are those of the first; ``summary`` is what stands for the hidden part."""
     summary = fields.pop("summary", "")
-    main = fold(joined(shown))
-    conversation = main.conversation(id, format, **fields)
+    conversation = assemble(shown, session=id, format=format, **fields)
     if len(shown) == len(full) and all(a is b for a, b in zip(shown, full, strict=True)):
         return (msgspec.structs.replace(conversation, summary=summary),)
-    whole = fold(joined(full)).branch(main, conversation, f"{id}{FULL}")
+    whole = branch_of(conversation, assemble(full, session=f"{id}{FULL}", format=format))
     return conversation, msgspec.structs.replace(whole, summary=summary)
 
 

@@ -15,21 +15,13 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import block_type, encode_json, join_blocks
 
-from ..common.assembly import assemble
-from ..common.chat_message import (
-    Reading,
-    Said,
-    beside,
-    id_of,
-    kept_fields,
-    outgoing,
-    text_blocks,
-    text_of,
-)
+from ..common.assembly import CHAT, assemble
+from ..common.chat_records import Reading, beside, id_of, kept_fields, outgoing
 from ..common.conversation import Conversation
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
+from ..common.recorded_message import RecordedMessage, text_blocks, text_of
 from ..common.times import iso_time
 from ..common.writing import path_of
 
@@ -59,7 +51,7 @@ def read_chainreview(raw: bytes, *, strict: bool = False) -> tuple[Conversation,
         if role not in ("user", "assistant") or blocks is None:
             reading.refuse(number, "a message without a role and content", item)
             continue
-        one = Said(
+        one = RecordedMessage(
             role="user" if role == "user" else "assistant",
             blocks=blocks,
             number=number,
@@ -70,7 +62,9 @@ def read_chainreview(raw: bytes, *, strict: bool = False) -> tuple[Conversation,
     kept = session.rest(("id", "apiHistory", "condensedSummary"))
     conversation = assemble(
         said,
-        reading,
+        rules=CHAT,
+        notes=reading.notes,
+        records=reading.records,
         session=id_of(session, "id") or FORMAT,
         format=FORMAT,
         summary=session.text("condensedSummary") or "",
@@ -114,7 +108,7 @@ def _document(conversation: Conversation) -> bytes:
     return encode_json(session) + b"\n"
 
 
-def _message(said: Said) -> dict[str, Any]:
+def _message(said: RecordedMessage) -> dict[str, Any]:
     text = text_of([said])
     if text and said.blocks == text_blocks(text):
         return {"role": said.role, "content": text}

@@ -16,21 +16,13 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json, split_blocks
 
-from ..common.assembly import assemble
-from ..common.chat_message import (
-    Reading,
-    Said,
-    beside,
-    id_of,
-    kept_fields,
-    outgoing,
-    text_blocks,
-    text_of,
-)
+from ..common.assembly import CHAT, assemble
+from ..common.chat_records import Reading, beside, id_of, kept_fields, outgoing
 from ..common.conversation import Conversation
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
+from ..common.recorded_message import RecordedMessage, text_blocks, text_of
 from ..common.times import iso_time
 
 __all__ = [
@@ -114,21 +106,23 @@ def _with_notes(conversation: Conversation, reading: Reading) -> Conversation:
 
 def _conversation(record: Record, reading: Reading, kept: dict[str, Any]) -> Conversation:
     model = id_of(record.record("model"), "id") or None
-    said: list[Said] = []
+    said: list[RecordedMessage] = []
     for number, item in enumerate(record.items("messages"), 1):
         message = Record.of(item, number)
         text, role = message.text("content"), _ROLES.get(message.text("role") or "")
         if text is None or role is None:
             reading.refuse(number, "a message without a role and text", item)
             continue
-        one = Said(role=role, blocks=text_blocks(text), number=number, raw=bytes(item))
+        one = RecordedMessage(role=role, blocks=text_blocks(text), number=number, raw=bytes(item))
         one.model = model if role == "assistant" else None
         one.extra = beside(message, {"role": role, "content": text})
         said.append(one)
     rest = record.rest({"id", "name", "messages", "prompt"})
     return assemble(
         said,
-        reading,
+        rules=CHAT,
+        notes=reading.notes,
+        records=reading.records,
         session=id_of(record, "id") or f"{FORMAT}-{record.number}",
         format=FORMAT,
         title=record.text("name") or "",
@@ -166,7 +160,7 @@ def _written(conversation: Conversation) -> dict[str, Any]:
     }
 
 
-def _with_text(said: Sequence[Said]) -> list[Said]:
+def _with_text(said: Sequence[RecordedMessage]) -> list[RecordedMessage]:
     """What these formats can hold: the messages but those of calls or results alone."""
     return [each for each in said if text_of([each]) or not each.blocks]
 
@@ -193,7 +187,7 @@ def read_chatbot_ui_rows(raw: bytes, *, strict: bool = False) -> tuple[Conversat
     file = Record.of(document)
     items = split_blocks(document) if document.startswith(b"[") else file.items("messages")
     chats = {id_of(chat, "id"): chat for chat in file.records("chats")}
-    by_chat: dict[str, list[tuple[float, float, Said]]] = {id: [] for id in chats if id}
+    by_chat: dict[str, list[tuple[float, float, RecordedMessage]]] = {id: [] for id in chats if id}
     for number, item in enumerate(items, 1):
         row = Record.of(item, number)
         place, role = row.number_of("sequence_number"), _ROLES.get(row.text("role") or "")
@@ -213,10 +207,12 @@ def read_chatbot_ui_rows(raw: bytes, *, strict: bool = False) -> tuple[Conversat
     return tuple(found)
 
 
-def _row_said(row: Record, role: Literal["user", "assistant", "system"], reading: Reading) -> Said:
+def _row_said(
+    row: Record, role: Literal["user", "assistant", "system"], reading: Reading
+) -> RecordedMessage:
     if row.items("image_paths"):
         reading.note(row.number, "images", "paths of images, kept in extra", visible=True)
-    said = Said(
+    said = RecordedMessage(
         role=role,
         blocks=text_blocks(row.text("content") or ""),
         id=id_of(row, "id"),
@@ -231,12 +227,14 @@ def _row_said(row: Record, role: Literal["user", "assistant", "system"], reading
 
 
 def _chat(
-    chat_id: str, chat: Record, placed: list[tuple[float, float, Said]], reading: Reading
+    chat_id: str, chat: Record, placed: list[tuple[float, float, RecordedMessage]], reading: Reading
 ) -> Conversation:
     said = [each for _, _, each in sorted(placed, key=lambda row: row[:2])]
     return assemble(
         said,
-        reading,
+        rules=CHAT,
+        notes=reading.notes,
+        records=reading.records,
         session=chat_id,
         format=ROWS_FORMAT,
         title=chat.text("name") or "",
@@ -261,7 +259,7 @@ def _chat_rows(conversation: Conversation) -> Iterator[dict[str, Any]]:
         yield {**_row(said), **said.extra, **links}
 
 
-def _row(said: Said) -> dict[str, Any]:
+def _row(said: RecordedMessage) -> dict[str, Any]:
     row: dict[str, Any] = {"role": said.role, "content": text_of([said]), "image_paths": []}
     row |= {"created_at": iso_time(said.created_at)} if said.created_at else {}
     if said.completed_at and said.completed_at != said.created_at:

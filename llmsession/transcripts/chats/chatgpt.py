@@ -25,23 +25,20 @@ from llmsession.turns.blocks import (
 )
 
 from ..common.assembly import clean_call_id
-from ..common.chat_message import (
-    Reading,
-    Said,
+from ..common.chat_records import Reading, beside, id_of, kept_fields
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Files, Probe
+from ..common.record import Record
+from ..common.recorded_message import (
+    RecordedMessage,
     arguments_of,
-    beside,
-    call_block,
-    id_of,
-    kept_fields,
+    call_block_of_value,
     result_block,
     result_text,
     text_blocks,
     thinking_block,
 )
-from ..common.conversation import Conversation
-from ..common.document import read_document
-from ..common.format import Files, Probe
-from ..common.record import Record
 from ..common.trees import Branching, families, newest_leaf, paths, read_paths, written_path
 
 __all__ = ["FORMAT", "looks_chatgpt", "read_chatgpt", "write_chatgpt"]
@@ -139,7 +136,7 @@ class _Node:
         self.tool = author.text("name") or ""
         self.recipient = self.message.text("recipient") or "all"
         self.blocks: list[bytes] = []
-        self._said: Said | None = None
+        self._said: RecordedMessage | None = None
         if not self.message.fields:
             self.role = ""
         elif self.role not in _ROLES:
@@ -185,10 +182,10 @@ class _Node:
 
     def text(self) -> str:
         """Everything that it says, as one text."""
-        said = Said(role="user", blocks=self.blocks)
+        said = RecordedMessage(role="user", blocks=self.blocks)
         return "\n\n".join(block.text for block in said.content if isinstance(block, TextBlock))
 
-    def said(self, blocks: list[bytes], tools: dict[str, str]) -> Said:
+    def said(self, blocks: list[bytes], tools: dict[str, str]) -> RecordedMessage:
         """It as a message of ours with *blocks*; *tools* are the tools' names by call. The same
         object for the same blocks, whatever path it is on."""
         known = self._said
@@ -196,9 +193,9 @@ class _Node:
             known = self._said = self._new(blocks, tools)
         return known
 
-    def _new(self, blocks: list[bytes], tools: dict[str, str]) -> Said:
+    def _new(self, blocks: list[bytes], tools: dict[str, str]) -> RecordedMessage:
         is_reply = self.role == "assistant" and not self.is_instruction
-        said = Said(
+        said = RecordedMessage(
             role="system" if self.is_instruction else "assistant" if is_reply else "user",
             blocks=blocks,
             id=self.id,
@@ -207,7 +204,7 @@ class _Node:
             completed_at=self.message.at("update_time"),
             model=self.message.record("metadata").text("model_slug") if is_reply else None,
             raw=encode_json(self.message.fields),
-            cut=is_reply and self.message.text("status") in _OPEN,
+            interrupted=is_reply and self.message.text("status") in _OPEN,
         )
         for _, written in list(_messages(said, tools))[:1]:
             said.extra = beside(self.message, written)
@@ -220,13 +217,13 @@ def _text_of_part(raw: bytes) -> str | None:
     return Record.of(raw).text("text")
 
 
-def _way(nodes: Sequence[_Node], reading: Reading, merged: set[str]) -> list[Said]:
+def _way(nodes: Sequence[_Node], reading: Reading, merged: set[str]) -> list[RecordedMessage]:
     """The messages of one path: calls get ids, and answers the ids of the calls they answer.
 
     What a tool says after its answer is more of that answer; the ids of such nodes are added to
     *merged*, and they are kept beside the messages, once.
     """
-    way: list[Said] = []
+    way: list[RecordedMessage] = []
     tools: dict[str, str] = {}
     waiting: list[str] = []
     for node in nodes:
@@ -236,7 +233,7 @@ def _way(nodes: Sequence[_Node], reading: Reading, merged: set[str]) -> list[Sai
             call_id = clean_call_id(f"call_{node.id}")
             tools[call_id] = node.recipient
             waiting.append(call_id)
-            call = call_block(call_id, clean_call_id(node.recipient), node.text())
+            call = call_block_of_value(call_id, clean_call_id(node.recipient), node.text())
             way.append(node.said([call], tools))
         elif node.role == "tool" and not node.is_instruction:
             call_id = _answered(waiting, tools, node.tool)
@@ -257,7 +254,7 @@ def _way(nodes: Sequence[_Node], reading: Reading, merged: set[str]) -> list[Sai
     return way
 
 
-def _last_answer(said: Said) -> str:
+def _last_answer(said: RecordedMessage) -> str:
     """The call that *said* answers; "" if it answers none that is known."""
     return next((result.tool_use_id for result in said.results), "")
 
@@ -297,7 +294,9 @@ def _conversation(family: Branching) -> dict[str, Any]:
 
     start = last = add(root, None, None)
     if main.system:
-        prompt = Said(role="system", blocks=text_blocks(main.system), id=f"{main.id}/system")
+        prompt = RecordedMessage(
+            role="system", blocks=text_blocks(main.system), id=f"{main.id}/system"
+        )
         start = last = add(prompt.id, root, next(_messages(prompt, {}))[1])
     ends: dict[str, str] = {}
     messages = (message for each in family.all for message in each.messages)
@@ -315,7 +314,7 @@ def _conversation(family: Branching) -> dict[str, Any]:
     return {**kept_fields(main, FORMAT), **told, "mapping": mapping}
 
 
-def _messages(said: Said, tools: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _messages(said: RecordedMessage, tools: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The messages that *said* is written as, by their ids: one for its thinking, one for its
     texts, one for each call or result."""
     contents = list(_contents(said, tools))
@@ -329,7 +328,7 @@ def _messages(said: Said, tools: dict[str, str]) -> Iterator[tuple[str, dict[str
                 "create_time": said.created_at or None,
                 "update_time": _changed_at(said),
                 "content": content,
-                "status": "in_progress" if said.cut else "finished_successfully",
+                "status": "in_progress" if said.interrupted else "finished_successfully",
                 "weight": 1.0,
                 "metadata": {"model_slug": said.model} if said.model else {},
                 "recipient": recipient,
@@ -337,12 +336,12 @@ def _messages(said: Said, tools: dict[str, str]) -> Iterator[tuple[str, dict[str
         )
 
 
-def _changed_at(said: Said) -> float | None:
+def _changed_at(said: RecordedMessage) -> float | None:
     return said.completed_at if said.completed_at not in (0.0, said.created_at) else None
 
 
 def _contents(
-    said: Said, tools: dict[str, str]
+    said: RecordedMessage, tools: dict[str, str]
 ) -> Iterator[tuple[dict[str, str], str, dict[str, Any]]]:
     author: dict[str, str] = {"role": said.role}
     texts: list[str] = []

@@ -21,25 +21,22 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import ImageBlock, TextBlock, ThinkingBlock, ToolUseBlock, encode_json
 
-from ..common.chat_message import (
-    Reading,
-    Said,
-    beside,
-    call_block,
-    expand,
-    id_of,
-    kept_fields,
-    result_block,
-    result_text,
-    text_blocks,
-    thinking_block,
-)
+from ..common.chat_records import Reading, beside, expand, id_of, kept_fields
 from ..common.conversation import Conversation
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.jsonl import read_lines
 from ..common.record import Record
-from ..common.recorded_message import image_block, image_url
+from ..common.recorded_message import (
+    RecordedMessage,
+    call_block_of_value,
+    image_block,
+    image_url,
+    result_block,
+    result_text,
+    text_blocks,
+    thinking_block,
+)
 from ..common.times import milliseconds
 from ..common.trees import Branching, families, paths, read_paths, without_unplaced, written_path
 from ..common.writing import safe_name
@@ -200,12 +197,12 @@ class _Thread:
             seen.add(at)
         return at
 
-    def _said(self, id: str, record: Record) -> list[Said]:
+    def _said(self, id: str, record: Record) -> list[RecordedMessage]:
         role = record.text("role")
         metadata = record.record("metadata")
         is_reply = role == "assistant"
         failed = metadata.raw("error") not in (None, b'""', b"false")
-        said = Said(
+        said = RecordedMessage(
             role="assistant" if is_reply else "system" if role == "system" else "user",
             blocks=list(self._blocks(id, record, metadata, is_reply=is_reply)),
             id=id,
@@ -213,7 +210,7 @@ class _Thread:
             created_at=record.at("created_at", "created"),
             completed_at=record.at("completed_at", "updated"),
             raw=encode_json(record.fields),
-            cut=is_reply and record.text("status") in _OPEN_STATES,
+            interrupted=is_reply and record.text("status") in _OPEN_STATES,
         )
         if failed:
             return [msgspec.structs.replace(said, role="assistant", blocks=[], error="error")]
@@ -270,7 +267,9 @@ def _part(part: Record, otherwise: str, is_reply: bool) -> Iterator[bytes]:
             yield image_block(url)
         case "tool_call":
             call_id = part.text("tool_call_id") or otherwise
-            yield call_block(call_id, part.text("tool_name") or "tool", part.value("input"))
+            yield call_block_of_value(
+                call_id, part.text("tool_name") or "tool", part.value("input")
+            )
             output = part.value("output")
             if output is not None:
                 yield result_block(call_id, _as_text(output))
@@ -298,7 +297,9 @@ def _older_calls(metadata: Record, id: str) -> Iterator[bytes]:
         tool = call.record("tool")
         function = tool.record("function")
         call_id = tool.text("id") or f"call_{id}_{at}"
-        yield call_block(call_id, function.text("name") or "tool", function.value("arguments"))
+        yield call_block_of_value(
+            call_id, function.text("name") or "tool", function.value("arguments")
+        )
         response = call.record("response")
         if response.fields and call.text("state") != "pending":
             parts = [part.text("text") or "" for part in response.records("content")]
@@ -361,12 +362,12 @@ def _main_path(family: Branching, written: Mapping[str, str | None]) -> list[str
     return [message.id for message in family.main.messages if message.id in written]
 
 
-def _record(group: Sequence[Said]) -> dict[str, Any]:
+def _record(group: Sequence[RecordedMessage]) -> dict[str, Any]:
     first, last = group[0], group[-1]
     record: dict[str, Any] = {
         "object": "thread.message",
         "role": first.role,
-        "status": "stopped" if any(said.cut for said in group) else "ready",
+        "status": "stopped" if any(said.interrupted for said in group) else "ready",
         "type": "text",
         "content": list(_parts(group)),
     }
@@ -377,7 +378,7 @@ def _record(group: Sequence[Said]) -> dict[str, Any]:
     return record
 
 
-def _parts(group: Sequence[Said]) -> Iterator[dict[str, Any]]:
+def _parts(group: Sequence[RecordedMessage]) -> Iterator[dict[str, Any]]:
     results = {result.tool_use_id: result for said in group for result in said.results}
     for block in (block for said in group for block in said.content):
         match block:

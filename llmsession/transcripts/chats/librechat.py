@@ -17,27 +17,23 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import ImageBlock, TextBlock, ThinkingBlock, ToolUseBlock, encode_json
 
-from ..common.chat_message import (
-    Reading,
-    Said,
+from ..common.chat_records import Reading, beside, expand, id_of, is_ours, kept_fields
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Files, Probe
+from ..common.record import Record
+from ..common.recorded_message import (
+    RecordedMessage,
     arguments_of,
-    beside,
-    call_block,
-    expand,
-    id_of,
-    is_ours,
-    kept_fields,
+    call_block_of_value,
+    image_block,
+    image_url,
     result_block,
     result_text,
     text_blocks,
     text_of,
     thinking_block,
 )
-from ..common.conversation import Conversation
-from ..common.document import read_document
-from ..common.format import Files, Probe
-from ..common.record import Record
-from ..common.recorded_message import image_block, image_url
 from ..common.times import iso_time
 from ..common.trees import (
     Branching,
@@ -137,14 +133,14 @@ def _summary(record: Record) -> str:
     return "\n\n".join(filter(None, texts)) or record.text("summary") or ""
 
 
-def _last_summary(way: Sequence[Said], summaries: dict[str, str]) -> str:
+def _last_summary(way: Sequence[RecordedMessage], summaries: dict[str, str]) -> str:
     return next((summaries[said.id] for said in reversed(way) if said.id in summaries), "")
 
 
-def _said(record: Record, reading: Reading) -> list[Said]:
+def _said(record: Record, reading: Reading) -> list[RecordedMessage]:
     created = record.value("isCreatedByUser")
     is_user = created if isinstance(created, bool) else record.text("sender") == "User"
-    said = Said(
+    said = RecordedMessage(
         role="user" if is_user else "assistant",
         blocks=_blocks(record, reading),
         id=id_of(record, "messageId"),
@@ -152,7 +148,7 @@ def _said(record: Record, reading: Reading) -> list[Said]:
         created_at=record.at("createdAt"),
         model=None if is_user else record.text("model"),
         raw=encode_json(record.fields),
-        cut=record.flag("unfinished"),
+        interrupted=record.flag("unfinished"),
     )
     if record.flag("error"):
         said = msgspec.structs.replace(said, blocks=[], error=text_of([said]) or "error")
@@ -185,7 +181,9 @@ def _add_call(call: Record, otherwise: str, blocks: list[bytes], results: list[b
     function = call.record("function")
     call_id = id_of(call, "id") or otherwise
     given = call.value("args") if "args" in call.fields else function.value("arguments")
-    blocks.append(call_block(call_id, call.text("name") or function.text("name") or "tool", given))
+    blocks.append(
+        call_block_of_value(call_id, call.text("name") or function.text("name") or "tool", given)
+    )
     output = call.value("output")
     output = function.value("output") if output is None else output
     if output is not None:
@@ -238,7 +236,7 @@ def _document(family: Branching) -> bytes:
     )
 
 
-def _record(group: Sequence[Said]) -> dict[str, Any]:
+def _record(group: Sequence[RecordedMessage]) -> dict[str, Any]:
     first = group[0]
     is_user = first.role == "user"
     record: dict[str, Any] = {
@@ -252,12 +250,12 @@ def _record(group: Sequence[Said]) -> dict[str, Any]:
         record["createdAt"] = iso_time(first.created_at)
     if first.model:
         record["model"] = first.model
-    if any(said.cut for said in group):
+    if any(said.interrupted for said in group):
         record["unfinished"] = True
     return record
 
 
-def _parts(group: Sequence[Said]) -> Iterator[dict[str, Any]]:
+def _parts(group: Sequence[RecordedMessage]) -> Iterator[dict[str, Any]]:
     results = {result.tool_use_id: result for said in group for result in said.results}
     for block in (block for said in group for block in said.content):
         match block:

@@ -19,15 +19,15 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import ThinkingBlock, encode_json, split_blocks
 from llmsession.turns.usage import Usage
 
-from ..common.chat_message import (
-    Reading,
-    Said,
+from ..common.chat_records import Reading, beside, id_of, kept_fields, read_usage
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Files, Probe
+from ..common.record import Record
+from ..common.recorded_message import (
+    RecordedMessage,
     arguments_of,
-    beside,
-    call_block,
-    id_of,
-    kept_fields,
-    read_usage,
+    call_block_of_value,
     result_block,
     result_text,
     text_blocks,
@@ -35,10 +35,6 @@ from ..common.chat_message import (
     thinking_block,
     thinking_of,
 )
-from ..common.conversation import Conversation
-from ..common.document import read_document
-from ..common.format import Files, Probe
-from ..common.record import Record
 from ..common.times import milliseconds
 from ..common.trees import Branching, families, paths, read_paths, written_path
 
@@ -232,7 +228,7 @@ class _Topic:
             seen.add(at)
         return at
 
-    def _said(self, row: _Row) -> list[Said]:
+    def _said(self, row: _Row) -> list[RecordedMessage]:
         if row.role == _GROUP:
             raw = encode_json(row.record.fields)
             self.reading.leave_out(row.record.number, "compressed_group", raw, "is the summary")
@@ -242,11 +238,11 @@ class _Topic:
         answers = self.answers.get(row.id, [])
         return [self._one(row), *(self._one(each) for each in answers)]
 
-    def _one(self, row: _Row) -> Said:
+    def _one(self, row: _Row) -> RecordedMessage:
         record = row.record
         is_reply = row.role == "assistant"
         error = record.value("error") or record.value("pluginError")
-        said = Said(
+        said = RecordedMessage(
             role="assistant" if is_reply else "system" if row.role == "system" else "user",
             blocks=_blocks(row),
             id=row.id,
@@ -300,7 +296,9 @@ def _call(tool: Record, row_id: str, at: int) -> bytes:
     plugin = tool.text("identifier")
     name = tool.text("apiName") or tool.text("api_name") or "tool"
     name = f"{plugin}{_BETWEEN}{name}" if plugin else name
-    return call_block(id_of(tool, "id") or f"call_{row_id}_{at}", name, tool.value("arguments"))
+    return call_block_of_value(
+        id_of(tool, "id") or f"call_{row_id}_{at}", name, tool.value("arguments")
+    )
 
 
 # Writing.
@@ -376,7 +374,7 @@ class _Links:
         return parent
 
 
-def _rows(said: Said) -> Iterator[dict[str, Any]]:
+def _rows(said: RecordedMessage) -> Iterator[dict[str, Any]]:
     """The rows that *said* is written as: one for each result, and one for the rest."""
     times = {"createdAt": milliseconds(said.created_at)} if said.created_at else {}
     for result in said.results:
@@ -394,7 +392,7 @@ def _rows(said: Said) -> Iterator[dict[str, Any]]:
     yield row
 
 
-def _reply_columns(said: Said) -> dict[str, Any]:
+def _reply_columns(said: RecordedMessage) -> dict[str, Any]:
     row: dict[str, Any] = {}
     thought = thinking_of([said])
     if thought:

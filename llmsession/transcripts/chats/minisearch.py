@@ -16,21 +16,13 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json
 
-from ..common.assembly import assemble
-from ..common.chat_message import (
-    Reading,
-    Said,
-    beside,
-    id_of,
-    kept_fields,
-    outgoing,
-    text_blocks,
-    text_of,
-)
+from ..common.assembly import CHAT, assemble
+from ..common.chat_records import Reading, beside, id_of, kept_fields, outgoing
 from ..common.conversation import Conversation
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
+from ..common.recorded_message import RecordedMessage, text_blocks, text_of
 from ..common.times import milliseconds
 
 __all__ = ["FORMAT", "looks_minisearch", "read_minisearch", "write_minisearch"]
@@ -102,14 +94,16 @@ class _Run:
         kept = {name: [row.fields for row in self.rows[name]] for name in _TABLES[:2]}
         return assemble(
             self._said(reading),
-            reading,
+            rules=CHAT,
+            notes=reading.notes,
+            records=reading.records,
             session=self.id,
             format=FORMAT,
             title=(searches[0].text("query") or "") if searches else "",
             extra={FORMAT: msgspec.Raw(encode_json(kept))},
         )
 
-    def _said(self, reading: Reading) -> list[Said]:
+    def _said(self, reading: Reading) -> list[RecordedMessage]:
         rows = sorted(self.rows["chatHistory"], key=lambda row: row.at("timestamp"))
         chats = [rows, *(search.records("chatMessages") for search in self.rows["searches"])]
         for chat in chats:
@@ -118,27 +112,27 @@ class _Run:
                 return said
         return self._asked_and_answered()
 
-    def _asked_and_answered(self) -> list[Said]:
+    def _asked_and_answered(self) -> list[RecordedMessage]:
         search = next(iter(self.rows["searches"]), Record.of(None))
         answer = next(iter(self.rows["llmResponses"]), Record.of(None))
         query = search.text("query") or answer.text("prompt") or ""
         reply = answer.text("response") or search.text("llmResponse") or ""
         asked_at = search.at("timestamp") or answer.at("timestamp")
-        asked = Said(role="user", blocks=text_blocks(query), created_at=asked_at)
+        asked = RecordedMessage(role="user", blocks=text_blocks(query), created_at=asked_at)
         model = answer.text("model")
         replied_at = answer.at("timestamp") or asked_at
-        replied = Said(
+        replied = RecordedMessage(
             role="assistant", blocks=text_blocks(reply), created_at=replied_at, model=model
         )
         return [each for each in (asked, replied) if each.blocks]
 
 
-def _row_said(row: Record, reading: Reading) -> Iterator[Said]:
+def _row_said(row: Record, reading: Reading) -> Iterator[RecordedMessage]:
     role, text = row.text("role"), row.text("content")
     if role not in ("user", "assistant") or text is None:
         reading.refuse(row.number, "no role and text", encode_json(row.fields))
         return
-    said = Said(
+    said = RecordedMessage(
         role="user" if role == "user" else "assistant",
         blocks=text_blocks(text),
         id=id_of(row, "id"),
@@ -185,6 +179,6 @@ def _search(number: int, conversation: Conversation) -> dict[str, Any]:
     return row | ({"timestamp": milliseconds(first.created_at)} if first is not None else {})
 
 
-def _row(said: Said) -> dict[str, Any]:
+def _row(said: RecordedMessage) -> dict[str, Any]:
     row: dict[str, Any] = {"role": said.role, "content": text_of([said])}
     return row | ({"timestamp": milliseconds(said.created_at)} if said.created_at else {})

@@ -17,24 +17,20 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json
 
-from ..common.assembly import assemble, clean_call_id
-from ..common.chat_message import (
-    Reading,
-    Said,
-    beside,
-    call_block,
-    id_of,
-    kept_fields,
-    outgoing,
+from ..common.assembly import CHAT, assemble, clean_call_id
+from ..common.chat_records import Reading, beside, id_of, kept_fields, outgoing
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Files, Probe
+from ..common.record import Record
+from ..common.recorded_message import (
+    RecordedMessage,
+    call_block_of_value,
     result_block,
     result_text,
     text_blocks,
     text_of,
 )
-from ..common.conversation import Conversation
-from ..common.document import read_document
-from ..common.format import Files, Probe
-from ..common.record import Record
 from ..common.times import iso_time
 from ..common.writing import path_of
 
@@ -98,7 +94,9 @@ def _conversation(session: Record, reading: Reading) -> Conversation:
     told = ("sessionId", "messages", "title", "summarizedMessage")
     return assemble(
         _said(session, reading),
-        reading,
+        rules=CHAT,
+        notes=reading.notes,
+        records=reading.records,
         session=id_of(session, "sessionId", "id") or FORMAT,
         format=FORMAT,
         title=session.text("title") or "",
@@ -107,7 +105,7 @@ def _conversation(session: Record, reading: Reading) -> Conversation:
     )
 
 
-def _said(session: Record, reading: Reading) -> Iterator[Said]:
+def _said(session: Record, reading: Reading) -> Iterator[RecordedMessage]:
     waiting: list[tuple[str, str]] = []
     answering = False
     for row in session.records("messages"):
@@ -128,7 +126,7 @@ def _said(session: Record, reading: Reading) -> Iterator[Said]:
         if role == "tool_call":
             call_id = clean_call_id(f"call_{id_of(row, 'id') or row.number}")
             waiting.append((call_id, tool))
-            block = call_block(call_id, clean_call_id(tool), row.value("args"))
+            block = call_block_of_value(call_id, clean_call_id(tool), row.value("args"))
             yield _one(row, "assistant", [block], tool)
         elif role == "tool_result":
             at = next((at for at, (_, name) in enumerate(waiting) if name == tool), 0)
@@ -147,8 +145,8 @@ def _result(row: Record, call_id: str) -> bytes:
     return result_block(call_id, text, is_error=failed)
 
 
-def _one(row: Record, role: Any, blocks: list[bytes], tool: str) -> Said:
-    said = Said(
+def _one(row: Record, role: Any, blocks: list[bytes], tool: str) -> RecordedMessage:
+    said = RecordedMessage(
         role=role,
         blocks=blocks,
         id=id_of(row, "id"),
@@ -195,7 +193,7 @@ def _document(conversation: Conversation) -> bytes:
     return encode_json(session) + b"\n"
 
 
-def _rows(said: Said, tools: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _rows(said: RecordedMessage, tools: dict[str, str]) -> Iterator[dict[str, Any]]:
     """The rows that *said* is written as: its results, then its text, then its calls."""
     stamp = {"timestamp": iso_time(said.created_at)} if said.created_at else {}
     for result in said.results:

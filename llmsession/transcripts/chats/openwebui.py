@@ -27,27 +27,22 @@ from llmsession.turns.blocks import (
 )
 from llmsession.turns.usage import Usage
 
-from ..common.chat_message import (
-    Reading,
-    Said,
+from ..common.chat_records import Reading, beside, expand, id_of, is_ours, kept_fields, read_usage
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Files, Probe
+from ..common.record import Record
+from ..common.recorded_message import (
+    RecordedMessage,
     arguments_of,
-    beside,
-    call_block,
-    expand,
-    id_of,
-    is_ours,
-    kept_fields,
-    read_usage,
+    call_block_of_value,
+    image_block,
+    image_url,
     result_block,
     text_blocks,
     text_of,
     thinking_block,
 )
-from ..common.conversation import Conversation
-from ..common.document import read_document
-from ..common.format import Files, Probe
-from ..common.record import Record
-from ..common.recorded_message import image_block, image_url
 from ..common.trees import (
     Branching,
     families,
@@ -149,7 +144,7 @@ def _read_chat(record: Record, chat: Record, reading: Reading) -> tuple[Conversa
     )
 
 
-def _newest(way: Sequence[Said], summaries: dict[str, str]) -> str:
+def _newest(way: Sequence[RecordedMessage], summaries: dict[str, str]) -> str:
     return next(filter(None, (summaries.get(said.id, "") for said in reversed(way))), "")
 
 
@@ -168,11 +163,11 @@ def _rows(chat: Record, history: Record, reading: Reading) -> dict[str, Record]:
     return rows
 
 
-def _said(record: Record, id: str, reading: Reading) -> list[Said]:
+def _said(record: Record, id: str, reading: Reading) -> list[RecordedMessage]:
     role = record.text("role")
     is_reply = role == "assistant"
     error = record.record("error").text("content") or record.text("error") or None
-    said = Said(
+    said = RecordedMessage(
         role="assistant" if is_reply else "user" if role == "user" else "system",
         blocks=_reply(record, id, reading) if is_reply else _user(record),
         id=id,
@@ -182,7 +177,7 @@ def _said(record: Record, id: str, reading: Reading) -> list[Said]:
         usage=_usage(record) if is_reply else None,
         error=error if is_reply else None,
         raw=encode_json(record.fields),
-        cut=is_reply and (record.raw("done") == b"false" or _is_incomplete(record)),
+        interrupted=is_reply and (record.raw("done") == b"false" or _is_incomplete(record)),
     )
     parts = expand(said) if is_reply else [said]
     parts[0].extra = beside(record, _record(parts), without=_LINKS)
@@ -227,7 +222,9 @@ def _item(item: Record, otherwise: str) -> list[bytes] | None:
             return [thinking_block(thought)] if thought else []
         case "function_call":
             call_id = item.text("call_id") or item.text("id") or otherwise
-            return [call_block(call_id, item.text("name") or "tool", item.value("arguments"))]
+            return [
+                call_block_of_value(call_id, item.text("name") or "tool", item.value("arguments"))
+            ]
         case "function_call_output":
             is_error = item.text("status") in _REFUSED
             return [result_block(item.text("call_id") or "", _output(item), is_error=is_error)]
@@ -259,7 +256,9 @@ def _from_html(content: str, id: str) -> Iterator[bytes]:
             yield thinking_block(_unquoted(_SUMMARY.sub("", found[3], count=1)))
             continue
         call_id = told.get("id") or f"call_{id}_{number}"
-        yield call_block(call_id, told.get("name") or "tool", _json_text(told.get("arguments", "")))
+        yield call_block_of_value(
+            call_id, told.get("name") or "tool", _json_text(told.get("arguments", ""))
+        )
         if told.get("done") != "false":
             yield result_block(call_id, _json_text(told.get("result", "")))
     yield from text_blocks(content[at:])
@@ -319,7 +318,7 @@ def _chat(family: Branching) -> dict[str, Any]:
     return {"id": main.id, "title": main.title, **told, **kept, "chat": chat}
 
 
-def _record(group: Sequence[Said]) -> dict[str, Any]:
+def _record(group: Sequence[RecordedMessage]) -> dict[str, Any]:
     first, last = group[0], [said for said in group if said.role != "user"][-1:]
     record: dict[str, Any] = {"role": first.role, "content": text_of(group)}
     if first.created_at:
@@ -331,7 +330,7 @@ def _record(group: Sequence[Said]) -> dict[str, Any]:
         return record | ({"files": [{"type": "image", "url": url} for url in urls]} if urls else {})
     if first.role == "system":
         return record
-    record["done"] = not any(said.cut for said in group)
+    record["done"] = not any(said.interrupted for said in group)
     if first.model:
         record["model"] = first.model
     if any(not isinstance(block, TextBlock) for said in group for block in said.content):
@@ -353,7 +352,7 @@ def _reported(usage: Usage) -> dict[str, Any]:
     return told | ({"input_tokens_details": cached} if usage.cache_read_tokens else {})
 
 
-def _items(group: Sequence[Said]) -> Iterator[dict[str, Any]]:
+def _items(group: Sequence[RecordedMessage]) -> Iterator[dict[str, Any]]:
     for block in (block for said in group for block in said.content):
         match block:
             case TextBlock():

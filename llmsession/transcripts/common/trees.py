@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
-from llmsession.turns.blocks import encode_json
+from llmsession.turns.blocks import block_type, encode_json
 from llmsession.turns.messages import Message
 
-from .assembly import Before, assemble, is_asking, leave_out_reply
-from .chat_message import Reading, Said, fold, outgoing
+from .assembly import CHAT, Before, assemble
+from .chat_records import Reading, outgoing, with_results
 from .conversation import Conversation
+from .recorded_message import RecordedMessage
 
 __all__ = [
     "Branching",
@@ -41,7 +42,7 @@ def paths(parents: Mapping[str, str | None], head: str | None, reading: Reading)
 
 
 def without_unplaced(
-    said: dict[str, list[Said]], parents: dict[str, str | None], reading: Reading
+    said: dict[str, list[RecordedMessage]], parents: dict[str, str | None], reading: Reading
 ) -> dict[str, str | None]:
     """Take out of a tree what has no place in any turn: empty replies, such as errors, and
     replies before anybody asked. What hangs off one hangs off its parent then.
@@ -57,13 +58,31 @@ def without_unplaced(
         if is_empty or (is_reply and id not in asked):
             gone[id] = parents.pop(id)
             for each in said.pop(id):
-                leave_out_reply(each, reading)
+                _leave_out_reply(each, reading)
     for id, parent in parents.items():
         parents[id] = _standing(parent, gone)
     return {id: _standing(id, gone) for id in gone}
 
 
-def _below_users(said: Mapping[str, list[Said]], parents: Mapping[str, str | None]) -> set[str]:
+def _is_asking(message: RecordedMessage) -> bool:
+    """Is it a user's message that says more than results, or nothing?"""
+    kinds = {block_type(raw) for raw in message.blocks}
+    return message.role == "user" and (not kinds or bool(kinds - {"tool_use", "tool_result"}))
+
+
+def _leave_out_reply(message: RecordedMessage, reading: Reading) -> None:
+    """Keep a reply that has no place in any turn beside the messages."""
+    if not message.blocks:
+        why = "error" if message.error else "empty"
+        reading.leave_out(message.number, why, message.raw, "a reply without content")
+    else:
+        detail = "a reply before any user text"
+        reading.leave_out(message.number, "no_user_message", message.raw, detail, visible=True)
+
+
+def _below_users(
+    said: Mapping[str, list[RecordedMessage]], parents: Mapping[str, str | None]
+) -> set[str]:
     """The nodes that a user's message stands above, or that are one."""
     below: set[str] = set()
     for id in parents:
@@ -74,7 +93,7 @@ def _below_users(said: Mapping[str, list[Said]], parents: Mapping[str, str | Non
             at = parents[at]
         user_spoke = at in below
         for node in reversed(path):
-            user_spoke = user_spoke or any(map(is_asking, said[node]))
+            user_spoke = user_spoke or any(map(_is_asking, said[node]))
             if user_spoke:
                 below.add(node)
     return below
@@ -128,12 +147,12 @@ def _path(above: Mapping[str, str | None], node: str) -> list[str]:
 
 
 def read_paths(
-    ways: Sequence[Sequence[Said]],
+    ways: Sequence[Sequence[RecordedMessage]],
     reading: Reading,
     *,
     session: str,
     format: str,
-    fields: Callable[[Sequence[Said]], dict[str, Any]] | None = None,
+    fields: Callable[[Sequence[RecordedMessage]], dict[str, Any]] | None = None,
     kept: Mapping[str, Any],
     **shared: Any,
 ) -> tuple[Conversation, ...]:
@@ -160,7 +179,14 @@ def read_paths(
             own["system"] = found[0].system
         fields_of_all = {**shared, **own}
         read = assemble(
-            way[start:], notes, session=name, format=format, before=before, **fields_of_all
+            way[start:],
+            session=name,
+            format=format,
+            rules=CHAT,
+            before=before,
+            notes=notes.notes,
+            records=notes.records,
+            **fields_of_all,
         )
         whole = _on_top_of(read, known, found[0]) if found else read
         if whole is None:
@@ -176,14 +202,16 @@ def read_paths(
     return tuple(found)
 
 
-def _whole_turns(way: Sequence[Said], homes: Mapping[int, Conversation]) -> tuple[Before, int]:
+def _whole_turns(
+    way: Sequence[RecordedMessage], homes: Mapping[int, Conversation]
+) -> tuple[Before, int]:
     """The whole turns that *way* begins with and that were put together before, and how many of
     its messages they are."""
     shared = next((at for at, said in enumerate(way) if id(said) not in homes), len(way))
     if not shared:
         return Before(), 0
     home = homes[id(way[shared - 1])]
-    if any(note.what == "moved" for note in home.notes):
+    if any(note.what == "moved_result" for note in home.notes):
         return Before(), 0  # a result of theirs may have come from behind the fork
     openings: dict[str, int] = {}
     for at, message in enumerate(home.messages):
@@ -260,13 +288,13 @@ def families(conversations: Sequence[Conversation]) -> list[Branching]:
 
 def written_path(
     family: Branching, format: str, *, folded: bool
-) -> Iterator[tuple[list[Said], str | None, bool]]:
+) -> Iterator[tuple[list[RecordedMessage], str | None, bool]]:
     """The messages of all paths, each once: a message (with what belongs to it, if *folded*),
     the id of the one above it, and whether it is the last of the active path."""
     seen: dict[str, str | None] = {}
     for conversation in [family.main, *(each for each in family.all if each is not family.main)]:
         out = outgoing(conversation, format)
-        groups = fold(out) if folded else [[said] for said in out]
+        groups = with_results(out) if folded else [[said] for said in out]
         above: str | None = None
         for at, group in enumerate(groups):
             name = group[0].id

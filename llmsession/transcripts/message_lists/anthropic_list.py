@@ -19,10 +19,9 @@ from ..common.content_parts import blocks_of, split_thinking
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
-from ..common.listed import Listed
+from ..common.message_list import MessageList, SystemTexts, with_system
 from ..common.record import Record
-from ..common.recorded_message import Said
-from ..common.system_texts import SystemTexts, with_system
+from ..common.recorded_message import RecordedMessage
 from ..common.writing import BESIDE, given_ids, path_of
 
 __all__ = [
@@ -85,9 +84,9 @@ def read_anthropic_list(raw: bytes, strict: bool = False) -> tuple[Conversation,
 
 def read_anthropic_messages(
     items: Sequence[bytes | msgspec.Raw], notes: list[Note], strict: bool = False
-) -> Listed:
+) -> MessageList:
     """Messages in their order. *notes* are those on the file that they stand in."""
-    listed = Listed([], SystemTexts(), notes)
+    listed = MessageList([], SystemTexts(), notes)
     for number, item in enumerate(items, 1):
         record = Record.of(item, number)
         role = record.text("role")
@@ -103,7 +102,7 @@ def read_anthropic_messages(
     return listed
 
 
-def read_anthropic_message(record: Record, notes: list[Note]) -> Said:
+def read_anthropic_message(record: Record, notes: list[Note]) -> RecordedMessage:
     """One message, of a list or as the provider replied."""
     blocks = blocks_of(record.raw("content"), record.number, notes)
     blocks, unsigned = split_thinking(blocks)
@@ -112,8 +111,8 @@ def read_anthropic_message(record: Record, notes: list[Note]) -> Said:
         extra["unsigned_thinking"] = [msgspec.Raw(raw) for raw in unsigned]
         notes.append(Note(record.number, "unsigned_thinking", "kept in extra, never sent"))
     is_reply = record.text("role") == "assistant"
-    return Said(
-        place=record.number,
+    return RecordedMessage(
+        number=record.number,
         role="assistant" if is_reply else "user",
         blocks=blocks,
         id=record.text("id") or "",

@@ -20,9 +20,9 @@ from llmsession.turns.stream import BlockDelta, BlockStarted, BlockStopped, Delt
 from llmsession.turns.usage import Usage
 
 from ..common.conversation import Conversation, Note
-from ..common.listed import Listed
+from ..common.message_list import MessageList
 from ..common.record import Record
-from ..common.recorded_message import Said
+from ..common.recorded_message import RecordedMessage
 from .anthropic_list import (
     anthropic_usage,
     read_anthropic_message,
@@ -88,7 +88,7 @@ def read_exchanges(raw: bytes, *, strict: bool = False) -> tuple[RecordedExchang
 
 def _exchanges(
     raw: bytes, notes: list[Note], strict: bool
-) -> list[tuple[RecordedExchange, Said | None]]:
+) -> list[tuple[RecordedExchange, RecordedMessage | None]]:
     value = load_yaml(raw)
     rows = value.get("interactions") if isinstance(value, dict) else None
     if not isinstance(rows, list):
@@ -104,7 +104,7 @@ def _exchanges(
     return found
 
 
-def _exchange(number: int, row: Any) -> tuple[RecordedExchange, Said | None]:
+def _exchange(number: int, row: Any) -> tuple[RecordedExchange, RecordedMessage | None]:
     request, response = row["request"], row["response"]
     url = str(request["uri"])
     sent, answered = _body(request), _body(response)
@@ -152,7 +152,7 @@ def _body(half: Any) -> bytes:
 # Replies.
 
 
-def _reply(api: Api, answer: Record, number: int) -> tuple[Said | None, Usage | None]:
+def _reply(api: Api, answer: Record, number: int) -> tuple[RecordedMessage | None, Usage | None]:
     """The provider's reply, and what it reported."""
     match api:
         case "anthropic-messages":
@@ -167,7 +167,7 @@ def _reply(api: Api, answer: Record, number: int) -> tuple[Said | None, Usage | 
     return None, None
 
 
-def _chat_reply(answer: Record) -> Said | None:
+def _chat_reply(answer: Record) -> RecordedMessage | None:
     choices = answer.records("choices")
     if not choices or not choices[0].raw("message"):
         return None
@@ -178,12 +178,12 @@ def _chat_reply(answer: Record) -> Said | None:
     said[0].id = answer.text("id") or ""
     said[0].stop_reason = STOP_REASONS.get(stop or "", stop)
     said[0].usage = chat_usage(answer.record("usage"))
-    said[0].at = answer.at("created")
+    said[0].created_at = answer.at("created")
     said[0].model = answer.text("model")
     return said[0]
 
 
-def _items_reply(answer: Record, number: int) -> Said | None:
+def _items_reply(answer: Record, number: int) -> RecordedMessage | None:
     items = ItemReader([])
     for item in answer.items("output"):
         items.add(item, number)
@@ -193,7 +193,7 @@ def _items_reply(answer: Record, number: int) -> Said | None:
     if reply is not None:
         reply.id = answer.text("id") or reply.id
         reply.model = answer.text("model")
-        reply.at = answer.at("created_at")
+        reply.created_at = answer.at("created_at")
     return reply
 
 
@@ -289,10 +289,12 @@ def read_cassette(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     return tuple(found)
 
 
-def _conversation(exchange: RecordedExchange, listed: Listed, reply: Said | None) -> Conversation:
+def _conversation(
+    exchange: RecordedExchange, listed: MessageList, reply: RecordedMessage | None
+) -> Conversation:
     if reply is not None:
         place = len(listed.said) + 1
-        listed.said.append(msgspec.structs.replace(reply, place=place))
+        listed.said.append(msgspec.structs.replace(reply, number=place))
     elif exchange.status != _OK:
         listed.notes.append(Note(1, "refused_request", f"answered with {exchange.status}"))
     request = Record.of(exchange.request)
@@ -312,15 +314,15 @@ def _conversation(exchange: RecordedExchange, listed: Listed, reply: Said | None
     return msgspec.structs.replace(whole, system=texts)
 
 
-def _read_anthropic(exchange: RecordedExchange, strict: bool) -> Listed:
+def _read_anthropic(exchange: RecordedExchange, strict: bool) -> MessageList:
     return read_anthropic_messages(Record.of(exchange.request).items("messages"), [], strict)
 
 
-def _read_chat(exchange: RecordedExchange, strict: bool) -> Listed:
+def _read_chat(exchange: RecordedExchange, strict: bool) -> MessageList:
     return read_chat(Record.of(exchange.request).items("messages"), [], strict)
 
 
-def _read_responses(exchange: RecordedExchange, strict: bool) -> Listed:
+def _read_responses(exchange: RecordedExchange, strict: bool) -> MessageList:
     notes: list[Note] = []
     items = ItemReader(notes)
     sent = Record.of(exchange.request).raw("input")
@@ -334,10 +336,10 @@ def _read_responses(exchange: RecordedExchange, strict: bool) -> Listed:
             raise TranscriptError(f"interaction {exchange.number}: item {number} has no type")
         notes.append(Note(number, "bad_message", "an item without a type", visible=True))
     items.end_reply()
-    return Listed(items.said, items.system, notes)
+    return MessageList(items.said, items.system, notes)
 
 
-_READERS: dict[Api, Callable[[RecordedExchange, bool], Listed]] = {
+_READERS: dict[Api, Callable[[RecordedExchange, bool], MessageList]] = {
     "anthropic-messages": _read_anthropic,
     "anthropic-count-tokens": _read_anthropic,
     "openai-chat": _read_chat,

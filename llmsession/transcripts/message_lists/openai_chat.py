@@ -21,10 +21,9 @@ from ..common.content_parts import openai_blocks, openai_parts, result_content, 
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
-from ..common.listed import Listed
+from ..common.message_list import MessageList, SystemTexts, with_system
 from ..common.record import Record
-from ..common.recorded_message import Said, call_block, result_block
-from ..common.system_texts import SystemTexts, with_system
+from ..common.recorded_message import RecordedMessage, call_block, result_block
 from ..common.writing import BESIDE, given_ids, path_of
 
 __all__ = [
@@ -120,9 +119,9 @@ def _read_task(record: Record, notes: list[Note], strict: bool, otherwise: str) 
 
 def read_chat(
     items: Sequence[bytes | msgspec.Raw], notes: list[Note], strict: bool = False
-) -> Listed:
+) -> MessageList:
     """Chat messages in their order. *notes* are those on the file that they stand in."""
-    chat = Listed([], SystemTexts(), notes)
+    chat = MessageList([], SystemTexts(), notes)
     legacy: list[str] = []
     for number, item in enumerate(items, 1):
         record = Record.of(item, number)
@@ -150,9 +149,9 @@ def _extra(record: Record, known: set[str] = _KNOWN) -> dict[str, Any]:
     return extra
 
 
-def _user(record: Record, notes: list[Note]) -> Said:
-    return Said(
-        place=record.number,
+def _user(record: Record, notes: list[Note]) -> RecordedMessage:
+    return RecordedMessage(
+        number=record.number,
         role="user",
         blocks=openai_blocks(record.raw("content"), record.number, notes),
         id=record.text("id") or "",
@@ -160,7 +159,7 @@ def _user(record: Record, notes: list[Note]) -> Said:
     )
 
 
-def _assistant(record: Record, notes: list[Note], legacy: list[str]) -> Said:
+def _assistant(record: Record, notes: list[Note], legacy: list[str]) -> RecordedMessage:
     signed = [
         bytes(raw)
         for raw in record.items("thinking_blocks")
@@ -180,8 +179,8 @@ def _assistant(record: Record, notes: list[Note], legacy: list[str]) -> Said:
     extra = _extra(record, known)
     if extra.keys() & {"reasoning_content", "reasoning", "reasoning_details"}:
         notes.append(Note(record.number, "reasoning", "unsigned: kept in extra, never sent"))
-    return Said(
-        place=record.number,
+    return RecordedMessage(
+        number=record.number,
         role="assistant",
         blocks=blocks,
         id=record.text("id") or "",
@@ -201,14 +200,14 @@ def _call(call: Record) -> bytes:
     return call_block(call.text("id") or "", function.text("name") or "", arguments)
 
 
-def _result(record: Record, notes: list[Note], legacy: list[str]) -> Said:
+def _result(record: Record, notes: list[Note], legacy: list[str]) -> RecordedMessage:
     blocks = openai_blocks(record.raw("content"), record.number, notes)
     given = record.raw("content") or b'""'
     content = record.text("content") or "" if given.startswith(b'"') else blocks
     call = record.text("tool_call_id") or (legacy.pop() if legacy else "")
     is_error = True if record.flag("is_error") else None
-    return Said(
-        place=record.number,
+    return RecordedMessage(
+        number=record.number,
         role="user",
         blocks=[result_block(call, content, is_error=is_error)],
         id=record.text("id") or "",

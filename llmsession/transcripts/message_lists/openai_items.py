@@ -18,9 +18,9 @@ from llmsession.turns.usage import Usage
 
 from ..common.content_parts import Parts, openai_blocks, openai_parts, result_content, told_more
 from ..common.conversation import Note
+from ..common.message_list import SystemTexts
 from ..common.record import Record
-from ..common.recorded_message import Said, call_block, result_block
-from ..common.system_texts import SystemTexts
+from ..common.recorded_message import RecordedMessage, call_block, result_block
 
 __all__ = ["ItemReader", "write_items"]
 
@@ -44,11 +44,11 @@ class ItemReader:
 
     def __init__(self, notes: list[Note]) -> None:
         self.notes = notes
-        self.said: list[Said] = []
+        self.said: list[RecordedMessage] = []
         self.system = SystemTexts()
         self.model: str | None = None
         self.starts = False
-        self._open: Said | None = None
+        self._open: RecordedMessage | None = None
         self._items: list[dict[str, Any]] = []
 
     def add(self, item: bytes | msgspec.Raw, number: int, at: float = 0.0) -> bool:
@@ -83,12 +83,12 @@ class ItemReader:
         if told_more(record.raw("content")):
             extra["parts"] = msgspec.Raw(record.raw("content") or b"null")
         self.said.append(
-            Said(
-                place=record.number,
+            RecordedMessage(
+                number=record.number,
                 role="user",
                 blocks=openai_blocks(record.raw("content"), record.number, self.notes),
                 id=record.text("id") or "",
-                at=at,
+                created_at=at,
                 extra=extra,
                 starts=self.starts,
             )
@@ -105,27 +105,27 @@ class ItemReader:
             content = record.text("output") or ("" if output == b'""' else output.decode())
         call = record.text("call_id") or record.text("id") or ""
         self.said.append(
-            Said(
-                place=record.number,
+            RecordedMessage(
+                number=record.number,
                 role="user",
                 blocks=[result_block(call, content)],
                 id=record.text("id") or "" if record.text("call_id") else "",
-                at=at,
+                created_at=at,
                 extra=record.rest(_KNOWN_RESULT),
             )
         )
 
-    def _reply(self, record: Record, at: float) -> Said:
+    def _reply(self, record: Record, at: float) -> RecordedMessage:
         if self._open is None:
-            self._open = Said(
-                place=record.number,
+            self._open = RecordedMessage(
+                number=record.number,
                 role="assistant",
                 blocks=[],
-                at=at,
+                created_at=at,
                 model=self.model,
                 provider="openai",
             )
-        self._open.until = max(self._open.until, at)
+        self._open.completed_at = max(self._open.completed_at, at)
         return self._open
 
     def _extend(self, record: Record, blocks: list[bytes], kind: str, at: float) -> None:
@@ -147,7 +147,9 @@ class ItemReader:
         what = "reasoning" if kind == "reasoning" else "foreign_item"
         self._note(record.number, what, f"{kind}: kept in extra, never sent")
 
-    def end_reply(self, usage: Usage | None = None, stop_reason: str | None = None) -> Said | None:
+    def end_reply(
+        self, usage: Usage | None = None, stop_reason: str | None = None
+    ) -> RecordedMessage | None:
         """The open reply is whole. Returns it; None if there was none."""
         reply, items = self._open, self._items
         self._open, self._items = None, []

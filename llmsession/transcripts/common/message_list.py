@@ -1,4 +1,4 @@
-"""System texts: what a source keeps among its messages and we keep beside them."""
+"""A list of messages that was read, and the system messages that we keep beside them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import msgspec
 
 from llmsession.turns.blocks import block_type, encode_json
 
+from .assembly import assemble
 from .content_parts import openai_blocks
 from .conversation import Conversation, Note
 from .record import Record
+from .recorded_message import RecordedMessage
 
-__all__ = ["SystemTexts", "with_system"]
+__all__ = ["MessageList", "SystemTexts", "with_system"]
 
 _EXTRA = "system_messages"
 
@@ -43,6 +45,28 @@ class SystemTexts:
             return {}
         kept = [{"before": before, "message": msgspec.Raw(raw)} for before, raw in self._found]
         return {_EXTRA: msgspec.Raw(encode_json(kept))}
+
+
+class MessageList(msgspec.Struct):
+    """Messages in their order, the system's beside them, and the notes on them."""
+
+    said: list[RecordedMessage]
+    system: SystemTexts
+    notes: list[Note]
+
+    def conversation(
+        self, id: str, format: str, title: str = "", extra: dict[str, Any] | None = None
+    ) -> Conversation:
+        """It as the conversation *id*."""
+        return assemble(
+            self.said,
+            session=id,
+            format=format,
+            notes=self.notes,
+            title=title,
+            system=self.system.text,
+            extra=(extra or {}) | self.system.extra(),
+        )
 
 
 def _is_plain(before: int, raw: bytes) -> bool:
