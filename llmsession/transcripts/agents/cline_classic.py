@@ -20,20 +20,16 @@ from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.recorded_message import RecordedMessage
-from ..common.times import milliseconds
-from ..common.writing import safe_name
 from .vscode_task_folder import (
     HISTORY,
     Folder,
     find_folders,
-    pairs_of,
     read_kept,
     said_of,
     two_views,
-    written_messages,
 )
 
-__all__ = ["FORMAT", "looks_cline_classic", "read_cline_classic", "write_cline_classic"]
+__all__ = ["FORMAT", "looks_cline_classic", "read_cline_classic"]
 
 FORMAT = "cline-classic"
 
@@ -189,44 +185,3 @@ def _with_text(raw: bytes, text: str | None) -> bytes:
     if block_type(raw) == "tool_result":
         return encode_json({**Record.of(raw).fields, "content": text})
     return text_block(text) if block_type(raw) == "text" else raw
-
-
-# Writing.
-
-
-def write_cline_classic(conversations: Sequence[Conversation]) -> Files:
-    """A task folder for each conversation, and the list of tasks. A conversation that is here
-    with its full history is one task."""
-    files: dict[str, bytes] = {}
-    items: list[dict[str, Any]] = []
-    for main, full in _writable(conversations):
-        own = main.format in (FORMAT, "own")
-        whole = full or main
-        folder = f"tasks/{safe_name(main.id)}"
-        default = main.id if whole is main or full else ""
-        rows = written_messages(whole.messages, own=own, default=default)
-        files[f"{folder}/{HISTORY}"] = encode_json(rows)
-        item: dict[str, Any] = dict(Record.of(main.extra.get("history_item")).fields) if own else {}
-        if full is None:
-            item.pop("conversationHistoryDeletedRange", None)
-        elif "context_history" in main.extra:
-            files[f"{folder}/{_OVERRIDES}"] = bytes(main.extra["context_history"])
-        at = main.messages[0].created_at if main.messages else 0.0
-        named = {"id": main.id, "task": main.title}
-        items.append({"ts": milliseconds(at), "tokensIn": 0, "tokensOut": 0, "totalCost": 0,
-                      **item, **named})  # fmt: skip
-    return files | {_TASKS: encode_json(items)}
-
-
-def _writable(
-    conversations: Sequence[Conversation],
-) -> list[tuple[Conversation, Conversation | None]]:
-    """Pairs whose places the range and the new texts still fit; the others one by one."""
-    found: list[tuple[Conversation, Conversation | None]] = []
-    for main, full in pairs_of(conversations):
-        count = msgspec.json.decode(main.extra.get("source_messages", msgspec.Raw(b"-1")))
-        if full is None or len(full.messages) == count:
-            found.append((main, full))
-        else:
-            found += [(main, None), (full, None)]
-    return found

@@ -24,11 +24,9 @@ from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.recorded_message import RecordedMessage
-from ..common.times import iso_time
-from ..common.writing import safe_name
-from .vscode_task_folder import pairs_of, read_kept, said_of, two_views, written_messages
+from .vscode_task_folder import read_kept, said_of, two_views
 
-__all__ = ["FORMAT", "looks_cline_sdk", "prefix_hash", "read_cline_sdk", "write_cline_sdk"]
+__all__ = ["FORMAT", "looks_cline_sdk", "prefix_hash", "read_cline_sdk"]
 
 FORMAT = "cline-sdk"
 
@@ -218,36 +216,3 @@ def _js_numbers(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e21:
         return int(value)
     return value
-
-
-# Writing.
-
-
-def write_cline_sdk(conversations: Sequence[Conversation]) -> Files:
-    """A folder for each conversation: its transcript, and its sidecar, if the full transcript is
-    here, too."""
-    files: dict[str, bytes] = {}
-    for main, full in pairs_of(conversations):
-        own = main.format in (FORMAT, "own")
-        whole = full or main
-        name = safe_name(main.id)
-        kept = dict(main.extra) if own else {}
-        manifest, sidecar = kept.pop("manifest", None), Record.of(kept.pop("compaction", None))
-        rows = written_messages(whole.messages, own=own, default=main.id)
-        at = whole.messages[-1].completed_at if whole.messages else 0.0
-        document: dict[str, Any] = {"version": 1, "updated_at": iso_time(at), "agent": "lead"}
-        document |= {k: raw for k, raw in kept.items() if k not in ("unplaced", "system_messages")}
-        document["sessionId"] = main.id
-        if main.system:
-            document["system_prompt"] = main.system
-        files[f"{name}/{name}{_ENDING}"] = encode_json({**document, "messages": rows})
-        if manifest is not None:
-            files[f"{name}/{name}.json"] = bytes(manifest)
-        if full is not None and sidecar.fields:
-            records = Record.of(encode_json({"messages": rows})).records("messages")
-            count = min(sidecar.count("source_message_count"), len(records))
-            again = {"source_message_count": count}
-            told = {"source_prefix_hash": prefix_hash(records[:count])}
-            written = encode_json({**sidecar.fields, **again, **told})
-            files[f"{name}/{name}.compaction.json"] = written
-    return files

@@ -13,19 +13,18 @@ from typing import Any
 import msgspec
 
 from llmsession.errors import TranscriptError
-from llmsession.turns.blocks import block_type, clean_text, encode_json, split_blocks, text_block
-from llmsession.turns.messages import Message
+from llmsession.turns.blocks import block_type, clean_text, encode_json, text_block
 
 from ..common.assembly import assemble
 from ..common.conversation import Conversation, Note
-from ..common.format import Files, Probe, only_file
+from ..common.format import Probe, only_file
 from ..common.jsonl import clip
 from ..common.message_list import SystemTexts
 from ..common.record import Record
 from ..common.recorded_message import RecordedMessage
-from ..common.times import iso_time, seconds_of
+from ..common.times import seconds_of
 
-__all__ = ["FORMAT", "looks_codebuddy", "read_codebuddy", "write_codebuddy"]
+__all__ = ["FORMAT", "looks_codebuddy", "read_codebuddy"]
 
 FORMAT = "codebuddy"
 
@@ -206,70 +205,3 @@ def _said(
 
 def _kept(value: Any) -> Any:
     return value if isinstance(value, int | float) else clean_text(_text(value))
-
-
-# Writing.
-
-
-_SCHEMA = """
-CREATE TABLE chat_history (id INTEGER PRIMARY KEY AUTOINCREMENT, agent_id TEXT NOT NULL,
-  message_content TEXT NOT NULL, message_type TEXT NOT NULL,
-  timestamp DATETIME DEFAULT CURRENT_TIMESTAMP, session_id TEXT, metadata TEXT);
-CREATE TABLE chat_summaries (id INTEGER PRIMARY KEY AUTOINCREMENT, agent_id TEXT NOT NULL,
-  summary TEXT NOT NULL, timestamp DATETIME DEFAULT CURRENT_TIMESTAMP);
-CREATE TABLE chat_sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT UNIQUE,
-  agent_id TEXT NOT NULL, title TEXT DEFAULT 'New Chat', is_active INTEGER DEFAULT 0,
-  created_at DATETIME DEFAULT CURRENT_TIMESTAMP);
-CREATE TABLE schema_version (version INTEGER PRIMARY KEY);
-"""
-
-
-def write_codebuddy(conversations: Sequence[Conversation]) -> Files:
-    """One database with all conversations."""
-    database = sqlite3.connect(":memory:")
-    try:
-        database.executescript(_SCHEMA)
-        for conversation in conversations:
-            _insert(database, conversation)
-        database.commit()
-        return {"codebuddy.db": database.serialize()}
-    finally:
-        database.close()
-
-
-def _insert(database: sqlite3.Connection, conversation: Conversation) -> None:
-    agent, session = conversation.labels.get("agent", "agentId"), conversation.id
-    first = conversation.messages[0].created_at if conversation.messages else 0.0
-    database.execute(
-        "INSERT OR REPLACE INTO chat_sessions (session_id, agent_id, title) VALUES (?, ?, ?)",
-        (session, agent, conversation.title),
-    )
-    if conversation.summary:
-        database.execute(
-            "INSERT INTO chat_summaries (agent_id, summary, timestamp) VALUES (?, ?, ?)",
-            (agent, conversation.summary, iso_time(first)),
-        )
-    rows: list[tuple[str, str, str, str | None]] = []
-    if conversation.system:
-        rows.append((conversation.system, "system", iso_time(first), None))
-    latest = first
-    for message in conversation.messages:
-        # The order is by time, so that no message may seem older than the one before.
-        latest = max(latest, message.created_at)
-        metadata = encode_json({_KIND: _beside(message)}).decode()
-        rows.append((clean_text(message.text), message.role, iso_time(latest), metadata))
-    database.executemany(
-        "INSERT INTO chat_history (agent_id, message_content, message_type, timestamp, session_id,"
-        " metadata) VALUES (?, ?, ?, ?, ?, ?)",
-        [(agent, text, role, at, session, held) for text, role, at, held in rows],
-    )
-
-
-def _beside(message: Message) -> dict[str, Any]:
-    blocks = split_blocks(message.body)
-    fields: dict[str, Any] = {"id": message.id}
-    if message.extra:
-        fields["extra"] = message.extra
-    if [bytes(raw) for raw in blocks] != [text_block(message.text)]:
-        fields["blocks"] = [msgspec.Raw(bytes(raw)) for raw in blocks]
-    return fields

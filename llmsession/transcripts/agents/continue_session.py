@@ -9,26 +9,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from llmsession.errors import TranscriptError
-from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_block
-from llmsession.turns.messages import Message
+from llmsession.turns.blocks import encode_json, text_block
 
-from ..common.content_parts import openai_blocks, openai_parts, split_thinking, told_more
+from ..common.content_parts import openai_blocks, split_thinking, told_more
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
-from ..common.format import Files, Probe
+from ..common.format import Probe
 from ..common.jsonl import clip
-from ..common.message_list import MessageList, SystemTexts, with_system
+from ..common.message_list import MessageList, SystemTexts
 from ..common.record import Record
 from ..common.recorded_message import RecordedMessage, call_block, result_block
-from ..common.writing import BESIDE, Attached, attached_results, path_of, plain_text, results_id
+from ..common.writing import results_id
 
-__all__ = ["FORMAT", "looks_continue", "read_continue", "write_continue"]
+__all__ = ["FORMAT", "looks_continue", "read_continue"]
 
 FORMAT = "continue"
 
@@ -229,101 +227,3 @@ def _output(state: Record) -> str | list[bytes] | None:
 def _is_plain(state: Record) -> bool:
     output = state.records("output")
     return len(output) == 1 and set(output[0].fields) == {"content"}
-
-
-# Writing.
-
-
-def write_continue(conversations: Sequence[Conversation]) -> Files:
-    """A session file for each conversation."""
-    return {
-        path_of(at, conversation, ".json"): encode_json(_document(conversation)) + b"\n"
-        for at, conversation in enumerate(conversations)
-    }
-
-
-def _document(conversation: Conversation) -> dict[str, Any]:
-    own = conversation.format in (FORMAT, "own")
-    results = attached_results(conversation.messages)
-    groups = [_written(each, results, own) for each in conversation.messages]
-    system = {"message": {"role": "system", "content": conversation.system}, "contextItems": []}
-    rows = [
-        row if isinstance(row, dict) else {"message": row, "contextItems": []}
-        for row in with_system(conversation, groups, system, own=own)
-    ]
-    if conversation.summary and not any("conversationSummary" in row for row in rows) and rows:
-        rows[-1]["conversationSummary"] = conversation.summary
-    extra = {k: raw for k, raw in conversation.extra.items() if k not in BESIDE} if own else {}
-    named = {"sessionId": conversation.id, "title": conversation.title}
-    return {"workspaceDirectory": "", **extra, **named, "history": rows}
-
-
-def _written(message: Message, results: dict[str, Attached], own: bool) -> list[dict[str, Any]]:
-    extra: dict[str, Any] = dict(Record.of(message.extra).fields) if own else {}
-    rest = Record.of(extra.pop("message", None)).fields
-    raws = [bytes(raw) for raw in split_blocks(message.body)]
-    parts = extra.pop("parts", None)
-    states = Record.of(extra.pop("states", None))
-    unsigned = Record.of(encode_json(extra)).items("unsigned_thinking")
-    extra.pop("unsigned_thinking", None)
-    item: dict[str, Any] = {"contextItems": [], **extra}
-    if message.is_user:
-        said = [raw for raw in raws if block_type(raw) != "tool_result"]
-        if not said:
-            return []
-        shown = _context_blocks(Record.of(encode_json(item)))
-        said = said[len(shown) :] if said[: len(shown)] == shown else said
-        content = openai_parts(said, "chat", parts) if said else ""
-        fields = {**rest, "role": "user", "content": content, "id": message.id}
-        return [{**item, "message": fields}]
-    rows = [_thinking_item(bytes(raw)) for raw in unsigned]
-    rows += [_thinking_item(raw) for raw in raws if "thinking" in block_type(raw)]
-    calls = [Record.of(raw) for raw in raws if block_type(raw) == "tool_use"]
-    said = [
-        raw for raw in raws if block_type(raw) != "tool_use" and "thinking" not in block_type(raw)
-    ]
-    fields = {
-        **rest,
-        "role": "assistant",
-        "content": openai_parts(said, "chat", parts) if said else "",
-    }
-    fields["id"] = message.id
-    if calls:
-        fields["toolCalls"] = [_written_call(call) for call in calls]
-        item["toolCallStates"] = [_state(message, call, states, results) for call in calls]
-    return [*rows, {**item, "message": fields}]
-
-
-def _thinking_item(raw: bytes) -> dict[str, Any]:
-    block = Record.of(raw)
-    message: dict[str, Any] = {"role": "thinking", "content": block.text("thinking") or ""}
-    if block.text("signature"):
-        message["signature"] = block.text("signature")
-    if block.text("data"):
-        message["redactedThinking"] = block.text("data")
-    return {"message": message, "contextItems": []}
-
-
-def _written_call(call: Record) -> dict[str, Any]:
-    arguments = (call.raw("input") or b"{}").decode()
-    function = {"name": call.text("name") or "", "arguments": arguments}
-    return {"id": call.text("id") or "", "type": "function", "function": function}
-
-
-def _state(
-    message: Message, call: Record, states: Record, results: dict[str, Attached]
-) -> dict[str, Any]:
-    id = call.text("id") or ""
-    rest: dict[str, Any] = dict(states.record(id).fields)
-    fields: dict[str, Any] = {"toolCallId": id, "toolCall": _written_call(call)}
-    answer = results.get(id)
-    if answer is None:
-        return {"status": "canceled", **rest, **fields}
-    content = Record.of(answer.block).raw("content")
-    text = plain_text(content)
-    if text is None:
-        fields["blocks"] = msgspec.Raw(content or b"[]")
-    if answer.message != results_id(message.id):
-        fields["resultId"] = answer.message
-    fields.setdefault("output", rest.pop("output", [{"content": text or ""}]))
-    return {"status": "errored" if answer.is_error else "done", **rest, **fields}

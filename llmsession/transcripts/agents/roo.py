@@ -20,21 +20,16 @@ from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.recorded_message import RecordedMessage
-from ..common.times import milliseconds
-from ..common.writing import safe_name
 from .vscode_task_folder import (
-    FULL,
     HISTORY,
     Folder,
     find_folders,
-    pairs_of,
     read_kept,
     said_of,
     two_views,
-    written_messages,
 )
 
-__all__ = ["FORMAT", "looks_roo", "read_roo", "write_roo"]
+__all__ = ["FORMAT", "looks_roo", "read_roo"]
 
 FORMAT = "roo-code"
 
@@ -177,36 +172,3 @@ def _is_hidden(record: Record, tagged: Sequence[_Tagged]) -> bool:
 def _is_parted(record: Record, tagged: Sequence[_Tagged]) -> bool:
     parent = record.text("truncationParent")
     return bool(parent) and any(each.record.text("truncationId") == parent for each in tagged)
-
-
-# Writing.
-
-
-def write_roo(conversations: Sequence[Conversation]) -> Files:
-    """A task folder for each conversation. One that is here with its full history is one task;
-    of one alone only what is in it is written, without tags that would hide it."""
-    files: dict[str, bytes] = {}
-    for main, full in pairs_of(conversations):
-        own = main.format in (FORMAT, "own")
-        whole = full or main
-        folder = f"tasks/{safe_name(main.id)}"
-        rows = written_messages(whole.messages, own=own, default=main.id)
-        hides = full is not None or not main.id.endswith(FULL)
-        files[f"{folder}/{HISTORY}"] = encode_json(list(_with_reasoning(rows, hides)))
-        item: dict[str, Any] = dict(Record.of(main.extra.get("history_item")).fields) if own else {}
-        at = main.messages[0].created_at if main.messages else 0.0
-        named = {"id": main.id, "task": main.title}
-        written = {"number": 1, "ts": milliseconds(at), **item, **named}
-        files[f"{folder}/{_ITEM}"] = encode_json(written)
-    return files
-
-
-def _with_reasoning(rows: Sequence[dict[str, Any]], hides: bool) -> list[Any]:
-    written: list[Any] = []
-    for row in rows:
-        held = Record.of(encode_json({"items": row.pop("reasoning_items", [])}))
-        written += [msgspec.Raw(bytes(raw)) for raw in held.items("items")]
-        if not hides:
-            row = {name: value for name, value in row.items() if name not in _TAGS}
-        written.append(row)
-    return written

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from llmsession.errors import TranscriptError
-from llmsession.turns.blocks import block_type, encode_json, split_blocks
-from llmsession.turns.messages import Message
+from llmsession.turns.blocks import block_type, encode_json
 from llmsession.turns.usage import Usage
 
 from ..common.assembly import assemble, branch_of
@@ -24,18 +23,15 @@ from ..common.document import read_document
 from ..common.format import Files
 from ..common.record import Record
 from ..common.recorded_message import RecordedMessage
-from ..common.times import milliseconds
 
 __all__ = [
     "FULL",
     "HISTORY",
     "Folder",
     "find_folders",
-    "pairs_of",
     "read_kept",
     "said_of",
     "two_views",
-    "written_messages",
 ]
 
 HISTORY = "api_conversation_history.json"
@@ -155,52 +151,3 @@ def two_views(
         return (msgspec.structs.replace(conversation, summary=summary),)
     whole = branch_of(conversation, assemble(full, session=f"{id}{FULL}", format=format))
     return conversation, msgspec.structs.replace(whole, summary=summary)
-
-
-# Writing.
-
-
-def pairs_of(
-    conversations: Sequence[Conversation],
-) -> list[tuple[Conversation, Conversation | None]]:
-    """Each conversation with its full history, if that is there; a history on its own is a
-    conversation."""
-    ids = {conversation.id for conversation in conversations}
-    full = {each.parent: each for each in conversations if each.id == f"{each.parent}{FULL}"}
-    alone = (
-        each
-        for each in conversations
-        if full.get(each.parent) is not each or each.parent not in ids
-    )
-    return [(each, full.get(each.id)) for each in alone]
-
-
-def written_messages(
-    messages: Sequence[Message], *, own: bool, default: str = ""
-) -> list[dict[str, Any]]:
-    """Messages as records. One whose id is *default* with its place behind it has none in it."""
-    return [
-        _written(message, own, f"{default}#{at}" if default else "")
-        for at, message in enumerate(messages)
-    ]
-
-
-def _written(message: Message, own: bool, default: str) -> dict[str, Any]:
-    extra: dict[str, Any] = dict(Record.of(message.extra).fields) if own else {}
-    unsigned = Record.of(encode_json(extra)).items("unsigned_thinking")
-    extra.pop("unsigned_thinking", None)
-    rests = Record.of(extra.pop("results", None))
-    content: list[Any] = [msgspec.Raw(bytes(raw)) for raw in unsigned]
-    for raw in split_blocks(message.body):
-        block = Record.of(raw)
-        rest = rests.record(block.text("tool_use_id") or "").fields
-        is_result = block_type(raw) == "tool_result"
-        content.append({**block.fields, **rest} if rest and is_result else msgspec.Raw(bytes(raw)))
-    fields: dict[str, Any] = {"role": message.role, "content": content}
-    if message.id != default:
-        fields["id"] = message.id
-    if message.created_at:
-        fields["ts"] = milliseconds(message.created_at)
-    if message.is_assistant and message.model and "modelInfo" not in extra:
-        fields["modelInfo"] = {"modelId": message.model, "providerId": message.provider or ""}
-    return {**extra, **fields}

@@ -8,7 +8,7 @@ ids, times and each message's own model; by the rows the images, which are paths
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -23,7 +23,6 @@ from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.recorded_message import RecordedMessage, text_blocks, text_of
-from ..common.times import iso_time
 
 __all__ = [
     "FORMAT",
@@ -33,7 +32,6 @@ __all__ = [
     "read_chatbot_ui",
     "read_chatbot_ui_rows",
     "write_chatbot_ui",
-    "write_chatbot_ui_rows",
 ]
 
 FORMAT = "chatbot-ui"
@@ -212,7 +210,10 @@ def _row_said(
 ) -> RecordedMessage:
     if row.items("image_paths"):
         reading.note(row.number, "images", "paths of images, kept in extra", visible=True)
-    said = RecordedMessage(
+    held = {"id", "sequence_number", *_CHAT_IDS, "role", "content", "created_at", "updated_at"}
+    held |= {"model"} if role == "assistant" else set()
+    held |= set() if row.items("image_paths") else {"image_paths"}
+    return RecordedMessage(
         role=role,
         blocks=text_blocks(row.text("content") or ""),
         id=id_of(row, "id"),
@@ -220,10 +221,9 @@ def _row_said(
         created_at=row.at("created_at"),
         completed_at=row.at("updated_at"),
         model=row.text("model") if role == "assistant" else None,
+        extra=row.rest(held),
         raw=encode_json(row.fields),
     )
-    said.extra = beside(row, _row(said), without=("id", "sequence_number", *_CHAT_IDS))
-    return said
 
 
 def _chat(
@@ -241,27 +241,3 @@ def _chat(
         system=chat.text("prompt") or "",
         extra={ROWS_FORMAT: msgspec.Raw(encode_json(chat.rest({"id", "name", "prompt"})))},
     )
-
-
-def write_chatbot_ui_rows(conversations: Sequence[Conversation]) -> Files:
-    """One file with two tables: the chats, and the messages of all of them."""
-    chats, rows = [], []
-    for conversation in conversations:
-        named = {"id": conversation.id, "name": conversation.title, "prompt": conversation.system}
-        chats.append({**kept_fields(conversation, ROWS_FORMAT), **named})
-        rows += list(_chat_rows(conversation))
-    return {"rows.json": encode_json({"chats": chats, "messages": rows}) + b"\n"}
-
-
-def _chat_rows(conversation: Conversation) -> Iterator[dict[str, Any]]:
-    for number, said in enumerate(_with_text(outgoing(conversation, ROWS_FORMAT))):
-        links = {"id": said.id, "chat_id": conversation.id, "sequence_number": number}
-        yield {**_row(said), **said.extra, **links}
-
-
-def _row(said: RecordedMessage) -> dict[str, Any]:
-    row: dict[str, Any] = {"role": said.role, "content": text_of([said]), "image_paths": []}
-    row |= {"created_at": iso_time(said.created_at)} if said.created_at else {}
-    if said.completed_at and said.completed_at != said.created_at:
-        row["updated_at"] = iso_time(said.completed_at)
-    return row | ({"model": said.model} if said.model else {})

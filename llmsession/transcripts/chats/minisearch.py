@@ -8,8 +8,7 @@ results, thinking, usage, a summary, and that a branch is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 
@@ -17,19 +16,20 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json
 
 from ..common.assembly import CHAT, assemble
-from ..common.chat_records import Reading, beside, id_of, kept_fields, outgoing
+from ..common.chat_records import Reading, id_of
 from ..common.conversation import Conversation
 from ..common.document import read_document
-from ..common.format import Files, Probe
+from ..common.format import Probe
 from ..common.record import Record
-from ..common.recorded_message import RecordedMessage, text_blocks, text_of
-from ..common.times import milliseconds
+from ..common.recorded_message import RecordedMessage, text_blocks
 
-__all__ = ["FORMAT", "looks_minisearch", "read_minisearch", "write_minisearch"]
+__all__ = ["FORMAT", "looks_minisearch", "read_minisearch"]
 
 FORMAT = "minisearch"
 
 _TABLES = ("searches", "llmResponses", "chatHistory")
+_HELD = ("id", "conversationId", "role", "content", "timestamp")
+"""Fields of a row that the message holds."""
 
 
 def looks_minisearch(peek: Probe) -> bool:
@@ -132,53 +132,12 @@ def _row_said(row: Record, reading: Reading) -> Iterator[RecordedMessage]:
     if role not in ("user", "assistant") or text is None:
         reading.refuse(row.number, "no role and text", encode_json(row.fields))
         return
-    said = RecordedMessage(
+    yield RecordedMessage(
         role="user" if role == "user" else "assistant",
         blocks=text_blocks(text),
         id=id_of(row, "id"),
         number=row.number,
         created_at=row.at("timestamp"),
+        extra=row.rest(_HELD),
         raw=encode_json(row.fields),
     )
-    said.extra = beside(row, _row(said), without=("id", "conversationId"))
-    yield said
-
-
-# Writing.
-
-
-def write_minisearch(conversations: Sequence[Conversation]) -> Files:
-    """One file, a dump of the database with all conversations."""
-    rows: dict[str, list[Any]] = {name: [] for name in _TABLES}
-    for number, conversation in enumerate(conversations, 1):
-        kept = Record(0, kept_fields(conversation, FORMAT))
-        searches = kept.items("searches")
-        made = [_search(number, conversation)] if conversation.messages else []
-        rows["searches"] += searches or made
-        rows["llmResponses"] += kept.items("llmResponses")
-        for said in outgoing(conversation, FORMAT):
-            if text_of([said]) or not said.blocks:
-                links = {"id": _key(said.id), "conversationId": conversation.id}
-                rows["chatHistory"].append({**_row(said), **said.extra, **links})
-    tables = [{"name": name, "rowCount": len(rows[name])} for name in _TABLES]
-    dumped = [{"tableName": name, "inbound": True, "rows": rows[name]} for name in _TABLES]
-    database = {"databaseName": "History", "databaseVersion": 1, "tables": tables, "data": dumped}
-    whole = {"formatName": "dexie", "formatVersion": 1, "data": database}
-    return {"History.json": encode_json(whole) + b"\n"}
-
-
-def _key(id: str) -> int | str:
-    is_number = id.isascii() and id.isdigit() and str(int(id[:15])) == id
-    return int(id) if is_number else id
-
-
-def _search(number: int, conversation: Conversation) -> dict[str, Any]:
-    first = next(iter(conversation.messages), None)
-    row = {"id": number, "searchRunId": conversation.id, "pinned": False, "source": "user"}
-    row["query"] = conversation.title or (first.text if first is not None else "")
-    return row | ({"timestamp": milliseconds(first.created_at)} if first is not None else {})
-
-
-def _row(said: RecordedMessage) -> dict[str, Any]:
-    row: dict[str, Any] = {"role": said.role, "content": text_of([said])}
-    return row | ({"timestamp": milliseconds(said.created_at)} if said.created_at else {})

@@ -26,6 +26,8 @@ def seconds_of(value: Any) -> float:
             return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         return 0.0
+    if value > _LATEST_S * 1000:  # also integers that no float can hold
+        return 0.0
     seconds = value / 1000 if value >= _FIRST_MS else float(value)
     return seconds if seconds <= _LATEST_S else 0.0
 
