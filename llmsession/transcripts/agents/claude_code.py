@@ -87,8 +87,8 @@ def read_claude_code(raw: bytes, *, strict: bool = False) -> tuple[Conversation,
     sessions = split_sessions(lines)
     shares = _share_notes(broken, sessions)
     return tuple(
-        read_written(each, share) if is_written(each) else _Recording(each, share).read()
-        for each, share in zip(sessions, shares, strict=True)
+        read_written(item, share) if is_written(item) else _Recording(item, share).read()
+        for item, share in zip(sessions, shares, strict=True)
     )
 
 
@@ -104,7 +104,7 @@ def _typed(row: JsonLine, notes: list[Note], strict: bool) -> ClaudeLine | None:
 
 def _share_notes(notes: list[Note], sessions: list[list[ClaudeLine]]) -> list[list[Note]]:
     # A broken line belongs to the session of the nearest line above it.
-    owners = sorted((line.number, at) for at, lines in enumerate(sessions) for line in lines)
+    owners = sorted((line.number, index) for index, lines in enumerate(sessions) for line in lines)
     shares: list[list[Note]] = [[] for _ in sessions]
     for note in notes:
         above = bisect_right(owners, (note.line, len(sessions))) - 1

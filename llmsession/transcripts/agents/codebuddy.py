@@ -38,9 +38,9 @@ _KIND = "llmsession"
 """In ``metadata``: what a row cannot say about a message of ours."""
 
 
-def looks_codebuddy(peek: Probe) -> bool:
+def looks_codebuddy(probe: Probe) -> bool:
     """Is the file a database with CodeBuddy's table in it?"""
-    raw = only_file(peek.files)
+    raw = only_file(probe.files)
     return raw is not None and raw.startswith(_MAGIC) and b"chat_history" in raw
 
 
@@ -53,8 +53,8 @@ def read_codebuddy(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]
     if not raw.startswith(_MAGIC):
         raise TranscriptError("not a SQLite database")
     try:
-        with _InMemory(raw) as held:
-            return tuple(_read_all(held.database, strict))
+        with _InMemory(raw) as memory:
+            return tuple(_read_all(memory.database, strict))
     except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError) as error:
         raise TranscriptError(f"a database that cannot be read: {clip(str(error))}") from error
 
@@ -104,8 +104,8 @@ def _read_all(database: sqlite3.Connection, strict: bool) -> Iterator[Conversati
 
 def _tables(database: sqlite3.Connection) -> dict[str, list[str]]:
     """The columns of each table; a view is none, and of generated columns none is computed."""
-    found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    names = [_text(row[0]) for row in found]
+    rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    names = [_text(row[0]) for row in rows]
     known = {"chat_history", "chat_sessions", "chat_summaries"}
     return {
         name: [_text(row[1]) for row in database.execute(f"PRAGMA table_info({name})")]
@@ -120,8 +120,8 @@ def _rows(database: sqlite3.Connection, columns: Sequence[str]) -> list[dict[str
         raise TranscriptError(f"chat_history has no column {min(missing)}")
     quoted = ", ".join(f'"{name}"' for name in columns if '"' not in name)
     names = [name for name in columns if '"' not in name]
-    found = database.execute(f"SELECT {quoted} FROM chat_history").fetchmany(_MAX_ROWS)
-    rows = [dict(zip(names, row, strict=True)) for row in found]
+    fetched = database.execute(f"SELECT {quoted} FROM chat_history").fetchmany(_MAX_ROWS)
+    rows = [dict(zip(names, row, strict=True)) for row in fetched]
     # Not SQL's order: one table can hold times of both kinds, and many of one second.
     return sorted(rows, key=lambda row: (seconds_of(row.get("timestamp")), _number(row.get("id"))))
 
@@ -148,15 +148,15 @@ def _summaries(database: sqlite3.Connection, tables: dict[str, list[str]]) -> di
     if not {"agent_id", "summary", "timestamp"} <= set(tables.get("chat_summaries", ())):
         return {}
     rows = database.execute("SELECT agent_id, summary, timestamp FROM chat_summaries")
-    found = sorted(rows.fetchmany(_MAX_ROWS), key=lambda row: seconds_of(row[2]))
-    return {_text(agent): _text(summary) for agent, summary, _ in found}
+    fetched = sorted(rows.fetchmany(_MAX_ROWS), key=lambda row: seconds_of(row[2]))
+    return {_text(agent): _text(summary) for agent, summary, _ in fetched}
 
 
 def _read_one(
     agent: str, session: str, rows: Sequence[dict[str, Any]], strict: bool
 ) -> Conversation:
     notes: list[Note] = []
-    said: list[RecordedMessage] = []
+    messages: list[RecordedMessage] = []
     system = SystemTexts()
     id = session or agent or FORMAT
     for number, row in enumerate(rows, 1):
@@ -164,26 +164,26 @@ def _read_one(
         text = clean_text(_text(row.get("message_content")))
         role = _ROLES.get(kind)
         if kind == "system":
-            system.add(len(said), encode_json({"role": "system", "content": text}))
+            system.add(len(messages), encode_json({"role": "system", "content": text}))
             notes.append(Note(number, "system", "kept beside the messages"))
         elif role is not None:
-            said.append(_said(row, number, id, text, is_reply=role == "assistant"))
+            messages.append(_message(row, number, id, text, is_reply=role == "assistant"))
         elif strict:
             raise TranscriptError(f"row {number}: of an unknown type {clip(kind)!r}")
         else:
             detail = f"of an unknown type {clip(kind)!r}"
             notes.append(Note(number, "bad_message", detail, visible=True))
     return assemble(
-        said, session=id, format=FORMAT, notes=notes, system=system.text, extra=system.extra()
+        messages, session=id, format=FORMAT, notes=notes, system=system.text, extra=system.extra()
     )
 
 
-def _said(
+def _message(
     row: dict[str, Any], number: int, session: str, text: str, *, is_reply: bool
 ) -> RecordedMessage:
     metadata = _text(row.get("metadata"))
-    held = Record.of(metadata.encode("utf-8", "replace") if metadata.startswith("{") else None)
-    ours = held.record(_KIND)
+    recorded = Record.of(metadata.encode("utf-8", "replace") if metadata.startswith("{") else None)
+    ours = recorded.record(_KIND)
     extra: dict[str, Any] = {
         name: _kept(value)
         for name, value in row.items()

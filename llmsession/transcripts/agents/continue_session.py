@@ -16,7 +16,7 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json, text_block
 
-from ..common.content_parts import openai_blocks, split_thinking, told_more
+from ..common.content_parts import has_other_fields, openai_blocks, split_thinking
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Probe
@@ -35,12 +35,14 @@ _KNOWN_STATE = {"toolCallId", "toolCall", "status", "output", "resultId", "block
 _KNOWN_SESSION = {"sessionId", "title", "history"}
 
 
-def looks_continue(peek: Probe) -> bool:
+def looks_continue(probe: Probe) -> bool:
     """Is the file a session of Continue?"""
-    history = peek.fields.get("history")
-    if "sessionId" not in peek.fields or not isinstance(history, list):
+    history = probe.fields.get("history")
+    if "sessionId" not in probe.fields or not isinstance(history, list):
         return False
-    return not history or any(isinstance(each, dict) and "message" in each for each in history)
+    return not history or any(
+        isinstance(record, dict) and "message" in record for record in history
+    )
 
 
 def read_continue(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
@@ -82,20 +84,20 @@ class _History:
         if summary:
             self.summary = summary
             self.note(number, "summary", clip(summary))
-        said = self.listed.said
+        messages = self.listed.messages
         match message.text("role"):
             case "user":
                 self.end()
-                said.append(self._user(item, message))
+                messages.append(self._user(item, message))
             case "assistant":
-                said += self._assistant(item, message)
+                messages += self._assistant(item, message)
             case "thinking":
                 self.thinking.append(_thinking(message))
                 self.thought_at = number
             case "tool":
-                said.append(self._tool(item, message))
+                messages.append(self._tool(item, message))
             case "system" | "developer":
-                self.listed.system.add(len(said), item.raw("message") or b"{}")
+                self.listed.system.add(len(messages), item.raw("message") or b"{}")
                 self.note(number, "system", "kept beside the messages")
             case role if self.strict:
                 raise TranscriptError(f"item {number}: a message of an unknown role {role!r}")
@@ -106,12 +108,14 @@ class _History:
     def end(self) -> None:
         """Thinking that no reply came after is no message."""
         if self.thinking:
-            held = {"thinking": [msgspec.Raw(raw) for raw in self.thinking]}
-            said = RecordedMessage(number=self.thought_at, role="assistant", blocks=[], extra=held)
-            self.listed.said.append(said)
+            extra = {"thinking": [msgspec.Raw(raw) for raw in self.thinking]}
+            message = RecordedMessage(
+                number=self.thought_at, role="assistant", blocks=[], extra=extra
+            )
+            self.listed.messages.append(message)
             self.thinking = []
 
-    def _said(
+    def _recorded(
         self, item: Record, message: Record, blocks: list[bytes], extra: dict[str, Any]
     ) -> RecordedMessage:
         thoughts, unsigned = split_thinking(self.thinking)
@@ -130,7 +134,7 @@ class _History:
     def _extra(self, item: Record, message: Record, known: set[str]) -> dict[str, Any]:
         extra = item.rest({"message"} | known)
         rest: dict[str, Any] = message.rest(_KNOWN)
-        if told_more(message.raw("content")):
+        if has_other_fields(message.raw("content")):
             extra["parts"] = msgspec.Raw(message.raw("content") or b"null")
         return {**extra, "message": rest} if rest else extra
 
@@ -152,25 +156,25 @@ class _History:
         rests: dict[str, Any] = {}
         called: set[str] = set()
         for call in message.records("toolCalls"):
-            function, given = call.record("function"), call.text("id") or ""
-            called.add(given)
-            blocks.append(_call(given, function))
+            function, call_id = call.record("function"), call.text("id") or ""
+            called.add(call_id)
+            blocks.append(_call(call_id, function))
         answers = []
         for state in item.records("toolCallStates"):
-            call, given = state.record("toolCall"), state.text("toolCallId") or ""
-            if given not in called:
-                called.add(given)
-                blocks.append(_call(given, call.record("function")))
+            call, call_id = state.record("toolCall"), state.text("toolCallId") or ""
+            if call_id not in called:
+                called.add(call_id)
+                blocks.append(_call(call_id, call.record("function")))
             rest: dict[str, Any] = state.rest(_KNOWN_STATE)
             rest["status"] = msgspec.Raw(state.raw("status") or b"null")
             output = _output(state)
             if output is not None and not _is_plain(state):
                 rest["output"] = msgspec.Raw(state.raw("output") or b"null")
-            rests[given] = rest
+            rests[call_id] = rest
             if output is None:
                 continue
             failed = True if state.text("status") == "errored" else None
-            block = result_block(given, output, is_error=failed)
+            block = result_block(call_id, output, is_error=failed)
             answer_id = state.text("resultId") or results_id(id)
             answers.append(
                 RecordedMessage(number=number, role="user", blocks=[block], id=answer_id)
@@ -178,24 +182,24 @@ class _History:
         extra = self._extra(item, message, {"toolCallStates"})
         if rests:
             extra["states"] = rests
-        return [self._said(item, message, blocks, extra), *answers]
+        return [self._recorded(item, message, blocks, extra), *answers]
 
     def _tool(self, item: Record, message: Record) -> RecordedMessage:
         content = message.text("content")
-        held: str | list[bytes] = content or ""
+        result: str | list[bytes] = content or ""
         if content is None:
-            held = openai_blocks(message.raw("content"), item.number, self.listed.notes)
-        block = result_block(message.text("toolCallId") or "", held)
+            result = openai_blocks(message.raw("content"), item.number, self.listed.notes)
+        block = result_block(message.text("toolCallId") or "", result)
         extra = self._extra(item, message, set())
         id = message.text("id") or ""
         return RecordedMessage(number=item.number, role="user", blocks=[block], id=id, extra=extra)
 
 
 def _call(id: str, function: Record) -> bytes:
-    given = function.raw("arguments")
-    is_text = given is not None and given.startswith(b'"')
+    arguments = function.raw("arguments")
+    is_text = arguments is not None and arguments.startswith(b'"')
     return call_block(
-        id, function.text("name") or "", function.text("arguments") if is_text else given
+        id, function.text("name") or "", function.text("arguments") if is_text else arguments
     )
 
 
@@ -209,7 +213,7 @@ def _thinking(message: Record) -> bytes:
 
 
 def _context_blocks(item: Record) -> list[bytes]:
-    contents = (each.text("content") for each in item.records("contextItems"))
+    contents = (record.text("content") for record in item.records("contextItems"))
     return [text_block(content) for content in contents if content]
 
 
@@ -218,7 +222,7 @@ def _output(state: Record) -> str | list[bytes] | None:
     blocks = state.items("blocks")
     if blocks:
         return [bytes(raw) for raw in blocks]
-    contents = [each.text("content") or "" for each in state.records("output")]
+    contents = [record.text("content") or "" for record in state.records("output")]
     if not contents and state.text("status") not in ("done", "errored"):
         return None
     return "\n\n".join(contents)

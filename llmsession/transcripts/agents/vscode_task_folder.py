@@ -30,7 +30,7 @@ __all__ = [
     "Folder",
     "find_folders",
     "read_kept",
-    "said_of",
+    "task_message",
     "two_views",
 ]
 
@@ -51,17 +51,17 @@ class Folder(msgspec.Struct, frozen=True):
 def find_folders(files: Files, *names: str) -> list[Folder]:
     """The folders in *files* that hold one of *names*; for a single file under any other name,
     a folder that holds it as the first of them."""
-    found: dict[str, Folder] = {}
+    folders: dict[str, Folder] = {}
     for path in sorted(files):
         place, _, name = path.rpartition("/")
-        if name in names and place not in found:
+        if name in names and place not in folders:
             start = f"{place}/" if place else ""
             inside = {p[len(start) :]: raw for p, raw in files.items() if p.startswith(start)}
             here = {p: raw for p, raw in inside.items() if "/" not in p}
-            found[place] = Folder(place.rpartition("/")[2], here, files)
-    if not found and len(files) == 1:
+            folders[place] = Folder(place.rpartition("/")[2], here, files)
+    if not folders and len(files) == 1:
         return [Folder("", {names[0]: next(iter(files.values()))}, files)]
-    return list(found.values())
+    return list(folders.values())
 
 
 def read_kept(raw: bytes | None, name: str, notes: list[Note]) -> bytes | None:
@@ -76,7 +76,7 @@ def read_kept(raw: bytes | None, name: str, notes: list[Note]) -> bytes | None:
         return None
 
 
-def said_of(record: Record, id: str, notes: list[Note]) -> RecordedMessage:
+def task_message(record: Record, id: str, notes: list[Note]) -> RecordedMessage:
     """A message in Anthropic's words with what a task keeps beside it. *id* is the one that it
     gets if it has none."""
     blocks = blocks_of(record.raw("content"), record.number, notes)
@@ -107,13 +107,13 @@ def said_of(record: Record, id: str, notes: list[Note]) -> RecordedMessage:
 def _plain_results(blocks: Sequence[bytes]) -> tuple[list[bytes], dict[str, Any]]:
     """Blocks, and the fields of results that providers do not take, by call."""
     plain, rests = [], {}
-    taken = {"type", "tool_use_id", "content", "is_error", "cache_control"}
+    sendable = {"type", "tool_use_id", "content", "is_error", "cache_control"}
     for raw in blocks:
         block = Record.of(raw)
-        rest = block.rest(taken) if block_type(raw) == "tool_result" else {}
+        rest = block.rest(sendable) if block_type(raw) == "tool_result" else {}
         if rest:
             rests[block.text("tool_use_id") or ""] = rest
-            raw = encode_json({k: v for k, v in block.fields.items() if k in taken})
+            raw = encode_json({k: v for k, v in block.fields.items() if k in sendable})
         plain.append(raw)
     return plain, rests
 
@@ -137,7 +137,7 @@ def _usage(metrics: Record) -> Usage | None:
 
 
 def two_views(
-    shown: Sequence[RecordedMessage],
+    visible: Sequence[RecordedMessage],
     full: Sequence[RecordedMessage],
     id: str,
     format: str,
@@ -146,8 +146,8 @@ def two_views(
     """The conversation that the model is sent, and the full history where that is another.
     *fields* are those of the first; ``summary`` is what stands for the hidden part."""
     summary = fields.pop("summary", "")
-    conversation = assemble(shown, session=id, format=format, **fields)
-    if len(shown) == len(full) and all(a is b for a, b in zip(shown, full, strict=True)):
+    conversation = assemble(visible, session=id, format=format, **fields)
+    if len(visible) == len(full) and all(a is b for a, b in zip(visible, full, strict=True)):
         return (msgspec.structs.replace(conversation, summary=summary),)
     whole = branch_of(conversation, assemble(full, session=f"{id}{FULL}", format=format))
     return conversation, msgspec.structs.replace(whole, summary=summary)

@@ -25,9 +25,9 @@ __all__ = ["FORMAT", "looks_chainreview", "read_chainreview"]
 FORMAT = "chainreview"
 
 
-def looks_chainreview(peek: Probe) -> bool:
+def looks_chainreview(probe: Probe) -> bool:
     """Is it a session with a repository's path and what is sent to the model?"""
-    return {"id", "repoPath", "apiHistory"} <= peek.fields.keys()
+    return {"id", "repoPath", "apiHistory"} <= probe.fields.keys()
 
 
 def read_chainreview(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:

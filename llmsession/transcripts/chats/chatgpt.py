@@ -45,9 +45,9 @@ _INSTRUCTIONS = ("user_profile", "user_instructions", "model_set_context")
 _OPEN = ("in_progress", "finished_partial_completion")
 
 
-def looks_chatgpt(peek: Probe) -> bool:
+def looks_chatgpt(probe: Probe) -> bool:
     """Is it a conversation with a mapping of nodes, or an array with one?"""
-    document = peek.items or [peek.fields]
+    document = probe.items or [probe.fields]
     return any(
         isinstance(item, dict)
         and isinstance(item.get("mapping"), dict)
@@ -66,7 +66,7 @@ def read_chatgpt(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...
     notes = Reading(strict=strict)
     document = read_document(raw, notes.notes, strict=strict)
     items = split_blocks(document) if document.startswith(b"[") else [msgspec.Raw(document)]
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for number, item in enumerate(items, 1):
         record = Record.of(item, number)
         if "mapping" not in record.fields:
@@ -75,15 +75,15 @@ def read_chatgpt(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...
         reading = Reading(strict=strict, where=f"conversation {number}, ")
         reading.notes, notes.notes = notes.notes, []
         reading.records, notes.records = notes.records, []
-        found += _read_one(record, reading)
-    if not found:
+        conversations += _read_one(record, reading)
+    if not conversations:
         raise TranscriptError("not a ChatGPT export: no conversation with a mapping in it")
-    found[-1] = msgspec.structs.replace(
-        found[-1],
-        notes=(*found[-1].notes, *notes.notes),
-        records=(*found[-1].records, *notes.records),
+    conversations[-1] = msgspec.structs.replace(
+        conversations[-1],
+        notes=(*conversations[-1].notes, *notes.notes),
+        records=(*conversations[-1].records, *notes.records),
     )
-    return tuple(found)
+    return tuple(conversations)
 
 
 def _read_one(record: Record, reading: Reading) -> tuple[Conversation, ...]:
@@ -177,8 +177,8 @@ class _Node:
 
     def text(self) -> str:
         """Everything that it says, as one text."""
-        said = RecordedMessage(role="user", blocks=self.blocks)
-        return "\n\n".join(block.text for block in said.content if isinstance(block, TextBlock))
+        message = RecordedMessage(role="user", blocks=self.blocks)
+        return "\n\n".join(block.text for block in message.content if isinstance(block, TextBlock))
 
     def as_message(self, blocks: list[bytes]) -> RecordedMessage:
         """It as a message of ours with *blocks*. The same object for the same blocks, whatever
@@ -259,9 +259,9 @@ def _way(nodes: Sequence[_Node], reading: Reading, merged: set[str]) -> list[Rec
     return way
 
 
-def _last_answer(said: RecordedMessage) -> str:
-    """The call that *said* answers; "" if it answers none that is known."""
-    return next((result.tool_use_id for result in said.results), "")
+def _last_answer(message: RecordedMessage) -> str:
+    """The call that *message* answers; "" if it answers none that is known."""
+    return next((result.tool_use_id for result in message.results), "")
 
 
 def _longer(result: bytes, text: str) -> bytes:

@@ -32,9 +32,9 @@ _HELD = ("id", "conversationId", "role", "content", "timestamp")
 """Fields of a row that the message holds."""
 
 
-def looks_minisearch(peek: Probe) -> bool:
+def looks_minisearch(probe: Probe) -> bool:
     """Are two of its tables there, at the top or in a dump?"""
-    fields = peek.fields
+    fields = probe.fields
     inner = fields.get("data")
     dumped = inner.get("data") if isinstance(inner, dict) else None
     names = set(fields)
@@ -63,13 +63,13 @@ def read_minisearch(raw: bytes, *, strict: bool = False) -> tuple[Conversation, 
                 runs.setdefault(run_id, _Run(run_id)).add(name, row)
             else:
                 reading.refuse(number, f"a row of {name} without a run", item)
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for run in runs.values():
-        found.append(run.conversation(reading))
+        conversations.append(run.conversation(reading))
         reading = Reading(strict=strict)
-    if not found:
+    if not conversations:
         raise TranscriptError("MiniSearch's database is empty")
-    return tuple(found)
+    return tuple(conversations)
 
 
 def _tables(file: Record) -> dict[str, list[msgspec.Raw]]:
@@ -93,7 +93,7 @@ class _Run:
         searches = self.rows["searches"]
         kept = {name: [row.fields for row in self.rows[name]] for name in _TABLES[:2]}
         return assemble(
-            self._said(reading),
+            self._messages(reading),
             rules=CHAT,
             notes=reading.notes,
             records=reading.records,
@@ -103,13 +103,13 @@ class _Run:
             extra={FORMAT: msgspec.Raw(encode_json(kept))},
         )
 
-    def _said(self, reading: Reading) -> list[RecordedMessage]:
+    def _messages(self, reading: Reading) -> list[RecordedMessage]:
         rows = sorted(self.rows["chatHistory"], key=lambda row: row.at("timestamp"))
         chats = [rows, *(search.records("chatMessages") for search in self.rows["searches"])]
         for chat in chats:
-            said = [one for row in chat for one in _row_said(row, reading)]
-            if any(one.role == "user" for one in said):
-                return said
+            messages = [message for row in chat for message in _row_messages(row, reading)]
+            if any(message.role == "user" for message in messages):
+                return messages
         return self._asked_and_answered()
 
     def _asked_and_answered(self) -> list[RecordedMessage]:
@@ -118,16 +118,16 @@ class _Run:
         query = search.text("query") or answer.text("prompt") or ""
         reply = answer.text("response") or search.text("llmResponse") or ""
         asked_at = search.at("timestamp") or answer.at("timestamp")
-        asked = RecordedMessage(role="user", blocks=text_blocks(query), created_at=asked_at)
+        question = RecordedMessage(role="user", blocks=text_blocks(query), created_at=asked_at)
         model = answer.text("model")
         replied_at = answer.at("timestamp") or asked_at
-        replied = RecordedMessage(
+        answered = RecordedMessage(
             role="assistant", blocks=text_blocks(reply), created_at=replied_at, model=model
         )
-        return [each for each in (asked, replied) if each.blocks]
+        return [message for message in (question, answered) if message.blocks]
 
 
-def _row_said(row: Record, reading: Reading) -> Iterator[RecordedMessage]:
+def _row_messages(row: Record, reading: Reading) -> Iterator[RecordedMessage]:
     role, text = row.text("role"), row.text("content")
     if role not in ("user", "assistant") or text is None:
         reading.refuse(row.number, "no role and text", encode_json(row.fields))

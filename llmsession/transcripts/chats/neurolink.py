@@ -42,9 +42,9 @@ _HELD = {"id", "role", "content", "timestamp", "tool", "args"}
 _ROLES = ("user", "assistant", "system", "tool_call", "tool_result")
 
 
-def looks_neurolink(peek: Probe) -> bool:
+def looks_neurolink(probe: Probe) -> bool:
     """Is it a session with what NeuroLink counts and summarises, or a dump of such keys?"""
-    fields = peek.fields
+    fields = probe.fields
     if fields and all(name.startswith(_KEY) for name in fields):
         return True
     messages = fields.get("messages")
@@ -65,16 +65,16 @@ def read_neurolink(raw: bytes, *, strict: bool = False) -> tuple[Conversation, .
     document = Record.of(read_document(raw, reading.notes, strict=strict))
     names = [name for name in document.fields if name.startswith(_KEY)]
     sessions = [_value(document, name) for name in names] if names else [document]
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for number, session in enumerate(sessions, 1):
         if (session.raw("messages") or b"")[:1] != b"[":
             reading.refuse(number, "a session without messages", encode_json(session.fields))
             continue
-        found.append(_conversation(session, reading))
+        conversations.append(_conversation(session, reading))
         reading = Reading(strict=strict)
-    if not found:
+    if not conversations:
         raise TranscriptError("not a session of NeuroLink: no messages in it")
-    return tuple(found)
+    return tuple(conversations)
 
 
 def _value(dump: Record, name: str) -> Record:
@@ -89,9 +89,9 @@ def _value(dump: Record, name: str) -> Record:
 
 
 def _conversation(session: Record, reading: Reading) -> Conversation:
-    told = ("sessionId", "messages", "title", "summarizedMessage")
+    held = ("sessionId", "messages", "title", "summarizedMessage")
     return assemble(
-        _said(session, reading),
+        _messages(session, reading),
         rules=CHAT,
         notes=reading.notes,
         records=reading.records,
@@ -99,11 +99,11 @@ def _conversation(session: Record, reading: Reading) -> Conversation:
         format=FORMAT,
         title=session.text("title") or "",
         summary=session.text("summarizedMessage") or "",
-        extra={FORMAT: msgspec.Raw(encode_json(session.rest(told)))},
+        extra={FORMAT: msgspec.Raw(encode_json(session.rest(held)))},
     )
 
 
-def _said(session: Record, reading: Reading) -> Iterator[RecordedMessage]:
+def _messages(session: Record, reading: Reading) -> Iterator[RecordedMessage]:
     waiting: list[tuple[str, str]] = []
     answering = False
     for row in session.records("messages"):
@@ -127,8 +127,8 @@ def _said(session: Record, reading: Reading) -> Iterator[RecordedMessage]:
             block = call_block_of_value(call_id, clean_call_id(tool), row.value("args"))
             yield _message(row, "assistant", [block])
         elif role == "tool_result":
-            at = next((at for at, (_, name) in enumerate(waiting) if name == tool), 0)
-            call_id = waiting.pop(at)[0] if waiting else ""
+            index = next((index for index, (_, name) in enumerate(waiting) if name == tool), 0)
+            call_id = waiting.pop(index)[0] if waiting else ""
             yield _message(row, "user", [_result(row, call_id)])
         else:
             yield _message(row, role, text_blocks(row.text("content") or ""))

@@ -327,7 +327,7 @@ class _Assembly:
 
     def _number_calls(self) -> None:
         """Give each call an id that no other call has, and that every provider accepts."""
-        taken = {
+        recorded_ids = {
             Record.of(raw).text("id") or ""
             for blocks in self.blocks
             for raw in blocks
@@ -342,7 +342,7 @@ class _Assembly:
                 block = Record.of(raw)
                 recorded_id = block.text("id") or ""
                 base = unique = clean_call_id(recorded_id)
-                while unique in used or (unique != recorded_id and unique in taken):
+                while unique in used or (unique != recorded_id and unique in recorded_ids):
                     suffixes[base] = suffixes.get(base, 1) + 1
                     unique = f"{base}_{suffixes[base]}"
                 used.add(unique)

@@ -146,39 +146,39 @@ def kept_fields(conversation: Conversation, format: str) -> dict[str, msgspec.Ra
 # Systems that keep calls and results inside of one assistant message.
 
 
-def expand(said: RecordedMessage) -> list[RecordedMessage]:
-    """*said*, whose blocks hold results among the model's own, as messages of both sides.
+def expand(message: RecordedMessage) -> list[RecordedMessage]:
+    """*message*, whose blocks hold results among the model's own, as messages of both sides.
 
     What the model wrote behind a call it wrote when the call was over, also if the result is not
     there. The first message keeps the id ``x``, the others are ``x#1``, ``x#2``. What was
     reported of the whole (usage, stop reason, error) stands with the last that the model wrote.
     """
     runs: list[tuple[bool, list[bytes]]] = []
-    kinds = [block_type(raw) for raw in said.blocks]
-    for before, kind, raw in zip(["", *kinds], kinds, said.blocks, strict=False):
+    kinds = [block_type(raw) for raw in message.blocks]
+    for before, kind, raw in zip(["", *kinds], kinds, message.blocks, strict=False):
         is_result = kind == "tool_result"
         is_over = before == "tool_use" != kind
         if not runs or runs[-1][0] is not is_result or is_over:
             runs.append((is_result, []))
         runs[-1][1].append(raw)
     if len(runs) < 2:
-        return [said]
+        return [message]
     parts = [
         msgspec.structs.replace(
-            said,
+            message,
             role="user" if is_result else "assistant",
             blocks=blocks,
-            id=f"{said.id}#{at}" if at else said.id,
+            id=f"{message.id}#{index}" if index else message.id,
             usage=None, stop_reason=None, error=None, interrupted=False,
-            model=None if is_result else said.model,
-            provider=None if is_result else said.provider,
-            extra={} if at else said.extra,
+            model=None if is_result else message.model,
+            provider=None if is_result else message.provider,
+            extra={} if index else message.extra,
         )
-        for at, (is_result, blocks) in enumerate(runs)
+        for index, (is_result, blocks) in enumerate(runs)
     ]  # fmt: skip
     last = next(part for part in reversed(parts) if part.role == "assistant")
-    last.usage, last.stop_reason = said.usage, said.stop_reason
-    last.error, last.interrupted = said.error, said.interrupted
+    last.usage, last.stop_reason = message.usage, message.stop_reason
+    last.error, last.interrupted = message.error, message.interrupted
     return parts
 
 
@@ -191,21 +191,23 @@ def outgoing(conversation: Conversation, format: str) -> list[RecordedMessage]:
     ours = is_ours(conversation, format)
     last = {message.turn: message.id for message in conversation.messages if message.is_assistant}
     cut = {last[turn] for turn in conversation.interrupted if turn in last}
-    said = []
+    messages = []
     for message in conversation.messages:
-        one = _said_of(message, ours=ours, cut=message.id in cut)
+        recorded = _recorded(message, ours=ours, cut=message.id in cut)
         # A message that was empty stays; one whose results only stood in was nobody's.
-        if one.blocks or not message.synthetic:
-            said.append(one)
-    return said
+        if recorded.blocks or not message.synthetic:
+            messages.append(recorded)
+    return messages
 
 
-def _said_of(message: Message, *, ours: bool, cut: bool) -> RecordedMessage:
+def _recorded(message: Message, *, ours: bool, cut: bool) -> RecordedMessage:
     raws = split_blocks(message.body)
-    stands_in = {at for at in message.synthetic if _stands_in(message.content[at : at + 1])}
+    stands_in = {
+        index for index in message.synthetic if _stands_in(message.content[index : index + 1])
+    }
     return RecordedMessage(
         role=message.role,
-        blocks=[bytes(raw) for at, raw in enumerate(raws) if at not in stands_in],
+        blocks=[bytes(raw) for index, raw in enumerate(raws) if index not in stands_in],
         id=message.id,
         created_at=message.created_at,
         completed_at=message.completed_at,
@@ -220,32 +222,32 @@ def _said_of(message: Message, *, ours: bool, cut: bool) -> RecordedMessage:
 
 
 def _stands_in(blocks: Sequence[Block]) -> bool:
-    return any(isinstance(each, ToolResultBlock) and each.content == MISSING for each in blocks)
+    return any(isinstance(block, ToolResultBlock) and block.content == MISSING for block in blocks)
 
 
-def with_results(said: Iterable[RecordedMessage]) -> list[list[RecordedMessage]]:
-    """*said* for systems that keep results inside of the assistant's message: each assistant
+def with_results(messages: Iterable[RecordedMessage]) -> list[list[RecordedMessage]]:
+    """*messages* for systems that keep results inside of the assistant's message: each assistant
     message with the results of its calls, and what `expand` made of one as one again.
 
     Text that came with results is a user message of its own behind them.
     """
     groups: list[list[RecordedMessage]] = []
-    for each in said:
+    for message in messages:
         last = groups[-1] if groups and groups[-1][0].role == "assistant" else None
-        results = [raw for raw in each.blocks if block_type(raw) == "tool_result"]
-        if last is not None and each.role == "user" and results:
-            last.append(msgspec.structs.replace(each, blocks=results))
-            others = [raw for raw in each.blocks if block_type(raw) != "tool_result"]
+        results = [raw for raw in message.blocks if block_type(raw) == "tool_result"]
+        if last is not None and message.role == "user" and results:
+            last.append(msgspec.structs.replace(message, blocks=results))
+            others = [raw for raw in message.blocks if block_type(raw) != "tool_result"]
             if others:
-                groups.append([msgspec.structs.replace(each, blocks=others)])
-        elif last is not None and _goes_on(last, each):
-            last.append(each)
+                groups.append([msgspec.structs.replace(message, blocks=others)])
+        elif last is not None and _goes_on(last, message):
+            last.append(message)
         else:
-            groups.append([each])
+            groups.append([message])
     return groups
 
 
-def _goes_on(group: Sequence[RecordedMessage], said: RecordedMessage) -> bool:
-    base, mark, count = said.id.rpartition("#")
+def _goes_on(group: Sequence[RecordedMessage], message: RecordedMessage) -> bool:
+    base, mark, count = message.id.rpartition("#")
     of_group = bool(mark) and count.isdigit() and base == group[0].id
-    return of_group and said.role == "assistant"
+    return of_group and message.role == "assistant"

@@ -50,7 +50,7 @@ class SystemTexts:
 class MessageList(msgspec.Struct):
     """Messages in their order, the system's beside them, and the notes on them."""
 
-    said: list[RecordedMessage]
+    messages: list[RecordedMessage]
     system: SystemTexts
     notes: list[Note]
 
@@ -59,7 +59,7 @@ class MessageList(msgspec.Struct):
     ) -> Conversation:
         """It as the conversation *id*."""
         return assemble(
-            self.said,
+            self.messages,
             session=id,
             format=format,
             notes=self.notes,
@@ -94,11 +94,11 @@ def with_system(
     """*groups*, what each message is written as, in one list, with the system messages among
     them, if they are in the *own* words of the format that is written. Else *system* stands
     first, what the conversation's system prompt is written as."""
-    found = Record.of(encode_json(conversation.extra)).records(_EXTRA) if own else []
-    waiting = [(each.count("before"), each.raw("message")) for each in found]
+    records = Record.of(encode_json(conversation.extra)).records(_EXTRA) if own else []
+    waiting = [(item.count("before"), item.raw("message")) for item in records]
     rows: list[Any] = [] if waiting or not conversation.system or system is None else [system]
-    for at, group in enumerate([*groups, []]):
-        while waiting and (waiting[0][0] <= at or at == len(groups)):
+    for index, group in enumerate([*groups, []]):
+        while waiting and (waiting[0][0] <= index or index == len(groups)):
             rows.append(msgspec.Raw(waiting.pop(0)[1] or b"{}"))
         rows.extend(group)
     return rows

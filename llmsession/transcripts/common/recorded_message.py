@@ -201,13 +201,13 @@ def result_text(block: ToolResultBlock) -> str:
 
 def image_block(url: str) -> bytes:
     """An image, from its URL, which may hold the image itself."""
-    found = _DATA_URL.match(url)
-    if found is None:
+    match = _DATA_URL.match(url)
+    if match is None:
         return encode_json({"type": "image", "source": {"type": "url", "url": url}})
     source = {
         "type": "base64",
-        "media_type": found[1] or "image/png",
-        "data": url[found.end() :],
+        "media_type": match[1] or "image/png",
+        "data": url[match.end() :],
     }
     return encode_json({"type": "image", "source": source})
 

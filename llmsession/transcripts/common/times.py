@@ -20,8 +20,8 @@ def seconds_of(value: Any) -> float:
         if value.isascii() and value.isdigit():
             return seconds_of(int(value[:18]))
         try:
-            at = datetime.fromisoformat(value)
-            return max(0.0, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+            time = datetime.fromisoformat(value)
+            return max(0.0, (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
         except (ValueError, OverflowError):
             return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
@@ -39,5 +39,5 @@ def milliseconds(seconds: float) -> int:
 
 def iso_time(seconds: float) -> str:
     """*seconds* since the epoch as ISO 8601 in UTC, with milliseconds, as JavaScript does it."""
-    at = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds(seconds))
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds(seconds))
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -28,9 +28,9 @@ BESIDE = frozenset({"system_messages", "unplaced"})
 """Fields of a conversation's ``extra`` that are ours, not the source's."""
 
 
-def path_of(at: int, conversation: Conversation, ending: str) -> str:
-    """The name of the file of the conversation at *at*."""
-    return f"{at:04}-{safe_name(conversation.id)}{ending}"
+def path_of(index: int, conversation: Conversation, ending: str) -> str:
+    """The name of the file of the conversation at *index*."""
+    return f"{index:04}-{safe_name(conversation.id)}{ending}"
 
 
 def safe_name(name: str) -> str:
@@ -50,7 +50,7 @@ class Attached(msgspec.Struct, frozen=True):
 
     message: str
     block: bytes
-    at: float
+    time: float
 
     @property
     def is_error(self) -> bool:

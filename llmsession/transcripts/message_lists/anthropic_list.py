@@ -44,16 +44,16 @@ _TELLING = {
 }  # fmt: skip
 
 
-def looks_anthropic_list(peek: Probe) -> bool:
+def looks_anthropic_list(probe: Probe) -> bool:
     """Is the file a list of messages of both sides, with a block that only Anthropic has?"""
-    held = peek.fields.get("messages") if isinstance(peek.document, dict) else peek.document
-    if not isinstance(held, list) or not held:
+    messages = probe.fields.get("messages") if isinstance(probe.document, dict) else probe.document
+    if not isinstance(messages, list) or not messages:
         return False
     plain = all(
         isinstance(message, dict) and message.get("role") in ("user", "assistant", "system")
-        for message in held
+        for message in messages
     )
-    return plain and any(_tells(message.get("content")) for message in held)
+    return plain and any(_tells(message.get("content")) for message in messages)
 
 
 def _tells(content: Any) -> bool:
@@ -73,7 +73,7 @@ def read_anthropic_list(raw: bytes, strict: bool = False) -> tuple[Conversation,
     if document.startswith(b"["):
         items = split_blocks(document)
     listed = read_anthropic_messages(items, notes, strict)
-    if not listed.said:
+    if not listed.messages:
         raise TranscriptError("no list of Anthropic messages in it")
     if whole.raw("system"):
         listed.system.add(0, encode_json({"role": "system", "content": whole.fields["system"]}))
@@ -91,10 +91,10 @@ def read_anthropic_messages(
         record = Record.of(item, number)
         role = record.text("role")
         if role in ("system", "developer"):
-            listed.system.add(len(listed.said), item)
+            listed.system.add(len(listed.messages), item)
             notes.append(Note(number, "system", "kept beside the messages"))
         elif role in ("user", "assistant"):
-            listed.said.append(read_anthropic_message(record, notes))
+            listed.messages.append(read_anthropic_message(record, notes))
         elif strict:
             raise TranscriptError(f"message {number}: no role of a message")
         else:
@@ -150,8 +150,8 @@ def write_anthropic_list(conversations: Sequence[Conversation]) -> Files:
     """A file for each conversation: an object with its id, system prompt and messages. A message
     has an id in it only if the place does not give it away."""
     return {
-        path_of(at, conversation, ".json"): _write_one(conversation)
-        for at, conversation in enumerate(conversations)
+        path_of(index, conversation, ".json"): _write_one(conversation)
+        for index, conversation in enumerate(conversations)
     }
 
 
