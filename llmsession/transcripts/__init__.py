@@ -9,9 +9,9 @@ from __future__ import annotations
 from .agents.claude_code import read_claude_code
 from .common.conversation import Conversation, Note
 from .common.format import Files, Format
-from .detect import FORMATS, detect, read, write
 from .message_lists.cassettes import RecordedExchange, read_exchanges
 from .own import read_own, write_own
+from .registry import FORMATS, detect, read, write
 
 __all__ = [
     "FORMATS",

@@ -74,8 +74,8 @@ def write_own(conversation: Conversation) -> bytes:
 def write_own_files(conversations: Sequence[Conversation]) -> dict[str, bytes]:
     """A file for each of *conversations*, named by its place and id."""
     return {
-        f"{at:04}-{_file_name(conversation.id)}.jsonl": write_own(conversation)
-        for at, conversation in enumerate(conversations)
+        f"{index:04}-{_file_name(conversation.id)}.jsonl": write_own(conversation)
+        for index, conversation in enumerate(conversations)
     }
 
 

@@ -170,7 +170,7 @@ def export_sessions(
     """
     if to not in _WRITABLE:
         raise InvalidInput(
-            f"nothing is written as {to!r}; formats to write: {', '.join(_WRITABLE)}"
+            f"{to!r} cannot be written; formats that can be written: {', '.join(_WRITABLE)}"
         )
     service = service_at(connect, token_file, ca, store=store)
     if service is not None:

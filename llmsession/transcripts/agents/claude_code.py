@@ -24,10 +24,11 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json, text_block
 
-from ..common.builder import Reply, TurnBuilder
+from ..common.assembly import CLAUDE_CODE, assemble
 from ..common.conversation import Conversation, Note
 from ..common.jsonl import JsonLine, clip, read_lines
-from .claude_lines import ClaudeLine, active_path, decode_line, split_sessions
+from ..common.recorded_message import RecordedMessage
+from .claude_lines import ClaudeBlock, ClaudeLine, active_path, decode_line, split_sessions
 from .claude_writing import FORMAT, INTERRUPTED, is_written, read_written, write_claude_code
 
 __all__ = ["FORMAT", "looks_claude_code", "read_claude_code", "write_claude_code"]
@@ -35,6 +36,7 @@ __all__ = ["FORMAT", "looks_claude_code", "read_claude_code", "write_claude_code
 _T = TypeVar("_T")
 
 _INTERRUPT_MARKERS = frozenset({INTERRUPTED, "[Request interrupted by user for tool use]"})
+_USUAL = frozenset({"moved_result", "unanswered_call"})
 _BOOKKEEPING = {
     "progress": "progress",
     "file-history-snapshot": "snapshot",
@@ -85,8 +87,8 @@ def read_claude_code(raw: bytes, *, strict: bool = False) -> tuple[Conversation,
     sessions = split_sessions(lines)
     shares = _share_notes(broken, sessions)
     return tuple(
-        read_written(each, share) if is_written(each) else _Recording(each, share).read()
-        for each, share in zip(sessions, shares, strict=True)
+        read_written(item, share) if is_written(item) else _Recording(item, share).read()
+        for item, share in zip(sessions, shares, strict=True)
     )
 
 
@@ -102,7 +104,7 @@ def _typed(row: JsonLine, notes: list[Note], strict: bool) -> ClaudeLine | None:
 
 def _share_notes(notes: list[Note], sessions: list[list[ClaudeLine]]) -> list[list[Note]]:
     # A broken line belongs to the session of the nearest line above it.
-    owners = sorted((line.number, at) for at, lines in enumerate(sessions) for line in lines)
+    owners = sorted((line.number, index) for index, lines in enumerate(sessions) for line in lines)
     shares: list[list[Note]] = [[] for _ in sessions]
     for note in notes:
         above = bisect_right(owners, (note.line, len(sessions))) - 1
@@ -115,11 +117,15 @@ class _Recording:
 
     def __init__(self, lines: list[ClaudeLine], notes: list[Note]) -> None:
         sessions = [line.record.session_id for line in lines if line.record.session_id]
-        self.builder = TurnBuilder(sessions[-1] if sessions else "unknown", FORMAT)
-        self.builder.notes.extend(notes)
+        self.session = sessions[-1] if sessions else "unknown"
+        self.notes = list(notes)
+        self.recorded: list[RecordedMessage] = []
+        self.joined: list[tuple[RecordedMessage, str, str]] = []
+        """Messages whose note names the turn they came into, with the kind and text of the note."""
+        self.seen_calls: set[str] = set()
         self.lines = self._without_sidechains(self._without_duplicates(lines))
         self.active, missing = active_path(self.lines)
-        self.builder.notes.extend(missing)
+        self.notes.extend(missing)
         self.calls = {
             block.call_id
             for line in self.lines
@@ -132,6 +138,9 @@ class _Recording:
             prompt for line in self.lines for prompt in [_queued_prompt(line)] if prompt
         }
 
+    def _note(self, line: int, what: str, detail: str = "", *, visible: bool = False) -> None:
+        self.notes.append(Note(line, what, detail, visible))
+
     def _without_duplicates(self, lines: list[ClaudeLine]) -> list[ClaudeLine]:
         seen: dict[str, ClaudeLine] = {}
         kept = []
@@ -143,7 +152,7 @@ class _Recording:
             else:
                 differs = first.blocks != line.blocks
                 detail = f"line {uuid} was there before" + ", with other content" * differs
-                self.builder.note(line.number, "duplicate", detail, visible=differs)
+                self._note(line.number, "duplicate", detail, visible=differs)
         return kept
 
     def _without_sidechains(self, lines: list[ClaudeLine]) -> list[ClaudeLine]:
@@ -151,7 +160,7 @@ class _Recording:
             return lines  # a sub-agent's own file: there it is the conversation
         for line in lines:
             if line.record.is_sidechain:
-                self.builder.note(line.number, "sidechain", line.type)
+                self._note(line.number, "sidechain", line.type)
         return [line for line in lines if not line.record.is_sidechain]
 
     def read(self) -> Conversation:
@@ -172,8 +181,25 @@ class _Recording:
             elif self.responses[line.response][0] is line:
                 self._read_response(self.responses[line.response])
         for prompt in self.queue:
-            self.builder.note(self.lines[-1].number, "queue", f"never sent: {clip(prompt)}")
-        return self.builder.build(self._title())
+            self._note(self.lines[-1].number, "queue", f"never sent: {clip(prompt)}")
+        return self._conversation()
+
+    def _conversation(self) -> Conversation:
+        whole = assemble(
+            self.recorded,
+            session=self.session,
+            format=FORMAT,
+            rules=CLAUDE_CODE,
+            title=self._title(),
+        )
+        # A result stands wherever its tool was done, and the calls of an interrupted turn stay
+        # open: both are usual here.
+        notes = [note for note in whole.notes if note.what not in _USUAL]
+        notes += self.notes
+        for message, what, text in self.joined:
+            notes.append(Note(message.number, what, f"{text} of turn {message.turn}"))
+        notes.sort(key=lambda note: note.line)
+        return msgspec.structs.replace(whole, notes=tuple(notes))
 
     def _title(self) -> str:
         uuids = {line.record.uuid for line in self.lines}
@@ -186,73 +212,99 @@ class _Recording:
         what = _BOOKKEEPING.get(line.type)
         if what is None:
             says = bytes(line.record.message) != b"null"
-            self.builder.note(line.number, "unknown_type", line.type, visible=says)
+            self._note(line.number, "unknown_type", line.type, visible=says)
         elif what == "system":
-            self.builder.note(line.number, line.record.subtype or what)
+            self._note(line.number, line.record.subtype or what)
         else:
-            self.builder.note(line.number, what, clip(line.record.summary or ""))
+            self._note(line.number, what, clip(line.record.summary or ""))
 
     def _note_branch(self, line: ClaudeLine) -> None:
         if line.record.is_compact_summary:
-            self.builder.note(line.number, "compact_summary", "rewound", visible=True)
+            self._note(line.number, "compact_summary", "rewound", visible=True)
             return
         for block in line.blocks:
             if block.text in _INTERRUPT_MARKERS:
-                self.builder.note(line.number, "interrupt_marker", "rewound", visible=True)
+                self._note(line.number, "interrupt_marker", "rewound", visible=True)
             elif block.type == "tool_result" and block.call_id not in self.calls:
-                self.builder.result(line.number, block.call_id, block.raw, line.at)
+                self._add_user(line, [block.raw])
             else:
                 detail = f"{line.type} {block.type} {block.call_id or clip(block.text)}"
-                self.builder.note(line.number, "branch", detail, visible=True)
+                self._note(line.number, "branch", detail, visible=True)
 
     def _read_user(self, line: ClaudeLine) -> None:
         record, number = line.record, line.number
         if record.is_compact_summary:
             text = clip(line.blocks[0].text if line.blocks else "")
-            self.builder.note(number, "compact_summary", text, visible=True)
+            self._note(number, "compact_summary", text, visible=True)
             return
         if record.is_visible_in_transcript_only:
-            self.builder.note(number, "transcript_only", "was not sent")
+            self._note(number, "transcript_only", "was not sent")
             return
         if not line.blocks:
-            self.builder.note(number, "empty")
-        results = [block for block in line.blocks if block.type == "tool_result"]
-        for block in results:
-            self.builder.result(number, block.call_id, block.raw, line.at)
+            self._note(number, "empty")
         markers = [block for block in line.blocks if block.text in _INTERRUPT_MARKERS]
-        said = [block for block in line.blocks if block not in results and block not in markers]
-        if said:
-            joins = bool(results or record.is_meta)
-            turn = self.builder.user([block.raw for block in said], line.at, joins=joins)
-            if record.is_meta:
-                self.builder.note(number, "meta", f"is part of the user message of turn {turn}")
+        blocks = [block for block in line.blocks if block not in markers]
+        has_results = any(block.type == "tool_result" for block in blocks)
+        if blocks:
+            joins = bool(has_results or record.is_meta)
+            message = self._add_user(line, [block.raw for block in blocks], joins=joins)
+            if record.is_meta and not all(block.type == "tool_result" for block in blocks):
+                self.joined.append((message, "meta", "is part of the user message"))
         for block in markers:
-            self.builder.note(number, "interrupt_marker", block.text, visible=True)
-            self.builder.interrupt()
+            self._note(number, "interrupt_marker", block.text, visible=True)
+            self._interrupt()
 
     def _read_response(self, lines: list[ClaudeLine]) -> None:
         if lines[0].body.model == "<synthetic>":
             for line in lines:
                 text = " ".join(block.text for block in line.blocks)
-                self.builder.note(line.number, "synthetic", clip(text))
+                self._note(line.number, "synthetic", clip(text))
             if any(line.record.is_api_error_message for line in lines):
-                self.builder.interrupt()
+                self._interrupt()
             return
         for line in lines:
             if not line.blocks:
-                self.builder.note(line.number, "empty")
-        self.builder.reply(
-            Reply(
-                blocks=[(line.number, block.raw) for line in lines for block in line.blocks],
+                self._note(line.number, "empty")
+        blocks = [block.raw for line in lines for block in line.blocks if self._is_new(line, block)]
+        if not blocks:
+            return
+        self.recorded.append(
+            RecordedMessage(
+                role="assistant",
+                number=lines[0].number,
+                blocks=blocks,
                 model=lines[0].body.model,
                 provider="anthropic",
                 # The last line is written last: its usage and stop reason are the final ones.
                 usage=_last(line.usage for line in lines),
                 stop_reason=_last(line.body.stop_reason for line in lines),
-                started_at=lines[0].at,
-                ended_at=lines[-1].at,
+                created_at=lines[0].at,
+                completed_at=lines[-1].at,
             )
         )
+
+    def _is_new(self, line: ClaudeLine, block: ClaudeBlock) -> bool:
+        """Is it no call, or a call that was not recorded before?"""
+        if block.type != "tool_use" or block.call_id not in self.seen_calls:
+            self.seen_calls.update([block.call_id] if block.type == "tool_use" else [])
+            return True
+        detail = f"call {block.call_id} was there before"
+        self._note(line.number, "duplicate", detail, visible=True)
+        return False
+
+    def _add_user(
+        self, line: ClaudeLine, blocks: list[bytes], *, joins: bool = True
+    ) -> RecordedMessage:
+        message = RecordedMessage(
+            role="user", number=line.number, blocks=blocks, created_at=line.at, joins=joins
+        )
+        self.recorded.append(message)
+        return message
+
+    def _interrupt(self) -> None:
+        """The open turn ended here, before it was done."""
+        if self.recorded:
+            self.recorded[-1].interrupted = True
 
     def _read_queue(self, line: ClaudeLine) -> None:
         operation, content = line.record.operation or "", line.record.content
@@ -266,7 +318,7 @@ class _Recording:
         if operation == "remove" and prompt and prompt not in self.attached:
             self._steer(line, text_block(prompt))
         else:
-            self.builder.note(line.number, "queue", f"{operation} {clip(prompt)}".strip())
+            self._note(line.number, "queue", f"{operation} {clip(prompt)}".strip())
 
     def _read_attachment(self, line: ClaudeLine) -> None:
         prompt = _queued_prompt(line)
@@ -275,11 +327,10 @@ class _Recording:
             return
         value = line.record.attachment
         kind = value.get("type") if isinstance(value, dict) else None
-        self.builder.note(line.number, "attachment", str(kind or ""), visible=True)
+        self._note(line.number, "attachment", str(kind or ""), visible=True)
 
     def _steer(self, line: ClaudeLine, raw: bytes) -> None:
-        turn = self.builder.user([raw], line.at, joins=True)
-        self.builder.note(line.number, "steer", f"is part of a user message of turn {turn}")
+        self.joined.append((self._add_user(line, [raw]), "steer", "is part of a user message"))
 
 
 def _queued_prompt(line: ClaudeLine) -> str:

@@ -99,18 +99,18 @@ class ClaudeLine(msgspec.Struct, frozen=True):
     @property
     def usage(self) -> Usage | None:
         """What the response cost so far; None if the line does not say."""
-        said = self.body.usage
-        if said is None:
+        reported = self.body.usage
+        if reported is None:
             return None
         return Usage(
-            input_tokens=said.input_tokens or 0,
-            output_tokens=said.output_tokens or 0,
-            cache_read_tokens=said.cache_read_input_tokens or 0,
-            cache_write_tokens=said.cache_creation_input_tokens or 0,
+            input_tokens=reported.input_tokens or 0,
+            output_tokens=reported.output_tokens or 0,
+            cache_read_tokens=reported.cache_read_input_tokens or 0,
+            cache_write_tokens=reported.cache_creation_input_tokens or 0,
         )
 
 
-class _Peek(msgspec.Struct):
+class _BlockFields(msgspec.Struct):
     type: str = ""
     id: Any = None
     tool_use_id: Any = None
@@ -119,7 +119,7 @@ class _Peek(msgspec.Struct):
 
 _records = msgspec.json.Decoder(_Record)
 _bodies = msgspec.json.Decoder(_Body)
-_peeks = msgspec.json.Decoder(_Peek)
+_block_fields = msgspec.json.Decoder(_BlockFields)
 
 
 def decode_line(number: int, raw: bytes) -> ClaudeLine:
@@ -137,10 +137,10 @@ def decode_line(number: int, raw: bytes) -> ClaudeLine:
 
 
 def _block(raw: bytes) -> ClaudeBlock:
-    peek = _peeks.decode(raw)
-    calls = {"tool_use": peek.id, "tool_result": peek.tool_use_id}
-    text = peek.text if isinstance(peek.text, str) else ""
-    return ClaudeBlock(peek.type, str(calls.get(peek.type) or ""), text, raw)
+    fields = _block_fields.decode(raw)
+    calls = {"tool_use": fields.id, "tool_result": fields.tool_use_id}
+    text = fields.text if isinstance(fields.text, str) else ""
+    return ClaudeBlock(fields.type, str(calls.get(fields.type) or ""), text, raw)
 
 
 def split_sessions(lines: list[ClaudeLine]) -> list[list[ClaudeLine]]:
@@ -180,20 +180,22 @@ def active_path(lines: list[ClaudeLine]) -> tuple[set[int], list[Note]]:
     all lines of a response on the path count, the results of its calls, and what those
     results brought with them.
     """
-    place = {line.record.uuid: at for at, line in enumerate(lines) if line.record.uuid}
-    at: int | None = max((at for at, line in enumerate(lines) if line.is_message), default=None)
+    place = {line.record.uuid: index for index, line in enumerate(lines) if line.record.uuid}
+    index: int | None = max(
+        (index for index, line in enumerate(lines) if line.is_message), default=None
+    )
     path: set[int] = set()
     notes: list[Note] = []
-    while at is not None and at not in path:
-        path.add(at)
-        record = lines[at].record
+    while index is not None and index not in path:
+        path.add(index)
+        record = lines[index].record
         parent = record.parent_uuid or record.logical_parent_uuid
-        before = at
-        at = place.get(parent) if parent else None
-        if parent and at is None:
+        before = index
+        index = place.get(parent) if parent else None
+        if parent and index is None:
             notes.append(Note(lines[before].number, "missing_parent", parent, visible=True))
-            at = before - 1 if before else None
-    active = {lines[at].number for at in path if lines[at].is_message}
+            index = before - 1 if before else None
+    active = {lines[index].number for index in path if lines[index].is_message}
     return active | _siblings(lines, active), notes
 
 

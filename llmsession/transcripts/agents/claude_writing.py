@@ -48,10 +48,10 @@ _written = msgspec.json.Decoder(_Written)
 def write_claude_code(conversations: Sequence[Conversation]) -> dict[str, bytes]:
     """A file for each conversation, branches too, named by its place and id."""
     return {
-        f"{at:04}-{_safe(conversation.id)}.jsonl": b"".join(
+        f"{index:04}-{_safe(conversation.id)}.jsonl": b"".join(
             encode_json(line) + b"\n" for line in _lines(conversation)
         )
-        for at, conversation in enumerate(conversations)
+        for index, conversation in enumerate(conversations)
     }
 
 
@@ -62,8 +62,8 @@ def _safe(session: str) -> str:
 def _lines(conversation: Conversation) -> Iterator[dict[str, Any]]:
     messages = conversation.messages
     parent: str | None = None
-    for at, message in enumerate(messages):
-        is_last = at + 1 == len(messages) or messages[at + 1].turn != message.turn
+    for index, message in enumerate(messages):
+        is_last = index + 1 == len(messages) or messages[index + 1].turn != message.turn
         bodies = list(_bodies(message))
         if is_last and message.turn in conversation.interrupted:
             marker = {"role": "user", "content": [msgspec.Raw(text_block(INTERRUPTED))]}
@@ -124,8 +124,8 @@ def _usage(usage: Usage) -> dict[str, int]:
     }
 
 
-def _iso(at: float) -> str:
-    time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=round(at * 1000))
+def _iso(moment: float) -> str:
+    time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=round(moment * 1000))
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -135,11 +135,14 @@ def _iso(at: float) -> str:
 def is_written(lines: Sequence[ClaudeLine]) -> bool:
     """Is each message line of a session ours, and is there nothing of Claude Code's?"""
     known = {"user", "assistant", "custom-title"}
-    said = [line for line in lines if line.is_message and not _is_marker(line)]
-    ours = all(_read(line) is not None for line in said)
-    turns = [_turn(line) for line in said]
+    own_lines = [line for line in lines if line.is_message and not _is_marker(line)]
+    ours = all(_read(line) is not None for line in own_lines)
+    turns = [_turn(line) for line in own_lines]
     return (
-        bool(said) and ours and turns == sorted(turns) and all(line.type in known for line in lines)
+        bool(own_lines)
+        and ours
+        and turns == sorted(turns)
+        and all(line.type in known for line in lines)
     )
 
 
@@ -150,15 +153,15 @@ def _is_marker(line: ClaudeLine) -> bool:
 
 def _read(line: ClaudeLine) -> _Written | None:
     try:
-        found = _written.decode(line.record.written)
+        written = _written.decode(line.record.written)
     except msgspec.ValidationError:
         return None
-    return found if found.turn > 0 else None
+    return written if written.turn > 0 else None
 
 
 def _turn(line: ClaudeLine) -> int:
-    found = _read(line)
-    return found.turn if found else 0
+    written = _read(line)
+    return written.turn if written else 0
 
 
 def read_written(lines: Sequence[ClaudeLine], notes: Sequence[Note]) -> Conversation:
@@ -167,8 +170,10 @@ def read_written(lines: Sequence[ClaudeLine], notes: Sequence[Note]) -> Conversa
     messages: list[Message] = []
     interrupted: list[int] = []
     titles = [line.record.custom_title for line in lines if line.record.custom_title]
-    said = [line for line in lines if line.is_message]
-    for id, group in groupby(said, key=lambda line: found.id if (found := _read(line)) else ""):
+    message_lines = [line for line in lines if line.is_message]
+    for id, group in groupby(
+        message_lines, key=lambda line: own.id if (own := _read(line)) else ""
+    ):
         parts = list(group)
         written = _read(parts[0])
         if written is None:

@@ -19,21 +19,17 @@ from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
-from ..common.recorded_message import Said
-from ..common.times import milliseconds
-from ..common.writing import safe_name
+from ..common.recorded_message import RecordedMessage
 from .vscode_task_folder import (
     HISTORY,
     Folder,
     find_folders,
-    pairs_of,
     read_kept,
-    said_of,
+    task_message,
     two_views,
-    written_messages,
 )
 
-__all__ = ["FORMAT", "looks_cline_classic", "read_cline_classic", "write_cline_classic"]
+__all__ = ["FORMAT", "looks_cline_classic", "read_cline_classic"]
 
 FORMAT = "cline-classic"
 
@@ -43,13 +39,13 @@ _TELLING = {"modelInfo", "metrics"}
 _INTERRUPTED = ("\n\n[Response interrupted by user]", "\n\n[Response interrupted by API Error]")
 
 
-def looks_cline_classic(peek: Probe) -> bool:
+def looks_cline_classic(probe: Probe) -> bool:
     """Are the files a task of Cline, or the history of one?"""
-    if any(path.rpartition("/")[2] == HISTORY for path in peek.files):
+    if any(path.rpartition("/")[2] == HISTORY for path in probe.files):
         return True
     return any(
-        isinstance(each, dict) and "role" in each and "ts" in each and _TELLING & each.keys()
-        for each in peek.items
+        isinstance(item, dict) and "role" in item and "ts" in item and _TELLING & item.keys()
+        for item in probe.items
     )
 
 
@@ -63,7 +59,7 @@ def read_cline_classic(files: Files, strict: bool = False) -> tuple[Conversation
     folders = find_folders(files, HISTORY)
     if not folders:
         raise TranscriptError(f"not a Cline task: no {HISTORY} in it")
-    return tuple(found for folder in folders for found in _read_task(folder, strict))
+    return tuple(conversation for folder in folders for conversation in _read_task(folder, strict))
 
 
 def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
@@ -73,22 +69,22 @@ def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
         raise TranscriptError(f"{HISTORY}: not a list of messages")
     item = _history_item(folder, notes)
     id = folder.id or item.text("id") or FORMAT
-    said: list[Said | None] = []
+    messages: list[RecordedMessage | None] = []
     for number, raw in enumerate(split_blocks(document), 1):
         record = Record.of(raw, number)
         if record.text("role") in ("user", "assistant"):
-            each = said_of(record, f"{id}#{number - 1}", notes)
-            each.interrupted = _is_cut(each)
-            said.append(each)
+            message = task_message(record, f"{id}#{number - 1}", notes)
+            message.interrupted = _is_cut(message)
+            messages.append(message)
         elif strict:
             raise TranscriptError(f"message {number}: no role of a message")
         else:
-            said.append(None)
+            messages.append(None)
             notes.append(Note(number, "bad_message", "no role of a message", visible=True))
     overrides = read_kept(folder.files.get(_OVERRIDES), _OVERRIDES, notes)
-    cut = _deleted_range(item, len(said))
-    shown = _shown(said, cut, _new_texts(overrides), notes)
-    extra: dict[str, Any] = {"source_messages": len(said)}
+    cut = _deleted_range(item, len(messages))
+    visible = _shown(messages, cut, _new_texts(overrides), notes)
+    extra: dict[str, Any] = {"source_messages": len(messages)}
     if overrides is not None:
         extra["context_history"] = msgspec.Raw(overrides)
     if item.fields:
@@ -96,8 +92,8 @@ def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
     for name in folder.files.keys() - {HISTORY, _OVERRIDES, "history_item.json"}:
         notes.append(Note(1, "other_file", name))
     return two_views(
-        shown,
-        [each for each in said if each is not None],
+        visible,
+        [message for message in messages if message is not None],
         id,
         FORMAT,
         notes=notes,
@@ -106,9 +102,9 @@ def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
     )
 
 
-def _is_cut(said: Said) -> bool:
-    last = Record.of(said.blocks[-1] if said.blocks else None).text("text") or ""
-    return said.role == "assistant" and last.endswith(_INTERRUPTED)
+def _is_cut(message: RecordedMessage) -> bool:
+    last = Record.of(message.blocks[-1] if message.blocks else None).text("text") or ""
+    return message.role == "assistant" and last.endswith(_INTERRUPTED)
 
 
 def _history_item(folder: Folder, notes: list[Note]) -> Record:
@@ -117,8 +113,10 @@ def _history_item(folder: Folder, notes: list[Note]) -> Record:
         return Record.of(own)
     for path, raw in folder.above.items():
         if path.rpartition("/")[2] == "taskHistory.json":
-            held = read_kept(raw, path, notes) or b"[]"
-            items = [Record.of(item) for item in split_blocks(held)] if held[:1] == b"[" else []
+            document = read_kept(raw, path, notes) or b"[]"
+            items = (
+                [Record.of(item) for item in split_blocks(document)] if document[:1] == b"[" else []
+            )
             named = [item for item in items if item.text("id") == folder.id]
             return next(iter(named or (items if len(items) == 1 else [])), Record(0, {}))
     return Record(0, {})
@@ -134,15 +132,15 @@ def _deleted_range(item: Record, messages: int) -> range:
 
 def _new_texts(overrides: bytes | None) -> dict[int, dict[int, str]]:
     """The text that stands in place of each block's, by message and block: the latest counts."""
-    found: dict[int, dict[int, str]] = {}
+    texts: dict[int, dict[int, str]] = {}
     for place, edits in _pairs(msgspec.json.decode(overrides) if overrides else []):
         match edits:
             case [_, list(blocks)]:
                 for block, updates in _pairs(blocks):
                     match updates[-1] if isinstance(updates, list) and updates else None:
                         case [_, _, [str(text), *_], *_]:
-                            found.setdefault(place, {})[block] = text
-    return found
+                            texts.setdefault(place, {})[block] = text
+    return texts
 
 
 def _pairs(rows: Any) -> list[tuple[int, Any]]:
@@ -155,32 +153,32 @@ def _pairs(rows: Any) -> list[tuple[int, Any]]:
 
 
 def _shown(
-    said: Sequence[Said | None],
+    messages: Sequence[RecordedMessage | None],
     cut: range,
     texts: dict[int, dict[int, str]],
     notes: list[Note],
-) -> list[Said]:
-    shown: list[Said] = []
-    for at, each in enumerate(said):
-        if each is None or at in cut:
+) -> list[RecordedMessage]:
+    visible: list[RecordedMessage] = []
+    for index, item in enumerate(messages):
+        if item is None or index in cut:
             continue
-        if cut and at == cut.stop:
-            kept = [raw for raw in each.blocks if block_type(raw) != "tool_result"]
-            if len(kept) < len(each.blocks):
-                notes.append(Note(at + 1, "truncated_result", "its call is in the hidden part"))
-                each = msgspec.structs.replace(each, blocks=kept)
+        if cut and index == cut.stop:
+            kept = [raw for raw in item.blocks if block_type(raw) != "tool_result"]
+            if len(kept) < len(item.blocks):
+                notes.append(Note(index + 1, "truncated_result", "its call is in the hidden part"))
+                item = msgspec.structs.replace(item, blocks=kept)
             if not kept:
                 continue
-        if at in texts:
-            blocks = [_with_text(raw, texts[at].get(n)) for n, raw in enumerate(each.blocks)]
-            if blocks != each.blocks:
-                notes.append(Note(at + 1, "replaced_text", "as the model would be sent it"))
-                each = msgspec.structs.replace(each, blocks=blocks)
-        shown.append(each)
+        if index in texts:
+            blocks = [_with_text(raw, texts[index].get(n)) for n, raw in enumerate(item.blocks)]
+            if blocks != item.blocks:
+                notes.append(Note(index + 1, "replaced_text", "as the model would be sent it"))
+                item = msgspec.structs.replace(item, blocks=blocks)
+        visible.append(item)
     if cut:
         detail = f"messages {cut.start + 1} to {cut.stop} are only in the full history"
         notes.append(Note(cut.start + 1, "truncated", detail))
-    return shown
+    return visible
 
 
 def _with_text(raw: bytes, text: str | None) -> bytes:
@@ -189,44 +187,3 @@ def _with_text(raw: bytes, text: str | None) -> bytes:
     if block_type(raw) == "tool_result":
         return encode_json({**Record.of(raw).fields, "content": text})
     return text_block(text) if block_type(raw) == "text" else raw
-
-
-# Writing.
-
-
-def write_cline_classic(conversations: Sequence[Conversation]) -> Files:
-    """A task folder for each conversation, and the list of tasks. A conversation that is here
-    with its full history is one task."""
-    files: dict[str, bytes] = {}
-    items: list[dict[str, Any]] = []
-    for main, full in _writable(conversations):
-        own = main.format in (FORMAT, "own")
-        whole = full or main
-        folder = f"tasks/{safe_name(main.id)}"
-        default = main.id if whole is main or full else ""
-        rows = written_messages(whole.messages, own=own, default=default)
-        files[f"{folder}/{HISTORY}"] = encode_json(rows)
-        item: dict[str, Any] = dict(Record.of(main.extra.get("history_item")).fields) if own else {}
-        if full is None:
-            item.pop("conversationHistoryDeletedRange", None)
-        elif "context_history" in main.extra:
-            files[f"{folder}/{_OVERRIDES}"] = bytes(main.extra["context_history"])
-        at = main.messages[0].created_at if main.messages else 0.0
-        named = {"id": main.id, "task": main.title}
-        items.append({"ts": milliseconds(at), "tokensIn": 0, "tokensOut": 0, "totalCost": 0,
-                      **item, **named})  # fmt: skip
-    return files | {_TASKS: encode_json(items)}
-
-
-def _writable(
-    conversations: Sequence[Conversation],
-) -> list[tuple[Conversation, Conversation | None]]:
-    """Pairs whose places the range and the new texts still fit; the others one by one."""
-    found: list[tuple[Conversation, Conversation | None]] = []
-    for main, full in pairs_of(conversations):
-        count = msgspec.json.decode(main.extra.get("source_messages", msgspec.Raw(b"-1")))
-        if full is None or len(full.messages) == count:
-            found.append((main, full))
-        else:
-            found += [(main, None), (full, None)]
-    return found

@@ -23,12 +23,10 @@ from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
-from ..common.recorded_message import Said
-from ..common.times import iso_time
-from ..common.writing import safe_name
-from .vscode_task_folder import pairs_of, read_kept, said_of, two_views, written_messages
+from ..common.recorded_message import RecordedMessage
+from .vscode_task_folder import read_kept, task_message, two_views
 
-__all__ = ["FORMAT", "looks_cline_sdk", "prefix_hash", "read_cline_sdk", "write_cline_sdk"]
+__all__ = ["FORMAT", "looks_cline_sdk", "prefix_hash", "read_cline_sdk"]
 
 FORMAT = "cline-sdk"
 
@@ -36,11 +34,11 @@ _ENDING = ".messages.json"
 _KNOWN = {"messages", "sessionId", "system_prompt"}
 
 
-def looks_cline_sdk(peek: Probe) -> bool:
+def looks_cline_sdk(probe: Probe) -> bool:
     """Are the files a session of Cline, or the transcript of one?"""
-    if any(path.endswith(_ENDING) for path in peek.files):
+    if any(path.endswith(_ENDING) for path in probe.files):
         return True
-    fields = peek.fields
+    fields = probe.fields
     telling = {"agent", "updated_at", "origin", "system_prompt"} & fields.keys()
     messages = fields.get("messages")
     return (
@@ -49,7 +47,7 @@ def looks_cline_sdk(peek: Probe) -> bool:
         and "sessionId" in fields
         and (
             isinstance(messages, list)
-            and all(isinstance(each, dict) and "role" in each for each in messages)
+            and all(isinstance(message, dict) and "role" in message for message in messages)
         )
     )
 
@@ -66,7 +64,9 @@ def read_cline_sdk(files: Files, strict: bool = False) -> tuple[Conversation, ..
         paths = list(files)
     if not paths:
         raise TranscriptError(f"not a Cline session: no *{_ENDING} in it")
-    return tuple(found for path in paths for found in _read_session(files, path, strict))
+    return tuple(
+        conversation for path in paths for conversation in _read_session(files, path, strict)
+    )
 
 
 def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, ...]:
@@ -77,20 +77,20 @@ def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, 
     base = path.removesuffix(_ENDING)
     id = whole.text("sessionId") or base.rpartition("/")[2] or FORMAT
     records = whole.records("messages")
-    full = _said(records, id, notes, strict)
+    full = _messages(records, id, notes, strict)
     sidecar = Record.of(read_kept(files.get(f"{base}.compaction.json"), "compaction.json", notes))
     manifest = read_kept(files.get(f"{base}.json"), "manifest", notes)
     extra = whole.rest(_KNOWN)
     if manifest is not None:
         extra["manifest"] = msgspec.Raw(manifest)
-    shown: list[Said | None] = list(full)
+    visible: list[RecordedMessage | None] = list(full)
     summary = ""
     if sidecar.fields:
         extra["compaction"] = msgspec.Raw(encode_json(sidecar.fields))
         if _fits(sidecar, records):
             compacted = sidecar.records("messages")
             count = sidecar.count("source_message_count")
-            shown = [*_said(compacted, f"{id}/compaction", notes, strict), *full[count:]]
+            visible = [*_messages(compacted, f"{id}/compaction", notes, strict), *full[count:]]
             summary = _summary(compacted)
             detail = f"stands for the first {count} messages"
             notes.append(Note(1, "compaction", detail))
@@ -98,8 +98,8 @@ def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, 
             detail = "the sidecar is of other messages and does not count"
             notes.append(Note(1, "stale_sidecar", detail))
     return two_views(
-        [each for each in shown if each is not None],
-        [each for each in full if each is not None],
+        [message for message in visible if message is not None],
+        [message for message in full if message is not None],
         id,
         FORMAT,
         notes=notes,
@@ -110,33 +110,35 @@ def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, 
     )
 
 
-def _said(records: Sequence[Record], id: str, notes: list[Note], strict: bool) -> list[Said | None]:
-    said: list[Said | None] = []
+def _messages(
+    records: Sequence[Record], id: str, notes: list[Note], strict: bool
+) -> list[RecordedMessage | None]:
+    messages: list[RecordedMessage | None] = []
     for record in records:
         if record.text("role") in ("user", "assistant"):
-            said.append(said_of(record, f"{id}#{record.number - 1}", notes))
+            messages.append(task_message(record, f"{id}#{record.number - 1}", notes))
         elif strict:
             raise TranscriptError(f"message {record.number}: no role of a message")
         else:
-            said.append(None)
+            messages.append(None)
             notes.append(Note(record.number, "bad_message", "no role of a message", visible=True))
-    return said
+    return messages
 
 
 def _summary(messages: Sequence[Record]) -> str:
-    found = (message.record("metadata").text("summary") for message in messages)
-    return next((text for text in found if text), "")
+    summaries = (message.record("metadata").text("summary") for message in messages)
+    return next((text for text in summaries if text), "")
 
 
 # The sidecar.
 
 
 def _fits(sidecar: Record, records: Sequence[Record]) -> bool:
-    count, told = sidecar.count("source_message_count"), sidecar.text("source_prefix_hash")
+    count, prefix = sidecar.count("source_message_count"), sidecar.text("source_prefix_hash")
     if count > len(records) or sidecar.number_of("version") != 1:
         return False
-    if told:
-        return told == prefix_hash(records[:count])
+    if prefix:
+        return prefix == prefix_hash(records[:count])
     key = sidecar.text("source_last_message_key")
     return bool(key) and count > 0 and key == _last_key(records[count - 1])
 
@@ -156,11 +158,11 @@ def prefix_hash(records: Sequence[Record]) -> str:
 
 
 def _last_key(record: Record) -> str:
-    id, at, role = (record.text("id") or "").strip(), record.number_of("ts"), record.text("role")
+    id, time, role = (record.text("id") or "").strip(), record.number_of("ts"), record.text("role")
     if id:
         return f"id:{id}"
-    if at is not None:
-        return f"ts:{role}:{_js_json(at)}"
+    if time is not None:
+        return f"ts:{role}:{_js_json(time)}"
     return f"content:{role}:{_js_json(_hashed_content(record))}"
 
 
@@ -186,21 +188,21 @@ _TEAM = "spawn a team of agents for the following task:"
 
 def _typed(text: str) -> str:
     """What the user typed, without what Cline wraps around it."""
-    shown = text.strip()
+    typed = text.strip()
     for tag in ("user_input", "user_command"):
-        inner = re.sub(rf"<{tag}\b[^>]*>(.*?)</{tag}>", r"\1", shown, flags=re.DOTALL)
-        shown = (inner if inner != shown else re.sub(rf"<{tag}[^>]*>", "", shown)).strip()
-    shown = _NOTICE.sub("", shown).strip()
+        inner = re.sub(rf"<{tag}\b[^>]*>(.*?)</{tag}>", r"\1", typed, flags=re.DOTALL)
+        typed = (inner if inner != typed else re.sub(rf"<{tag}[^>]*>", "", typed)).strip()
+    typed = _NOTICE.sub("", typed).strip()
     envelope = _SLASH.fullmatch(text.strip())
     name = _SLASH_NAME.search(envelope[1]) if envelope else None
     if name is None or not name[1].strip():
-        return shown
+        return typed
     slash = name[1].strip()
     if slash.lower() == "team":
         slash = "team"
-        if shown.lower().startswith(_TEAM):
-            shown = shown[len(_TEAM) :].strip()
-    return f"/{slash} {shown}" if shown else f"/{slash}"
+        if typed.lower().startswith(_TEAM):
+            typed = typed[len(_TEAM) :].strip()
+    return f"/{slash} {typed}" if typed else f"/{slash}"
 
 
 def _js_json(value: Any) -> str:
@@ -216,36 +218,3 @@ def _js_numbers(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e21:
         return int(value)
     return value
-
-
-# Writing.
-
-
-def write_cline_sdk(conversations: Sequence[Conversation]) -> Files:
-    """A folder for each conversation: its transcript, and its sidecar, if the full transcript is
-    here, too."""
-    files: dict[str, bytes] = {}
-    for main, full in pairs_of(conversations):
-        own = main.format in (FORMAT, "own")
-        whole = full or main
-        name = safe_name(main.id)
-        kept = dict(main.extra) if own else {}
-        manifest, sidecar = kept.pop("manifest", None), Record.of(kept.pop("compaction", None))
-        rows = written_messages(whole.messages, own=own, default=main.id)
-        at = whole.messages[-1].completed_at if whole.messages else 0.0
-        document: dict[str, Any] = {"version": 1, "updated_at": iso_time(at), "agent": "lead"}
-        document |= {k: raw for k, raw in kept.items() if k not in ("unplaced", "system_messages")}
-        document["sessionId"] = main.id
-        if main.system:
-            document["system_prompt"] = main.system
-        files[f"{name}/{name}{_ENDING}"] = encode_json({**document, "messages": rows})
-        if manifest is not None:
-            files[f"{name}/{name}.json"] = bytes(manifest)
-        if full is not None and sidecar.fields:
-            records = Record.of(encode_json({"messages": rows})).records("messages")
-            count = min(sidecar.count("source_message_count"), len(records))
-            again = {"source_message_count": count}
-            told = {"source_prefix_hash": prefix_hash(records[:count])}
-            written = encode_json({**sidecar.fields, **again, **told})
-            files[f"{name}/{name}.compaction.json"] = written
-    return files

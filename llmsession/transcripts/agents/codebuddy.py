@@ -13,19 +13,18 @@ from typing import Any
 import msgspec
 
 from llmsession.errors import TranscriptError
-from llmsession.turns.blocks import block_type, clean_text, encode_json, split_blocks, text_block
-from llmsession.turns.messages import Message
+from llmsession.turns.blocks import block_type, clean_text, encode_json, text_block
 
+from ..common.assembly import assemble
 from ..common.conversation import Conversation, Note
-from ..common.fold import fold
-from ..common.format import Files, Probe, only_file
+from ..common.format import Probe, only_file
 from ..common.jsonl import clip
+from ..common.message_list import SystemTexts
 from ..common.record import Record
-from ..common.recorded_message import Said
-from ..common.system_texts import SystemTexts
-from ..common.times import iso_time, seconds_of
+from ..common.recorded_message import RecordedMessage
+from ..common.times import seconds_of
 
-__all__ = ["FORMAT", "looks_codebuddy", "read_codebuddy", "write_codebuddy"]
+__all__ = ["FORMAT", "looks_codebuddy", "read_codebuddy"]
 
 FORMAT = "codebuddy"
 
@@ -39,9 +38,9 @@ _KIND = "llmsession"
 """In ``metadata``: what a row cannot say about a message of ours."""
 
 
-def looks_codebuddy(peek: Probe) -> bool:
+def looks_codebuddy(probe: Probe) -> bool:
     """Is the file a database with CodeBuddy's table in it?"""
-    raw = only_file(peek.files)
+    raw = only_file(probe.files)
     return raw is not None and raw.startswith(_MAGIC) and b"chat_history" in raw
 
 
@@ -54,8 +53,8 @@ def read_codebuddy(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]
     if not raw.startswith(_MAGIC):
         raise TranscriptError("not a SQLite database")
     try:
-        with _InMemory(raw) as held:
-            return tuple(_read_all(held.database, strict))
+        with _InMemory(raw) as memory:
+            return tuple(_read_all(memory.database, strict))
     except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError) as error:
         raise TranscriptError(f"a database that cannot be read: {clip(str(error))}") from error
 
@@ -105,8 +104,8 @@ def _read_all(database: sqlite3.Connection, strict: bool) -> Iterator[Conversati
 
 def _tables(database: sqlite3.Connection) -> dict[str, list[str]]:
     """The columns of each table; a view is none, and of generated columns none is computed."""
-    found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    names = [_text(row[0]) for row in found]
+    rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    names = [_text(row[0]) for row in rows]
     known = {"chat_history", "chat_sessions", "chat_summaries"}
     return {
         name: [_text(row[1]) for row in database.execute(f"PRAGMA table_info({name})")]
@@ -121,8 +120,8 @@ def _rows(database: sqlite3.Connection, columns: Sequence[str]) -> list[dict[str
         raise TranscriptError(f"chat_history has no column {min(missing)}")
     quoted = ", ".join(f'"{name}"' for name in columns if '"' not in name)
     names = [name for name in columns if '"' not in name]
-    found = database.execute(f"SELECT {quoted} FROM chat_history").fetchmany(_MAX_ROWS)
-    rows = [dict(zip(names, row, strict=True)) for row in found]
+    fetched = database.execute(f"SELECT {quoted} FROM chat_history").fetchmany(_MAX_ROWS)
+    rows = [dict(zip(names, row, strict=True)) for row in fetched]
     # Not SQL's order: one table can hold times of both kinds, and many of one second.
     return sorted(rows, key=lambda row: (seconds_of(row.get("timestamp")), _number(row.get("id"))))
 
@@ -149,15 +148,15 @@ def _summaries(database: sqlite3.Connection, tables: dict[str, list[str]]) -> di
     if not {"agent_id", "summary", "timestamp"} <= set(tables.get("chat_summaries", ())):
         return {}
     rows = database.execute("SELECT agent_id, summary, timestamp FROM chat_summaries")
-    found = sorted(rows.fetchmany(_MAX_ROWS), key=lambda row: seconds_of(row[2]))
-    return {_text(agent): _text(summary) for agent, summary, _ in found}
+    fetched = sorted(rows.fetchmany(_MAX_ROWS), key=lambda row: seconds_of(row[2]))
+    return {_text(agent): _text(summary) for agent, summary, _ in fetched}
 
 
 def _read_one(
     agent: str, session: str, rows: Sequence[dict[str, Any]], strict: bool
 ) -> Conversation:
     notes: list[Note] = []
-    said: list[Said] = []
+    messages: list[RecordedMessage] = []
     system = SystemTexts()
     id = session or agent or FORMAT
     for number, row in enumerate(rows, 1):
@@ -165,24 +164,26 @@ def _read_one(
         text = clean_text(_text(row.get("message_content")))
         role = _ROLES.get(kind)
         if kind == "system":
-            system.add(len(said), encode_json({"role": "system", "content": text}))
+            system.add(len(messages), encode_json({"role": "system", "content": text}))
             notes.append(Note(number, "system", "kept beside the messages"))
         elif role is not None:
-            said.append(_said(row, number, id, text, is_reply=role == "assistant"))
+            messages.append(_message(row, number, id, text, is_reply=role == "assistant"))
         elif strict:
             raise TranscriptError(f"row {number}: of an unknown type {clip(kind)!r}")
         else:
             detail = f"of an unknown type {clip(kind)!r}"
             notes.append(Note(number, "bad_message", detail, visible=True))
-    return fold(said).conversation(
-        id, FORMAT, notes=notes, system=system.text, extra=system.extra()
+    return assemble(
+        messages, session=id, format=FORMAT, notes=notes, system=system.text, extra=system.extra()
     )
 
 
-def _said(row: dict[str, Any], number: int, session: str, text: str, *, is_reply: bool) -> Said:
+def _message(
+    row: dict[str, Any], number: int, session: str, text: str, *, is_reply: bool
+) -> RecordedMessage:
     metadata = _text(row.get("metadata"))
-    held = Record.of(metadata.encode("utf-8", "replace") if metadata.startswith("{") else None)
-    ours = held.record(_KIND)
+    recorded = Record.of(metadata.encode("utf-8", "replace") if metadata.startswith("{") else None)
+    ours = recorded.record(_KIND)
     extra: dict[str, Any] = {
         name: _kept(value)
         for name, value in row.items()
@@ -192,82 +193,15 @@ def _said(row: dict[str, Any], number: int, session: str, text: str, *, is_reply
         extra["metadata"] = clean_text(metadata)
     blocks = [bytes(raw) for raw in ours.items("blocks") if block_type(raw)]
     rowid = _text(row.get("id"))
-    return Said(
-        place=number,
+    return RecordedMessage(
+        number=number,
         role="assistant" if is_reply else "user",
         blocks=blocks or ([text_block(text)] if text else []),
         id=ours.text("id") or (f"{session}#{rowid}" if rowid else ""),
-        at=seconds_of(row.get("timestamp")),
+        created_at=seconds_of(row.get("timestamp")),
         extra=extra | ours.record("extra").fields,
     )
 
 
 def _kept(value: Any) -> Any:
     return value if isinstance(value, int | float) else clean_text(_text(value))
-
-
-# Writing.
-
-
-_SCHEMA = """
-CREATE TABLE chat_history (id INTEGER PRIMARY KEY AUTOINCREMENT, agent_id TEXT NOT NULL,
-  message_content TEXT NOT NULL, message_type TEXT NOT NULL,
-  timestamp DATETIME DEFAULT CURRENT_TIMESTAMP, session_id TEXT, metadata TEXT);
-CREATE TABLE chat_summaries (id INTEGER PRIMARY KEY AUTOINCREMENT, agent_id TEXT NOT NULL,
-  summary TEXT NOT NULL, timestamp DATETIME DEFAULT CURRENT_TIMESTAMP);
-CREATE TABLE chat_sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT UNIQUE,
-  agent_id TEXT NOT NULL, title TEXT DEFAULT 'New Chat', is_active INTEGER DEFAULT 0,
-  created_at DATETIME DEFAULT CURRENT_TIMESTAMP);
-CREATE TABLE schema_version (version INTEGER PRIMARY KEY);
-"""
-
-
-def write_codebuddy(conversations: Sequence[Conversation]) -> Files:
-    """One database with all conversations."""
-    database = sqlite3.connect(":memory:")
-    try:
-        database.executescript(_SCHEMA)
-        for conversation in conversations:
-            _insert(database, conversation)
-        database.commit()
-        return {"codebuddy.db": database.serialize()}
-    finally:
-        database.close()
-
-
-def _insert(database: sqlite3.Connection, conversation: Conversation) -> None:
-    agent, session = conversation.labels.get("agent", "agentId"), conversation.id
-    first = conversation.messages[0].created_at if conversation.messages else 0.0
-    database.execute(
-        "INSERT OR REPLACE INTO chat_sessions (session_id, agent_id, title) VALUES (?, ?, ?)",
-        (session, agent, conversation.title),
-    )
-    if conversation.summary:
-        database.execute(
-            "INSERT INTO chat_summaries (agent_id, summary, timestamp) VALUES (?, ?, ?)",
-            (agent, conversation.summary, iso_time(first)),
-        )
-    rows: list[tuple[str, str, str, str | None]] = []
-    if conversation.system:
-        rows.append((conversation.system, "system", iso_time(first), None))
-    latest = first
-    for message in conversation.messages:
-        # The order is by time, so that no message may seem older than the one before.
-        latest = max(latest, message.created_at)
-        metadata = encode_json({_KIND: _beside(message)}).decode()
-        rows.append((clean_text(message.text), message.role, iso_time(latest), metadata))
-    database.executemany(
-        "INSERT INTO chat_history (agent_id, message_content, message_type, timestamp, session_id,"
-        " metadata) VALUES (?, ?, ?, ?, ?, ?)",
-        [(agent, text, role, at, session, held) for text, role, at, held in rows],
-    )
-
-
-def _beside(message: Message) -> dict[str, Any]:
-    blocks = split_blocks(message.body)
-    fields: dict[str, Any] = {"id": message.id}
-    if message.extra:
-        fields["extra"] = message.extra
-    if [bytes(raw) for raw in blocks] != [text_block(message.text)]:
-        fields["blocks"] = [msgspec.Raw(bytes(raw)) for raw in blocks]
-    return fields

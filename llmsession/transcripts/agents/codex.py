@@ -24,15 +24,15 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json
 from llmsession.turns.usage import Usage
 
+from ..common.assembly import assemble
 from ..common.conversation import Conversation, Note
-from ..common.fold import fold
 from ..common.format import Files
 from ..common.jsonl import JsonLine, read_lines
+from ..common.message_list import with_system
 from ..common.record import Record
-from ..common.recorded_message import Said
-from ..common.system_texts import with_system
+from ..common.recorded_message import RecordedMessage
 from ..common.times import iso_time, seconds_of
-from ..common.writing import BESIDE, joined, path_of
+from ..common.writing import BESIDE, path_of
 from ..message_lists.openai_chat import chat_usage
 from ..message_lists.openai_items import ItemReader, write_items
 
@@ -75,7 +75,7 @@ class _Rollout:
         self.records: list[msgspec.Raw] = []
         self.summary = ""
         self.total: bytes | None = None
-        self.answered: Said | None = None
+        self.answered: RecordedMessage | None = None
 
     def note(self, number: int, what: str, detail: str = "", *, visible: bool = False) -> None:
         self.notes.append(Note(number, what, detail, visible))
@@ -83,10 +83,10 @@ class _Rollout:
     def take(self, line: JsonLine) -> None:
         record = Record.of(line.raw, line.line)
         payload, kind = record.record("payload"), record.text("type")
-        at = seconds_of(record.value("timestamp"))
+        time = seconds_of(record.value("timestamp"))
         match kind:
             case "response_item":
-                if not self.items.add(record.raw("payload") or b"{}", line.line, at):
+                if not self.items.add(record.raw("payload") or b"{}", line.line, time):
                     self._refuse(line.line, "an item without a type")
             case "event_msg":
                 self._event(payload)
@@ -130,8 +130,8 @@ class _Rollout:
                 self._count(payload)
             case "turn_aborted":
                 self.items.end_reply()
-                if self.items.said:
-                    self.items.said[-1].interrupted = True
+                if self.items.messages:
+                    self.items.messages[-1].interrupted = True
             case "task_started":
                 self.items.end_reply()
                 self.items.starts = True
@@ -147,7 +147,7 @@ class _Rollout:
             return
         self.total = total
         if reply is None:
-            reply = next((s for s in reversed(self.items.said) if s.role == "assistant"), None)
+            reply = next((s for s in reversed(self.items.messages) if s.role == "assistant"), None)
         if reply is None or reply.usage is not None:
             self.note(payload.number, "usage", "of no reply in the recording")
             return
@@ -159,11 +159,12 @@ class _Rollout:
         system = self.items.system.text
         if self.meta is not None:
             extra["session_meta"] = msgspec.Raw(self.meta)
-            told = Record.of(self.meta).record("base_instructions").text("text")
-            system = "\n\n".join(filter(None, (told, system)))
-        return fold(joined(self.items.said)).conversation(
-            self.session or FORMAT,
-            FORMAT,
+            instructions = Record.of(self.meta).record("base_instructions").text("text")
+            system = "\n\n".join(filter(None, (instructions, system)))
+        return assemble(
+            self.items.messages,
+            session=self.session or FORMAT,
+            format=FORMAT,
             notes=self.notes,
             title=self.title,
             summary=self.summary,
@@ -184,19 +185,19 @@ def _as_chat(usage: Record) -> Record:
 def write_codex(conversations: Sequence[Conversation]) -> Files:
     """A rollout for each conversation."""
     return {
-        path_of(at, conversation, ".jsonl"): b"".join(
+        path_of(index, conversation, ".jsonl"): b"".join(
             encode_json(line) + b"\n" for line in _lines(conversation)
         )
-        for at, conversation in enumerate(conversations)
+        for index, conversation in enumerate(conversations)
     }
 
 
-def _line(at: float, kind: str, payload: Any) -> dict[str, Any]:
-    return {"timestamp": iso_time(at), "type": kind, "payload": payload}
+def _line(time: float, kind: str, payload: Any) -> dict[str, Any]:
+    return {"timestamp": iso_time(time), "type": kind, "payload": payload}
 
 
-def _event(at: float, kind: str, **fields: Any) -> dict[str, Any]:
-    return _line(at, "event_msg", {"type": kind, **fields})
+def _event(time: float, kind: str, **fields: Any) -> dict[str, Any]:
+    return _line(time, "event_msg", {"type": kind, **fields})
 
 
 def _lines(conversation: Conversation) -> Iterator[Any]:
@@ -211,8 +212,8 @@ def _lines(conversation: Conversation) -> Iterator[Any]:
         "role": "developer",
         "content": [{"type": "input_text", "text": conversation.system}],
     }
-    told = own and "session_meta" in conversation.extra
-    rows = with_system(conversation, groups, None if told else system, own=own)
+    has_system = own and "session_meta" in conversation.extra
+    rows = with_system(conversation, groups, None if has_system else system, own=own)
     for row in rows:
         # System messages are items; everything else is a whole line.
         yield (
@@ -224,10 +225,10 @@ def _lines(conversation: Conversation) -> Iterator[Any]:
 
 
 def _meta(conversation: Conversation, own: bool) -> dict[str, Any]:
-    held = Record.of(conversation.extra.get("session_meta") if own else None).fields
+    recorded = Record.of(conversation.extra.get("session_meta") if own else None).fields
     kept = {name: raw for name, raw in conversation.extra.items() if name not in BESIDE}
-    beside = {} if held or not own else kept
-    return {**beside, **held, "id": conversation.id}
+    beside = {} if recorded or not own else kept
+    return {**beside, **recorded, "id": conversation.id}
 
 
 def _groups(conversation: Conversation, own: bool) -> Iterator[list[dict[str, Any]]]:
@@ -236,10 +237,10 @@ def _groups(conversation: Conversation, own: bool) -> Iterator[list[dict[str, An
     model: str | None = None
     total = Usage()
     turns = [message.turn for message in conversation.messages]
-    for at, message in enumerate(conversation.messages):
+    for index, message in enumerate(conversation.messages):
         began, ended = message.created_at, message.completed_at
         lines: list[dict[str, Any]] = []
-        if not at or turns[at - 1] != message.turn:
+        if not index or turns[index - 1] != message.turn:
             lines.append(_event(began, "task_started", turn_id=str(message.turn)))
         if message.model and message.model != model:
             model = message.model
@@ -252,15 +253,18 @@ def _groups(conversation: Conversation, own: bool) -> Iterator[list[dict[str, An
         if message.is_assistant:
             usage = message.usage
             total = total + (usage or Usage())
-            told = usage and {"total_token_usage": _told(total), "last_token_usage": _told(usage)}
-            lines.append(_event(ended, "token_count", info=told))
-        is_last = at + 1 == len(turns) or turns[at + 1] != message.turn
+            counts = usage and {
+                "total_token_usage": _token_counts(total),
+                "last_token_usage": _token_counts(usage),
+            }
+            lines.append(_event(ended, "token_count", info=counts))
+        is_last = index + 1 == len(turns) or turns[index + 1] != message.turn
         if is_last and message.turn in conversation.interrupted:
             lines.append(_event(ended, "turn_aborted", reason="interrupted"))
         yield lines
 
 
-def _told(usage: Usage) -> dict[str, int]:
+def _token_counts(usage: Usage) -> dict[str, int]:
     return {
         "input_tokens": usage.prompt_tokens,
         "cached_input_tokens": usage.cache_read_tokens,

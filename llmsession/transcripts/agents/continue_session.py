@@ -9,28 +9,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from llmsession.errors import TranscriptError
-from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_block
-from llmsession.turns.messages import Message
+from llmsession.turns.blocks import encode_json, text_block
 
-from ..common.attachments import Attached, attached_results, plain_text, results_id
-from ..common.content_parts import openai_blocks, openai_parts, split_thinking, told_more
+from ..common.content_parts import has_other_fields, openai_blocks, split_thinking
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
-from ..common.format import Files, Probe
+from ..common.format import Probe
 from ..common.jsonl import clip
-from ..common.listed import Listed
+from ..common.message_list import MessageList, SystemTexts
 from ..common.record import Record
-from ..common.recorded_message import Said, call_block, result_block
-from ..common.system_texts import SystemTexts, with_system
-from ..common.writing import BESIDE, path_of
+from ..common.recorded_message import RecordedMessage, call_block, result_block
+from ..common.writing import results_id
 
-__all__ = ["FORMAT", "looks_continue", "read_continue", "write_continue"]
+__all__ = ["FORMAT", "looks_continue", "read_continue"]
 
 FORMAT = "continue"
 
@@ -39,12 +35,14 @@ _KNOWN_STATE = {"toolCallId", "toolCall", "status", "output", "resultId", "block
 _KNOWN_SESSION = {"sessionId", "title", "history"}
 
 
-def looks_continue(peek: Probe) -> bool:
+def looks_continue(probe: Probe) -> bool:
     """Is the file a session of Continue?"""
-    history = peek.fields.get("history")
-    if "sessionId" not in peek.fields or not isinstance(history, list):
+    history = probe.fields.get("history")
+    if "sessionId" not in probe.fields or not isinstance(history, list):
         return False
-    return not history or any(isinstance(each, dict) and "message" in each for each in history)
+    return not history or any(
+        isinstance(record, dict) and "message" in record for record in history
+    )
 
 
 def read_continue(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
@@ -71,7 +69,7 @@ def read_continue(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
 
 class _History:
     def __init__(self, notes: list[Note], strict: bool) -> None:
-        self.listed = Listed([], SystemTexts(), notes)
+        self.listed = MessageList([], SystemTexts(), notes)
         self.strict = strict
         self.summary = ""
         self.thinking: list[bytes] = []
@@ -86,20 +84,20 @@ class _History:
         if summary:
             self.summary = summary
             self.note(number, "summary", clip(summary))
-        said = self.listed.said
+        messages = self.listed.messages
         match message.text("role"):
             case "user":
                 self.end()
-                said.append(self._user(item, message))
+                messages.append(self._user(item, message))
             case "assistant":
-                said += self._assistant(item, message)
+                messages += self._assistant(item, message)
             case "thinking":
                 self.thinking.append(_thinking(message))
                 self.thought_at = number
             case "tool":
-                said.append(self._tool(item, message))
+                messages.append(self._tool(item, message))
             case "system" | "developer":
-                self.listed.system.add(len(said), item.raw("message") or b"{}")
+                self.listed.system.add(len(messages), item.raw("message") or b"{}")
                 self.note(number, "system", "kept beside the messages")
             case role if self.strict:
                 raise TranscriptError(f"item {number}: a message of an unknown role {role!r}")
@@ -110,21 +108,23 @@ class _History:
     def end(self) -> None:
         """Thinking that no reply came after is no message."""
         if self.thinking:
-            held = {"thinking": [msgspec.Raw(raw) for raw in self.thinking]}
-            said = Said(place=self.thought_at, role="assistant", blocks=[], extra=held)
-            self.listed.said.append(said)
+            extra = {"thinking": [msgspec.Raw(raw) for raw in self.thinking]}
+            message = RecordedMessage(
+                number=self.thought_at, role="assistant", blocks=[], extra=extra
+            )
+            self.listed.messages.append(message)
             self.thinking = []
 
-    def _said(
+    def _recorded(
         self, item: Record, message: Record, blocks: list[bytes], extra: dict[str, Any]
-    ) -> Said:
+    ) -> RecordedMessage:
         thoughts, unsigned = split_thinking(self.thinking)
         self.thinking = []
         if unsigned:
             extra["unsigned_thinking"] = [msgspec.Raw(raw) for raw in unsigned]
             self.note(item.number, "unsigned_thinking", "kept in extra, never sent")
-        return Said(
-            place=item.number,
+        return RecordedMessage(
+            number=item.number,
             role="assistant",
             blocks=thoughts + blocks,
             id=message.text("id") or "",
@@ -134,70 +134,72 @@ class _History:
     def _extra(self, item: Record, message: Record, known: set[str]) -> dict[str, Any]:
         extra = item.rest({"message"} | known)
         rest: dict[str, Any] = message.rest(_KNOWN)
-        if told_more(message.raw("content")):
+        if has_other_fields(message.raw("content")):
             extra["parts"] = msgspec.Raw(message.raw("content") or b"null")
         return {**extra, "message": rest} if rest else extra
 
-    def _user(self, item: Record, message: Record) -> Said:
+    def _user(self, item: Record, message: Record) -> RecordedMessage:
         number = item.number
         blocks = _context_blocks(item)
         blocks += openai_blocks(message.raw("content"), number, self.listed.notes)
-        return Said(
-            place=number,
+        return RecordedMessage(
+            number=number,
             role="user",
             blocks=blocks,
             id=message.text("id") or "",
             extra=self._extra(item, message, set()),
         )
 
-    def _assistant(self, item: Record, message: Record) -> list[Said]:
+    def _assistant(self, item: Record, message: Record) -> list[RecordedMessage]:
         number, id = item.number, message.text("id") or ""
         blocks = openai_blocks(message.raw("content"), number, self.listed.notes)
         rests: dict[str, Any] = {}
         called: set[str] = set()
         for call in message.records("toolCalls"):
-            function, given = call.record("function"), call.text("id") or ""
-            called.add(given)
-            blocks.append(_call(given, function))
+            function, call_id = call.record("function"), call.text("id") or ""
+            called.add(call_id)
+            blocks.append(_call(call_id, function))
         answers = []
         for state in item.records("toolCallStates"):
-            call, given = state.record("toolCall"), state.text("toolCallId") or ""
-            if given not in called:
-                called.add(given)
-                blocks.append(_call(given, call.record("function")))
+            call, call_id = state.record("toolCall"), state.text("toolCallId") or ""
+            if call_id not in called:
+                called.add(call_id)
+                blocks.append(_call(call_id, call.record("function")))
             rest: dict[str, Any] = state.rest(_KNOWN_STATE)
             rest["status"] = msgspec.Raw(state.raw("status") or b"null")
             output = _output(state)
             if output is not None and not _is_plain(state):
                 rest["output"] = msgspec.Raw(state.raw("output") or b"null")
-            rests[given] = rest
+            rests[call_id] = rest
             if output is None:
                 continue
             failed = True if state.text("status") == "errored" else None
-            block = result_block(given, output, is_error=failed)
+            block = result_block(call_id, output, is_error=failed)
             answer_id = state.text("resultId") or results_id(id)
-            answers.append(Said(place=number, role="user", blocks=[block], id=answer_id))
+            answers.append(
+                RecordedMessage(number=number, role="user", blocks=[block], id=answer_id)
+            )
         extra = self._extra(item, message, {"toolCallStates"})
         if rests:
             extra["states"] = rests
-        return [self._said(item, message, blocks, extra), *answers]
+        return [self._recorded(item, message, blocks, extra), *answers]
 
-    def _tool(self, item: Record, message: Record) -> Said:
+    def _tool(self, item: Record, message: Record) -> RecordedMessage:
         content = message.text("content")
-        held: str | list[bytes] = content or ""
+        result: str | list[bytes] = content or ""
         if content is None:
-            held = openai_blocks(message.raw("content"), item.number, self.listed.notes)
-        block = result_block(message.text("toolCallId") or "", held)
+            result = openai_blocks(message.raw("content"), item.number, self.listed.notes)
+        block = result_block(message.text("toolCallId") or "", result)
         extra = self._extra(item, message, set())
         id = message.text("id") or ""
-        return Said(place=item.number, role="user", blocks=[block], id=id, extra=extra)
+        return RecordedMessage(number=item.number, role="user", blocks=[block], id=id, extra=extra)
 
 
 def _call(id: str, function: Record) -> bytes:
-    given = function.raw("arguments")
-    is_text = given is not None and given.startswith(b'"')
+    arguments = function.raw("arguments")
+    is_text = arguments is not None and arguments.startswith(b'"')
     return call_block(
-        id, function.text("name") or "", function.text("arguments") if is_text else given
+        id, function.text("name") or "", function.text("arguments") if is_text else arguments
     )
 
 
@@ -211,7 +213,7 @@ def _thinking(message: Record) -> bytes:
 
 
 def _context_blocks(item: Record) -> list[bytes]:
-    contents = (each.text("content") for each in item.records("contextItems"))
+    contents = (record.text("content") for record in item.records("contextItems"))
     return [text_block(content) for content in contents if content]
 
 
@@ -220,7 +222,7 @@ def _output(state: Record) -> str | list[bytes] | None:
     blocks = state.items("blocks")
     if blocks:
         return [bytes(raw) for raw in blocks]
-    contents = [each.text("content") or "" for each in state.records("output")]
+    contents = [record.text("content") or "" for record in state.records("output")]
     if not contents and state.text("status") not in ("done", "errored"):
         return None
     return "\n\n".join(contents)
@@ -229,101 +231,3 @@ def _output(state: Record) -> str | list[bytes] | None:
 def _is_plain(state: Record) -> bool:
     output = state.records("output")
     return len(output) == 1 and set(output[0].fields) == {"content"}
-
-
-# Writing.
-
-
-def write_continue(conversations: Sequence[Conversation]) -> Files:
-    """A session file for each conversation."""
-    return {
-        path_of(at, conversation, ".json"): encode_json(_document(conversation)) + b"\n"
-        for at, conversation in enumerate(conversations)
-    }
-
-
-def _document(conversation: Conversation) -> dict[str, Any]:
-    own = conversation.format in (FORMAT, "own")
-    results = attached_results(conversation.messages)
-    groups = [_written(each, results, own) for each in conversation.messages]
-    system = {"message": {"role": "system", "content": conversation.system}, "contextItems": []}
-    rows = [
-        row if isinstance(row, dict) else {"message": row, "contextItems": []}
-        for row in with_system(conversation, groups, system, own=own)
-    ]
-    if conversation.summary and not any("conversationSummary" in row for row in rows) and rows:
-        rows[-1]["conversationSummary"] = conversation.summary
-    extra = {k: raw for k, raw in conversation.extra.items() if k not in BESIDE} if own else {}
-    named = {"sessionId": conversation.id, "title": conversation.title}
-    return {"workspaceDirectory": "", **extra, **named, "history": rows}
-
-
-def _written(message: Message, results: dict[str, Attached], own: bool) -> list[dict[str, Any]]:
-    extra: dict[str, Any] = dict(Record.of(message.extra).fields) if own else {}
-    rest = Record.of(extra.pop("message", None)).fields
-    raws = [bytes(raw) for raw in split_blocks(message.body)]
-    parts = extra.pop("parts", None)
-    states = Record.of(extra.pop("states", None))
-    unsigned = Record.of(encode_json(extra)).items("unsigned_thinking")
-    extra.pop("unsigned_thinking", None)
-    item: dict[str, Any] = {"contextItems": [], **extra}
-    if message.is_user:
-        said = [raw for raw in raws if block_type(raw) != "tool_result"]
-        if not said:
-            return []
-        shown = _context_blocks(Record.of(encode_json(item)))
-        said = said[len(shown) :] if said[: len(shown)] == shown else said
-        content = openai_parts(said, "chat", parts) if said else ""
-        fields = {**rest, "role": "user", "content": content, "id": message.id}
-        return [{**item, "message": fields}]
-    rows = [_thinking_item(bytes(raw)) for raw in unsigned]
-    rows += [_thinking_item(raw) for raw in raws if "thinking" in block_type(raw)]
-    calls = [Record.of(raw) for raw in raws if block_type(raw) == "tool_use"]
-    said = [
-        raw for raw in raws if block_type(raw) != "tool_use" and "thinking" not in block_type(raw)
-    ]
-    fields = {
-        **rest,
-        "role": "assistant",
-        "content": openai_parts(said, "chat", parts) if said else "",
-    }
-    fields["id"] = message.id
-    if calls:
-        fields["toolCalls"] = [_written_call(call) for call in calls]
-        item["toolCallStates"] = [_state(message, call, states, results) for call in calls]
-    return [*rows, {**item, "message": fields}]
-
-
-def _thinking_item(raw: bytes) -> dict[str, Any]:
-    block = Record.of(raw)
-    message: dict[str, Any] = {"role": "thinking", "content": block.text("thinking") or ""}
-    if block.text("signature"):
-        message["signature"] = block.text("signature")
-    if block.text("data"):
-        message["redactedThinking"] = block.text("data")
-    return {"message": message, "contextItems": []}
-
-
-def _written_call(call: Record) -> dict[str, Any]:
-    arguments = (call.raw("input") or b"{}").decode()
-    function = {"name": call.text("name") or "", "arguments": arguments}
-    return {"id": call.text("id") or "", "type": "function", "function": function}
-
-
-def _state(
-    message: Message, call: Record, states: Record, results: dict[str, Attached]
-) -> dict[str, Any]:
-    id = call.text("id") or ""
-    rest: dict[str, Any] = dict(states.record(id).fields)
-    fields: dict[str, Any] = {"toolCallId": id, "toolCall": _written_call(call)}
-    answer = results.get(id)
-    if answer is None:
-        return {"status": "canceled", **rest, **fields}
-    content = Record.of(answer.block).raw("content")
-    text = plain_text(content)
-    if text is None:
-        fields["blocks"] = msgspec.Raw(content or b"[]")
-    if answer.message != results_id(message.id):
-        fields["resultId"] = answer.message
-    fields.setdefault("output", rest.pop("output", [{"content": text or ""}]))
-    return {"status": "errored" if answer.is_error else "done", **rest, **fields}

@@ -18,16 +18,15 @@ from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
-from ..common.attachments import Attached, attached_results, plain_text, results_id
+from ..common.assembly import assemble
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
-from ..common.fold import fold
 from ..common.format import Files, Probe
 from ..common.jsonl import clip
 from ..common.record import Record
-from ..common.recorded_message import Said, call_block, result_block
+from ..common.recorded_message import RecordedMessage, call_block, result_block
 from ..common.times import iso_time
-from ..common.writing import BESIDE, joined, path_of
+from ..common.writing import BESIDE, Attached, attached_results, path_of, plain_text, results_id
 
 __all__ = ["FORMAT", "looks_gemini", "read_gemini", "write_gemini"]
 
@@ -39,15 +38,15 @@ _TOLD = {"info", "error", "warning"}
 _FAILED = ("error", "cancelled")
 
 
-def looks_gemini(peek: Probe) -> bool:
+def looks_gemini(probe: Probe) -> bool:
     """Is the file a session of Gemini CLI?"""
-    messages = peek.fields.get("messages")
-    if "sessionId" not in peek.fields or not isinstance(messages, list):
+    messages = probe.fields.get("messages")
+    if "sessionId" not in probe.fields or not isinstance(messages, list):
         return False
     kinds = {"user", "gemini", *_TOLD}
-    return "projectHash" in peek.fields or any(
-        isinstance(each, dict) and each.get("type") in kinds and "role" not in each
-        for each in messages
+    return "projectHash" in probe.fields or any(
+        isinstance(message, dict) and message.get("type") in kinds and "role" not in message
+        for message in messages
     )
 
 
@@ -60,19 +59,19 @@ def read_gemini(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     whole = Record.of(read_document(raw, notes, strict=strict), 1)
     if "sessionId" not in whole.fields or "messages" not in whole.fields:
         raise TranscriptError("not a Gemini CLI session: no sessionId with messages in it")
-    said: list[Said] = []
+    messages: list[RecordedMessage] = []
     records: list[msgspec.Raw] = []
     for message, item in zip(whole.records("messages"), whole.items("messages"), strict=True):
         kind = message.text("type")
         if kind == "user":
-            said.append(_user(message, notes))
-        elif kind == "gemini" and said and _goes_on(message, said[-1]):
+            messages.append(_user(message, notes))
+        elif kind == "gemini" and messages and _goes_on(message, messages[-1]):
             reply, *answers = _reply(message, notes)
-            said[-1] = _with_calls(said[-1], reply, message)
-            said += answers
+            messages[-1] = _with_calls(messages[-1], reply, message)
+            messages += answers
             notes.append(Note(message.number, "continued", f"{reply.id} is a part of the reply"))
         elif kind == "gemini":
-            said += _reply(message, notes)
+            messages += _reply(message, notes)
         elif kind in _TOLD:
             records.append(msgspec.Raw(bytes(item)))
             notes.append(Note(message.number, kind, clip(message.text("content") or "")))
@@ -81,9 +80,10 @@ def read_gemini(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
         else:
             detail = f"of an unknown type {clip(str(kind))!r}"
             notes.append(Note(message.number, "bad_message", detail, visible=True))
-    conversation = fold(joined(said)).conversation(
-        whole.text("sessionId") or FORMAT,
-        FORMAT,
+    conversation = assemble(
+        messages,
+        session=whole.text("sessionId") or FORMAT,
+        format=FORMAT,
         notes=notes,
         summary=whole.text("summary") or "",
         extra=whole.rest({"sessionId", "messages", "summary"}),
@@ -99,13 +99,15 @@ def _blocks(message: Record) -> list[bytes]:
         return [text_block(text)] if text else []
     blocks = []
     for part, raw in zip(message.records("content"), message.items("content"), strict=True):
-        said = part.text("text")
-        held = part.record("inlineData")
-        if said is not None and block_type(raw) in ("", "text"):
-            blocks.append(text_block(said))
-        elif held.text("data") is not None and (held.text("mimeType") or "").startswith("image/"):
-            source = {"type": "base64", "media_type": held.text("mimeType")}
-            source["data"] = held.text("data")
+        text_part = part.text("text")
+        inline = part.record("inlineData")
+        if text_part is not None and block_type(raw) in ("", "text"):
+            blocks.append(text_block(text_part))
+        elif inline.text("data") is not None and (inline.text("mimeType") or "").startswith(
+            "image/"
+        ):
+            source = {"type": "base64", "media_type": inline.text("mimeType")}
+            source["data"] = inline.text("data")
             blocks.append(encode_json({"type": "image", "source": source}))
         elif block_type(raw):
             blocks.append(bytes(raw))
@@ -114,53 +116,53 @@ def _blocks(message: Record) -> list[bytes]:
     return blocks
 
 
-def _user(message: Record, notes: list[Note]) -> Said:
-    return Said(
-        place=message.number,
+def _user(message: Record, notes: list[Note]) -> RecordedMessage:
+    return RecordedMessage(
+        number=message.number,
         role="user",
         blocks=_blocks(message),
         id=message.text("id") or "",
-        at=message.at("timestamp"),
+        created_at=message.at("timestamp"),
         extra=message.rest(_KNOWN),
     )
 
 
-def _reply(message: Record, notes: list[Note]) -> list[Said]:
-    number, id, at = message.number, message.text("id") or "", message.at("timestamp")
+def _reply(message: Record, notes: list[Note]) -> list[RecordedMessage]:
+    number, id, time = message.number, message.text("id") or "", message.at("timestamp")
     blocks = _blocks(message)
     extra = message.rest(_KNOWN)
     if message.items("thoughts"):
         notes.append(Note(number, "reasoning", "unsigned thoughts: kept in extra, never sent"))
-    answers: list[Said] = []
+    answers: list[RecordedMessage] = []
     rests: dict[str, Any] = {}
     for call in message.records("toolCalls"):
-        given = call.text("id") or f"call_{number}_{call.number}"
-        blocks.append(call_block(given, call.text("name") or "", call.raw("args")))
+        call_id = call.text("id") or f"call_{number}_{call.number}"
+        blocks.append(call_block(call_id, call.text("name") or "", call.raw("args")))
         rest = call.rest(_KNOWN_CALL)
-        content, is_plain = _result(call, given)
+        content, is_plain = _result(call, call_id)
         if not is_plain:
             rest["result"] = msgspec.Raw(call.raw("result") or b"null")
-        rests |= {given: rest} if rest else {}
+        rests |= {call_id: rest} if rest else {}
         if content is None:
             continue
         failed = True if call.text("status") in _FAILED else None
         answers.append(
-            Said(
-                place=number,
+            RecordedMessage(
+                number=number,
                 role="user",
-                blocks=[result_block(given, content, is_error=failed)],
+                blocks=[result_block(call_id, content, is_error=failed)],
                 id=call.text("resultId") or results_id(id),
-                at=call.at("timestamp") or at,
+                created_at=call.at("timestamp") or time,
             )
         )
     if rests:
         extra["calls"] = rests
-    reply = Said(
-        place=number,
+    reply = RecordedMessage(
+        number=number,
         role="assistant",
         blocks=blocks,
         id=id,
-        at=at,
+        created_at=time,
         model=message.text("model"),
         provider="google",
         usage=_usage(message.record("tokens")),
@@ -169,7 +171,7 @@ def _reply(message: Record, notes: list[Note]) -> list[Said]:
     return [reply, *answers]
 
 
-def _goes_on(message: Record, last: Said) -> bool:
+def _goes_on(message: Record, last: RecordedMessage) -> bool:
     """Does *message* only hold the calls of *last*, a reply? Then it cost nothing."""
     is_open = last.role == "assistant" and "calls" not in last.extra
     return (
@@ -180,13 +182,13 @@ def _goes_on(message: Record, last: Said) -> bool:
     )
 
 
-def _with_calls(reply: Said, calls: Said, message: Record) -> Said:
+def _with_calls(reply: RecordedMessage, calls: RecordedMessage, message: Record) -> RecordedMessage:
     kept = message.rest(_KNOWN - {"id", "timestamp"})
     extra = reply.extra | {name: calls.extra[name] for name in ("calls",) if name in calls.extra}
     return msgspec.structs.replace(
         reply,
         blocks=reply.blocks + calls.blocks,
-        until=max(reply.at, calls.at),
+        completed_at=max(reply.created_at, calls.created_at),
         extra=extra | {"continued": msgspec.Raw(encode_json(kept))},
     )
 
@@ -200,8 +202,8 @@ def _result(call: Record, id: str) -> tuple[str | list[bytes] | None, bool]:
     if not result:
         return None, call.raw("result") is None
     response = Record.of(result[0]).record("functionResponse")
-    told = response.record("response")
-    output = told.text("output")
+    inner = response.record("response")
+    output = inner.text("output")
     if len(result) == 1 and output is not None:
         plain = _function_response(id, call.text("name") or "", output)
         return output, encode_json(plain) == bytes(call.raw("result") or b"")
@@ -210,8 +212,8 @@ def _result(call: Record, id: str) -> tuple[str | list[bytes] | None, bool]:
 
 
 def _response_text(response: Record) -> str:
-    told = response.record("response")
-    return told.text("output") or told.text("error") or (response.raw("response") or b"").decode()
+    inner = response.record("response")
+    return inner.text("output") or inner.text("error") or (response.raw("response") or b"").decode()
 
 
 def _function_response(id: str, name: str, output: str) -> list[dict[str, Any]]:
@@ -236,8 +238,8 @@ def _usage(tokens: Record) -> Usage | None:
 def write_gemini(conversations: Sequence[Conversation]) -> Files:
     """A session file for each conversation."""
     return {
-        path_of(at, conversation, ".json"): encode_json(_document(conversation)) + b"\n"
-        for at, conversation in enumerate(conversations)
+        path_of(index, conversation, ".json"): encode_json(_document(conversation)) + b"\n"
+        for index, conversation in enumerate(conversations)
     }
 
 
@@ -245,8 +247,8 @@ def _document(conversation: Conversation) -> dict[str, Any]:
     own = conversation.format in (FORMAT, "own")
     extra = {k: raw for k, raw in conversation.extra.items() if k not in BESIDE} if own else {}
     results = attached_results(conversation.messages)
-    rows = [row for each in conversation.messages for row in _written(each, results, own)]
-    times = [each.created_at for each in conversation.messages] or [0.0]
+    rows = [row for item in conversation.messages for row in _written(item, results, own)]
+    times = [item.created_at for item in conversation.messages] or [0.0]
     fields: dict[str, Any] = {
         "startTime": iso_time(min(times)),
         "lastUpdated": iso_time(max(times)),
@@ -262,15 +264,15 @@ def _written(message: Message, results: dict[str, Attached], own: bool) -> list[
     extra: dict[str, Any] = dict(Record.of(message.extra).fields) if own else {}
     raws = [bytes(raw) for raw in split_blocks(message.body)]
     rests = Record.of(extra.pop("calls", None))
-    said = [raw for raw in raws if block_type(raw) not in ("tool_use", "tool_result")]
-    if message.is_user and not said:
+    others = [raw for raw in raws if block_type(raw) not in ("tool_use", "tool_result")]
+    if message.is_user and not others:
         return []
     continued = extra.pop("continued", None)
     fields: dict[str, Any] = {
         "id": message.id,
         "timestamp": iso_time(message.created_at),
         "type": "user" if message.is_user else "gemini",
-        "content": _content(said),
+        "content": _content(others),
     }
     if message.is_assistant:
         if message.model:
@@ -287,11 +289,11 @@ def _written(message: Message, results: dict[str, Attached], own: bool) -> list[
     return [{**extra, **fields}]
 
 
-def _content(said: Sequence[bytes]) -> Any:
-    texts = [Record.of(raw).text("text") for raw in said if block_type(raw) == "text"]
-    if not said or (len(said) == len(texts) == 1):
+def _content(blocks: Sequence[bytes]) -> Any:
+    texts = [Record.of(raw).text("text") for raw in blocks if block_type(raw) == "text"]
+    if not blocks or (len(blocks) == len(texts) == 1):
         return texts[0] if texts else ""
-    return [_part(raw) for raw in said]
+    return [_part(raw) for raw in blocks]
 
 
 def _part(raw: bytes) -> Any:
@@ -332,6 +334,6 @@ def _call(
         rest["result"] = _function_response(id, name, text or "")
     if answer.message != results_id(message.id):
         rest["resultId"] = answer.message
-    if answer.at != message.completed_at and "timestamp" not in rest:
-        rest["timestamp"] = iso_time(answer.at)
+    if answer.time != message.completed_at and "timestamp" not in rest:
+        rest["timestamp"] = iso_time(answer.time)
     return {"status": "error" if answer.is_error else "success", **rest, **fields}

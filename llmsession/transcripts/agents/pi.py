@@ -18,14 +18,14 @@ from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
+from ..common.assembly import assemble, branch_of
 from ..common.conversation import Conversation, Note
-from ..common.fold import fold
 from ..common.format import Files
 from ..common.jsonl import JsonLine, clip, read_lines
 from ..common.record import Record
-from ..common.recorded_message import Said, call_block, image_url, result_block
+from ..common.recorded_message import RecordedMessage, call_block, image_url, result_block
 from ..common.times import iso_time, milliseconds
-from ..common.writing import BESIDE, joined, path_of
+from ..common.writing import BESIDE, path_of
 
 __all__ = ["FORMAT", "looks_pi", "read_pi", "write_pi"]
 
@@ -82,7 +82,7 @@ def read_pi(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
 class _Entry(msgspec.Struct):
     id: str
     parent: str
-    said: Said | None
+    message: RecordedMessage | None
 
 
 class _Session:
@@ -101,16 +101,16 @@ class _Session:
     def take(self, line: JsonLine) -> None:
         record = Record.of(line.raw, line.line)
         kind = record.text("type") or ""
-        said: Said | None = None
+        message: RecordedMessage | None = None
         if kind == "session":
             if self.header.fields:
                 self.note(line.line, "session", "the session was resumed")
             self.header = self.header if self.header.fields else record
             return
         if kind == "message":
-            said = self._message(record)
+            message = self._message(record)
         elif kind == "custom_message":
-            said = self._custom(record)
+            message = self._custom(record)
         elif kind == "compaction":
             self.summary = record.text("summary") or self.summary
             self.note(line.line, "compaction", clip(self.summary), visible=True)
@@ -126,52 +126,52 @@ class _Session:
             self.records.append(msgspec.Raw(line.raw))
             self.note(line.line, "unknown_type", kind)
         id = record.text("id") or ""
-        self.entries.append(_Entry(id, record.text("parentId") or "", said))
+        self.entries.append(_Entry(id, record.text("parentId") or "", message))
 
     def _refuse(self, number: int, why: str) -> None:
         if self.strict:
             raise TranscriptError(why, number)
         self.note(number, "bad_line", why, visible=True)
 
-    def _message(self, record: Record) -> Said | None:
+    def _message(self, record: Record) -> RecordedMessage | None:
         message = record.record("message")
         role = message.text("role")
-        at = message.at("timestamp") or record.at("timestamp")
-        said: Said
+        time = message.at("timestamp") or record.at("timestamp")
+        recorded: RecordedMessage
         if role == "assistant":
-            said = self._reply(message)
+            recorded = self._reply(message)
         elif role == "toolResult":
-            said = _result(message)
+            recorded = _result(message)
         elif role == "user":
-            said = Said(
-                place=record.number,
+            recorded = RecordedMessage(
+                number=record.number,
                 role="user",
                 blocks=_blocks(message),
                 extra=message.rest(_KNOWN["user"]),
             )
         elif role == "bashExecution":
-            said = _bash(message)
+            recorded = _bash(message)
             self.note(record.number, "bash_execution", "written out as the user's text")
         else:
             self._refuse(record.number, f"a message of an unknown role {clip(str(role))!r}")
             return None
-        said.id = record.text("messageId") or record.text("id") or ""
-        said.at = at
-        said.until = max(at, record.at("timestamp"))
-        return said
+        recorded.id = record.text("messageId") or record.text("id") or ""
+        recorded.created_at = time
+        recorded.completed_at = max(time, record.at("timestamp"))
+        return recorded
 
-    def _custom(self, record: Record) -> Said:
+    def _custom(self, record: Record) -> RecordedMessage:
         self.note(record.number, "custom_message", record.text("customType") or "")
-        return Said(
-            place=record.number,
+        return RecordedMessage(
+            number=record.number,
             role="user",
             blocks=_blocks(record),
             id=record.text("id") or "",
-            at=record.at("timestamp"),
+            created_at=record.at("timestamp"),
             extra={"entry": record.rest({"id", "parentId", "timestamp", "content"})},
         )
 
-    def _reply(self, message: Record) -> Said:
+    def _reply(self, message: Record) -> RecordedMessage:
         number = message.number
         provider = message.text("provider")
         blocks: list[bytes] = []
@@ -203,8 +203,8 @@ class _Session:
         if calls:
             extra["calls"] = calls
         stop = message.text("stopReason")
-        return Said(
-            place=number,
+        return RecordedMessage(
+            number=number,
             role="assistant",
             blocks=blocks,
             model=message.text("model"),
@@ -218,11 +218,11 @@ class _Session:
 
     def conversations(self) -> tuple[Conversation, ...]:
         paths = self._paths()
-        folded = [fold(joined(path)) for path in paths]
         session = self.header.text("id") or FORMAT
-        main = folded[0].conversation(
-            session,
-            FORMAT,
+        main = assemble(
+            paths[0],
+            session=session,
+            format=FORMAT,
             notes=self.notes,
             title=self.title,
             summary=self.summary,
@@ -230,49 +230,51 @@ class _Session:
             records=tuple(self.records),
         )
         branches = [
-            each.branch(folded[0], main, f"{session}/{path[-1].id}")
-            for each, path in zip(folded[1:], paths[1:], strict=True)
+            branch_of(main, assemble(path, session=f"{session}/{path[-1].id}", format=FORMAT))
+            for path in paths[1:]
         ]
         return (main, *branches)
 
-    def _paths(self) -> list[list[Said]]:
+    def _paths(self) -> list[list[RecordedMessage]]:
         """The messages of the active path, then those of each other branch."""
         if not any(entry.id for entry in self.entries):
-            return [[entry.said for entry in self.entries if entry.said is not None]]
-        place = {entry.id: at for at, entry in enumerate(self.entries) if entry.id}
+            return [[entry.message for entry in self.entries if entry.message is not None]]
+        place = {entry.id: index for index, entry in enumerate(self.entries) if entry.id}
         parents = {entry.parent for entry in self.entries}
         last = len(self.entries) - 1
-        leaves = [at for at, entry in enumerate(self.entries) if entry.id not in parents]
-        paths: list[list[Said]] = []
-        for leaf in [last, *(at for at in reversed(leaves) if at != last)]:
+        leaves = [index for index, entry in enumerate(self.entries) if entry.id not in parents]
+        paths: list[list[RecordedMessage]] = []
+        for leaf in [last, *(index for index in reversed(leaves) if index != last)]:
             path = self._path(leaf, place)
             # A leaf that is no message, such as a label, makes no branch.
             if not paths or not any(_begins(path, other) for other in paths):
                 paths.append(path)
         return paths
 
-    def _path(self, leaf: int, place: dict[str, int]) -> list[Said]:
-        path: list[Said] = []
+    def _path(self, leaf: int, place: dict[str, int]) -> list[RecordedMessage]:
+        path: list[RecordedMessage] = []
         seen: set[int] = set()
-        at: int | None = leaf
-        while at is not None and at not in seen:
-            seen.add(at)
-            entry = self.entries[at]
-            if entry.said is not None:
-                path.append(entry.said)
+        index: int | None = leaf
+        while index is not None and index not in seen:
+            seen.add(index)
+            entry = self.entries[index]
+            if entry.message is not None:
+                path.append(entry.message)
             if entry.parent and entry.parent not in place:
-                self.note(at + 1, "missing_parent", entry.parent, visible=True)
+                self.note(index + 1, "missing_parent", entry.parent, visible=True)
             above = (
-                at - 1 if at and (entry.parent not in place and not self._is_root(entry)) else None
+                index - 1
+                if index and (entry.parent not in place and not self._is_root(entry))
+                else None
             )
-            at = place.get(entry.parent, above)
+            index = place.get(entry.parent, above)
         return path[::-1]
 
     def _is_root(self, entry: _Entry) -> bool:
         return bool(entry.id) and not entry.parent
 
 
-def _begins(path: list[Said], other: list[Said]) -> bool:
+def _begins(path: list[RecordedMessage], other: list[RecordedMessage]) -> bool:
     return len(path) <= len(other) and all(a is b for a, b in zip(path, other, strict=False))
 
 
@@ -297,28 +299,30 @@ def _blocks(holder: Record) -> list[bytes]:
     return blocks
 
 
-def _result(message: Record) -> Said:
+def _result(message: Record) -> RecordedMessage:
     blocks = _blocks(message)
     error = True if message.flag("isError") else None
     block = result_block(message.text("toolCallId") or "", blocks, is_error=error)
     extra = message.rest(_KNOWN["toolResult"])
-    return Said(place=message.number, role="user", blocks=[block], extra=extra)
+    return RecordedMessage(number=message.number, role="user", blocks=[block], extra=extra)
 
 
-def _bash(message: Record) -> Said:
-    told = f"Ran `{message.text('command') or ''}`\n```\n{message.text('output') or ''}\n```"
+def _bash(message: Record) -> RecordedMessage:
+    text = f"Ran `{message.text('command') or ''}`\n```\n{message.text('output') or ''}\n```"
     extra = {"bashExecution": message.rest({"timestamp"})}
-    return Said(place=message.number, role="user", blocks=[text_block(told)], extra=extra)
+    return RecordedMessage(
+        number=message.number, role="user", blocks=[text_block(text)], extra=extra
+    )
 
 
 def _usage(usage: Record) -> Usage | None:
-    found = Usage(
+    counts = Usage(
         input_tokens=usage.count("input"),
         output_tokens=usage.count("output"),
         cache_read_tokens=usage.count("cacheRead"),
         cache_write_tokens=usage.count("cacheWrite"),
     )
-    return None if found == Usage() else found
+    return None if counts == Usage() else counts
 
 
 # Writing.
@@ -328,13 +332,13 @@ def write_pi(conversations: Sequence[Conversation]) -> Files:
     """A file for each conversation that is no branch of another one here; a branch is written
     into the file of its parent."""
     ids = {conversation.id for conversation in conversations}
-    trees = [each for each in conversations if each.parent not in ids or each.parent == each.id]
+    trees = [item for item in conversations if item.parent not in ids or item.parent == item.id]
     return {
-        path_of(at, main, ".jsonl"): b"".join(
+        path_of(index, main, ".jsonl"): b"".join(
             encode_json(row) + b"\n"
             for row in _Written(main, [b for b in conversations if b.parent == main.id]).rows()
         )
-        for at, main in enumerate(trees)
+        for index, main in enumerate(trees)
     }
 
 
@@ -376,8 +380,8 @@ class _Written:
             yield self._entry("custom", last, first, customType="active-path")
         yield from main.records if self.own else ()
 
-    def _entry(self, kind: str, parent: str, at: float, **fields: Any) -> dict[str, Any]:
-        place = {"id": kind, "parentId": parent or None, "timestamp": iso_time(at)}
+    def _entry(self, kind: str, parent: str, time: float, **fields: Any) -> dict[str, Any]:
+        place = {"id": kind, "parentId": parent or None, "timestamp": iso_time(time)}
         return {"type": kind, **place, **fields}
 
     def _chain(
@@ -386,13 +390,13 @@ class _Written:
     ) -> Iterator[dict[str, Any]]:  # fmt: skip
         """The entries of *messages*, behind the entry *last*; the last one of each turn goes
         into *ends*."""
-        calls = {call.id: call.name for each in conversation.messages for call in each.tool_calls}
-        for at, message in enumerate(messages):
-            is_end = at + 1 == len(messages) or messages[at + 1].turn != message.turn
+        calls = {call.id: call.name for item in conversation.messages for call in item.tool_calls}
+        for index, message in enumerate(messages):
+            is_end = index + 1 == len(messages) or messages[index + 1].turn != message.turn
             for part, body in enumerate(_bodies(message, calls, self.own)):
                 id = message.id if not part else f"{message.id}#{part}"
-                held = {"messageId": message.id} if part else {}
-                yield self._row(id, last, message, body, held)
+                extra = {"messageId": message.id} if part else {}
+                yield self._row(id, last, message, body, extra)
                 last = id
             cut = is_end and message.turn in conversation.interrupted
             if cut and message.stop_reason not in ("cancelled", "error"):
@@ -434,7 +438,7 @@ def _bodies(message: Message, calls: dict[str, str], own: bool) -> Iterator[dict
             **kept,
             "role": "toolResult",
             "toolCallId": call,
-            "content": parts if inner is None else [_part(each) for each in inner],
+            "content": parts if inner is None else [_part(item) for item in inner],
             "isError": result.flag("is_error"),
         }
         extra = {}
@@ -467,9 +471,9 @@ def _written_reply(
             case "tool_use":
                 call = block.text("id") or ""
                 named = {"id": call, "name": block.text("name") or ""}
-                given = msgspec.Raw(block.raw("input") or b"{}")
+                arguments = msgspec.Raw(block.raw("input") or b"{}")
                 rest = rests.record(call).fields
-                content.append({"type": "toolCall", **rest, **named, "arguments": given})
+                content.append({"type": "toolCall", **rest, **named, "arguments": arguments})
             case "thinking":
                 signed = {"thinkingSignature": block.text("signature") or ""}
                 content.append({"type": "thinking", "thinking": block.text("thinking"), **signed})

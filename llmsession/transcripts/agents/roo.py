@@ -19,22 +19,17 @@ from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
-from ..common.recorded_message import Said
-from ..common.times import milliseconds
-from ..common.writing import safe_name
+from ..common.recorded_message import RecordedMessage
 from .vscode_task_folder import (
-    FULL,
     HISTORY,
     Folder,
     find_folders,
-    pairs_of,
     read_kept,
-    said_of,
+    task_message,
     two_views,
-    written_messages,
 )
 
-__all__ = ["FORMAT", "looks_roo", "read_roo", "write_roo"]
+__all__ = ["FORMAT", "looks_roo", "read_roo"]
 
 FORMAT = "roo-code"
 
@@ -46,19 +41,19 @@ _TAGS = {
 }  # fmt: skip
 
 
-def looks_roo(peek: Probe) -> bool:
+def looks_roo(probe: Probe) -> bool:
     """Are the files a task of Roo Code, or the history of one?"""
-    names = {path.rpartition("/")[2] for path in peek.files}
+    names = {path.rpartition("/")[2] for path in probe.files}
     if _LEGACY in names or (HISTORY in names and _ITEM in names):
         return True
-    histories = [raw for path, raw in peek.files.items() if path.rpartition("/")[2] == HISTORY]
-    if histories and len(peek.files) > 1:
+    histories = [raw for path, raw in probe.files.items() if path.rpartition("/")[2] == HISTORY]
+    if histories and len(probe.files) > 1:
         return any(_is_tagged(Probe({"": raw}).items) for raw in histories)
-    return _is_tagged(peek.items)
+    return _is_tagged(probe.items)
 
 
 def _is_tagged(items: Sequence[Any]) -> bool:
-    return any(isinstance(each, dict) and "role" in each and _TAGS & each.keys() for each in items)
+    return any(isinstance(item, dict) and "role" in item and _TAGS & item.keys() for item in items)
 
 
 def read_roo(files: Files, strict: bool = False) -> tuple[Conversation, ...]:
@@ -71,11 +66,11 @@ def read_roo(files: Files, strict: bool = False) -> tuple[Conversation, ...]:
     folders = find_folders(files, HISTORY, _LEGACY)
     if not folders:
         raise TranscriptError(f"not a Roo Code task: no {HISTORY} in it")
-    return tuple(found for folder in folders for found in _read_task(folder, strict))
+    return tuple(conversation for folder in folders for conversation in _read_task(folder, strict))
 
 
 class _Tagged(msgspec.Struct):
-    said: Said
+    message: RecordedMessage
     record: Record
 
 
@@ -88,21 +83,21 @@ def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
     item = Record.of(read_kept(folder.files.get(_ITEM), _ITEM, notes))
     id = folder.id or item.text("id") or FORMAT
     tagged = _read_messages(split_blocks(document), id, notes, strict)
-    shown = _effective(tagged, notes)
-    summaries = [each for each in tagged if each.record.flag("isSummary")]
+    visible = _effective(tagged, notes)
+    summaries = [entry for entry in tagged if entry.record.flag("isSummary")]
     extra: dict[str, Any] = {}
     if item.fields:
         extra["history_item"] = msgspec.Raw(encode_json(item.fields))
     for other in folder.files.keys() - {name, _ITEM}:
         notes.append(Note(1, "other_file", other))
     return two_views(
-        shown,
-        [each.said for each in tagged],
+        visible,
+        [entry.message for entry in tagged],
         id,
         FORMAT,
         notes=notes,
         title=item.text("task") or "",
-        summary=_text(summaries[-1].said) if summaries else "",
+        summary=_text(summaries[-1].message) if summaries else "",
         extra=extra,
     )
 
@@ -118,11 +113,11 @@ def _read_messages(
             reasoning.append(msgspec.Raw(bytes(raw)))
             notes.append(Note(number, "reasoning", "kept in extra, never sent"))
         elif record.text("role") in ("user", "assistant"):
-            said = said_of(record, f"{id}#{number - 1}", notes)
-            if reasoning and said.role == "assistant":
-                said.extra["reasoning_items"] = reasoning
+            message = task_message(record, f"{id}#{number - 1}", notes)
+            if reasoning and message.role == "assistant":
+                message.extra["reasoning_items"] = reasoning
                 reasoning = []
-            tagged.append(_Tagged(said, record))
+            tagged.append(_Tagged(message, record))
         elif strict:
             raise TranscriptError(f"message {number}: no role of a message")
         else:
@@ -130,83 +125,52 @@ def _read_messages(
     return tagged
 
 
-def _text(said: Said) -> str:
-    texts = (Record.of(raw).text("text") for raw in said.blocks if block_type(raw) == "text")
+def _text(message: RecordedMessage) -> str:
+    texts = (Record.of(raw).text("text") for raw in message.blocks if block_type(raw) == "text")
     return "\n\n".join(text for text in texts if text)
 
 
-def _effective(tagged: Sequence[_Tagged], notes: list[Note]) -> list[Said]:
-    summaries = [at for at, each in enumerate(tagged) if each.record.flag("isSummary")]
+def _effective(tagged: Sequence[_Tagged], notes: list[Note]) -> list[RecordedMessage]:
+    summaries = [index for index, entry in enumerate(tagged) if entry.record.flag("isSummary")]
     if not summaries:
-        return [each.said for each in tagged if not _is_hidden(each.record, tagged)]
+        return [entry.message for entry in tagged if not _is_hidden(entry.record, tagged)]
     since = tagged[summaries[-1] :]
     notes.append(
         Note(since[0].record.number, "condensed", "what is before it is only in the full history")
     )
     calls = {
         Record.of(raw).text("id")
-        for each in since
-        for raw in each.said.blocks
+        for entry in since
+        for raw in entry.message.blocks
         if block_type(raw) == "tool_use"
     }
-    shown = []
-    for each in since:
-        if _is_parted(each.record, since):
+    visible = []
+    for entry in since:
+        if _is_parted(entry.record, since):
             continue
         kept = [
             raw
-            for raw in each.said.blocks
+            for raw in entry.message.blocks
             if block_type(raw) != "tool_result" or Record.of(raw).text("tool_use_id") in calls
         ]
-        if len(kept) == len(each.said.blocks):
-            shown.append(each.said)
+        if len(kept) == len(entry.message.blocks):
+            visible.append(entry.message)
             continue
-        notes.append(Note(each.record.number, "truncated_result", "its call is before the summary"))
+        notes.append(
+            Note(entry.record.number, "truncated_result", "its call is before the summary")
+        )
         if kept:
-            shown.append(msgspec.structs.replace(each.said, blocks=kept))
-    return shown
+            visible.append(msgspec.structs.replace(entry.message, blocks=kept))
+    return visible
 
 
 def _is_hidden(record: Record, tagged: Sequence[_Tagged]) -> bool:
     """Is there something in the list that hides it? A parent that is gone hides nothing."""
     parent = record.text("condenseParent")
-    condensed = parent and any(each.record.text("condenseId") == parent for each in tagged)
+    condensed = parent and any(entry.record.text("condenseId") == parent for entry in tagged)
     return bool(condensed) or _is_parted(record, tagged)
 
 
 def _is_parted(record: Record, tagged: Sequence[_Tagged]) -> bool:
     parent = record.text("truncationParent")
-    return bool(parent) and any(each.record.text("truncationId") == parent for each in tagged)
-
-
-# Writing.
-
-
-def write_roo(conversations: Sequence[Conversation]) -> Files:
-    """A task folder for each conversation. One that is here with its full history is one task;
-    of one alone only what is in it is written, without tags that would hide it."""
-    files: dict[str, bytes] = {}
-    for main, full in pairs_of(conversations):
-        own = main.format in (FORMAT, "own")
-        whole = full or main
-        folder = f"tasks/{safe_name(main.id)}"
-        rows = written_messages(whole.messages, own=own, default=main.id)
-        hides = full is not None or not main.id.endswith(FULL)
-        files[f"{folder}/{HISTORY}"] = encode_json(list(_with_reasoning(rows, hides)))
-        item: dict[str, Any] = dict(Record.of(main.extra.get("history_item")).fields) if own else {}
-        at = main.messages[0].created_at if main.messages else 0.0
-        named = {"id": main.id, "task": main.title}
-        written = {"number": 1, "ts": milliseconds(at), **item, **named}
-        files[f"{folder}/{_ITEM}"] = encode_json(written)
-    return files
-
-
-def _with_reasoning(rows: Sequence[dict[str, Any]], hides: bool) -> list[Any]:
-    written: list[Any] = []
-    for row in rows:
-        held = Record.of(encode_json({"items": row.pop("reasoning_items", [])}))
-        written += [msgspec.Raw(bytes(raw)) for raw in held.items("items")]
-        if not hides:
-            row = {name: value for name, value in row.items() if name not in _TAGS}
-        written.append(row)
-    return written
+    return bool(parent) and any(entry.record.text("truncationId") == parent for entry in tagged)

@@ -13,30 +13,25 @@ from typing import Any
 import msgspec
 
 from llmsession.errors import TranscriptError
-from llmsession.turns.blocks import block_type, encode_json, split_blocks
-from llmsession.turns.messages import Message
+from llmsession.turns.blocks import block_type, encode_json
 from llmsession.turns.usage import Usage
 
+from ..common.assembly import assemble, branch_of
 from ..common.content_parts import blocks_of, split_thinking
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
-from ..common.fold import fold
 from ..common.format import Files
 from ..common.record import Record
-from ..common.recorded_message import Said
-from ..common.times import milliseconds
-from ..common.writing import joined
+from ..common.recorded_message import RecordedMessage
 
 __all__ = [
     "FULL",
     "HISTORY",
     "Folder",
     "find_folders",
-    "pairs_of",
     "read_kept",
-    "said_of",
+    "task_message",
     "two_views",
-    "written_messages",
 ]
 
 HISTORY = "api_conversation_history.json"
@@ -56,17 +51,17 @@ class Folder(msgspec.Struct, frozen=True):
 def find_folders(files: Files, *names: str) -> list[Folder]:
     """The folders in *files* that hold one of *names*; for a single file under any other name,
     a folder that holds it as the first of them."""
-    found: dict[str, Folder] = {}
+    folders: dict[str, Folder] = {}
     for path in sorted(files):
         place, _, name = path.rpartition("/")
-        if name in names and place not in found:
+        if name in names and place not in folders:
             start = f"{place}/" if place else ""
             inside = {p[len(start) :]: raw for p, raw in files.items() if p.startswith(start)}
             here = {p: raw for p, raw in inside.items() if "/" not in p}
-            found[place] = Folder(place.rpartition("/")[2], here, files)
-    if not found and len(files) == 1:
+            folders[place] = Folder(place.rpartition("/")[2], here, files)
+    if not folders and len(files) == 1:
         return [Folder("", {names[0]: next(iter(files.values()))}, files)]
-    return list(found.values())
+    return list(folders.values())
 
 
 def read_kept(raw: bytes | None, name: str, notes: list[Note]) -> bytes | None:
@@ -81,7 +76,7 @@ def read_kept(raw: bytes | None, name: str, notes: list[Note]) -> bytes | None:
         return None
 
 
-def said_of(record: Record, id: str, notes: list[Note]) -> Said:
+def task_message(record: Record, id: str, notes: list[Note]) -> RecordedMessage:
     """A message in Anthropic's words with what a task keeps beside it. *id* is the one that it
     gets if it has none."""
     blocks = blocks_of(record.raw("content"), record.number, notes)
@@ -96,12 +91,12 @@ def said_of(record: Record, id: str, notes: list[Note]) -> Said:
         extra["results"] = rests
     is_reply = record.text("role") == "assistant"
     info = record.record("modelInfo")
-    return Said(
-        place=record.number,
+    return RecordedMessage(
+        number=record.number,
         role="assistant" if is_reply else "user",
         blocks=blocks,
         id=record.text("id") or id,
-        at=record.at("ts"),
+        created_at=record.at("ts"),
         model=(info.text("modelId") or info.text("id")) if is_reply else None,
         provider=(info.text("providerId") or info.text("provider")) if is_reply else None,
         usage=_usage(record.record("metrics")) if is_reply else None,
@@ -112,13 +107,13 @@ def said_of(record: Record, id: str, notes: list[Note]) -> Said:
 def _plain_results(blocks: Sequence[bytes]) -> tuple[list[bytes], dict[str, Any]]:
     """Blocks, and the fields of results that providers do not take, by call."""
     plain, rests = [], {}
-    taken = {"type", "tool_use_id", "content", "is_error", "cache_control"}
+    sendable = {"type", "tool_use_id", "content", "is_error", "cache_control"}
     for raw in blocks:
         block = Record.of(raw)
-        rest = block.rest(taken) if block_type(raw) == "tool_result" else {}
+        rest = block.rest(sendable) if block_type(raw) == "tool_result" else {}
         if rest:
             rests[block.text("tool_use_id") or ""] = rest
-            raw = encode_json({k: v for k, v in block.fields.items() if k in taken})
+            raw = encode_json({k: v for k, v in block.fields.items() if k in sendable})
         plain.append(raw)
     return plain, rests
 
@@ -142,63 +137,17 @@ def _usage(metrics: Record) -> Usage | None:
 
 
 def two_views(
-    shown: Sequence[Said], full: Sequence[Said], id: str, format: str, **fields: Any
+    visible: Sequence[RecordedMessage],
+    full: Sequence[RecordedMessage],
+    id: str,
+    format: str,
+    **fields: Any,
 ) -> tuple[Conversation, ...]:
     """The conversation that the model is sent, and the full history where that is another.
     *fields* are those of the first; ``summary`` is what stands for the hidden part."""
     summary = fields.pop("summary", "")
-    main = fold(joined(shown))
-    conversation = main.conversation(id, format, **fields)
-    if len(shown) == len(full) and all(a is b for a, b in zip(shown, full, strict=True)):
+    conversation = assemble(visible, session=id, format=format, **fields)
+    if len(visible) == len(full) and all(a is b for a, b in zip(visible, full, strict=True)):
         return (msgspec.structs.replace(conversation, summary=summary),)
-    whole = fold(joined(full)).branch(main, conversation, f"{id}{FULL}")
+    whole = branch_of(conversation, assemble(full, session=f"{id}{FULL}", format=format))
     return conversation, msgspec.structs.replace(whole, summary=summary)
-
-
-# Writing.
-
-
-def pairs_of(
-    conversations: Sequence[Conversation],
-) -> list[tuple[Conversation, Conversation | None]]:
-    """Each conversation with its full history, if that is there; a history on its own is a
-    conversation."""
-    ids = {conversation.id for conversation in conversations}
-    full = {each.parent: each for each in conversations if each.id == f"{each.parent}{FULL}"}
-    alone = (
-        each
-        for each in conversations
-        if full.get(each.parent) is not each or each.parent not in ids
-    )
-    return [(each, full.get(each.id)) for each in alone]
-
-
-def written_messages(
-    messages: Sequence[Message], *, own: bool, default: str = ""
-) -> list[dict[str, Any]]:
-    """Messages as records. One whose id is *default* with its place behind it has none in it."""
-    return [
-        _written(message, own, f"{default}#{at}" if default else "")
-        for at, message in enumerate(messages)
-    ]
-
-
-def _written(message: Message, own: bool, default: str) -> dict[str, Any]:
-    extra: dict[str, Any] = dict(Record.of(message.extra).fields) if own else {}
-    unsigned = Record.of(encode_json(extra)).items("unsigned_thinking")
-    extra.pop("unsigned_thinking", None)
-    rests = Record.of(extra.pop("results", None))
-    content: list[Any] = [msgspec.Raw(bytes(raw)) for raw in unsigned]
-    for raw in split_blocks(message.body):
-        block = Record.of(raw)
-        rest = rests.record(block.text("tool_use_id") or "").fields
-        is_result = block_type(raw) == "tool_result"
-        content.append({**block.fields, **rest} if rest and is_result else msgspec.Raw(bytes(raw)))
-    fields: dict[str, Any] = {"role": message.role, "content": content}
-    if message.id != default:
-        fields["id"] = message.id
-    if message.created_at:
-        fields["ts"] = milliseconds(message.created_at)
-    if message.is_assistant and message.model and "modelInfo" not in extra:
-        fields["modelInfo"] = {"modelId": message.model, "providerId": message.provider or ""}
-    return {**extra, **fields}

@@ -8,7 +8,7 @@ ids, times and each message's own model; by the rows the images, which are paths
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -16,22 +16,13 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json, split_blocks
 
-from ..common.assembly import assemble
-from ..common.chat_message import (
-    Reading,
-    Said,
-    beside,
-    id_of,
-    kept_fields,
-    outgoing,
-    text_blocks,
-    text_of,
-)
+from ..common.assembly import CHAT, assemble
+from ..common.chat_records import Reading, beside, id_of, kept_fields, outgoing
 from ..common.conversation import Conversation
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
-from ..common.times import iso_time
+from ..common.recorded_message import RecordedMessage, text_blocks, text_of
 
 __all__ = [
     "FORMAT",
@@ -41,7 +32,6 @@ __all__ = [
     "read_chatbot_ui",
     "read_chatbot_ui_rows",
     "write_chatbot_ui",
-    "write_chatbot_ui_rows",
 ]
 
 FORMAT = "chatbot-ui"
@@ -56,11 +46,11 @@ _ROLES: dict[str, Literal["user", "assistant", "system"]] = {
 _CHAT_IDS = ("chat_id", "chatId")
 
 
-def looks_chatbot_ui(peek: Probe) -> bool:
+def looks_chatbot_ui(probe: Probe) -> bool:
     """Is it an export of version 1 to 4?"""
-    fields = peek.fields
-    if peek.items:
-        return all(_is_conversation(item) for item in peek.items)
+    fields = probe.fields
+    if probe.items:
+        return all(_is_conversation(item) for item in probe.items)
     return "history" in fields and (
         fields.get("version") in range(1, _LATEST + 1) or "folders" in fields
     )
@@ -89,19 +79,19 @@ def read_chatbot_ui(raw: bytes, *, strict: bool = False) -> tuple[Conversation, 
         raise TranscriptError("not a Chatbot UI export: it has no history")
     items = split_blocks(document) if is_bare else file.items("history")
     kept: dict[str, Any] = {"file": file.rest({"history"})}
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for number, item in enumerate(items, 1):
         record = Record.of(item, number)
         if (record.raw("messages") or b"")[:1] != b"[":
             reading.refuse(number, "a conversation without messages", item)
             continue
         reading.where = f"conversation {number}, "
-        found.append(_conversation(record, reading, kept))
+        conversations.append(_conversation(record, reading, kept))
         reading, kept = Reading(strict=strict), {}
-    if not found:
+    if not conversations:
         raise TranscriptError("not a Chatbot UI export: no conversation in it")
-    found[-1] = _with_notes(found[-1], reading)
-    return tuple(found)
+    conversations[-1] = _with_notes(conversations[-1], reading)
+    return tuple(conversations)
 
 
 def _with_notes(conversation: Conversation, reading: Reading) -> Conversation:
@@ -114,21 +104,23 @@ def _with_notes(conversation: Conversation, reading: Reading) -> Conversation:
 
 def _conversation(record: Record, reading: Reading, kept: dict[str, Any]) -> Conversation:
     model = id_of(record.record("model"), "id") or None
-    said: list[Said] = []
+    messages: list[RecordedMessage] = []
     for number, item in enumerate(record.items("messages"), 1):
         message = Record.of(item, number)
         text, role = message.text("content"), _ROLES.get(message.text("role") or "")
         if text is None or role is None:
             reading.refuse(number, "a message without a role and text", item)
             continue
-        one = Said(role=role, blocks=text_blocks(text), number=number, raw=bytes(item))
+        one = RecordedMessage(role=role, blocks=text_blocks(text), number=number, raw=bytes(item))
         one.model = model if role == "assistant" else None
         one.extra = beside(message, {"role": role, "content": text})
-        said.append(one)
+        messages.append(one)
     rest = record.rest({"id", "name", "messages", "prompt"})
     return assemble(
-        said,
-        reading,
+        messages,
+        rules=CHAT,
+        notes=reading.notes,
+        records=reading.records,
         session=id_of(record, "id") or f"{FORMAT}-{record.number}",
         format=FORMAT,
         title=record.text("name") or "",
@@ -149,9 +141,12 @@ def write_chatbot_ui(conversations: Sequence[Conversation]) -> Files:
 
 
 def _written(conversation: Conversation) -> dict[str, Any]:
-    said = _with_text(outgoing(conversation, FORMAT))
-    model = next((each.model for each in said if each.model), None)
-    messages = [{"role": each.role, "content": text_of([each]), **each.extra} for each in said]
+    recorded = _with_text(outgoing(conversation, FORMAT))
+    model = next((message.model for message in recorded if message.model), None)
+    messages = [
+        {"role": message.role, "content": text_of([message]), **message.extra}
+        for message in recorded
+    ]
     defaults = {"model": {"id": model, "name": model}} if model else {}
     rest = Record(0, kept_fields(conversation, FORMAT)).record("conversation").fields
     return {
@@ -166,17 +161,17 @@ def _written(conversation: Conversation) -> dict[str, Any]:
     }
 
 
-def _with_text(said: Sequence[Said]) -> list[Said]:
+def _with_text(messages: Sequence[RecordedMessage]) -> list[RecordedMessage]:
     """What these formats can hold: the messages but those of calls or results alone."""
-    return [each for each in said if text_of([each]) or not each.blocks]
+    return [message for message in messages if text_of([message]) or not message.blocks]
 
 
 # Rows of the database.
 
 
-def looks_chatbot_ui_rows(peek: Probe) -> bool:
+def looks_chatbot_ui_rows(probe: Probe) -> bool:
     """Are there messages with sequence numbers, as rows of a table or of a dump of tables?"""
-    rows = peek.items or peek.fields.get("messages")
+    rows = probe.items or probe.fields.get("messages")
     return isinstance(rows, list) and any(
         isinstance(row, dict) and "sequence_number" in row and "role" in row for row in rows
     )
@@ -193,30 +188,35 @@ def read_chatbot_ui_rows(raw: bytes, *, strict: bool = False) -> tuple[Conversat
     file = Record.of(document)
     items = split_blocks(document) if document.startswith(b"[") else file.items("messages")
     chats = {id_of(chat, "id"): chat for chat in file.records("chats")}
-    by_chat: dict[str, list[tuple[float, float, Said]]] = {id: [] for id in chats if id}
+    by_chat: dict[str, list[tuple[float, float, RecordedMessage]]] = {id: [] for id in chats if id}
     for number, item in enumerate(items, 1):
         row = Record.of(item, number)
         place, role = row.number_of("sequence_number"), _ROLES.get(row.text("role") or "")
         if place is None or role is None or row.text("content") is None:
             reading.refuse(number, "a row without a role, text and sequence number", item)
             continue
-        said = _row_said(row, role, reading)
+        message = _row_message(row, role, reading)
         rows = by_chat.setdefault(id_of(row, *_CHAT_IDS) or ROWS_FORMAT, [])
-        rows.append((place, said.created_at, said))
+        rows.append((place, message.created_at, message))
     if not by_chat or not any(by_chat.values()):
         raise TranscriptError("not Chatbot UI's rows: no message with a sequence number in it")
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for chat_id, placed in by_chat.items():
         chat = chats.get(chat_id, Record.of(None))
-        found.append(_chat(chat_id, chat, placed, reading))
+        conversations.append(_chat(chat_id, chat, placed, reading))
         reading = Reading(strict=strict)
-    return tuple(found)
+    return tuple(conversations)
 
 
-def _row_said(row: Record, role: Literal["user", "assistant", "system"], reading: Reading) -> Said:
+def _row_message(
+    row: Record, role: Literal["user", "assistant", "system"], reading: Reading
+) -> RecordedMessage:
     if row.items("image_paths"):
         reading.note(row.number, "images", "paths of images, kept in extra", visible=True)
-    said = Said(
+    held = {"id", "sequence_number", *_CHAT_IDS, "role", "content", "created_at", "updated_at"}
+    held |= {"model"} if role == "assistant" else set()
+    held |= set() if row.items("image_paths") else {"image_paths"}
+    return RecordedMessage(
         role=role,
         blocks=text_blocks(row.text("content") or ""),
         id=id_of(row, "id"),
@@ -224,46 +224,23 @@ def _row_said(row: Record, role: Literal["user", "assistant", "system"], reading
         created_at=row.at("created_at"),
         completed_at=row.at("updated_at"),
         model=row.text("model") if role == "assistant" else None,
+        extra=row.rest(held),
         raw=encode_json(row.fields),
     )
-    said.extra = beside(row, _row(said), without=("id", "sequence_number", *_CHAT_IDS))
-    return said
 
 
 def _chat(
-    chat_id: str, chat: Record, placed: list[tuple[float, float, Said]], reading: Reading
+    chat_id: str, chat: Record, placed: list[tuple[float, float, RecordedMessage]], reading: Reading
 ) -> Conversation:
-    said = [each for _, _, each in sorted(placed, key=lambda row: row[:2])]
+    messages = [item for _, _, item in sorted(placed, key=lambda row: row[:2])]
     return assemble(
-        said,
-        reading,
+        messages,
+        rules=CHAT,
+        notes=reading.notes,
+        records=reading.records,
         session=chat_id,
         format=ROWS_FORMAT,
         title=chat.text("name") or "",
         system=chat.text("prompt") or "",
         extra={ROWS_FORMAT: msgspec.Raw(encode_json(chat.rest({"id", "name", "prompt"})))},
     )
-
-
-def write_chatbot_ui_rows(conversations: Sequence[Conversation]) -> Files:
-    """One file with two tables: the chats, and the messages of all of them."""
-    chats, rows = [], []
-    for conversation in conversations:
-        named = {"id": conversation.id, "name": conversation.title, "prompt": conversation.system}
-        chats.append({**kept_fields(conversation, ROWS_FORMAT), **named})
-        rows += list(_chat_rows(conversation))
-    return {"rows.json": encode_json({"chats": chats, "messages": rows}) + b"\n"}
-
-
-def _chat_rows(conversation: Conversation) -> Iterator[dict[str, Any]]:
-    for number, said in enumerate(_with_text(outgoing(conversation, ROWS_FORMAT))):
-        links = {"id": said.id, "chat_id": conversation.id, "sequence_number": number}
-        yield {**_row(said), **said.extra, **links}
-
-
-def _row(said: Said) -> dict[str, Any]:
-    row: dict[str, Any] = {"role": said.role, "content": text_of([said]), "image_paths": []}
-    row |= {"created_at": iso_time(said.created_at)} if said.created_at else {}
-    if said.completed_at and said.completed_at != said.created_at:
-        row["updated_at"] = iso_time(said.completed_at)
-    return row | ({"model": said.model} if said.model else {})

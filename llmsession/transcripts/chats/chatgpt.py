@@ -17,34 +17,26 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import (
     TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
     encode_json,
     split_blocks,
 )
 
 from ..common.assembly import clean_call_id
-from ..common.chat_message import (
-    Reading,
-    Said,
-    arguments_of,
-    beside,
-    call_block,
-    id_of,
-    kept_fields,
+from ..common.chat_records import Reading, id_of
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Probe
+from ..common.record import Record
+from ..common.recorded_message import (
+    RecordedMessage,
+    call_block_of_value,
     result_block,
-    result_text,
     text_blocks,
     thinking_block,
 )
-from ..common.conversation import Conversation
-from ..common.document import read_document
-from ..common.format import Files, Probe
-from ..common.record import Record
-from ..common.trees import Branching, families, newest_leaf, paths, read_paths, written_path
+from ..common.trees import newest_leaf, paths, read_paths
 
-__all__ = ["FORMAT", "looks_chatgpt", "read_chatgpt", "write_chatgpt"]
+__all__ = ["FORMAT", "looks_chatgpt", "read_chatgpt"]
 
 FORMAT = "chatgpt"
 
@@ -53,9 +45,9 @@ _INSTRUCTIONS = ("user_profile", "user_instructions", "model_set_context")
 _OPEN = ("in_progress", "finished_partial_completion")
 
 
-def looks_chatgpt(peek: Probe) -> bool:
+def looks_chatgpt(probe: Probe) -> bool:
     """Is it a conversation with a mapping of nodes, or an array with one?"""
-    document = peek.items or [peek.fields]
+    document = probe.items or [probe.fields]
     return any(
         isinstance(item, dict)
         and isinstance(item.get("mapping"), dict)
@@ -74,7 +66,7 @@ def read_chatgpt(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...
     notes = Reading(strict=strict)
     document = read_document(raw, notes.notes, strict=strict)
     items = split_blocks(document) if document.startswith(b"[") else [msgspec.Raw(document)]
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for number, item in enumerate(items, 1):
         record = Record.of(item, number)
         if "mapping" not in record.fields:
@@ -83,15 +75,15 @@ def read_chatgpt(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...
         reading = Reading(strict=strict, where=f"conversation {number}, ")
         reading.notes, notes.notes = notes.notes, []
         reading.records, notes.records = notes.records, []
-        found += _read_one(record, reading)
-    if not found:
+        conversations += _read_one(record, reading)
+    if not conversations:
         raise TranscriptError("not a ChatGPT export: no conversation with a mapping in it")
-    found[-1] = msgspec.structs.replace(
-        found[-1],
-        notes=(*found[-1].notes, *notes.notes),
-        records=(*found[-1].records, *notes.records),
+    conversations[-1] = msgspec.structs.replace(
+        conversations[-1],
+        notes=(*conversations[-1].notes, *notes.notes),
+        records=(*conversations[-1].records, *notes.records),
     )
-    return tuple(found)
+    return tuple(conversations)
 
 
 def _read_one(record: Record, reading: Reading) -> tuple[Conversation, ...]:
@@ -139,7 +131,7 @@ class _Node:
         self.tool = author.text("name") or ""
         self.recipient = self.message.text("recipient") or "all"
         self.blocks: list[bytes] = []
-        self._said: Said | None = None
+        self._message: RecordedMessage | None = None
         if not self.message.fields:
             self.role = ""
         elif self.role not in _ROLES:
@@ -185,20 +177,19 @@ class _Node:
 
     def text(self) -> str:
         """Everything that it says, as one text."""
-        said = Said(role="user", blocks=self.blocks)
-        return "\n\n".join(block.text for block in said.content if isinstance(block, TextBlock))
+        message = RecordedMessage(role="user", blocks=self.blocks)
+        return "\n\n".join(block.text for block in message.content if isinstance(block, TextBlock))
 
-    def said(self, blocks: list[bytes], tools: dict[str, str]) -> Said:
-        """It as a message of ours with *blocks*; *tools* are the tools' names by call. The same
-        object for the same blocks, whatever path it is on."""
-        known = self._said
-        if known is None or known.blocks != blocks:
-            known = self._said = self._new(blocks, tools)
-        return known
+    def as_message(self, blocks: list[bytes]) -> RecordedMessage:
+        """It as a message of ours with *blocks*. The same object for the same blocks, whatever
+        path it is on."""
+        if self._message is None or self._message.blocks != blocks:
+            self._message = self._new(blocks)
+        return self._message
 
-    def _new(self, blocks: list[bytes], tools: dict[str, str]) -> Said:
+    def _new(self, blocks: list[bytes]) -> RecordedMessage:
         is_reply = self.role == "assistant" and not self.is_instruction
-        said = Said(
+        return RecordedMessage(
             role="system" if self.is_instruction else "assistant" if is_reply else "user",
             blocks=blocks,
             id=self.id,
@@ -206,12 +197,23 @@ class _Node:
             created_at=self.message.at("create_time"),
             completed_at=self.message.at("update_time"),
             model=self.message.record("metadata").text("model_slug") if is_reply else None,
+            extra=self._extra(),
             raw=encode_json(self.message.fields),
-            cut=is_reply and self.message.text("status") in _OPEN,
+            interrupted=is_reply and self.message.text("status") in _OPEN,
         )
-        for _, written in list(_messages(said, tools))[:1]:
-            said.extra = beside(self.message, written)
-        return said
+
+    def _extra(self) -> dict[str, Any]:
+        """The fields that the message does not hold, or not as they are."""
+        held = {"id", "create_time", "update_time", "recipient", "weight"}
+        if self.message.text("status") == "finished_successfully":
+            held.add("status")
+        if not self.message.record("author").record("metadata").fields:
+            held.add("author")
+        parts = self.content.items("parts")
+        is_plain = self.content.fields.keys() <= {"content_type", "parts"}
+        if is_plain and self.kind == "text" and all(bytes(part)[:1] == b'"' for part in parts):
+            held.add("content")
+        return self.message.rest(held)
 
 
 def _text_of_part(raw: bytes) -> str | None:
@@ -220,13 +222,13 @@ def _text_of_part(raw: bytes) -> str | None:
     return Record.of(raw).text("text")
 
 
-def _way(nodes: Sequence[_Node], reading: Reading, merged: set[str]) -> list[Said]:
+def _way(nodes: Sequence[_Node], reading: Reading, merged: set[str]) -> list[RecordedMessage]:
     """The messages of one path: calls get ids, and answers the ids of the calls they answer.
 
     What a tool says after its answer is more of that answer; the ids of such nodes are added to
     *merged*, and they are kept beside the messages, once.
     """
-    way: list[Said] = []
+    way: list[RecordedMessage] = []
     tools: dict[str, str] = {}
     waiting: list[str] = []
     for node in nodes:
@@ -236,8 +238,8 @@ def _way(nodes: Sequence[_Node], reading: Reading, merged: set[str]) -> list[Sai
             call_id = clean_call_id(f"call_{node.id}")
             tools[call_id] = node.recipient
             waiting.append(call_id)
-            call = call_block(call_id, clean_call_id(node.recipient), node.text())
-            way.append(node.said([call], tools))
+            call = call_block_of_value(call_id, clean_call_id(node.recipient), node.text())
+            way.append(node.as_message([call]))
         elif node.role == "tool" and not node.is_instruction:
             call_id = _answered(waiting, tools, node.tool)
             if not call_id and way and (of := _last_answer(way[-1])) and tools[of] == node.tool:
@@ -249,17 +251,17 @@ def _way(nodes: Sequence[_Node], reading: Reading, merged: set[str]) -> list[Sai
                     reading.leave_out(node.number, "merged", raw, "is a part of the answer before")
                 continue
             is_error = node.kind == "system_error"
-            way.append(node.said([result_block(call_id, node.text(), is_error=is_error)], tools))
+            way.append(node.as_message([result_block(call_id, node.text(), is_error=is_error)]))
         else:
             if node.role == "user" and not node.is_instruction:
                 waiting.clear()
-            way.append(node.said(node.blocks, tools))
+            way.append(node.as_message(node.blocks))
     return way
 
 
-def _last_answer(said: Said) -> str:
-    """The call that *said* answers; "" if it answers none that is known."""
-    return next((result.tool_use_id for result in said.results), "")
+def _last_answer(message: RecordedMessage) -> str:
+    """The call that *message* answers; "" if it answers none that is known."""
+    return next((result.tool_use_id for result in message.results), "")
 
 
 def _longer(result: bytes, text: str) -> bytes:
@@ -273,106 +275,3 @@ def _answered(waiting: list[str], tools: dict[str, str], tool: str) -> str:
     first = tool.partition(".")[0]
     ranks = [(tools[id] != tool, tools[id].partition(".")[0] != first) for id in waiting]
     return waiting.pop(ranks.index(min(ranks))) if ranks else ""
-
-
-# Writing.
-
-
-def write_chatgpt(conversations: Sequence[Conversation]) -> Files:
-    """One file with all conversations, each with its branches."""
-    whole = [_conversation(family) for family in families(conversations)]
-    return {"conversations.json": encode_json(whole) + b"\n"}
-
-
-def _conversation(family: Branching) -> dict[str, Any]:
-    main = family.main
-    root = f"{main.id}/root"
-    mapping: dict[str, dict[str, Any]] = {}
-
-    def add(id: str, parent: str | None, message: dict[str, Any] | None) -> str:
-        mapping[id] = {"id": id, "message": message, "parent": parent, "children": []}
-        if parent is not None:
-            mapping[parent]["children"].append(id)
-        return id
-
-    start = last = add(root, None, None)
-    if main.system:
-        prompt = Said(role="system", blocks=text_blocks(main.system), id=f"{main.id}/system")
-        start = last = add(prompt.id, root, next(_messages(prompt, {}))[1])
-    ends: dict[str, str] = {}
-    messages = (message for each in family.all for message in each.messages)
-    tools = {call.id: call.name for message in messages for call in message.tool_calls}
-    for (said,), above, is_head in written_path(family, FORMAT, folded=False):
-        below = start if above is None else ends[above]
-        for id, message in _messages(said, tools):
-            below = add(id, below, {**message, **(said.extra if id == said.id else {})})
-            if "recipient" in said.extra and id == said.id:
-                for call in said.calls:
-                    tools[call.id] = Record(0, said.extra).text("recipient") or call.name
-        ends[said.id] = below
-        last = below if is_head else last
-    told = {"title": main.title, "conversation_id": main.id, "current_node": last}
-    return {**kept_fields(main, FORMAT), **told, "mapping": mapping}
-
-
-def _messages(said: Said, tools: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The messages that *said* is written as, by their ids: one for its thinking, one for its
-    texts, one for each call or result."""
-    contents = list(_contents(said, tools))
-    for at, (author, recipient, content) in enumerate(contents):
-        id = f"{said.id}+{at}" if at else said.id
-        yield (
-            id,
-            {
-                "id": id,
-                "author": {"role": author["role"], "name": author.get("name"), "metadata": {}},
-                "create_time": said.created_at or None,
-                "update_time": _changed_at(said),
-                "content": content,
-                "status": "in_progress" if said.cut else "finished_successfully",
-                "weight": 1.0,
-                "metadata": {"model_slug": said.model} if said.model else {},
-                "recipient": recipient,
-            },
-        )
-
-
-def _changed_at(said: Said) -> float | None:
-    return said.completed_at if said.completed_at not in (0.0, said.created_at) else None
-
-
-def _contents(
-    said: Said, tools: dict[str, str]
-) -> Iterator[tuple[dict[str, str], str, dict[str, Any]]]:
-    author: dict[str, str] = {"role": said.role}
-    texts: list[str] = []
-    for block in said.content:
-        match block:
-            case ThinkingBlock():
-                thoughts = [{"summary": "", "content": block.thinking}]
-                yield author, "all", {"content_type": "thoughts", "thoughts": thoughts}
-            case TextBlock():
-                texts.append(block.text)
-            case ToolResultBlock():
-                told: dict[str, Any] = {
-                    "content_type": "execution_output",
-                    "text": result_text(block),
-                }
-                if block.is_error:
-                    told["content_type"] = "system_error"
-                name = tools.get(block.tool_use_id, "")
-                yield {"role": "tool", **({"name": name} if name else {})}, "all", told
-    calls = said.calls
-    if texts or not (calls or said.blocks):
-        yield author, "all", {"content_type": "text", "parts": texts}
-    for call in calls:
-        code = {"content_type": "code", "language": "unknown", "text": _code(call)}
-        yield author, tools.get(call.id, call.name), code
-
-
-def _code(call: ToolUseBlock) -> str:
-    """A call's input as it was said: as JSON, unless it was no object."""
-    match call.input:
-        case {"arguments": str(text), **others} if not others:
-            return text
-    return arguments_of(call)

@@ -21,25 +21,22 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import ImageBlock, TextBlock, ThinkingBlock, ToolUseBlock, encode_json
 
-from ..common.chat_message import (
-    Reading,
-    Said,
-    beside,
-    call_block,
-    expand,
-    id_of,
-    kept_fields,
-    result_block,
-    result_text,
-    text_blocks,
-    thinking_block,
-)
+from ..common.chat_records import Reading, beside, expand, id_of, kept_fields
 from ..common.conversation import Conversation
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.jsonl import read_lines
 from ..common.record import Record
-from ..common.recorded_message import image_block, image_url
+from ..common.recorded_message import (
+    RecordedMessage,
+    call_block_of_value,
+    image_block,
+    image_url,
+    result_block,
+    result_text,
+    text_blocks,
+    thinking_block,
+)
 from ..common.times import milliseconds
 from ..common.trees import Branching, families, paths, read_paths, without_unplaced, written_path
 from ..common.writing import safe_name
@@ -54,14 +51,14 @@ _THINK = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 _OPEN_STATES = ("pending", "stopped")
 
 
-def looks_jan(peek: Probe) -> bool:
+def looks_jan(probe: Probe) -> bool:
     """Are they a thread's files, by name, or one of them, by its fields?"""
-    names = {path.rpartition("/")[2] for path in peek.files}
-    if len(peek.files) > 1:
+    names = {path.rpartition("/")[2] for path in probe.files}
+    if len(probe.files) > 1:
         return _MESSAGES in names and names <= {_THREAD, _MESSAGES}
-    objects = [_text(line.get("object")) for line in peek.lines] or [peek.fields.get("object")]
+    objects = [_text(line.get("object")) for line in probe.lines] or [probe.fields.get("object")]
     known = objects[0] == "thread.message" if objects else False
-    return known or (peek.fields.get("object") == "thread" and "assistants" in peek.fields)
+    return known or (probe.fields.get("object") == "thread" and "assistants" in probe.fields)
 
 
 def _text(raw: msgspec.Raw | None) -> Any:
@@ -82,12 +79,12 @@ def read_jan(files: Files, *, strict: bool = False) -> tuple[Conversation, ...]:
             name = _guessed_name(raw) if len(files) == 1 else ""
         if name:
             folders.setdefault(folder, {})[name] = raw
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for folder, both in folders.items():
-        found += _Thread(folder, both, strict=strict).read()
-    if not found:
+        conversations += _Thread(folder, both, strict=strict).read()
+    if not conversations:
         raise TranscriptError(f"no thread of Jan: neither {_THREAD} nor {_MESSAGES}")
-    return tuple(found)
+    return tuple(conversations)
 
 
 def _guessed_name(raw: bytes) -> str:
@@ -134,15 +131,15 @@ class _Thread:
         return Record.of(document)
 
     def read(self) -> tuple[Conversation, ...]:
-        said = {id: self._said(id, record) for id, record in self.rows.items()}
+        messages = {id: self._messages(id, record) for id, record in self.rows.items()}
         parents = self._parents()
-        without_unplaced(said, parents, self.reading)
+        without_unplaced(messages, parents, self.reading)
         head = self._active_leaf(parents)
         ways = paths(parents, head, self.reading) or [[]]
         assistants = self.thread.records("assistants") or [Record.of(None)]
         kept = self.thread.rest({"id", "title"})
         return read_paths(
-            [[each for id in way for each in said[id]] for way in ways],
+            [[message for id in way for message in messages[id]] for way in ways],
             self.reading,
             session=self.id,
             format=FORMAT,
@@ -188,24 +185,24 @@ class _Thread:
         for id, parent in parents.items():
             children.setdefault(parent if parent in parents else None, []).append(id)
         order = {
-            id: (record.at("created_at", "created"), at)
-            for at, (id, record) in enumerate(self.rows.items())
+            id: (record.at("created_at", "created"), node)
+            for node, (id, record) in enumerate(self.rows.items())
         }
-        at: str | None = None
+        node: str | None = None
         seen: set[str] = set()
-        while below := [child for child in children.get(at, []) if child not in seen]:
-            above = self.thread if at is None else self.rows[at]
+        while below := [child for child in children.get(node, []) if child not in seen]:
+            above = self.thread if node is None else self.rows[node]
             active = id_of(above.record("metadata"), "activeChildId")
-            at = active if active in below else max(below, key=lambda id: order[id])
-            seen.add(at)
-        return at
+            node = active if active in below else max(below, key=lambda id: order[id])
+            seen.add(node)
+        return node
 
-    def _said(self, id: str, record: Record) -> list[Said]:
+    def _messages(self, id: str, record: Record) -> list[RecordedMessage]:
         role = record.text("role")
         metadata = record.record("metadata")
         is_reply = role == "assistant"
         failed = metadata.raw("error") not in (None, b'""', b"false")
-        said = Said(
+        message = RecordedMessage(
             role="assistant" if is_reply else "system" if role == "system" else "user",
             blocks=list(self._blocks(id, record, metadata, is_reply=is_reply)),
             id=id,
@@ -213,14 +210,14 @@ class _Thread:
             created_at=record.at("created_at", "created"),
             completed_at=record.at("completed_at", "updated"),
             raw=encode_json(record.fields),
-            cut=is_reply and record.text("status") in _OPEN_STATES,
+            interrupted=is_reply and record.text("status") in _OPEN_STATES,
         )
         if failed:
-            return [msgspec.structs.replace(said, role="assistant", blocks=[], error="error")]
+            return [msgspec.structs.replace(message, role="assistant", blocks=[], error="error")]
         if metadata.items("inline_file_contents"):
             detail = "contents of files, kept in extra"
             self.reading.note(record.number, "inline_files", detail, visible=True)
-        parts = expand(said) if is_reply else [said]
+        parts = expand(message) if is_reply else [message]
         links = ("id", "thread_id")
         parts[0].extra = beside(_without_links(record), _record(parts), without=links)
         return parts
@@ -232,16 +229,16 @@ class _Thread:
         if whole is not None:
             yield from _texts(whole, is_reply)
         results: list[bytes] = []
-        for at, part in enumerate(record.records("content")):
-            found = list(_part(part, f"call_{id}_{at}", is_reply))
-            if not found and part.text("type") != "text":
+        for index, part in enumerate(record.records("content")):
+            blocks_of_part = list(_part(part, f"call_{id}_{index}", is_reply))
+            if not blocks_of_part and part.text("type") != "text":
                 kind = part.text("type") or "a part without a type"
                 self.reading.note(record.number, "part", kind, visible=True)
-            calls = [block for block in found if part.text("type") == "tool_call"]
+            calls = [block for block in blocks_of_part if part.text("type") == "tool_call"]
             if not calls:
                 yield from results
                 results = []
-                yield from found
+                yield from blocks_of_part
                 continue
             yield calls[0]
             results += calls[1:]
@@ -270,7 +267,9 @@ def _part(part: Record, otherwise: str, is_reply: bool) -> Iterator[bytes]:
             yield image_block(url)
         case "tool_call":
             call_id = part.text("tool_call_id") or otherwise
-            yield call_block(call_id, part.text("tool_name") or "tool", part.value("input"))
+            yield call_block_of_value(
+                call_id, part.text("tool_name") or "tool", part.value("input")
+            )
             output = part.value("output")
             if output is not None:
                 yield result_block(call_id, _as_text(output))
@@ -278,13 +277,13 @@ def _part(part: Record, otherwise: str, is_reply: bool) -> Iterator[bytes]:
 
 def _texts(text: str, is_reply: bool) -> Iterator[bytes]:
     """A text, with the thinking that older replies hold in it as a block of its own."""
-    at = 0
-    for found in _THINK.finditer(text) if is_reply else ():
-        yield from text_blocks(text[at : found.start()])
-        if found[1]:
-            yield thinking_block(found[1])
-        at = found.end()
-    yield from text_blocks(text[at:])
+    index = 0
+    for match in _THINK.finditer(text) if is_reply else ():
+        yield from text_blocks(text[index : match.start()])
+        if match[1]:
+            yield thinking_block(match[1])
+        index = match.end()
+    yield from text_blocks(text[index:])
 
 
 def _as_text(output: Any) -> str:
@@ -294,17 +293,19 @@ def _as_text(output: Any) -> str:
 def _older_calls(metadata: Record, id: str) -> Iterator[bytes]:
     """Calls, then their results, as ``metadata.tool_calls`` holds them."""
     results: list[bytes] = []
-    for at, call in enumerate(metadata.records("tool_calls")):
+    for index, call in enumerate(metadata.records("tool_calls")):
         tool = call.record("tool")
         function = tool.record("function")
-        call_id = tool.text("id") or f"call_{id}_{at}"
-        yield call_block(call_id, function.text("name") or "tool", function.value("arguments"))
+        call_id = tool.text("id") or f"call_{id}_{index}"
+        yield call_block_of_value(
+            call_id, function.text("name") or "tool", function.value("arguments")
+        )
         response = call.record("response")
         if response.fields and call.text("state") != "pending":
             parts = [part.text("text") or "" for part in response.records("content")]
-            shown = "\n".join(filter(None, parts)) if parts else response.text("content") or ""
+            output = "\n".join(filter(None, parts)) if parts else response.text("content") or ""
             is_error = bool(response.text("error"))
-            results.append(result_block(call_id, shown, is_error=is_error))
+            results.append(result_block(call_id, output, is_error=is_error))
     yield from results
 
 
@@ -314,10 +315,10 @@ def _older_calls(metadata: Record, id: str) -> Iterator[bytes]:
 def write_jan(conversations: Sequence[Conversation]) -> Files:
     """A folder for each conversation, ``threads/<id>``, with its branches in the messages."""
     files: dict[str, bytes] = {}
-    for at, family in enumerate(families(conversations)):
+    for index, family in enumerate(families(conversations)):
         folder = f"threads/{safe_name(family.main.id)}"
         if f"{folder}/{_THREAD}" in files:
-            folder = f"{folder}-{at}"
+            folder = f"{folder}-{index}"
         files[f"{folder}/{_THREAD}"] = encode_json(_thread(family)) + b"\n"
         files[f"{folder}/{_MESSAGES}"] = b"".join(encode_json(row) + b"\n" for row in _rows(family))
     return files
@@ -327,11 +328,11 @@ def _thread(family: Branching) -> dict[str, Any]:
     main = family.main
     assistant = {"assistant_id": FORMAT, "assistant_name": "Jan"}
     model = next((message.model for message in main.messages if message.model), None)
-    told = {**assistant, **({"model": {"id": model}} if model else {})}
-    told |= {"instructions": main.system} if main.system else {}
+    first = {**assistant, **({"model": {"id": model}} if model else {})}
+    first |= {"instructions": main.system} if main.system else {}
     times = [message.created_at for message in main.messages if message.created_at]
     created = {"created": int(min(times)), "updated": int(max(times))} if times else {}
-    defaults = {"object": "thread", "assistants": [told], **created, "metadata": {}}
+    defaults = {"object": "thread", "assistants": [first], **created, "metadata": {}}
     thread = {**defaults, **kept_fields(main, FORMAT), "id": main.id, "title": main.title}
     if len(family.all) > 1 and main.messages:
         # Not Jan's own, which has no word for the active one of several first messages.
@@ -361,12 +362,12 @@ def _main_path(family: Branching, written: Mapping[str, str | None]) -> list[str
     return [message.id for message in family.main.messages if message.id in written]
 
 
-def _record(group: Sequence[Said]) -> dict[str, Any]:
+def _record(group: Sequence[RecordedMessage]) -> dict[str, Any]:
     first, last = group[0], group[-1]
     record: dict[str, Any] = {
         "object": "thread.message",
         "role": first.role,
-        "status": "stopped" if any(said.cut for said in group) else "ready",
+        "status": "stopped" if any(message.interrupted for message in group) else "ready",
         "type": "text",
         "content": list(_parts(group)),
     }
@@ -377,9 +378,9 @@ def _record(group: Sequence[Said]) -> dict[str, Any]:
     return record
 
 
-def _parts(group: Sequence[Said]) -> Iterator[dict[str, Any]]:
-    results = {result.tool_use_id: result for said in group for result in said.results}
-    for block in (block for said in group for block in said.content):
+def _parts(group: Sequence[RecordedMessage]) -> Iterator[dict[str, Any]]:
+    results = {result.tool_use_id: result for message in group for result in message.results}
+    for block in (block for message in group for block in message.content):
         match block:
             case TextBlock():
                 yield {"type": "text", "text": {"value": block.text, "annotations": []}}

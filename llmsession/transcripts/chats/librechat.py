@@ -17,27 +17,23 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import ImageBlock, TextBlock, ThinkingBlock, ToolUseBlock, encode_json
 
-from ..common.chat_message import (
-    Reading,
-    Said,
+from ..common.chat_records import Reading, beside, expand, id_of, is_ours, kept_fields
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Files, Probe
+from ..common.record import Record
+from ..common.recorded_message import (
+    RecordedMessage,
     arguments_of,
-    beside,
-    call_block,
-    expand,
-    id_of,
-    is_ours,
-    kept_fields,
+    call_block_of_value,
+    image_block,
+    image_url,
     result_block,
     result_text,
     text_blocks,
     text_of,
     thinking_block,
 )
-from ..common.conversation import Conversation
-from ..common.document import read_document
-from ..common.format import Files, Probe
-from ..common.record import Record
-from ..common.recorded_message import image_block, image_url
 from ..common.times import iso_time
 from ..common.trees import (
     Branching,
@@ -60,9 +56,9 @@ _LISTS = ("messages", "messagesTree")
 _NOT_SAID = {"summary", "error", "agent_update"}
 
 
-def looks_librechat(peek: Probe) -> bool:
+def looks_librechat(probe: Probe) -> bool:
     """Is it an object with a conversation's id and messages, as LibreChat names them?"""
-    fields = peek.fields
+    fields = probe.fields
     return "conversationId" in fields and any(isinstance(fields.get(n), list) for n in _LISTS)
 
 
@@ -77,16 +73,16 @@ def read_librechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, .
     if name is None:
         raise TranscriptError("not a LibreChat export: it has no messages")
     rows = _by_id(_flat(document.items(name), reading), reading)
-    said = {id: _said(record, reading) for id, record in rows.items()}
+    messages = {id: _messages(record, reading) for id, record in rows.items()}
     parents = {id: _parent(record) for id, record in rows.items()}
-    without_unplaced(said, parents, reading)
+    without_unplaced(messages, parents, reading)
     times = {id: record.at("createdAt") for id, record in rows.items()}
     ways = paths(parents, newest_leaf(parents, times), reading) or [[]]
     summaries = {id: text for id, record in rows.items() if (text := _summary(record))}
     options = document.record("options")
     kept = document.rest({*_LISTS, "conversationId", "title"})
     return read_paths(
-        [[each for id in way for each in said[id]] for way in ways],
+        [[message for id in way for message in messages[id]] for way in ways],
         reading,
         session=id_of(document, "conversationId") or FORMAT,
         format=FORMAT,
@@ -113,9 +109,9 @@ def _flat(items: Sequence[msgspec.Raw], reading: Reading) -> Iterator[tuple[Reco
         waiting += [(child, below) for child in reversed(record.items("children"))]
 
 
-def _by_id(found: Iterator[tuple[Record, str]], reading: Reading) -> dict[str, Record]:
+def _by_id(records: Iterator[tuple[Record, str]], reading: Reading) -> dict[str, Record]:
     rows: dict[str, Record] = {}
-    for record, above in found:
+    for record, above in records:
         id = id_of(record, "messageId")
         if id in rows:
             reading.note(record.number, "duplicate", f"message {id} is there again; it counts")
@@ -137,14 +133,14 @@ def _summary(record: Record) -> str:
     return "\n\n".join(filter(None, texts)) or record.text("summary") or ""
 
 
-def _last_summary(way: Sequence[Said], summaries: dict[str, str]) -> str:
-    return next((summaries[said.id] for said in reversed(way) if said.id in summaries), "")
+def _last_summary(way: Sequence[RecordedMessage], summaries: dict[str, str]) -> str:
+    return next((summaries[message.id] for message in reversed(way) if message.id in summaries), "")
 
 
-def _said(record: Record, reading: Reading) -> list[Said]:
+def _messages(record: Record, reading: Reading) -> list[RecordedMessage]:
     created = record.value("isCreatedByUser")
     is_user = created if isinstance(created, bool) else record.text("sender") == "User"
-    said = Said(
+    message = RecordedMessage(
         role="user" if is_user else "assistant",
         blocks=_blocks(record, reading),
         id=id_of(record, "messageId"),
@@ -152,11 +148,11 @@ def _said(record: Record, reading: Reading) -> list[Said]:
         created_at=record.at("createdAt"),
         model=None if is_user else record.text("model"),
         raw=encode_json(record.fields),
-        cut=record.flag("unfinished"),
+        interrupted=record.flag("unfinished"),
     )
     if record.flag("error"):
-        said = msgspec.structs.replace(said, blocks=[], error=text_of([said]) or "error")
-    parts = [said] if is_user else expand(said)
+        message = msgspec.structs.replace(message, blocks=[], error=text_of([message]) or "error")
+    parts = [message] if is_user else expand(message)
     parts[0].extra = beside(record, _record(parts), without=_LINKS)
     return parts
 
@@ -165,14 +161,14 @@ def _blocks(record: Record, reading: Reading) -> list[bytes]:
     blocks: list[bytes] = []
     results: list[bytes] = []
     parts = record.records("content")
-    for at, part in enumerate(parts):
+    for index, part in enumerate(parts):
         call = part.record("tool_call")
         if part.text("type") == "tool_call" and call.fields:
-            _add_call(call, f"call_{id_of(record, 'messageId')}_{at}", blocks, results)
+            _add_call(call, f"call_{id_of(record, 'messageId')}_{index}", blocks, results)
             continue
-        found = _part(part)
-        if found:
-            blocks += [*results, *found]
+        texts = _part(part)
+        if texts:
+            blocks += [*results, *texts]
             results = []
         elif part.text("text") != "":
             kind = part.text("type") or "a part without a type"
@@ -184,8 +180,12 @@ def _blocks(record: Record, reading: Reading) -> list[bytes]:
 def _add_call(call: Record, otherwise: str, blocks: list[bytes], results: list[bytes]) -> None:
     function = call.record("function")
     call_id = id_of(call, "id") or otherwise
-    given = call.value("args") if "args" in call.fields else function.value("arguments")
-    blocks.append(call_block(call_id, call.text("name") or function.text("name") or "tool", given))
+    arguments = call.value("args") if "args" in call.fields else function.value("arguments")
+    blocks.append(
+        call_block_of_value(
+            call_id, call.text("name") or function.text("name") or "tool", arguments
+        )
+    )
     output = call.value("output")
     output = function.value("output") if output is None else output
     if output is not None:
@@ -216,8 +216,8 @@ def _text(record: Record) -> str:
 def write_librechat(conversations: Sequence[Conversation]) -> Files:
     """A file for each conversation, its branches in it."""
     return {
-        path_of(at, family.main, ".json"): _document(family)
-        for at, family in enumerate(families(conversations))
+        path_of(index, family.main, ".json"): _document(family)
+        for index, family in enumerate(families(conversations))
     }
 
 
@@ -232,13 +232,14 @@ def _document(family: Branching) -> bytes:
         (last if is_head else rows).append(row)
     options = {"promptPrefix": main.system} if main.system and not is_ours(main, FORMAT) else {}
     head = {"conversationId": main.id, "title": main.title}
-    told = {"branches": len(family.all) > 1, "recursive": False, "options": options}
+    settings = {"branches": len(family.all) > 1, "recursive": False, "options": options}
     return (
-        encode_json({**head, **told, **kept_fields(main, FORMAT), "messages": rows + last}) + b"\n"
+        encode_json({**head, **settings, **kept_fields(main, FORMAT), "messages": rows + last})
+        + b"\n"
     )
 
 
-def _record(group: Sequence[Said]) -> dict[str, Any]:
+def _record(group: Sequence[RecordedMessage]) -> dict[str, Any]:
     first = group[0]
     is_user = first.role == "user"
     record: dict[str, Any] = {
@@ -246,20 +247,20 @@ def _record(group: Sequence[Said]) -> dict[str, Any]:
         "isCreatedByUser": is_user,
         "text": text_of(group),
     }
-    if any(not isinstance(block, TextBlock) for said in group for block in said.content):
+    if any(not isinstance(block, TextBlock) for message in group for block in message.content):
         record["content"] = list(_parts(group))
     if first.created_at:
         record["createdAt"] = iso_time(first.created_at)
     if first.model:
         record["model"] = first.model
-    if any(said.cut for said in group):
+    if any(message.interrupted for message in group):
         record["unfinished"] = True
     return record
 
 
-def _parts(group: Sequence[Said]) -> Iterator[dict[str, Any]]:
-    results = {result.tool_use_id: result for said in group for result in said.results}
-    for block in (block for said in group for block in said.content):
+def _parts(group: Sequence[RecordedMessage]) -> Iterator[dict[str, Any]]:
+    results = {result.tool_use_id: result for message in group for result in message.results}
+    for block in (block for message in group for block in message.content):
         match block:
             case TextBlock():
                 yield {"type": "text", "text": block.text}

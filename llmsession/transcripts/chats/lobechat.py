@@ -19,15 +19,15 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import ThinkingBlock, encode_json, split_blocks
 from llmsession.turns.usage import Usage
 
-from ..common.chat_message import (
-    Reading,
-    Said,
+from ..common.chat_records import Reading, beside, id_of, kept_fields, read_usage
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Files, Probe
+from ..common.record import Record
+from ..common.recorded_message import (
+    RecordedMessage,
     arguments_of,
-    beside,
-    call_block,
-    id_of,
-    kept_fields,
-    read_usage,
+    call_block_of_value,
     result_block,
     result_text,
     text_blocks,
@@ -35,10 +35,6 @@ from ..common.chat_message import (
     thinking_block,
     thinking_of,
 )
-from ..common.conversation import Conversation
-from ..common.document import read_document
-from ..common.format import Files, Probe
-from ..common.record import Record
 from ..common.times import milliseconds
 from ..common.trees import Branching, families, paths, read_paths, written_path
 
@@ -55,15 +51,15 @@ _BETWEEN = "____"
 """Between a plugin's identifier and the name of its function, in what the model is offered."""
 
 
-def looks_lobechat(peek: Probe) -> bool:
+def looks_lobechat(probe: Probe) -> bool:
     """Are there rows with ids, roles, and a link to a topic or a parent?"""
-    found = _table(peek.fields, "messages") if peek.fields else peek.items
-    return any(_is_row(row) for row in found)
+    rows = _table(probe.fields, "messages") if probe.fields else probe.items
+    return any(_is_row(row) for row in rows)
 
 
 def _table(fields: dict[str, Any], name: str) -> list[Any]:
-    inner = [fields, *(fields.get(each) for each in _TABLES)]
-    tables = (each.get(name) for each in inner if isinstance(each, dict))
+    inner = [fields, *(fields.get(item) for item in _TABLES)]
+    tables = (item.get(name) for item in inner if isinstance(item, dict))
     return next((table for table in tables if isinstance(table, list)), [])
 
 
@@ -83,7 +79,9 @@ def read_lobechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ..
     document = read_document(raw, reading.notes, strict=strict)
     whole = Record.of(document)
     inner = [whole, *(whole.record(name) for name in _TABLES)]
-    home = next((each for each in inner if (each.raw("messages") or b"")[:1] == b"["), None)
+    home = next(
+        (message for message in inner if (message.raw("messages") or b"")[:1] == b"["), None
+    )
     items = split_blocks(document) if document.startswith(b"[") else []
     if home is not None:
         items = home.items("messages")
@@ -97,11 +95,11 @@ def read_lobechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ..
             reading.refuse(number, "no row with an id and a role that is known", item)
     if not topics:
         raise TranscriptError("not LobeChat's rows: no message in it")
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for topic, rows in topics.items():
-        found += _Topic(topic, rows, tables, reading).read()
+        conversations += _Topic(topic, rows, tables, reading).read()
         reading = Reading(strict=strict)
-    return tuple(found)
+    return tuple(conversations)
 
 
 class _Tables:
@@ -178,8 +176,8 @@ class _Topic:
         main = [id for id in parents if not self.rows[id].thread]
         children: dict[str | None, list[str]] = {}
         for id in main:
-            known = parents[id] if parents[id] in parents else None
-            children.setdefault(known, []).append(id)
+            parent = parents[id] if parents[id] in parents else None
+            children.setdefault(parent, []).append(id)
         head: str | None = None
         for root in children.get(None, []):
             # Several roots are one conversation: rows from before there were links, or rows
@@ -192,12 +190,12 @@ class _Topic:
                 parents[root] = head
             head = self._active_leaf(root, children)
         ways = paths(parents, head, self.reading) or [[]]
-        said = {id: self._said(self.rows[id]) for id in parents}
+        messages = {id: self._messages(self.rows[id]) for id in parents}
         topic = self.tables.topics.get(self.topic, Record.of(None))
         summary = topic.text("historySummary") or topic.text("history_summary") or ""
         kept = topic.rest({"id", "title", "historySummary", "history_summary"})
         return read_paths(
-            [[each for id in way for each in said[id]] for way in ways],
+            [[message for id in way for message in messages[id]] for way in ways],
             self.reading,
             session=self.topic,
             format=FORMAT,
@@ -221,32 +219,32 @@ class _Topic:
         return parent or None
 
     def _active_leaf(self, root: str, children: dict[str | None, list[str]]) -> str:
-        at, seen = root, {root}
-        while below := [child for child in children.get(at, []) if child not in seen]:
-            wanted = self.rows[at].record.record("metadata").number_of("activeBranchIndex")
+        node, seen = root, {root}
+        while below := [child for child in children.get(node, []) if child not in seen]:
+            branch = self.rows[node].record.record("metadata").number_of("activeBranchIndex")
             grown = [child for child in below if child in children]
-            if wanted is not None and 0 <= wanted < len(below) and wanted == int(wanted):
-                at = below[int(wanted)]
+            if branch is not None and 0 <= branch < len(below) and branch == int(branch):
+                node = below[int(branch)]
             else:
-                at = (grown or below)[0]
-            seen.add(at)
-        return at
+                node = (grown or below)[0]
+            seen.add(node)
+        return node
 
-    def _said(self, row: _Row) -> list[Said]:
+    def _messages(self, row: _Row) -> list[RecordedMessage]:
         if row.role == _GROUP:
             raw = encode_json(row.record.fields)
             self.reading.leave_out(row.record.number, "compressed_group", raw, "is the summary")
             pinned = row.record.records("pinnedMessages")
-            unknown = [each for each in pinned if id_of(each, "id") not in self.rows]
-            return [self._one(_Row(each, self.tables)) for each in unknown]
+            unknown = [item for item in pinned if id_of(item, "id") not in self.rows]
+            return [self._one(_Row(item, self.tables)) for item in unknown]
         answers = self.answers.get(row.id, [])
-        return [self._one(row), *(self._one(each) for each in answers)]
+        return [self._one(row), *(self._one(item) for item in answers)]
 
-    def _one(self, row: _Row) -> Said:
+    def _one(self, row: _Row) -> RecordedMessage:
         record = row.record
         is_reply = row.role == "assistant"
         error = record.value("error") or record.value("pluginError")
-        said = Said(
+        message = RecordedMessage(
             role="assistant" if is_reply else "system" if row.role == "system" else "user",
             blocks=_blocks(row),
             id=row.id,
@@ -258,10 +256,10 @@ class _Topic:
             error=encode_json(error).decode() if error and is_reply else None,
             raw=encode_json(record.fields),
         )
-        said.extra = beside(_without_branch(record), next(iter(_rows(said))), without=_LINKS)
+        message.extra = beside(_without_branch(record), next(iter(_rows(message))), without=_LINKS)
         if row.plugin.fields:
-            said.extra["plugin"] = msgspec.Raw(encode_json(row.plugin.fields))
-        return said
+            message.extra["plugin"] = msgspec.Raw(encode_json(row.plugin.fields))
+        return message
 
 
 def _without_branch(record: Record) -> Record:
@@ -293,14 +291,18 @@ def _blocks(row: _Row) -> list[bytes]:
     thought = reasoning.text("content")
     if thought:
         blocks.insert(0, thinking_block(thought, reasoning.text("signature") or ""))
-    return blocks + [_call(tool, row.id, at) for at, tool in enumerate(record.records("tools"))]
+    return blocks + [
+        _call(tool, row.id, index) for index, tool in enumerate(record.records("tools"))
+    ]
 
 
-def _call(tool: Record, row_id: str, at: int) -> bytes:
+def _call(tool: Record, row_id: str, index: int) -> bytes:
     plugin = tool.text("identifier")
     name = tool.text("apiName") or tool.text("api_name") or "tool"
     name = f"{plugin}{_BETWEEN}{name}" if plugin else name
-    return call_block(id_of(tool, "id") or f"call_{row_id}_{at}", name, tool.value("arguments"))
+    return call_block_of_value(
+        id_of(tool, "id") or f"call_{row_id}_{index}", name, tool.value("arguments")
+    )
 
 
 # Writing.
@@ -324,19 +326,19 @@ def _topic_rows(family: Branching) -> list[dict[str, Any]]:
     links = _Links(family.main.id)
     rows: list[dict[str, Any]] = []
     times: dict[str, float] = {}
-    for (said,), above, _ in written_path(family, FORMAT, folded=False):
-        topic = links.topic_of(said.id, above)
-        for at, row in enumerate(_rows(said)):
-            id = f"{said.id}+{at}" if at else said.id
-            parent = links.add(said.id, id, above, is_answer=row["role"] == "tool")
-            extra = {} if at else said.extra
-            times[id] = said.created_at
+    for (message,), above, _ in written_path(family, FORMAT, folded=False):
+        topic = links.topic_of(message.id, above)
+        for index, row in enumerate(_rows(message)):
+            id = f"{message.id}+{index}" if index else message.id
+            parent = links.add(message.id, id, above, is_answer=row["role"] == "tool")
+            extra = {} if index else message.extra
+            times[id] = message.created_at
             rows.append({**row, **extra, "id": id, "parentId": parent, "topicId": topic})
-    active = {said.id for said in family.main.messages}
+    active = {message.id for message in family.main.messages}
     for row in rows:
         # In the order that they are read in.
         forks = sorted(links.below.get(row["id"], []), key=lambda id: times[id])
-        chosen = [at for at, id in enumerate(forks) if id in active]
+        chosen = [index for index, id in enumerate(forks) if id in active]
         if len(forks) > 1 and chosen:
             metadata = Record.of(encode_json(row.get("metadata"))).fields
             row["metadata"] = {**metadata, "activeBranchIndex": chosen[0]}
@@ -356,52 +358,52 @@ class _Links:
         self._owner: dict[str, str] = {}
         """By message or row of answers: the row of their assistant."""
 
-    def topic_of(self, said: str, above: str | None) -> str:
-        first = f"{self.topic}#{said}" if self._topics else self.topic
-        return self._topics.setdefault(said, first if above is None else self._topics[above])
+    def topic_of(self, message: str, above: str | None) -> str:
+        first = f"{self.topic}#{message}" if self._topics else self.topic
+        return self._topics.setdefault(message, first if above is None else self._topics[above])
 
-    def add(self, said: str, row: str, above: str | None, *, is_answer: bool) -> str | None:
-        """The parent of *row*, one of those of the message *said*."""
-        parent = self._next.get(said) or (None if above is None else self._next[above])
+    def add(self, message: str, row: str, above: str | None, *, is_answer: bool) -> str | None:
+        """The parent of *row*, one of those of the message *message*."""
+        parent = self._next.get(message) or (None if above is None else self._next[above])
         if is_answer and above is not None:
             owner = self._owner.get(above, self._next[above])
-            self._owner[said] = self._owner[row] = owner
-            if said not in self._next:
-                self._next[said] = self._next[above] if above in self._owner else row
+            self._owner[message] = self._owner[row] = owner
+            if message not in self._next:
+                self._next[message] = self._next[above] if above in self._owner else row
             return owner
-        self._next[said] = row
-        self._owner.pop(said, None)
+        self._next[message] = row
+        self._owner.pop(message, None)
         if parent is not None:
             self.below.setdefault(self._owner.get(parent, parent), []).append(row)
         return parent
 
 
-def _rows(said: Said) -> Iterator[dict[str, Any]]:
-    """The rows that *said* is written as: one for each result, and one for the rest."""
-    times = {"createdAt": milliseconds(said.created_at)} if said.created_at else {}
-    for result in said.results:
+def _rows(message: RecordedMessage) -> Iterator[dict[str, Any]]:
+    """The rows that *message* is written as: one for each result, and one for the rest."""
+    times = {"createdAt": milliseconds(message.created_at)} if message.created_at else {}
+    for result in message.results:
         answer = {
             "role": "tool",
             "tool_call_id": result.tool_use_id,
             "content": result_text(result),
         }
         yield answer | times | ({"pluginError": {"type": "error"}} if result.is_error else {})
-    if said.results and not text_of([said]):
+    if message.results and not text_of([message]):
         return
-    row: dict[str, Any] = {"role": said.role, "content": text_of([said]), **times}
-    if said.role == "assistant":
-        row |= _reply_columns(said)
+    row: dict[str, Any] = {"role": message.role, "content": text_of([message]), **times}
+    if message.role == "assistant":
+        row |= _reply_columns(message)
     yield row
 
 
-def _reply_columns(said: Said) -> dict[str, Any]:
+def _reply_columns(message: RecordedMessage) -> dict[str, Any]:
     row: dict[str, Any] = {}
-    thought = thinking_of([said])
+    thought = thinking_of([message])
     if thought:
-        blocks = (block for block in said.content if isinstance(block, ThinkingBlock))
+        blocks = (block for block in message.content if isinstance(block, ThinkingBlock))
         signature = next(filter(None, (block.signature for block in blocks)), None)
         row["reasoning"] = {"content": thought} | ({"signature": signature} if signature else {})
-    if said.calls:
+    if message.calls:
         row["tools"] = [
             {
                 "id": call.id,
@@ -410,13 +412,13 @@ def _reply_columns(said: Said) -> dict[str, Any]:
                 "arguments": arguments_of(call),
                 "type": "default",
             }
-            for call in said.calls
+            for call in message.calls
         ]
-    row |= {name: value for name in ("model", "provider") if (value := getattr(said, name))}
-    if said.usage is not None:
+    row |= {name: value for name in ("model", "provider") if (value := getattr(message, name))}
+    if message.usage is not None:
         row["metadata"] = {
-            "totalInputTokens": said.usage.input_tokens + said.usage.cache_read_tokens,
-            "inputCachedTokens": said.usage.cache_read_tokens,
-            "totalOutputTokens": said.usage.output_tokens,
+            "totalInputTokens": message.usage.input_tokens + message.usage.cache_read_tokens,
+            "inputCachedTokens": message.usage.cache_read_tokens,
+            "totalOutputTokens": message.usage.output_tokens,
         }
     return row

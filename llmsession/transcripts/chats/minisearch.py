@@ -8,41 +8,33 @@ results, thinking, usage, a summary, and that a branch is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json
 
-from ..common.assembly import assemble
-from ..common.chat_message import (
-    Reading,
-    Said,
-    beside,
-    id_of,
-    kept_fields,
-    outgoing,
-    text_blocks,
-    text_of,
-)
+from ..common.assembly import CHAT, assemble
+from ..common.chat_records import Reading, id_of
 from ..common.conversation import Conversation
 from ..common.document import read_document
-from ..common.format import Files, Probe
+from ..common.format import Probe
 from ..common.record import Record
-from ..common.times import milliseconds
+from ..common.recorded_message import RecordedMessage, text_blocks
 
-__all__ = ["FORMAT", "looks_minisearch", "read_minisearch", "write_minisearch"]
+__all__ = ["FORMAT", "looks_minisearch", "read_minisearch"]
 
 FORMAT = "minisearch"
 
 _TABLES = ("searches", "llmResponses", "chatHistory")
+_HELD = ("id", "conversationId", "role", "content", "timestamp")
+"""Fields of a row that the message holds."""
 
 
-def looks_minisearch(peek: Probe) -> bool:
+def looks_minisearch(probe: Probe) -> bool:
     """Are two of its tables there, at the top or in a dump?"""
-    fields = peek.fields
+    fields = probe.fields
     inner = fields.get("data")
     dumped = inner.get("data") if isinstance(inner, dict) else None
     names = set(fields)
@@ -71,13 +63,13 @@ def read_minisearch(raw: bytes, *, strict: bool = False) -> tuple[Conversation, 
                 runs.setdefault(run_id, _Run(run_id)).add(name, row)
             else:
                 reading.refuse(number, f"a row of {name} without a run", item)
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for run in runs.values():
-        found.append(run.conversation(reading))
+        conversations.append(run.conversation(reading))
         reading = Reading(strict=strict)
-    if not found:
+    if not conversations:
         raise TranscriptError("MiniSearch's database is empty")
-    return tuple(found)
+    return tuple(conversations)
 
 
 def _tables(file: Record) -> dict[str, list[msgspec.Raw]]:
@@ -101,90 +93,51 @@ class _Run:
         searches = self.rows["searches"]
         kept = {name: [row.fields for row in self.rows[name]] for name in _TABLES[:2]}
         return assemble(
-            self._said(reading),
-            reading,
+            self._messages(reading),
+            rules=CHAT,
+            notes=reading.notes,
+            records=reading.records,
             session=self.id,
             format=FORMAT,
             title=(searches[0].text("query") or "") if searches else "",
             extra={FORMAT: msgspec.Raw(encode_json(kept))},
         )
 
-    def _said(self, reading: Reading) -> list[Said]:
+    def _messages(self, reading: Reading) -> list[RecordedMessage]:
         rows = sorted(self.rows["chatHistory"], key=lambda row: row.at("timestamp"))
         chats = [rows, *(search.records("chatMessages") for search in self.rows["searches"])]
         for chat in chats:
-            said = [one for row in chat for one in _row_said(row, reading)]
-            if any(one.role == "user" for one in said):
-                return said
+            messages = [message for row in chat for message in _row_messages(row, reading)]
+            if any(message.role == "user" for message in messages):
+                return messages
         return self._asked_and_answered()
 
-    def _asked_and_answered(self) -> list[Said]:
+    def _asked_and_answered(self) -> list[RecordedMessage]:
         search = next(iter(self.rows["searches"]), Record.of(None))
         answer = next(iter(self.rows["llmResponses"]), Record.of(None))
         query = search.text("query") or answer.text("prompt") or ""
         reply = answer.text("response") or search.text("llmResponse") or ""
         asked_at = search.at("timestamp") or answer.at("timestamp")
-        asked = Said(role="user", blocks=text_blocks(query), created_at=asked_at)
+        question = RecordedMessage(role="user", blocks=text_blocks(query), created_at=asked_at)
         model = answer.text("model")
         replied_at = answer.at("timestamp") or asked_at
-        replied = Said(
+        answered = RecordedMessage(
             role="assistant", blocks=text_blocks(reply), created_at=replied_at, model=model
         )
-        return [each for each in (asked, replied) if each.blocks]
+        return [message for message in (question, answered) if message.blocks]
 
 
-def _row_said(row: Record, reading: Reading) -> Iterator[Said]:
+def _row_messages(row: Record, reading: Reading) -> Iterator[RecordedMessage]:
     role, text = row.text("role"), row.text("content")
     if role not in ("user", "assistant") or text is None:
         reading.refuse(row.number, "no role and text", encode_json(row.fields))
         return
-    said = Said(
+    yield RecordedMessage(
         role="user" if role == "user" else "assistant",
         blocks=text_blocks(text),
         id=id_of(row, "id"),
         number=row.number,
         created_at=row.at("timestamp"),
+        extra=row.rest(_HELD),
         raw=encode_json(row.fields),
     )
-    said.extra = beside(row, _row(said), without=("id", "conversationId"))
-    yield said
-
-
-# Writing.
-
-
-def write_minisearch(conversations: Sequence[Conversation]) -> Files:
-    """One file, a dump of the database with all conversations."""
-    rows: dict[str, list[Any]] = {name: [] for name in _TABLES}
-    for number, conversation in enumerate(conversations, 1):
-        kept = Record(0, kept_fields(conversation, FORMAT))
-        searches = kept.items("searches")
-        made = [_search(number, conversation)] if conversation.messages else []
-        rows["searches"] += searches or made
-        rows["llmResponses"] += kept.items("llmResponses")
-        for said in outgoing(conversation, FORMAT):
-            if text_of([said]) or not said.blocks:
-                links = {"id": _key(said.id), "conversationId": conversation.id}
-                rows["chatHistory"].append({**_row(said), **said.extra, **links})
-    tables = [{"name": name, "rowCount": len(rows[name])} for name in _TABLES]
-    dumped = [{"tableName": name, "inbound": True, "rows": rows[name]} for name in _TABLES]
-    database = {"databaseName": "History", "databaseVersion": 1, "tables": tables, "data": dumped}
-    whole = {"formatName": "dexie", "formatVersion": 1, "data": database}
-    return {"History.json": encode_json(whole) + b"\n"}
-
-
-def _key(id: str) -> int | str:
-    is_number = id.isascii() and id.isdigit() and str(int(id[:15])) == id
-    return int(id) if is_number else id
-
-
-def _search(number: int, conversation: Conversation) -> dict[str, Any]:
-    first = next(iter(conversation.messages), None)
-    row = {"id": number, "searchRunId": conversation.id, "pinned": False, "source": "user"}
-    row["query"] = conversation.title or (first.text if first is not None else "")
-    return row | ({"timestamp": milliseconds(first.created_at)} if first is not None else {})
-
-
-def _row(said: Said) -> dict[str, Any]:
-    row: dict[str, Any] = {"role": said.role, "content": text_of([said])}
-    return row | ({"timestamp": milliseconds(said.created_at)} if said.created_at else {})

@@ -9,7 +9,7 @@ usage, and that a branch is one; a result of several blocks becomes one text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -17,40 +17,34 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json
 
-from ..common.assembly import assemble, clean_call_id
-from ..common.chat_message import (
-    Reading,
-    Said,
-    beside,
-    call_block,
-    id_of,
-    kept_fields,
-    outgoing,
-    result_block,
-    result_text,
-    text_blocks,
-    text_of,
-)
+from ..common.assembly import CHAT, assemble, clean_call_id
+from ..common.chat_records import Reading, id_of
 from ..common.conversation import Conversation
 from ..common.document import read_document
-from ..common.format import Files, Probe
+from ..common.format import Probe
 from ..common.record import Record
-from ..common.times import iso_time
-from ..common.writing import path_of
+from ..common.recorded_message import (
+    RecordedMessage,
+    call_block_of_value,
+    result_block,
+    text_blocks,
+)
 
-__all__ = ["FORMAT", "looks_neurolink", "read_neurolink", "write_neurolink"]
+__all__ = ["FORMAT", "looks_neurolink", "read_neurolink"]
 
 FORMAT = "neurolink"
 
 _KEY = "neurolink:conversation:"
 _SUMMARY_FIELDS = ("summarizedUpToMessageId", "summarizedMessage", "tokenThreshold")
 _TELLING = {*_SUMMARY_FIELDS, "lastTokenCount", "lastApiTokenCount"}
+_HELD = {"id", "role", "content", "timestamp", "tool", "args"}
+"""Fields of a row that the message holds."""
 _ROLES = ("user", "assistant", "system", "tool_call", "tool_result")
 
 
-def looks_neurolink(peek: Probe) -> bool:
+def looks_neurolink(probe: Probe) -> bool:
     """Is it a session with what NeuroLink counts and summarises, or a dump of such keys?"""
-    fields = peek.fields
+    fields = probe.fields
     if fields and all(name.startswith(_KEY) for name in fields):
         return True
     messages = fields.get("messages")
@@ -71,16 +65,16 @@ def read_neurolink(raw: bytes, *, strict: bool = False) -> tuple[Conversation, .
     document = Record.of(read_document(raw, reading.notes, strict=strict))
     names = [name for name in document.fields if name.startswith(_KEY)]
     sessions = [_value(document, name) for name in names] if names else [document]
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for number, session in enumerate(sessions, 1):
         if (session.raw("messages") or b"")[:1] != b"[":
             reading.refuse(number, "a session without messages", encode_json(session.fields))
             continue
-        found.append(_conversation(session, reading))
+        conversations.append(_conversation(session, reading))
         reading = Reading(strict=strict)
-    if not found:
+    if not conversations:
         raise TranscriptError("not a session of NeuroLink: no messages in it")
-    return tuple(found)
+    return tuple(conversations)
 
 
 def _value(dump: Record, name: str) -> Record:
@@ -95,19 +89,21 @@ def _value(dump: Record, name: str) -> Record:
 
 
 def _conversation(session: Record, reading: Reading) -> Conversation:
-    told = ("sessionId", "messages", "title", "summarizedMessage")
+    held = ("sessionId", "messages", "title", "summarizedMessage")
     return assemble(
-        _said(session, reading),
-        reading,
+        _messages(session, reading),
+        rules=CHAT,
+        notes=reading.notes,
+        records=reading.records,
         session=id_of(session, "sessionId", "id") or FORMAT,
         format=FORMAT,
         title=session.text("title") or "",
         summary=session.text("summarizedMessage") or "",
-        extra={FORMAT: msgspec.Raw(encode_json(session.rest(told)))},
+        extra={FORMAT: msgspec.Raw(encode_json(session.rest(held)))},
     )
 
 
-def _said(session: Record, reading: Reading) -> Iterator[Said]:
+def _messages(session: Record, reading: Reading) -> Iterator[RecordedMessage]:
     waiting: list[tuple[str, str]] = []
     answering = False
     for row in session.records("messages"):
@@ -128,14 +124,14 @@ def _said(session: Record, reading: Reading) -> Iterator[Said]:
         if role == "tool_call":
             call_id = clean_call_id(f"call_{id_of(row, 'id') or row.number}")
             waiting.append((call_id, tool))
-            block = call_block(call_id, clean_call_id(tool), row.value("args"))
-            yield _one(row, "assistant", [block], tool)
+            block = call_block_of_value(call_id, clean_call_id(tool), row.value("args"))
+            yield _message(row, "assistant", [block])
         elif role == "tool_result":
-            at = next((at for at, (_, name) in enumerate(waiting) if name == tool), 0)
-            call_id = waiting.pop(at)[0] if waiting else ""
-            yield _one(row, "user", [_result(row, call_id)], tool)
+            index = next((index for index, (_, name) in enumerate(waiting) if name == tool), 0)
+            call_id = waiting.pop(index)[0] if waiting else ""
+            yield _message(row, "user", [_result(row, call_id)])
         else:
-            yield _one(row, role, text_blocks(row.text("content") or ""), tool)
+            yield _message(row, role, text_blocks(row.text("content") or ""))
 
 
 def _result(row: Record, call_id: str) -> bytes:
@@ -147,63 +143,14 @@ def _result(row: Record, call_id: str) -> bytes:
     return result_block(call_id, text, is_error=failed)
 
 
-def _one(row: Record, role: Any, blocks: list[bytes], tool: str) -> Said:
-    said = Said(
+def _message(row: Record, role: Any, blocks: list[bytes]) -> RecordedMessage:
+    has_more = row.text("role") == "tool_call" and row.text("content")
+    return RecordedMessage(
         role=role,
         blocks=blocks,
         id=id_of(row, "id"),
         number=row.number,
         created_at=row.at("timestamp"),
+        extra=row.rest(_HELD - {"content"} if has_more else _HELD),
         raw=encode_json(row.fields),
     )
-    names = {each.tool_use_id: tool for each in said.results}
-    written = next(iter(_rows(said, names)), {})
-    said.extra = beside(row, written, without=("id",))
-    return said
-
-
-# Writing.
-
-
-def write_neurolink(conversations: Sequence[Conversation]) -> Files:
-    """A file for each conversation."""
-    return {
-        path_of(at, conversation, ".json"): _document(conversation)
-        for at, conversation in enumerate(conversations)
-    }
-
-
-def _document(conversation: Conversation) -> bytes:
-    tools = {call.id: call.name for message in conversation.messages for call in message.tool_calls}
-    rows: list[dict[str, Any]] = []
-    for said in outgoing(conversation, FORMAT):
-        for at, row in enumerate(_rows(said, tools)):
-            id = f"{said.id}+{at}" if at else said.id
-            rows.append({**row, **({} if at else said.extra), "id": id})
-    times = [message.created_at for message in conversation.messages if message.created_at]
-    stamps = {"createdAt": iso_time(min(times)), "updatedAt": iso_time(max(times))} if times else {}
-    summary = {"summarizedMessage": conversation.summary} if conversation.summary else {}
-    session = {
-        **stamps,
-        "tokenThreshold": None,
-        **kept_fields(conversation, FORMAT),
-        "sessionId": conversation.id,
-        "title": conversation.title,
-        **summary,
-        "messages": rows,
-    }
-    return encode_json(session) + b"\n"
-
-
-def _rows(said: Said, tools: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """The rows that *said* is written as: its results, then its text, then its calls."""
-    stamp = {"timestamp": iso_time(said.created_at)} if said.created_at else {}
-    for result in said.results:
-        row: dict[str, Any] = {"role": "tool_result", "content": result_text(result), **stamp}
-        row["tool"] = tools.get(result.tool_use_id, "tool")
-        yield row | ({"metadata": {"isError": True}} if result.is_error else {})
-    text = text_of([said])
-    if text or not said.blocks:
-        yield {"role": said.role, "content": text, **stamp}
-    for call in said.calls:
-        yield {"role": "tool_call", "content": "", "tool": call.name, "args": call.input, **stamp}

@@ -27,27 +27,22 @@ from llmsession.turns.blocks import (
 )
 from llmsession.turns.usage import Usage
 
-from ..common.chat_message import (
-    Reading,
-    Said,
+from ..common.chat_records import Reading, beside, expand, id_of, is_ours, kept_fields, read_usage
+from ..common.conversation import Conversation
+from ..common.document import read_document
+from ..common.format import Files, Probe
+from ..common.record import Record
+from ..common.recorded_message import (
+    RecordedMessage,
     arguments_of,
-    beside,
-    call_block,
-    expand,
-    id_of,
-    is_ours,
-    kept_fields,
-    read_usage,
+    call_block_of_value,
+    image_block,
+    image_url,
     result_block,
     text_blocks,
     text_of,
     thinking_block,
 )
-from ..common.conversation import Conversation
-from ..common.document import read_document
-from ..common.format import Files, Probe
-from ..common.record import Record
-from ..common.recorded_message import image_block, image_url
 from ..common.trees import (
     Branching,
     families,
@@ -74,9 +69,9 @@ _ENTITIES = {"&quot;": '"', "&#x27;": "'", "&#39;": "'", "&lt;": "<", "&gt;": ">
 _ENTITY = re.compile("|".join(_ENTITIES))
 
 
-def looks_open_webui(peek: Probe) -> bool:
+def looks_open_webui(probe: Probe) -> bool:
     """Is it a chat with a history of messages, or an array with one?"""
-    document = peek.items or [peek.fields]
+    document = probe.items or [probe.fields]
     return any(isinstance(item, dict) and _is_chat(item) for item in document)
 
 
@@ -96,7 +91,7 @@ def read_open_webui(raw: bytes, *, strict: bool = False) -> tuple[Conversation, 
     notes = Reading(strict=strict)
     document = read_document(raw, notes.notes, strict=strict)
     items = split_blocks(document) if document.startswith(b"[") else [msgspec.Raw(document)]
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for number, item in enumerate(items, 1):
         record = Record.of(item, number)
         chat = record.record("chat") if record.raw("chat") else record
@@ -106,25 +101,25 @@ def read_open_webui(raw: bytes, *, strict: bool = False) -> tuple[Conversation, 
         reading = Reading(strict=strict, where=f"chat {number}, ")
         reading.notes, notes.notes = notes.notes, []
         reading.records, notes.records = notes.records, []
-        found += _read_chat(record, chat, reading)
-    if not found:
+        conversations += _read_chat(record, chat, reading)
+    if not conversations:
         raise TranscriptError("not an Open WebUI export: no chat with a history in it")
-    found[-1] = msgspec.structs.replace(
-        found[-1],
-        notes=(*found[-1].notes, *notes.notes),
-        records=(*found[-1].records, *notes.records),
+    conversations[-1] = msgspec.structs.replace(
+        conversations[-1],
+        notes=(*conversations[-1].notes, *notes.notes),
+        records=(*conversations[-1].records, *notes.records),
     )
-    return tuple(found)
+    return tuple(conversations)
 
 
 def _read_chat(record: Record, chat: Record, reading: Reading) -> tuple[Conversation, ...]:
     history = chat.record("history")
     rows = _rows(chat, history, reading)
-    said = {id: _said(row, id, reading) for id, row in rows.items()}
+    messages = {id: _messages(row, id, reading) for id, row in rows.items()}
     parents = {id: id_of(row, "parentId") or None for id, row in rows.items()}
     if not history.fields:  # a flat list, of a version before the tree
         parents = dict(zip(rows, [None, *rows], strict=False))
-    gone = without_unplaced(said, parents, reading)
+    gone = without_unplaced(messages, parents, reading)
     head = id_of(history, "currentId")
     head = gone.get(head, head) or ""
     if head not in parents:
@@ -138,7 +133,7 @@ def _read_chat(record: Record, chat: Record, reading: Reading) -> tuple[Conversa
     outer = record.rest({"chat", "id", "title"}) if chat is not record else {}
     kept = {"chat": chat.rest(_CHAT if chat is not record else {*_CHAT, "id"}), **outer}
     return read_paths(
-        [[each for id in way for each in said[id]] for way in ways],
+        [[message for id in way for message in messages[id]] for way in ways],
         reading,
         session=id_of(record, "id") or id_of(chat, "id") or f"{FORMAT}-{record.number}",
         format=FORMAT,
@@ -149,8 +144,8 @@ def _read_chat(record: Record, chat: Record, reading: Reading) -> tuple[Conversa
     )
 
 
-def _newest(way: Sequence[Said], summaries: dict[str, str]) -> str:
-    return next(filter(None, (summaries.get(said.id, "") for said in reversed(way))), "")
+def _newest(way: Sequence[RecordedMessage], summaries: dict[str, str]) -> str:
+    return next(filter(None, (summaries.get(message.id, "") for message in reversed(way))), "")
 
 
 def _rows(chat: Record, history: Record, reading: Reading) -> dict[str, Record]:
@@ -168,11 +163,11 @@ def _rows(chat: Record, history: Record, reading: Reading) -> dict[str, Record]:
     return rows
 
 
-def _said(record: Record, id: str, reading: Reading) -> list[Said]:
+def _messages(record: Record, id: str, reading: Reading) -> list[RecordedMessage]:
     role = record.text("role")
     is_reply = role == "assistant"
     error = record.record("error").text("content") or record.text("error") or None
-    said = Said(
+    message = RecordedMessage(
         role="assistant" if is_reply else "user" if role == "user" else "system",
         blocks=_reply(record, id, reading) if is_reply else _user(record),
         id=id,
@@ -182,9 +177,9 @@ def _said(record: Record, id: str, reading: Reading) -> list[Said]:
         usage=_usage(record) if is_reply else None,
         error=error if is_reply else None,
         raw=encode_json(record.fields),
-        cut=is_reply and (record.raw("done") == b"false" or _is_incomplete(record)),
+        interrupted=is_reply and (record.raw("done") == b"false" or _is_incomplete(record)),
     )
-    parts = expand(said) if is_reply else [said]
+    parts = expand(message) if is_reply else [message]
     parts[0].extra = beside(record, _record(parts), without=_LINKS)
     return parts
 
@@ -206,12 +201,12 @@ def _user(record: Record) -> list[bytes]:
 
 def _reply(record: Record, id: str, reading: Reading) -> list[bytes]:
     blocks: list[bytes] = []
-    for at, item in enumerate(record.records("output")):
-        found = _item(item, f"call_{id}_{at}")
-        if found is None:
+    for index, item in enumerate(record.records("output")):
+        blocks_of_item = _item(item, f"call_{id}_{index}")
+        if blocks_of_item is None:
             kind = item.text("type") or "an item without a type"
             reading.note(record.number, "item", kind, visible=not kind.startswith("open_webui:"))
-        blocks += found or []
+        blocks += blocks_of_item or []
     return blocks or list(_from_html(record.text("content") or "", id))
 
 
@@ -227,7 +222,9 @@ def _item(item: Record, otherwise: str) -> list[bytes] | None:
             return [thinking_block(thought)] if thought else []
         case "function_call":
             call_id = item.text("call_id") or item.text("id") or otherwise
-            return [call_block(call_id, item.text("name") or "tool", item.value("arguments"))]
+            return [
+                call_block_of_value(call_id, item.text("name") or "tool", item.value("arguments"))
+            ]
         case "function_call_output":
             is_error = item.text("status") in _REFUSED
             return [result_block(item.text("call_id") or "", _output(item), is_error=is_error)]
@@ -250,19 +247,21 @@ def _output(item: Record) -> str | list[msgspec.Raw]:
 
 def _from_html(content: str, id: str) -> Iterator[bytes]:
     """The blocks of older content: text with thinking and tool calls as HTML in it."""
-    at = 0
-    for number, found in enumerate(_DETAILS.finditer(content)):
-        yield from text_blocks(content[at : found.start()])
-        at = found.end()
-        told = {name: _plain(value) for name, value in _ATTRIBUTE.findall(found[2])}
-        if found[1] == "reasoning":
-            yield thinking_block(_unquoted(_SUMMARY.sub("", found[3], count=1)))
+    index = 0
+    for number, match in enumerate(_DETAILS.finditer(content)):
+        yield from text_blocks(content[index : match.start()])
+        index = match.end()
+        attributes = {name: _plain(value) for name, value in _ATTRIBUTE.findall(match[2])}
+        if match[1] == "reasoning":
+            yield thinking_block(_unquoted(_SUMMARY.sub("", match[3], count=1)))
             continue
-        call_id = told.get("id") or f"call_{id}_{number}"
-        yield call_block(call_id, told.get("name") or "tool", _json_text(told.get("arguments", "")))
-        if told.get("done") != "false":
-            yield result_block(call_id, _json_text(told.get("result", "")))
-    yield from text_blocks(content[at:])
+        call_id = attributes.get("id") or f"call_{id}_{number}"
+        yield call_block_of_value(
+            call_id, attributes.get("name") or "tool", _json_text(attributes.get("arguments", ""))
+        )
+        if attributes.get("done") != "false":
+            yield result_block(call_id, _json_text(attributes.get("result", "")))
+    yield from text_blocks(content[index:])
 
 
 def _plain(escaped: str) -> str:
@@ -295,7 +294,7 @@ def write_open_webui(conversations: Sequence[Conversation]) -> Files:
 def _chat(family: Branching) -> dict[str, Any]:
     main = family.main
     rows: dict[str, dict[str, Any]] = {}
-    head, active = None, {said.id for said in main.messages}
+    head, active = None, {recorded.id for recorded in main.messages}
     for group, above, is_head in written_path(family, FORMAT, folded=True):
         first = group[0]
         links: dict[str, Any] = {"id": first.id, "parentId": above, "childrenIds": []}
@@ -305,10 +304,10 @@ def _chat(family: Branching) -> dict[str, Any]:
         head = first.id if is_head else head
     kept = dict(kept_fields(main, FORMAT))
     inner = Record.of(kept.pop("chat", None)).fields
-    is_told = bool(main.system) and not is_ours(main, FORMAT)
-    params = {"params": {"system": main.system}} if is_told else {}
+    has_system = bool(main.system) and not is_ours(main, FORMAT)
+    params = {"params": {"system": main.system}} if has_system else {}
     times = [message.created_at for message in main.messages if message.created_at]
-    told = {"created_at": int(min(times)), "updated_at": int(max(times))} if times else {}
+    stamps = {"created_at": int(min(times)), "updated_at": int(max(times))} if times else {}
     chat = {
         **params,
         **inner,
@@ -316,11 +315,11 @@ def _chat(family: Branching) -> dict[str, Any]:
         "history": {"currentId": head, "messages": rows},
         "messages": [row for id, row in rows.items() if id in active],
     }
-    return {"id": main.id, "title": main.title, **told, **kept, "chat": chat}
+    return {"id": main.id, "title": main.title, **stamps, **kept, "chat": chat}
 
 
-def _record(group: Sequence[Said]) -> dict[str, Any]:
-    first, last = group[0], [said for said in group if said.role != "user"][-1:]
+def _record(group: Sequence[RecordedMessage]) -> dict[str, Any]:
+    first, last = group[0], [message for message in group if message.role != "user"][-1:]
     record: dict[str, Any] = {"role": first.role, "content": text_of(group)}
     if first.created_at:
         whole = first.created_at == int(first.created_at)
@@ -331,30 +330,30 @@ def _record(group: Sequence[Said]) -> dict[str, Any]:
         return record | ({"files": [{"type": "image", "url": url} for url in urls]} if urls else {})
     if first.role == "system":
         return record
-    record["done"] = not any(said.cut for said in group)
+    record["done"] = not any(message.interrupted for message in group)
     if first.model:
         record["model"] = first.model
-    if any(not isinstance(block, TextBlock) for said in group for block in said.content):
+    if any(not isinstance(block, TextBlock) for message in group for block in message.content):
         record["output"] = list(_items(group))
-    for said in last:
-        if said.usage is not None:
-            record["usage"] = _reported(said.usage)
-        if said.error:
-            record["error"] = {"content": said.error}
+    for message in last:
+        if message.usage is not None:
+            record["usage"] = _reported(message.usage)
+        if message.error:
+            record["error"] = {"content": message.error}
     return record
 
 
 def _reported(usage: Usage) -> dict[str, Any]:
     cached = {"cached_tokens": usage.cache_read_tokens}
-    told = {"input_tokens": usage.input_tokens + usage.cache_read_tokens}
-    told["output_tokens"] = usage.output_tokens
+    reported = {"input_tokens": usage.input_tokens + usage.cache_read_tokens}
+    reported["output_tokens"] = usage.output_tokens
     if usage.cache_write_tokens:
-        told["cache_creation_input_tokens"] = usage.cache_write_tokens
-    return told | ({"input_tokens_details": cached} if usage.cache_read_tokens else {})
+        reported["cache_creation_input_tokens"] = usage.cache_write_tokens
+    return reported | ({"input_tokens_details": cached} if usage.cache_read_tokens else {})
 
 
-def _items(group: Sequence[Said]) -> Iterator[dict[str, Any]]:
-    for block in (block for said in group for block in said.content):
+def _items(group: Sequence[RecordedMessage]) -> Iterator[dict[str, Any]]:
+    for block in (block for message in group for block in message.content):
         match block:
             case TextBlock():
                 part = {"type": "output_text", "text": block.text}
@@ -367,8 +366,12 @@ def _items(group: Sequence[Said]) -> Iterator[dict[str, Any]]:
                 yield {"type": "function_call", "status": "completed", **call}
             case ToolResultBlock():
                 status = "failed" if block.is_error else "completed"
-                told = {"call_id": block.tool_use_id, "status": status}
-                yield {"type": "function_call_output", **told, "output": list(_output_parts(block))}
+                answer = {"call_id": block.tool_use_id, "status": status}
+                yield {
+                    "type": "function_call_output",
+                    **answer,
+                    "output": list(_output_parts(block)),
+                }
 
 
 def _output_parts(block: ToolResultBlock) -> Iterator[dict[str, Any]]:

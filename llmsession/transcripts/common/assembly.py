@@ -1,42 +1,56 @@
-"""Messages of chat applications, put together: turns, ids, and each call with its results.
+"""Recorded messages, in order, become numbered turns, and each call is paired with its result.
 
-The rules, each a note where it changes something:
+The rules that hold for every format:
 
-R1 a result stands in the user messages right behind the assistant message that made its call,
-   in the order of the calls; one found elsewhere is moved there. R2 a result without a call is
-   left out, and so is a second one. R3 a call without a result gets a neutral error result,
-   flagged as synthetic, unless nothing came after it: then it is still open. R4 a call id that
-   was used before, or that no provider takes, is renamed, with its result. R5 what else came
-   with results stands behind them. R6 what the model said before any user is left out, and so
-   are its messages without content.
+- A recorded message stays a message of its own, under its own id. One that answers calls of
+  several replies is split.
+- A user's text starts a turn, unless nothing was answered since the last text, or it came with
+  the results of an open tool loop, or after all of them: then the next reply answers it, too.
+  Where it cuts a tool loop short, the turn before is marked interrupted.
+- A result belongs to the newest call of its id that has none yet, in order within one reply:
+  providers have used an id twice. A call whose id was used before, or that no provider accepts,
+  is renamed, with its result.
+- Results stand right behind the reply that made their calls, in the order of the calls, before
+  any text. One that was recorded elsewhere is moved there.
+- A result without a call, a second result, a reply before any user text, a reply without
+  content and a block on the wrong side have no place in a message. They are left out, noted, and
+  kept beside the messages.
+
+``Rules`` names what differs between families of formats.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from llmsession.turns.blocks import (
-    ToolResultBlock,
-    ToolUseBlock,
-    block_type,
-    encode_json,
-    join_blocks,
-    parse_blocks,
-)
-from llmsession.turns.messages import Message
+from llmsession.turns.blocks import block_type, encode_json, join_blocks
+from llmsession.turns.ids import TurnId
+from llmsession.turns.messages import Message, Role, message_id
 
-from .chat_message import MISSING, Reading, Said, result_block, text_of
-from .conversation import Conversation
+from .conversation import Conversation, Note
+from .record import Record
+from .recorded_message import MISSING, RecordedMessage, joined, result_block, text_of
 
-__all__ = ["Before", "assemble", "clean_call_id", "derived_id", "is_asking", "leave_out_reply"]
+__all__ = [
+    "AGENT",
+    "CHAT",
+    "CLAUDE_CODE",
+    "Before",
+    "Rules",
+    "assemble",
+    "branch_of",
+    "clean_call_id",
+    "derived_id",
+]
 
 _NOT_IN_CALL_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
+_THOUGHTS = frozenset({"items", "thinking", "thoughts", "unsigned_thinking"})
+"""Fields of ``extra`` that hold what a model wrote."""
 
 
 def derived_id(session: str, place: int) -> str:
@@ -46,46 +60,34 @@ def derived_id(session: str, place: int) -> str:
 
 
 def clean_call_id(call_id: str) -> str:
-    """*call_id* with the characters alone that providers take; ``call`` if none is left."""
+    """*call_id* with the characters alone that providers accept; ``call`` if none is left."""
     return _NOT_IN_CALL_IDS.sub("_", call_id) or "call"
 
 
-class _Slot(msgspec.Struct, eq=False):
-    """One block; ``pair`` is what pairs it, the call id as it came."""
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between families of formats."""
 
-    raw: bytes
-    kind: str
-    pair: str
-
-
-class _Step(msgspec.Struct, eq=False):
-    """A message and its blocks; of an assistant's, the results of its calls."""
-
-    said: Said
-    slots: list[_Slot]
-    results: dict[_Slot, tuple[_Step, _Slot]] = {}
-    """By the call: the message that the result was found in, and the result."""
-    answers: list[_Step] = []
-    """Of a message with results: the assistant messages whose calls they answer."""
-    joined: bool = False
-    """Is it a part of what answers an assistant message, and opens no turn?"""
-
-    @property
-    def is_assistant(self) -> bool:
-        return self.said.role == "assistant"
-
-    def of_kind(self, kind: str) -> list[_Slot]:
-        return [slot for slot in self.slots if slot.kind == kind]
+    each_text_opens_turn: bool = False
+    """Every user message starts a turn, whatever came before, an empty one, too."""
+    stand_ins: bool = False
+    """A call without a result gets a neutral error result, flagged as synthetic, unless nothing
+    came after it: then it is still open."""
+    one_message_per_side: bool = False
+    """User messages in a row become one message."""
+    joins_ids: bool = False
+    """Neighbours of one id and role are one message that a writer had to take apart."""
+    derives_ids: bool = False
+    """Missing ids look like a UUID, not like ``session/u1.0``; a second use of an id is noted."""
+    left_out_as_records: bool = False
+    """What has no place becomes records of the conversation, not its ``extra["unplaced"]``."""
 
 
-def _slot(raw: bytes) -> _Slot:
-    kind = block_type(raw)
-    (block,) = parse_blocks(b"[" + raw + b"]")
-    if isinstance(block, ToolUseBlock):
-        return _Slot(raw, kind, block.id)
-    if isinstance(block, ToolResultBlock):
-        return _Slot(raw, kind, block.tool_use_id)
-    return _Slot(raw, "malformed" if kind in ("tool_use", "tool_result") else kind, "")
+AGENT = Rules(joins_ids=True)
+"""Coding agents and lists of messages."""
+CLAUDE_CODE = Rules(one_message_per_side=True)
+"""Claude Code, which writes a line for each block."""
+CHAT = Rules(each_text_opens_turn=True, stand_ins=True, derives_ids=True, left_out_as_records=True)
+"""Chat applications."""
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -95,290 +97,521 @@ class Before(msgspec.Struct, frozen=True):
     interrupted: tuple[int, ...] = ()
 
 
+class _Call(msgspec.Struct, eq=False):
+    """A call: its id as recorded, its id here, and its result, found in a message."""
+
+    recorded_id: str
+    id: str
+    reply: int
+    result: bytes | None = None
+    answered_at: int = -1
+
+
+class _Piece(msgspec.Struct, eq=False):
+    """A message to be: blocks of one recorded message. ``part`` counts where it was split."""
+
+    recorded: RecordedMessage
+    blocks: list[bytes]
+    part: int = 0
+    synthetic: tuple[int, ...] = ()
+    has_own_id: bool = True
+
+
+class _Step(msgspec.Struct, eq=False):
+    """A reply, its calls, and the texts that came while it was the newest reply."""
+
+    index: int
+    reply: _Piece
+    calls: list[_Call]
+    texts: dict[int, _Piece] = {}
+    answers: list[_Piece] = []
+
+
+class _Turn(msgspec.Struct, eq=False):
+    number: int
+    opening: list[_Piece] = []
+    steps: list[_Step] = []
+    closed: bool = False
+    interrupted: bool = False
+
+    def pieces(self) -> Iterator[_Piece]:
+        yield from self.opening
+        for step in self.steps:
+            yield step.reply
+            yield from step.answers
+
+
 def assemble(
-    said: Iterable[Said],
-    reading: Reading,
+    recorded: Iterable[RecordedMessage],
     *,
     session: str,
     format: str,
+    rules: Rules = AGENT,
     before: Before = Before(),  # noqa: B008 - a frozen value
+    notes: Sequence[Note] = (),
+    records: Sequence[msgspec.Raw] = (),
+    system: str = "",
+    extra: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Conversation:
-    """The conversation that *said* are, in order, with the notes and records of *reading* and
-    those that are added here. *fields* are more fields of it. What is *before* is its beginning;
-    *said* goes on from there.
+    """The conversation of the *recorded* messages, in their order. *fields* are more fields of it.
 
-    Texts of the system before the first message are its system prompt; later ones are left out.
-    Ids that are missing are derived from *session*, and an id that comes twice gets ``~2``.
+    System messages before the first message continue *system*; later ones are left out. *before*
+    is the beginning of the conversation, and the recorded messages go on from there.
     """
-    system, spoken = _without_system(said, reading, user_spoke=bool(before.messages))
-    steps = [_Step(each, [_slot(raw) for raw in each.blocks]) for each in spoken]
-    _drop_misplaced(steps, reading)
-    _pair(steps, reading)
-    _rename(steps, {call.id for message in before.messages for call in message.tool_calls}, reading)
-    _join_results(steps, reading)
-    built = _Turns(session, before, [step for step in steps if not step.joined], reading)
-    prompts = [text for text in (fields.pop("system", ""), system) if text]
+    messages = list(joined(recorded) if rules.joins_ids else recorded)
+    assembly = _Assembly(messages, session, rules, before)
+    assembly.run()
+    beside: dict[str, Any] = dict(extra or {})
+    left_out = [msgspec.Raw(encode_json(entry)) for entry in assembly.left_out]
+    if left_out and not rules.left_out_as_records:
+        beside["unplaced"] = msgspec.Raw(encode_json(left_out))
     return Conversation(
         id=session,
         format=format,
-        messages=tuple(built.messages),
-        notes=tuple(sorted(reading.notes, key=lambda note: note.line)),
-        interrupted=tuple(sorted(built.interrupted)),
-        records=tuple(reading.records),
-        system="\n\n".join(prompts),
+        messages=(*before.messages, *assembly.messages),
+        notes=tuple(sorted((*notes, *assembly.notes), key=lambda note: note.line)),
+        interrupted=(
+            *before.interrupted,
+            *(turn.number for turn in assembly.turns if turn.interrupted),
+        ),
+        records=(*records, *(left_out if rules.left_out_as_records else ())),
+        system="\n\n".join(text for text in (system, assembly.system) if text),
+        extra=beside,
         **fields,
     )
 
 
-def _without_system(
-    said: Iterable[Said], reading: Reading, *, user_spoke: bool
-) -> tuple[str, list[Said]]:
-    """The system prompt, and the messages from the first user's on."""
-    prompts: list[str] = []
-    kept: list[Said] = []
-    goes_on = user_spoke
-    for each in said:
-        user_spoke = user_spoke or is_asking(each)
-        if each.role == "system" and not (kept or goes_on):
-            prompts.append(text_of([each], "\n\n"))
-        elif each.role == "system":
-            detail = "a system message inside of the conversation"
-            reading.leave_out(each.number, "system", each.raw, detail, visible=True)
-        elif each.role == "assistant" and not (each.blocks and user_spoke):
-            leave_out_reply(each, reading)
-        else:
-            kept.append(each)
-    return "\n\n".join(filter(None, prompts)), kept
+def branch_of(parent: Conversation, branch: Conversation) -> Conversation:
+    """*branch*, another path through the file of *parent*: the turns that both begin with are
+    the same message objects."""
+    shared: list[Message] = []
+    turns = 0
+    for turn, other in zip(branch.turns, parent.turns, strict=False):
+        cut = [turns + 1 in conversation.interrupted for conversation in (branch, parent)]
+        if cut[0] != cut[1] or list(map(_without_session, turn)) != list(
+            map(_without_session, other)
+        ):
+            break
+        turns += 1
+        shared += other
+    return msgspec.structs.replace(
+        branch,
+        messages=(*shared, *branch.messages[len(shared) :]),
+        title=parent.title,
+        source=parent.source,
+        parent=parent.id,
+        shared_turns=turns,
+    )
 
 
-def is_asking(said: Said) -> bool:
-    """Is it a user's message that says more than results, or nothing?"""
-    kinds = {block_type(raw) for raw in said.blocks}
-    return said.role == "user" and (not kinds or bool(kinds - {"tool_use", "tool_result"}))
+def _without_session(message: Message) -> Message:
+    # A missing id was made from the session's.
+    own_id = message.id.removeprefix(f"{message.session}/")
+    return msgspec.structs.replace(message, session="", id=own_id)
 
 
-def leave_out_reply(said: Said, reading: Reading) -> None:
-    """Keep a reply that has no place in any turn beside the messages."""
-    if not said.blocks:
-        why = "error" if said.error else "empty"
-        reading.leave_out(said.number, why, said.raw, "a reply without content")
-    else:
-        detail = "a reply before any user text"
-        reading.leave_out(said.number, "no_user_message", said.raw, detail, visible=True)
+def _with_content(result: Record) -> bytes | None:
+    """A result whose content is no text and no list, as a message needs it; None for others."""
+    content = result.raw("content")
+    if content is not None and content.startswith((b'"', b"[")):
+        return None
+    return encode_json({**result.fields, "content": "" if content is None else content.decode()})
 
 
-def _drop_misplaced(steps: Sequence[_Step], reading: Reading) -> None:
-    for step in steps:
-        wrong = "tool_result" if step.is_assistant else "tool_use"
-        for slot in step.of_kind(wrong) + step.of_kind("malformed"):
-            detail = f"a {slot.kind} block in a message of the {step.said.role}"
-            _drop(step, slot, "misplaced", detail, reading)
+def _why_renamed(call_id: str) -> str:
+    if not call_id:
+        return "it has no id"
+    valid = call_id == clean_call_id(call_id)
+    return "its id was used before" if valid else "no provider accepts its id"
 
 
-def _drop(step: _Step, slot: _Slot, why: str, detail: str, reading: Reading) -> None:
-    reading.leave_out(step.said.number, why, slot.raw, detail, visible=True)
-    step.slots.remove(slot)
-
-
-def _pair(steps: Sequence[_Step], reading: Reading) -> None:
-    """Give each call its result: that of the nearest call before it, or of the only one."""
-    latest: dict[str, tuple[_Step, _Slot]] = {}
-    count = Counter(call.pair for step in steps for call in step.of_kind("tool_use"))
-    early: list[tuple[_Step, _Slot]] = []
-    for step in steps:
-        for call in step.of_kind("tool_use"):
-            latest[call.pair] = (step, call)
-        for result in step.of_kind("tool_result"):
-            if result.pair in latest:
-                _answer(latest[result.pair], step, result, reading)
-            else:
-                early.append((step, result))
-    for step, result in early:
-        if count[result.pair] == 1:
-            _answer(latest[result.pair], step, result, reading)
-        else:
-            detail = f"no call {result.pair} before it"
-            _drop(step, result, "orphan_result", detail, reading)
-
-
-def _answer(called: tuple[_Step, _Slot], step: _Step, result: _Slot, reading: Reading) -> None:
-    caller, call = called
-    if call in caller.results:
-        detail = f"call {result.pair} has its result; the first one stays"
-        _drop(step, result, "duplicate", detail, reading)
-        return
-    caller.results[call] = (step, result)
-    if caller not in step.answers:
-        step.answers.append(caller)
-
-
-def _rename(steps: Sequence[_Step], used: set[str], reading: Reading) -> None:
-    """Give each call an id that is not in *used*, nor another's, and that every provider takes."""
-    asked = {slot.pair for step in steps for slot in step.slots}
-    for step in steps:
-        for call in step.of_kind("tool_use"):
-            name = _free_id(call.pair, used, asked)
-            used.add(name)
-            if name != call.pair:
-                detail = f"call {call.pair!r} is {name!r} here"
-                reading.note(step.said.number, "renamed", detail)
-                call.raw = _with_field(call.raw, "id", name)
-                call.pair = name
-                if call in step.results:
-                    result = step.results[call][1]
-                    result.raw = _with_field(result.raw, "tool_use_id", name)
-
-
-def _free_id(call_id: str, used: set[str], asked: set[str]) -> str:
-    name = wanted = clean_call_id(call_id)
-    number = 2
-    while name in used or (name != call_id and name in asked):
-        name = f"{wanted}_{number}"
-        number += 1
-    return name
-
-
-def _with_field(raw: bytes, name: str, value: str) -> bytes:
-    fields: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    return encode_json(fields | {name: value})
-
-
-def _join_results(steps: Sequence[_Step], reading: Reading) -> None:
-    """Decide which user messages belong behind an assistant message, and open no turn."""
-    behind: _Step | None = None
-    for step in steps:
-        if step.is_assistant:
-            behind = step
-        elif step.answers and step.answers == [behind]:
-            step.joined = True
-        elif step.answers:
-            reading.note(step.said.number, "moved", "results were put right behind their calls")
-            step.slots = [slot for slot in step.slots if slot.kind != "tool_result"]
-            step.joined = not step.slots
-            behind = behind if step.joined else None
-        else:
-            # A message that held nothing but results without a call is gone.
-            step.joined = bool(step.said.blocks) and not step.slots
-            behind = behind if step.joined else None
-
-
-class _Turns:
-    """The steps, without those that are joined, as messages of numbered turns."""
+class _Assembly:
+    """One conversation: ``run`` fills ``turns``, ``messages``, ``notes`` and ``left_out``."""
 
     def __init__(
-        self, session: str, before: Before, steps: Sequence[_Step], reading: Reading
+        self, recorded: list[RecordedMessage], session: str, rules: Rules, before: Before
     ) -> None:
         self.session = session
-        self.reading = reading
-        self.messages = list(before.messages)
-        self.interrupted = set(before.interrupted)
-        self._ids = {message.id for message in before.messages}
-        self._turn = before.messages[-1].turn if before.messages else 0
-        in_loop = False
-        for step in steps:
-            if not step.is_assistant:
-                if in_loop:
-                    self.interrupted.add(self._turn)
-                self._turn += 1
-            self._add(step.said, [slot.raw for slot in step.slots])
-            calls = step.of_kind("tool_use")
-            if calls:
-                self._add_results(step, calls, is_last=step is steps[-1])
-            if step.said.cut:
-                self.interrupted.add(self._turn)
-            in_loop = bool(calls)
+        self.rules = rules
+        self.before = before
+        self.notes: list[Note] = []
+        self.left_out: list[dict[str, Any]] = []
+        self.turns: list[_Turn] = []
+        self.messages: list[Message] = []
+        self.recorded = recorded
+        self.system = ""
 
-    def _add_results(self, step: _Step, calls: Sequence[_Slot], *, is_last: bool) -> None:
-        answers = _Answers()
-        name = f"{self.messages[-1].id}#results"
-        for call in calls:
-            if call in step.results:
-                answers.found(*step.results[call])
-            elif not is_last:
-                answers.missing(result_block(call.pair, MISSING, is_error=True))
-                detail = f"call {call.pair} has no result: one that says so was put in"
-                self.reading.note(step.said.number, "unanswered_call", detail)
-        for origin, raws, synthetic in answers.messages():
-            # A message that is split, or stands elsewhere, lends its id to its first part.
-            own = origin is not None and origin.joined and origin.answers[0] is step
-            said = origin.said if origin is not None and own else _behind(step, origin, name)
-            self._add(said, raws, synthetic)
+    def run(self) -> None:
+        self.system, self.recorded = self._without_system()
+        self.blocks = [self._allowed(index) for index in range(len(self.recorded))]
+        self.calls: list[list[_Call]] = [[] for _ in self.recorded]
+        self._number_calls()
+        self.results: list[dict[int, list[_Call]]] = [{} for _ in self.recorded]
+        """By message: the calls that it answers, by their reply."""
+        self.texts: list[list[bytes]] = [[] for _ in self.recorded]
+        """By message: its blocks other than results."""
+        self._pair()
+        self.steps: dict[int, _Step] = {}
+        for index, message in enumerate(self.recorded):
+            if message.role == "assistant":
+                self._place_reply(index)
+            else:
+                self._place_user(index)
+            if message.interrupted and self.turns:
+                self.turns[-1].closed = self.turns[-1].interrupted = True
+        self._place_results()
+        self._make_messages()
 
-    def _add(self, said: Said, raws: Sequence[bytes], synthetic: tuple[int, ...] = ()) -> None:
-        self.messages.append(
-            Message(
-                id=self._unique(said),
-                session=self.session,
-                turn=self._turn,
-                role="assistant" if said.role == "assistant" else "user",
-                body=join_blocks(raws),
-                created_at=said.created_at,
-                completed_at=said.completed_at or said.created_at,
-                synthetic=synthetic,
-                model=said.model,
-                provider=said.provider,
-                usage=said.usage,
-                stop_reason=said.stop_reason,
-                error=said.error,
-                extra=msgspec.Raw(encode_json(said.extra)) if said.extra else msgspec.UNSET,
-            )
+    def _note(self, index: int, what: str, detail: str = "", *, visible: bool = False) -> None:
+        self.notes.append(Note(max(1, self.recorded[index].number), what, detail, visible))
+
+    def _leave_out(self, index: int, blocks: Sequence[bytes], why: str, detail: str) -> None:
+        """Leave out some *blocks* of a message."""
+        self._note(index, why, detail, visible=True)
+        self._keep(self.recorded[index], blocks, why)
+
+    def _keep(
+        self,
+        message: RecordedMessage,
+        blocks: Sequence[bytes],
+        why: str,
+        record: bytes = b"",
+    ) -> None:
+        """Keep *blocks* beside the messages, or the *record* that they are all of."""
+        fields: dict[str, Any] = {"id": message.id} if message.id else {}
+        fields |= {"role": message.role, "content": [msgspec.Raw(raw) for raw in blocks]}
+        for name in ("error", "usage", "extra"):
+            if getattr(message, name):
+                fields[name] = getattr(message, name)
+        if self.rules.left_out_as_records:
+            # In an object of its own, so that in our own format it looks like no message.
+            fields = {"left_out": why, "record": msgspec.Raw(record) if record else fields}
+        self.left_out.append(fields)
+
+    # What can stand in a message.
+
+    def _without_system(self) -> tuple[str, list[RecordedMessage]]:
+        prompts: list[str] = []
+        others: list[RecordedMessage] = []
+        for message in self.recorded:
+            if message.role != "system":
+                others.append(message)
+            elif not others and not self.before.messages:
+                prompts.append(text_of([message], "\n\n"))
+            else:
+                detail = "a system message inside of the conversation"
+                self.notes.append(Note(max(1, message.number), "system", detail, True))
+                self._keep(message, message.blocks, "system", message.raw)
+        return "\n\n".join(filter(None, prompts)), others
+
+    def _allowed(self, index: int) -> list[bytes]:
+        """The blocks of a message that its side can say, each call and result in valid form."""
+        message = self.recorded[index]
+        wrong = "tool_result" if message.role == "assistant" else "tool_use"
+        allowed: list[bytes] = []
+        for raw in message.blocks:
+            kind = block_type(raw)
+            is_pair = kind in ("tool_use", "tool_result")
+            block = Record.of(raw if is_pair else None)
+            if kind == wrong or (kind == "tool_use" and not block.text("name")):
+                detail = f"a {kind} block in a message of the {message.role}"
+                self._leave_out(index, [raw], "misplaced_block", detail)
+            elif kind == "tool_result":
+                allowed.append(_with_content(block) or raw)
+            else:
+                allowed.append(raw)
+        return allowed
+
+    # Calls and results.
+
+    def _number_calls(self) -> None:
+        """Give each call an id that no other call has, and that every provider accepts."""
+        recorded_ids = {
+            Record.of(raw).text("id") or ""
+            for blocks in self.blocks
+            for raw in blocks
+            if block_type(raw) == "tool_use"
+        }
+        used = {call.id for message in self.before.messages for call in message.tool_calls}
+        suffixes: dict[str, int] = {}
+        for index, blocks in enumerate(self.blocks):
+            for place, raw in enumerate(blocks):
+                if block_type(raw) != "tool_use":
+                    continue
+                block = Record.of(raw)
+                recorded_id = block.text("id") or ""
+                base = unique = clean_call_id(recorded_id)
+                while unique in used or (unique != recorded_id and unique in recorded_ids):
+                    suffixes[base] = suffixes.get(base, 1) + 1
+                    unique = f"{base}_{suffixes[base]}"
+                used.add(unique)
+                if unique != recorded_id:
+                    blocks[place] = encode_json({**block.fields, "id": unique})
+                    detail = f"call {recorded_id} is {unique} here: {_why_renamed(recorded_id)}"
+                    self._note(index, "renamed_call", detail)
+                self.calls[index].append(_Call(recorded_id or unique, unique, index))
+
+    def _pair(self) -> None:
+        """Find the call of each result."""
+        self.unanswered: dict[str, list[_Call]] = {}
+        self.answered: dict[str, _Call] = {}
+        for calls in self.calls:
+            for call in calls:
+                self.unanswered.setdefault(call.recorded_id, []).append(call)
+        for index, blocks in enumerate(self.blocks):
+            for raw in blocks:
+                if block_type(raw) == "tool_result":
+                    self._pair_result(index, raw)
+                else:
+                    self.texts[index].append(raw)
+
+    def _pair_result(self, index: int, raw: bytes) -> None:
+        result = Record.of(raw)
+        call_id = result.text("tool_use_id") or ""
+        call = self._call_for(index, call_id)
+        if call is None:
+            detail = f"no call {call_id} in the recording"
+            self._leave_out(index, [raw], "orphan_result", detail)
+        elif call.result is None:
+            self.unanswered[call_id].remove(call)
+            self.answered[call_id] = call
+            renamed = encode_json({**result.fields, "tool_use_id": call.id})
+            call.result = raw if call.id == call_id else renamed
+            call.answered_at = index
+            self.results[index].setdefault(call.reply, []).append(call)
+        elif call.result == raw:
+            self._note(index, "duplicate", f"the result of call {call_id} stands here again")
+        else:
+            detail = f"call {call_id} has its result; the first one stays"
+            self._leave_out(index, [raw], "duplicate", detail)
+
+    def _call_for(self, index: int, call_id: str) -> _Call | None:
+        unanswered = self.unanswered.get(call_id, [])
+        before = [call for call in unanswered if call.reply < index]
+        if before:
+            newest = max(call.reply for call in before)
+            return next(call for call in before if call.reply == newest)
+        # Nothing before it: a result can be recorded before its call.
+        after = (call for call in unanswered if call.reply > index)
+        return next(after, self.answered.get(call_id))
+
+    def _is_answered(self, reply: int) -> bool:
+        """Has every call of this reply its result before the next reply?"""
+        after = range(reply + 1, len(self.recorded))
+        replies = (index for index in after if self.recorded[index].role == "assistant")
+        end = next(replies, len(self.recorded))
+        return all(-1 < call.answered_at < end for call in self.calls[reply])
+
+    # Turns.
+
+    def _place_reply(self, index: int) -> None:
+        message, blocks = self.recorded[index], self.blocks[index]
+        if not blocks:
+            detail = f"a reply without content{f', {message.id}' if message.id else ''}"
+            lost = not _THOUGHTS.isdisjoint(message.extra)
+            self._note(index, "empty", detail, visible=lost)
+            says_more = message.blocks or message.extra or message.error
+            if says_more or self.rules.left_out_as_records:
+                self._keep(message, [], "empty", message.raw)
+        elif not (self.turns or self.before.messages):
+            self._note(index, "no_user_message", "a reply before any user text", visible=True)
+            self._keep(message, blocks, "no_user_message", message.raw)
+        else:
+            step = _Step(index, _Piece(message, blocks), self.calls[index])
+            self.steps[index] = step
+            self._last_turn().steps.append(step)
+            message.turn = self.turns[-1].number
+
+    def _last_turn(self) -> _Turn:
+        if not self.turns:
+            self.turns.append(_Turn(self.before.messages[-1].turn))
+        return self.turns[-1]
+
+    def _place_user(self, index: int) -> None:
+        """Decide which turn the texts of a message belong to; results follow their calls."""
+        message, texts = self.recorded[index], self.texts[index]
+        is_empty = not message.blocks
+        if is_empty and not self.rules.each_text_opens_turn:
+            named = f", {message.id}" if message.id else ""
+            self._note(index, "empty", f"a user message without content{named}")
+        if not texts and not (is_empty and self.rules.each_text_opens_turn):
+            return
+        piece = _Piece(message, texts)
+        last = self.turns[-1] if self.turns else None
+        if last is None or last.closed:
+            last = self._open_turn(piece)
+        elif last.steps and not message.starts and self._joins(index, last.steps[-1]):
+            last.steps[-1].texts[index] = piece
+        elif not last.steps and not self.rules.each_text_opens_turn:
+            last.opening.append(piece)
+        else:
+            if last.steps and last.steps[-1].calls and not message.starts:
+                last.interrupted = True
+            last = self._open_turn(piece)
+        message.turn = last.number
+
+    def _joins(self, index: int, step: _Step) -> bool:
+        """Does the text of this message belong to the tool loop of *step*?"""
+        message = self.recorded[index]
+        if step.index in self.results[index]:
+            return True
+        if not step.calls or self.rules.each_text_opens_turn:
+            return False
+        return self._is_answered(step.index) if message.joins is None else message.joins
+
+    def _open_turn(self, piece: _Piece) -> _Turn:
+        number = self.turns[-1].number if self.turns else self._turns_before()
+        self.turns.append(_Turn(number + 1, [piece]))
+        return self.turns[-1]
+
+    def _turns_before(self) -> int:
+        return self.before.messages[-1].turn if self.before.messages else 0
+
+    # Results behind their calls.
+
+    def _place_results(self) -> None:
+        self._note_moved()
+        parts = [1 if texts else 0 for texts in self.texts]
+        last = self.turns[-1].steps[-1:] if self.turns else []
+        for turn in self.turns:
+            for step in turn.steps:
+                step.answers = self._answers(step, parts, is_last=step in last)
+        for index, calls in enumerate(self.calls):
+            for call in calls:
+                if call.result is None and index in self.steps:
+                    detail = f"call {call.id} has no result"
+                    is_open = self.rules.stand_ins and self.steps[index] in last
+                    if not is_open:
+                        self._note(index, "unanswered_call", detail)
+
+    def _note_moved(self) -> None:
+        """Note the results that were not recorded right behind their calls, and leave out those
+        of calls that have no place themselves."""
+        newest = -1
+        texts_since = False
+        for index, results in enumerate(self.results):
+            if index in self.steps:
+                newest, texts_since = index, False
+            for reply, calls in results.items():
+                if reply not in self.steps:
+                    raws = [call.result or b"" for call in calls]
+                    self._leave_out(index, raws, "orphan_result", "its call has no place")
+                elif reply != newest or (texts_since and index not in self.steps[reply].texts):
+                    self._note(index, "moved_result", "put behind its call")
+            is_user = self.recorded[index].role == "user"
+            texts_since = texts_since or (is_user and bool(self.texts[index]))
+
+    def _answers(self, step: _Step, parts: list[int], *, is_last: bool) -> list[_Piece]:
+        """The user messages behind a reply: results in the order of its calls, then texts."""
+        origin = next((call.answered_at for call in step.calls if call.result), -1)
+        by_message: dict[int, list[bytes]] = {}
+        stand_ins: list[bytes] = []
+        for call in step.calls:
+            if call.result is not None:
+                origin = call.answered_at
+                by_message.setdefault(origin, []).append(call.result)
+            elif self.rules.stand_ins and not is_last:
+                # It joins the results before it, or the first.
+                stand_ins.append(result_block(call.id, MISSING, is_error=True))
+                by_message.setdefault(origin, []).append(stand_ins[-1])
+        pieces = []
+        for index, results in by_message.items():
+            synthetic = tuple(n for n, raw in enumerate(results) if raw in stand_ins)
+            if index in step.texts:
+                text = step.texts[index]
+                text.blocks, text.synthetic = results + text.blocks, synthetic
+            elif index < 0:
+                pieces.append(_Piece(_behind(step.reply.recorded), results, 0, synthetic, False))
+            else:
+                pieces.append(_Piece(self.recorded[index], results, parts[index], synthetic))
+                parts[index] += 1
+        # Results first: also those that a text came with stand before a text that came alone.
+        with_results = [piece for index, piece in step.texts.items() if index in by_message]
+        alone = [piece for index, piece in step.texts.items() if index not in by_message]
+        return pieces + with_results + alone
+
+    # Messages.
+
+    def _make_messages(self) -> None:
+        self.ids = {message.id for message in self.before.messages}
+        for turn in self.turns:
+            counts: dict[Role, int] = {"user": 0, "assistant": 0}
+            pieces: Iterable[_Piece] = turn.pieces()
+            for piece in _merged(pieces) if self.rules.one_message_per_side else pieces:
+                role: Role = "assistant" if piece.recorded.role == "assistant" else "user"
+                self.messages.append(self._message(turn, piece, role, counts[role]))
+                counts[role] += 1
+
+    def _message(self, turn: _Turn, piece: _Piece, role: Role, position: int) -> Message:
+        recorded = piece.recorded
+        return Message(
+            id=self._id(turn, piece, role, position),
+            session=self.session,
+            turn=turn.number,
+            role=role,
+            body=join_blocks(piece.blocks),
+            created_at=recorded.created_at or recorded.completed_at,
+            completed_at=recorded.completed_at or recorded.created_at,
+            synthetic=piece.synthetic,
+            model=recorded.model,
+            provider=recorded.provider,
+            usage=recorded.usage,
+            stop_reason=recorded.stop_reason,
+            error=recorded.error,
+            extra=msgspec.Raw(encode_json(recorded.extra)) if recorded.extra else msgspec.UNSET,
         )
 
-    def _unique(self, said: Said) -> str:
-        wanted = said.id or derived_id(self.session, len(self.messages))
-        unique, number = wanted, 1
-        while unique in self._ids:
+    def _id(self, turn: _Turn, piece: _Piece, role: Role, position: int) -> str:
+        recorded = piece.recorded
+        if not piece.has_own_id:
+            name = f"{self.messages[-1].id}#results"
+        elif recorded.id:
+            name = f"{recorded.id}+{piece.part}" if piece.part else recorded.id
+        elif self.rules.derives_ids:
+            name = derived_id(self.session, len(self.before.messages) + len(self.messages))
+        else:
+            owner = TurnId("u" if role == "user" else "a", turn.number)
+            name = message_id(self.session, owner, position)
+        unique, number = name, 1
+        while unique in self.ids:
             number += 1
-            unique = f"{wanted}~{number}"
-        if unique != wanted:
-            detail = f"a second message with the id {wanted}: it is {unique} here"
-            self.reading.note(said.number, "duplicate_id", detail)
-        self._ids.add(unique)
+            unique = f"{name}~{number}"
+        if unique != name and self.rules.derives_ids:
+            detail = f"a second message with the id {name}: it is {unique} here"
+            self.notes.append(Note(max(1, recorded.number), "duplicate_id", detail))
+        self.ids.add(unique)
         return unique
 
 
-class _Answers:
-    """The results of one message's calls, in the order of the calls, by the message that each was
-    found in. What stands in for a result joins the message before it."""
-
-    def __init__(self) -> None:
-        self._groups: list[tuple[_Step | None, list[bytes]]] = []
-        self._stand_ins: set[bytes] = set()
-
-    def found(self, origin: _Step, result: _Slot) -> None:
-        """The next call has *result*."""
-        if all(origin is not other for other, _ in self._groups):
-            if len(self._groups) == 1 and self._groups[0][0] is None:
-                self._groups[0] = (origin, self._groups[0][1])
-            else:
-                self._groups.append((origin, []))
-        self._groups[-1][1].append(result.raw)
-
-    def missing(self, stand_in: bytes) -> None:
-        """The next call has none."""
-        if not self._groups:
-            self._groups.append((None, []))
-        self._groups[-1][1].append(stand_in)
-        self._stand_ins.add(stand_in)
-
-    def messages(self) -> Iterator[tuple[_Step | None, list[bytes], tuple[int, ...]]]:
-        """Each message to be: where it was found, its blocks, and which of them stand in. What
-        else came with results stands in the last."""
-        others = [
-            slot.raw
-            for origin, _ in self._groups
-            if origin is not None and origin.joined and len(origin.answers) == 1
-            for slot in origin.slots
-            if slot.kind != "tool_result"
-        ]
-        for at, (origin, raws) in enumerate(self._groups, 1):
-            synthetic = tuple(n for n, raw in enumerate(raws) if raw in self._stand_ins)
-            yield origin, raws + (others if at == len(self._groups) else []), synthetic
+def _behind(reply: RecordedMessage) -> RecordedMessage:
+    """The message of results that stand in, behind *reply*."""
+    time = reply.completed_at or reply.created_at
+    return RecordedMessage(role="user", blocks=[], number=reply.number, created_at=time)
 
 
-def _behind(step: _Step, found: _Step | None, name: str) -> Said:
-    """The message *name* for results of *step*'s calls that have none of their own there."""
-    said = step.said if found is None else found.said
-    at = said.completed_at or said.created_at
-    return Said(role="user", blocks=[], id=name, number=said.number, created_at=at)
+def _merged(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
+    """Neighbours of the user's side as one: results first, then texts."""
+    group: list[_Piece] = []
+    for piece in pieces:
+        if piece.recorded.role == "assistant":
+            yield from _one_piece(group)
+            group = []
+            yield piece
+        else:
+            group.append(piece)
+    yield from _one_piece(group)
+
+
+def _one_piece(group: Sequence[_Piece]) -> Iterator[_Piece]:
+    if not group:
+        return
+    blocks = [raw for piece in group for raw in piece.blocks]
+    blocks.sort(key=lambda raw: block_type(raw) != "tool_result")
+    times = [piece.recorded.created_at for piece in group if piece.recorded.created_at]
+    recorded = msgspec.structs.replace(
+        group[0].recorded,
+        created_at=min(times, default=0.0),
+        completed_at=max(times, default=0.0),
+    )
+    yield _Piece(recorded, blocks)

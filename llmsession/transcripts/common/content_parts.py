@@ -16,11 +16,11 @@ from .recorded_message import image_block, image_url
 __all__ = [
     "Parts",
     "blocks_of",
+    "has_other_fields",
     "openai_blocks",
     "openai_parts",
     "result_content",
     "split_thinking",
-    "told_more",
 ]
 
 Parts: TypeAlias = Literal["chat", "user_items", "assistant_items"]
@@ -88,7 +88,7 @@ def _url_of(part: Record) -> str | None:
     return part.text("image_url") or part.record("image_url").text("url")
 
 
-def told_more(content: bytes | None) -> bool:
+def has_other_fields(content: bytes | None) -> bool:
     """Do the parts of *content* say more than texts and images do?"""
     if content is None or not content.startswith(b"["):
         return False

@@ -42,7 +42,7 @@ def read_document(raw: bytes, notes: list[Note], *, strict: bool = False) -> byt
     line = _line_of(error, text)
     torn = None if strict else _whole_part(text)
     if torn is None or _wrong_with(torn) is not None:
-        raise TranscriptError(f"not a JSON document: {_told(error)}", line) from error
+        raise TranscriptError(f"not a JSON document: {_reason(error)}", line) from error
     detail = "the file was cut off; what stands before the cut is read"
     notes.append(Note(line, "torn_file", detail, visible=True))
     return compact(torn)
@@ -70,13 +70,13 @@ def _wrong_with(text: bytes) -> Exception | None:
     return None
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return "nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
 def _line_of(error: Exception, text: bytes) -> int:
-    found = _BYTE.search(str(error))
-    end = int(found[1]) if found else len(text.rstrip())
+    match = _BYTE.search(str(error))
+    end = int(match[1]) if match else len(text.rstrip())
     return text.count(b"\n", 0, end) + 1
 
 
@@ -97,9 +97,9 @@ def _refuse(constant: str) -> NoReturn:
 class _Open:
     """An array or object that is open: its closing bracket, and where its last whole item ends."""
 
-    def __init__(self, closer: str, at: int) -> None:
+    def __init__(self, closer: str, index: int) -> None:
         self.closer = closer
-        self.end = at
+        self.end = index
 
 
 def _whole_part(text: bytes) -> bytes | None:
@@ -107,25 +107,25 @@ def _whole_part(text: bytes) -> bytes | None:
     array; None if it has none."""
     source = text.decode()
     stack: list[_Open] = []
-    for found in _SIGNS.finditer(source):
-        sign = found[0]
+    for match in _SIGNS.finditer(source):
+        sign = match[0]
         if sign[0] == '"':
             continue
         if sign in "[{":
-            stack.append(_Open("]" if sign == "[" else "}", found.end()))
+            stack.append(_Open("]" if sign == "[" else "}", match.end()))
         elif not stack:
             return None
         elif sign == ",":
-            stack[-1].end = found.start()
+            stack[-1].end = match.start()
         else:
             if stack.pop().closer != sign:
                 return None
             if stack:
-                stack[-1].end = found.end()
-    for depth, each in enumerate(stack):
-        if each.closer == "]":
+                stack[-1].end = match.end()
+    for depth, bracket in enumerate(stack):
+        if bracket.closer == "]":
             closers = "".join(outer.closer for outer in reversed(stack[: depth + 1]))
-            return (source[: each.end] + closers).encode()
+            return (source[: bracket.end] + closers).encode()
     return None
 
 

@@ -72,8 +72,9 @@ class Probe:
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     """One format. ``title`` is what a person reads. ``read`` takes the files, and whether the
     first thing that cannot be read is an error; it raises TranscriptError. ``write``, where
-    there is one, gives the files of some conversations: their ids, order and text come back
-    when they are read again. ``lacks`` names what files of the format cannot give, for people.
+    an application can import such files, gives the files of some conversations: their ids, order
+    and text come back when they are read again. ``lacks`` names what files of the format cannot
+    give, for people.
     """
 
     title: str

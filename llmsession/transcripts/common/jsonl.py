@@ -45,7 +45,7 @@ def read_lines(raw: bytes, *, strict: bool = False) -> tuple[list[JsonLine], lis
     objects: list[JsonLine] = []
     notes: list[Note] = []
     rows = list(_rows(raw))
-    for at, (number, row) in enumerate(rows):
+    for index, (number, row) in enumerate(rows):
         if not _is_utf8(row):
             if strict:
                 raise TranscriptError("not valid UTF-8", number)
@@ -59,10 +59,10 @@ def read_lines(raw: bytes, *, strict: bool = False) -> tuple[list[JsonLine], lis
         if pieces:
             what = "glued" if len(pieces) > 1 or rest else "surrogates"
             notes.append(Note(number, what, f"{len(pieces)} objects"))
-        if rest and at < len(rows) - 1 and strict:
+        if rest and index < len(rows) - 1 and strict:
             raise TranscriptError("not a JSON object", number)
         if rest:
-            what = "bad_line" if at < len(rows) - 1 else "torn_line"
+            what = "bad_line" if index < len(rows) - 1 else "torn_line"
             notes.append(Note(number, what, clip(rest), visible=True))
     return objects, notes
 
@@ -93,19 +93,19 @@ def _is_object(row: bytes) -> bool:
 def _split_glued(text: str) -> tuple[list[bytes], str]:
     # The standard library's reader can stop after a value, and accepts lone surrogates.
     pieces: list[bytes] = []
-    at = 0
-    while at < len(text):
+    index = 0
+    while index < len(text):
         try:
-            value, end = _reader.raw_decode(text, at)
-            piece = encode_json(value) if _has_surrogate(value) else text[at:end].encode()
+            value, end = _reader.raw_decode(text, index)
+            piece = encode_json(value) if _has_surrogate(value) else text[index:end].encode()
         except (ValueError, RecursionError, InvalidMessage):
             break
         if not isinstance(value, dict):
             break
         pieces.append(piece)
         space = _space.match(text, end)
-        at = space.end() if space else end
-    return pieces, text[at:]
+        index = space.end() if space else end
+    return pieces, text[index:]
 
 
 def _has_surrogate(value: Any) -> bool:

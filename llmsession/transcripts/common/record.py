@@ -77,7 +77,7 @@ class Record:
 
     def records(self, name: str) -> list[Record]:
         """The field's items, if it is an array, each as an object, numbered from 1."""
-        return [Record.of(raw, at) for at, raw in enumerate(self.items(name), 1)]
+        return [Record.of(raw, index) for index, raw in enumerate(self.items(name), 1)]
 
     def rest(self, known: Collection[str]) -> dict[str, Any]:
         """The fields that are not among *known*, each a copy of its bytes."""

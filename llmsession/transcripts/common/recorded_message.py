@@ -3,43 +3,142 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import msgspec
 
-from llmsession.turns.blocks import encode_json, text_block
-from llmsession.turns.messages import Role
+from llmsession.turns.blocks import (
+    Block,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    encode_json,
+    parse_blocks,
+    text_block,
+    too_deep,
+)
 from llmsession.turns.usage import Usage
 
-__all__ = ["Said", "call_block", "call_input", "image_block", "image_url", "result_block", "texts"]
+__all__ = [
+    "MISSING",
+    "RecordedMessage",
+    "arguments_of",
+    "call_block",
+    "call_block_of_value",
+    "image_block",
+    "image_url",
+    "joined",
+    "result_block",
+    "result_text",
+    "text_blocks",
+    "text_of",
+    "thinking_block",
+    "thinking_of",
+]
+
+MISSING = "Tool result unavailable; do not assume the call ran."
+"""Stands in for a result that the source does not have. Neutral, because a model repeats what
+it reads in its own history."""
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.-]+)*;base64,")
 
 
-class Said(msgspec.Struct, kw_only=True):
-    """What one side said at once, results among it. ``place`` is its line or record, from 1.
+class RecordedMessage(msgspec.Struct, kw_only=True, eq=False):
+    """What one side said at once, results among it.
 
-    ``id`` is the source's; "" if it has none. ``starts`` says that a turn begins here, whatever
-    came before, ``interrupted`` that the turn was cut short after this.
+    ``number`` is the place of its line or record in the file, from 1. ``id`` is the source's; ""
+    if it has none. ``raw`` is the record itself, where it is kept if it has no place. ``extra``
+    are fields of the record that nothing else here holds. ``interrupted`` says that the turn was
+    cut short after this, ``starts`` that a turn begins here if anything was answered since the
+    last text, and that the turn before was not cut short by it. ``joins`` says whether text belongs
+    to the open tool loop; None means that it does if all calls are answered.
+    ``turn`` is the number of the turn it came into; the assembly sets it.
     """
 
-    place: int
-    role: Role
+    role: Literal["user", "assistant", "system"]
     blocks: list[bytes]
     id: str = ""
-    at: float = 0.0
-    until: float = 0.0
+    number: int = 1
+    created_at: float = 0.0
+    completed_at: float = 0.0
     model: str | None = None
     provider: str | None = None
     usage: Usage | None = None
     stop_reason: str | None = None
     error: str | None = None
     extra: dict[str, Any] = {}
-    starts: bool = False
+    raw: bytes = b""
     interrupted: bool = False
+    starts: bool = False
+    joins: bool | None = None
+    turn: int = 0
+
+    @property
+    def content(self) -> tuple[Block, ...]:
+        """The blocks, parsed."""
+        return parse_blocks(b"[" + b",".join(self.blocks) + b"]")
+
+    @property
+    def calls(self) -> list[ToolUseBlock]:
+        """The calls in it, in order."""
+        return [block for block in self.content if isinstance(block, ToolUseBlock)]
+
+    @property
+    def results(self) -> list[ToolResultBlock]:
+        """The tool results in it, in order."""
+        return [block for block in self.content if isinstance(block, ToolResultBlock)]
 
 
-def call_input(arguments: bytes | str | None) -> msgspec.Raw:
+def joined(messages: Iterable[RecordedMessage]) -> list[RecordedMessage]:
+    """*messages*, with neighbours of one id and role as one: a writer had to take them apart."""
+    whole: list[RecordedMessage] = []
+    for message in messages:
+        last = whole[-1] if whole else None
+        if last is None or not message.id or (last.id, last.role) != (message.id, message.role):
+            whole.append(message)
+            continue
+        whole[-1] = msgspec.structs.replace(
+            last,
+            blocks=last.blocks + message.blocks,
+            extra=last.extra | message.extra,
+            created_at=last.created_at or message.created_at,
+            completed_at=max(last.completed_at, message.completed_at),
+            usage=message.usage or last.usage,
+            stop_reason=message.stop_reason or last.stop_reason,
+            interrupted=last.interrupted or message.interrupted,
+        )
+    return whole
+
+
+def text_of(messages: Iterable[RecordedMessage], between: str = "") -> str:
+    """All text blocks, joined."""
+    blocks = (block for message in messages for block in message.content)
+    return between.join(block.text for block in blocks if isinstance(block, TextBlock))
+
+
+def thinking_of(messages: Iterable[RecordedMessage]) -> str:
+    """All readable thinking, joined."""
+    blocks = (block for message in messages for block in message.content)
+    return "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
+
+
+# Blocks.
+
+
+def text_blocks(*texts: str | None) -> list[bytes]:
+    """A text block for each text that is not empty."""
+    return [text_block(text) for text in texts if text]
+
+
+def thinking_block(text: str, signature: str = "") -> bytes:
+    """The JSON of a thinking block; without a signature it is kept and never sent."""
+    signed = {"signature": signature} if signature else {}
+    return encode_json({"type": "thinking", "thinking": text} | signed)
+
+
+def _call_input(arguments: bytes | str | None) -> msgspec.Raw:
     """The input of a call, from JSON or from the text of it. What is no object is wrapped, as a
     provider's broken stream is: providers refuse anything else."""
     text = arguments.decode() if isinstance(arguments, bytes) else arguments or ""
@@ -55,26 +154,60 @@ def call_input(arguments: bytes | str | None) -> msgspec.Raw:
 
 def call_block(id: str, name: str, arguments: bytes | str | None) -> bytes:
     """A call. *arguments* is JSON, or the text of it."""
-    fields = {"type": "tool_use", "id": id, "name": name, "input": call_input(arguments)}
+    fields = {"type": "tool_use", "id": id, "name": name, "input": _call_input(arguments)}
     return encode_json(fields)
 
 
-def result_block(call: str, content: str | list[bytes], *, is_error: bool | None = None) -> bytes:
+def call_block_of_value(call_id: str, name: str, arguments: Any) -> bytes:
+    """The JSON of a call. *arguments* are an object, or the JSON text of one; anything else
+    becomes the field ``arguments`` of one, for a call's input is always an object."""
+    input = arguments
+    if isinstance(arguments, str):
+        input = _parsed_object(arguments)
+    if not isinstance(input, dict):
+        input = {} if arguments in (None, "") else {"arguments": arguments}
+    return encode_json({"type": "tool_use", "id": call_id, "name": name, "input": input})
+
+
+def _parsed_object(text: str) -> Any:
+    try:
+        return None if too_deep(text.encode()) else msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return None
+
+
+def arguments_of(call: ToolUseBlock) -> str:
+    """A call's input as JSON text."""
+    return encode_json(call.input).decode()
+
+
+def result_block(
+    call: str, content: str | Sequence[bytes | msgspec.Raw], *, is_error: bool | None = None
+) -> bytes:
     """The result of a call: a text, or blocks."""
-    shown = content if isinstance(content, str) else [msgspec.Raw(raw) for raw in content]
-    fields: dict[str, Any] = {"type": "tool_result", "tool_use_id": call, "content": shown}
-    return encode_json(fields | ({} if is_error is None else {"is_error": is_error}))
+    blocks = content if isinstance(content, str) else [msgspec.Raw(bytes(raw)) for raw in content]
+    fields: dict[str, Any] = {"type": "tool_result", "tool_use_id": call, "content": blocks}
+    return encode_json(fields | ({"is_error": True} if is_error else {}))
+
+
+def result_text(block: ToolResultBlock) -> str:
+    """A result as one text: its own, or the JSON of its parts if one is no text."""
+    if isinstance(block.content, list) and any(
+        not isinstance(part, dict) or part.get("type") != "text" for part in block.content
+    ):
+        return encode_json(block.content).decode()
+    return block.text
 
 
 def image_block(url: str) -> bytes:
     """An image, from its URL, which may hold the image itself."""
-    found = _DATA_URL.match(url)
-    if found is None:
+    match = _DATA_URL.match(url)
+    if match is None:
         return encode_json({"type": "image", "source": {"type": "url", "url": url}})
     source = {
         "type": "base64",
-        "media_type": found[1] or "image/png",
-        "data": url[found.end() :],
+        "media_type": match[1] or "image/png",
+        "data": url[match.end() :],
     }
     return encode_json({"type": "image", "source": source})
 
@@ -87,8 +220,3 @@ def image_url(source: Any) -> str | None:
         case {"type": "url", "url": str(url)}:
             return url
     return None
-
-
-def texts(*said: str | None) -> list[bytes]:
-    """A text block for each that says something."""
-    return [text_block(text) for text in said if text]

@@ -20,11 +20,13 @@ def seconds_of(value: Any) -> float:
         if value.isascii() and value.isdigit():
             return seconds_of(int(value[:18]))
         try:
-            at = datetime.fromisoformat(value)
-            return max(0.0, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+            time = datetime.fromisoformat(value)
+            return max(0.0, (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
         except (ValueError, OverflowError):
             return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        return 0.0
+    if value > _LATEST_S * 1000:  # also integers that no float can hold
         return 0.0
     seconds = value / 1000 if value >= _FIRST_MS else float(value)
     return seconds if seconds <= _LATEST_S else 0.0
@@ -37,5 +39,5 @@ def milliseconds(seconds: float) -> int:
 
 def iso_time(seconds: float) -> str:
     """*seconds* since the epoch as ISO 8601 in UTC, with milliseconds, as JavaScript does it."""
-    at = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds(seconds))
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds(seconds))
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

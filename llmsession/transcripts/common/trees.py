@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
-from llmsession.turns.blocks import encode_json
+from llmsession.turns.blocks import block_type, encode_json
 from llmsession.turns.messages import Message
 
-from .assembly import Before, assemble, is_asking, leave_out_reply
-from .chat_message import Reading, Said, fold, outgoing
+from .assembly import CHAT, Before, assemble
+from .chat_records import Reading, outgoing, with_results
 from .conversation import Conversation
+from .recorded_message import RecordedMessage
 
 __all__ = [
     "Branching",
@@ -41,40 +42,65 @@ def paths(parents: Mapping[str, str | None], head: str | None, reading: Reading)
 
 
 def without_unplaced(
-    said: dict[str, list[Said]], parents: dict[str, str | None], reading: Reading
+    recorded_messages: dict[str, list[RecordedMessage]],
+    parents: dict[str, str | None],
+    reading: Reading,
 ) -> dict[str, str | None]:
     """Take out of a tree what has no place in any turn: empty replies, such as errors, and
     replies before anybody asked. What hangs off one hangs off its parent then.
 
-    *said* and *parents* are changed, what was said is kept by *reading*. Returns where each node
-    that is gone hung.
+    *recorded_messages* and *parents* are changed; *reading* keeps what is taken out. Returns where
+    each node hung that is gone.
     """
-    asked = _below_users(said, parents)
+    below_users = _below_users(recorded_messages, parents)
     gone: dict[str, str | None] = {}
-    for id, messages in list(said.items()):
+    for id, messages in list(recorded_messages.items()):
         is_reply = bool(messages) and messages[0].role == "assistant"
-        is_empty = all(each.role == "assistant" and not each.blocks for each in messages)
-        if is_empty or (is_reply and id not in asked):
+        is_empty = all(message.role == "assistant" and not message.blocks for message in messages)
+        if is_empty or (is_reply and id not in below_users):
             gone[id] = parents.pop(id)
-            for each in said.pop(id):
-                leave_out_reply(each, reading)
+            for message in recorded_messages.pop(id):
+                _leave_out_reply(message, reading)
     for id, parent in parents.items():
         parents[id] = _standing(parent, gone)
     return {id: _standing(id, gone) for id in gone}
 
 
-def _below_users(said: Mapping[str, list[Said]], parents: Mapping[str, str | None]) -> set[str]:
+def _is_asking(message: RecordedMessage) -> bool:
+    """Is it a user's message that says more than results, or nothing?"""
+    kinds = {block_type(raw) for raw in message.blocks}
+    return message.role == "user" and (not kinds or bool(kinds - {"tool_use", "tool_result"}))
+
+
+def _leave_out_reply(message: RecordedMessage, reading: Reading) -> None:
+    """Keep a reply that has no place in any turn beside the messages."""
+    if not message.blocks:
+        why = "error" if message.error else "empty"
+        reading.leave_out(message.number, why, message.raw, "a reply without content")
+    else:
+        detail = "a reply before any user text"
+        reading.leave_out(message.number, "no_user_message", message.raw, detail, visible=True)
+
+
+def _below_users(
+    messages: Mapping[str, list[RecordedMessage]], parents: Mapping[str, str | None]
+) -> set[str]:
     """The nodes that a user's message stands above, or that are one."""
     below: set[str] = set()
     for id in parents:
         path: list[str] = []
-        at: str | None = id
-        while at is not None and at in said and at not in below and at not in path:
-            path.append(at)
-            at = parents[at]
-        user_spoke = at in below
+        current: str | None = id
+        while (
+            current is not None
+            and current in messages
+            and current not in below
+            and current not in path
+        ):
+            path.append(current)
+            current = parents[current]
+        user_spoke = current in below
         for node in reversed(path):
-            user_spoke = user_spoke or any(map(is_asking, said[node]))
+            user_spoke = user_spoke or any(map(_is_asking, messages[node]))
             if user_spoke:
                 below.add(node)
     return below
@@ -105,35 +131,35 @@ def _without_circles(parents: Mapping[str, str | None], reading: Reading) -> dic
     reached: set[str] = set()
     for number, node in enumerate(parents, 1):
         walked: set[str] = set()
-        at: str | None = node
-        while at is not None and at not in reached:
-            walked.add(at)
-            parent = above[at]
+        current: str | None = node
+        while current is not None and current not in reached:
+            walked.add(current)
+            parent = above[current]
             if parent is not None and parent in walked:
                 reading.note(number, "circle", f"{parent} stands below itself: a path begins here")
                 above[parent] = None
                 parent = None
-            at = parent
+            current = parent
         reached |= walked
     return above
 
 
 def _path(above: Mapping[str, str | None], node: str) -> list[str]:
-    found: list[str] = []
-    at: str | None = node
-    while at is not None:
-        found.append(at)
-        at = above[at]
-    return found[::-1]
+    nodes: list[str] = []
+    current: str | None = node
+    while current is not None:
+        nodes.append(current)
+        current = above[current]
+    return nodes[::-1]
 
 
 def read_paths(
-    ways: Sequence[Sequence[Said]],
+    ways: Sequence[Sequence[RecordedMessage]],
     reading: Reading,
     *,
     session: str,
     format: str,
-    fields: Callable[[Sequence[Said]], dict[str, Any]] | None = None,
+    fields: Callable[[Sequence[RecordedMessage]], dict[str, Any]] | None = None,
     kept: Mapping[str, Any],
     **shared: Any,
 ) -> tuple[Conversation, ...]:
@@ -145,55 +171,66 @@ def read_paths(
     by its last message; one that adds nothing is left out, and what it left out itself goes to
     the first.
     """
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     known: dict[str, tuple[Message, Conversation]] = {}
     homes: dict[int, Conversation] = {}
     """The conversation that each of the *ways* came in first, by the object's identity."""
     for way in ways:
-        last = next((said.id for said in reversed(way) if said.id), "")
-        name = f"{session}#{last}" if found else session
+        last = next((recorded.id for recorded in reversed(way) if recorded.id), "")
+        name = f"{session}#{last}" if conversations else session
         own = fields(way) if fields is not None else {}
         # Notes on records that are on no path, or on several, stand with the first.
-        notes = Reading(strict=reading.strict, where=reading.where) if found else reading
+        notes = Reading(strict=reading.strict, where=reading.where) if conversations else reading
         before, start = _whole_turns(way, homes)
         if start:
-            own["system"] = found[0].system
+            own["system"] = conversations[0].system
         fields_of_all = {**shared, **own}
         read = assemble(
-            way[start:], notes, session=name, format=format, before=before, **fields_of_all
+            way[start:],
+            session=name,
+            format=format,
+            rules=CHAT,
+            before=before,
+            notes=notes.notes,
+            records=notes.records,
+            **fields_of_all,
         )
-        whole = _on_top_of(read, known, found[0]) if found else read
+        whole = _on_top_of(read, known, conversations[0]) if conversations else read
         if whole is None:
-            found[0] = _with_what_was_left_out(found[0], read)
+            conversations[0] = _with_what_was_left_out(conversations[0], read)
             continue
-        beside = {} if found else kept
+        beside = {} if conversations else kept
         whole = msgspec.structs.replace(whole, extra={format: msgspec.Raw(encode_json(beside))})
         for message in whole.messages:
             known.setdefault(message.id, (message, whole))
-        for said in way:
-            homes.setdefault(id(said), whole)
-        found.append(whole)
-    return tuple(found)
+        for recorded in way:
+            homes.setdefault(id(recorded), whole)
+        conversations.append(whole)
+    return tuple(conversations)
 
 
-def _whole_turns(way: Sequence[Said], homes: Mapping[int, Conversation]) -> tuple[Before, int]:
+def _whole_turns(
+    way: Sequence[RecordedMessage], homes: Mapping[int, Conversation]
+) -> tuple[Before, int]:
     """The whole turns that *way* begins with and that were put together before, and how many of
     its messages they are."""
-    shared = next((at for at, said in enumerate(way) if id(said) not in homes), len(way))
+    shared = next(
+        (index for index, messages in enumerate(way) if id(messages) not in homes), len(way)
+    )
     if not shared:
         return Before(), 0
     home = homes[id(way[shared - 1])]
-    if any(note.what == "moved" for note in home.notes):
+    if any(note.what == "moved_result" for note in home.notes):
         return Before(), 0  # a result of theirs may have come from behind the fork
     openings: dict[str, int] = {}
-    for at, message in enumerate(home.messages):
-        if not at or message.turn != home.messages[at - 1].turn:
-            openings[message.id] = at
-    for at in range(shared - 1, 0, -1):
-        if way[at].role == "user" and way[at].id in openings:
-            kept = home.messages[: openings[way[at].id]]
+    for index, message in enumerate(home.messages):
+        if not index or message.turn != home.messages[index - 1].turn:
+            openings[message.id] = index
+    for index in range(shared - 1, 0, -1):
+        if way[index].role == "user" and way[index].id in openings:
+            kept = home.messages[: openings[way[index].id]]
             last = kept[-1].turn if kept else 0
-            return Before(kept, tuple(turn for turn in home.interrupted if turn <= last)), at
+            return Before(kept, tuple(turn for turn in home.interrupted if turn <= last)), index
     return Before(), 0
 
 
@@ -247,34 +284,34 @@ class Branching(msgspec.Struct):
 
 def families(conversations: Sequence[Conversation]) -> list[Branching]:
     """*conversations*, each branch with the conversation that it leaves, in order."""
-    by_id = {each.id: each for each in reversed(conversations)}
+    by_id = {conversation.id: conversation for conversation in reversed(conversations)}
     groups: dict[int, Branching] = {}
-    for each in conversations:
-        root, seen = each, {each.id}
+    for conversation in conversations:
+        root, seen = conversation, {conversation.id}
         while root.parent in by_id and root.parent not in seen:
             root = by_id[root.parent]
             seen.add(root.id)
-        groups.setdefault(id(root), Branching(root, [])).all.append(each)
+        groups.setdefault(id(root), Branching(root, [])).all.append(conversation)
     return list(groups.values())
 
 
 def written_path(
     family: Branching, format: str, *, folded: bool
-) -> Iterator[tuple[list[Said], str | None, bool]]:
+) -> Iterator[tuple[list[RecordedMessage], str | None, bool]]:
     """The messages of all paths, each once: a message (with what belongs to it, if *folded*),
     the id of the one above it, and whether it is the last of the active path."""
     seen: dict[str, str | None] = {}
-    for conversation in [family.main, *(each for each in family.all if each is not family.main)]:
+    for conversation in [family.main, *(item for item in family.all if item is not family.main)]:
         out = outgoing(conversation, format)
-        groups = fold(out) if folded else [[said] for said in out]
+        groups = with_results(out) if folded else [[message] for message in out]
         above: str | None = None
-        for at, group in enumerate(groups):
+        for index, group in enumerate(groups):
             name = group[0].id
             if name in seen and seen[name] != above:
                 name = f"{conversation.id}/{name}"
                 group[0].id = name
             if name not in seen:
                 seen[name] = above
-                is_head = conversation is family.main and at == len(groups) - 1
+                is_head = conversation is family.main and index == len(groups) - 1
                 yield group, above, is_head
             above = name

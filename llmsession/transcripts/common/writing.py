@@ -1,26 +1,36 @@
-"""What writers of this folder share: names of files, and ids that come back."""
+"""What writers share: names of files, ids, and results kept inside of the call they answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from llmsession.turns.blocks import block_type, split_blocks
 from llmsession.turns.messages import Message
 
 from .conversation import Conversation
-from .recorded_message import Said
+from .record import Record
 
-__all__ = ["BESIDE", "given_ids", "joined", "path_of", "safe_name"]
+__all__ = [
+    "BESIDE",
+    "Attached",
+    "attached_results",
+    "given_ids",
+    "path_of",
+    "plain_text",
+    "results_id",
+    "safe_name",
+]
 
 BESIDE = frozenset({"system_messages", "unplaced"})
 """Fields of a conversation's ``extra`` that are ours, not the source's."""
 
 
-def path_of(at: int, conversation: Conversation, ending: str) -> str:
-    """The name of the file of the conversation at *at*."""
-    return f"{at:04}-{safe_name(conversation.id)}{ending}"
+def path_of(index: int, conversation: Conversation, ending: str) -> str:
+    """The name of the file of the conversation at *index*."""
+    return f"{index:04}-{safe_name(conversation.id)}{ending}"
 
 
 def safe_name(name: str) -> str:
@@ -35,22 +45,39 @@ def given_ids(messages: Sequence[Message], groups: Sequence[Sequence[dict[str, A
             row["id"] = message.id
 
 
-def joined(said: Iterable[Said]) -> list[Said]:
-    """*said*, with neighbours of one id and role as one: a writer had to take them apart."""
-    whole: list[Said] = []
-    for each in said:
-        last = whole[-1] if whole else None
-        if last is None or not each.id or (last.id, last.role) != (each.id, each.role):
-            whole.append(each)
-            continue
-        whole[-1] = msgspec.structs.replace(
-            last,
-            blocks=last.blocks + each.blocks,
-            extra=last.extra | each.extra,
-            at=last.at or each.at,
-            until=max(last.until, each.until),
-            usage=each.usage or last.usage,
-            stop_reason=each.stop_reason or last.stop_reason,
-            interrupted=last.interrupted or each.interrupted,
+class Attached(msgspec.Struct, frozen=True):
+    """A result, and the id of the message that it stands in."""
+
+    message: str
+    block: bytes
+    time: float
+
+    @property
+    def is_error(self) -> bool:
+        """Did the tool fail?"""
+        return Record.of(self.block).flag("is_error")
+
+
+def results_id(reply: str) -> str:
+    """The id of the message that the results of a reply make, where the source has none."""
+    return f"{reply}+results" if reply else ""
+
+
+def attached_results(messages: Sequence[Message]) -> dict[str, Attached]:
+    """The result of each call."""
+    return {
+        Record.of(raw).text("tool_use_id") or "": Attached(
+            message.id, bytes(raw), message.completed_at
         )
-    return whole
+        for message in messages
+        if message.is_user
+        for raw in split_blocks(message.body)
+        if block_type(raw) == "tool_result"
+    }
+
+
+def plain_text(content: bytes | None) -> str | None:
+    """The content of a result, if it is a text."""
+    if content is None or not content.startswith(b'"'):
+        return None
+    return msgspec.json.decode(content, type=str)

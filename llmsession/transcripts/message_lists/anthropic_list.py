@@ -19,10 +19,9 @@ from ..common.content_parts import blocks_of, split_thinking
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
-from ..common.listed import Listed
+from ..common.message_list import MessageList, SystemTexts, with_system
 from ..common.record import Record
-from ..common.recorded_message import Said
-from ..common.system_texts import SystemTexts, with_system
+from ..common.recorded_message import RecordedMessage
 from ..common.writing import BESIDE, given_ids, path_of
 
 __all__ = [
@@ -45,16 +44,16 @@ _TELLING = {
 }  # fmt: skip
 
 
-def looks_anthropic_list(peek: Probe) -> bool:
+def looks_anthropic_list(probe: Probe) -> bool:
     """Is the file a list of messages of both sides, with a block that only Anthropic has?"""
-    held = peek.fields.get("messages") if isinstance(peek.document, dict) else peek.document
-    if not isinstance(held, list) or not held:
+    messages = probe.fields.get("messages") if isinstance(probe.document, dict) else probe.document
+    if not isinstance(messages, list) or not messages:
         return False
     plain = all(
         isinstance(message, dict) and message.get("role") in ("user", "assistant", "system")
-        for message in held
+        for message in messages
     )
-    return plain and any(_tells(message.get("content")) for message in held)
+    return plain and any(_tells(message.get("content")) for message in messages)
 
 
 def _tells(content: Any) -> bool:
@@ -74,7 +73,7 @@ def read_anthropic_list(raw: bytes, strict: bool = False) -> tuple[Conversation,
     if document.startswith(b"["):
         items = split_blocks(document)
     listed = read_anthropic_messages(items, notes, strict)
-    if not listed.said:
+    if not listed.messages:
         raise TranscriptError("no list of Anthropic messages in it")
     if whole.raw("system"):
         listed.system.add(0, encode_json({"role": "system", "content": whole.fields["system"]}))
@@ -85,17 +84,17 @@ def read_anthropic_list(raw: bytes, strict: bool = False) -> tuple[Conversation,
 
 def read_anthropic_messages(
     items: Sequence[bytes | msgspec.Raw], notes: list[Note], strict: bool = False
-) -> Listed:
+) -> MessageList:
     """Messages in their order. *notes* are those on the file that they stand in."""
-    listed = Listed([], SystemTexts(), notes)
+    listed = MessageList([], SystemTexts(), notes)
     for number, item in enumerate(items, 1):
         record = Record.of(item, number)
         role = record.text("role")
         if role in ("system", "developer"):
-            listed.system.add(len(listed.said), item)
+            listed.system.add(len(listed.messages), item)
             notes.append(Note(number, "system", "kept beside the messages"))
         elif role in ("user", "assistant"):
-            listed.said.append(read_anthropic_message(record, notes))
+            listed.messages.append(read_anthropic_message(record, notes))
         elif strict:
             raise TranscriptError(f"message {number}: no role of a message")
         else:
@@ -103,7 +102,7 @@ def read_anthropic_messages(
     return listed
 
 
-def read_anthropic_message(record: Record, notes: list[Note]) -> Said:
+def read_anthropic_message(record: Record, notes: list[Note]) -> RecordedMessage:
     """One message, of a list or as the provider replied."""
     blocks = blocks_of(record.raw("content"), record.number, notes)
     blocks, unsigned = split_thinking(blocks)
@@ -112,8 +111,8 @@ def read_anthropic_message(record: Record, notes: list[Note]) -> Said:
         extra["unsigned_thinking"] = [msgspec.Raw(raw) for raw in unsigned]
         notes.append(Note(record.number, "unsigned_thinking", "kept in extra, never sent"))
     is_reply = record.text("role") == "assistant"
-    return Said(
-        place=record.number,
+    return RecordedMessage(
+        number=record.number,
         role="assistant" if is_reply else "user",
         blocks=blocks,
         id=record.text("id") or "",
@@ -151,8 +150,8 @@ def write_anthropic_list(conversations: Sequence[Conversation]) -> Files:
     """A file for each conversation: an object with its id, system prompt and messages. A message
     has an id in it only if the place does not give it away."""
     return {
-        path_of(at, conversation, ".json"): _write_one(conversation)
-        for at, conversation in enumerate(conversations)
+        path_of(index, conversation, ".json"): _write_one(conversation)
+        for index, conversation in enumerate(conversations)
     }
 
 

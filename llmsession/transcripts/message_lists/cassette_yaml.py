@@ -37,8 +37,8 @@ def load_yaml(raw: bytes) -> Any:
     _check_depth(text)
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     kept = {
-        sign: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
-        for sign, found in base.yaml_implicit_resolvers.items()
+        sign: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for sign, resolvers in base.yaml_implicit_resolvers.items()
     }
     loader = type("_Loader", (base,), {"yaml_implicit_resolvers": kept})
     try:
@@ -54,8 +54,8 @@ def load_yaml(raw: bytes) -> Any:
 def _check_depth(text: str) -> None:
     # The parser is C and recursive: it would take the process with it.
     depth = deepest = 0
-    for found in _BRACKETS.finditer(text):
-        depth = depth + 1 if found[0] in "[{" else max(0, depth - 1)
+    for match in _BRACKETS.finditer(text):
+        depth = depth + 1 if match[0] in "[{" else max(0, depth - 1)
         deepest = max(deepest, depth)
     indented = (len(row) - len(row.lstrip(" -?")) for row in text.split("\n"))
     if max(deepest, *indented, 0) > _MAX_SIGNS:

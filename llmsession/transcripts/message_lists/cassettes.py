@@ -20,9 +20,9 @@ from llmsession.turns.stream import BlockDelta, BlockStarted, BlockStopped, Delt
 from llmsession.turns.usage import Usage
 
 from ..common.conversation import Conversation, Note
-from ..common.listed import Listed
+from ..common.message_list import MessageList
 from ..common.record import Record
-from ..common.recorded_message import Said
+from ..common.recorded_message import RecordedMessage
 from .anthropic_list import (
     anthropic_usage,
     read_anthropic_message,
@@ -73,8 +73,8 @@ def looks_cassette(raw: bytes | None) -> bool:
     if raw is None:
         return False
     rows = (row.rstrip() for row in raw[:4096].removeprefix(b"\xef\xbb\xbf").split(b"\n"))
-    told = (row for row in rows if row and not row.startswith((b"#", b"---", b"version:")))
-    return next(told, b"").startswith(b"interactions:")
+    telling = (row for row in rows if row and not row.startswith((b"#", b"---", b"version:")))
+    return next(telling, b"").startswith(b"interactions:")
 
 
 def read_exchanges(raw: bytes, *, strict: bool = False) -> tuple[RecordedExchange, ...]:
@@ -88,23 +88,23 @@ def read_exchanges(raw: bytes, *, strict: bool = False) -> tuple[RecordedExchang
 
 def _exchanges(
     raw: bytes, notes: list[Note], strict: bool
-) -> list[tuple[RecordedExchange, Said | None]]:
+) -> list[tuple[RecordedExchange, RecordedMessage | None]]:
     value = load_yaml(raw)
     rows = value.get("interactions") if isinstance(value, dict) else None
     if not isinstance(rows, list):
         raise TranscriptError("not a cassette: no list of interactions in it")
-    found = []
+    exchanges = []
     for number, row in enumerate(rows, 1):
         try:
-            found.append(_exchange(number, row))
+            exchanges.append(_exchange(number, row))
         except (InvalidMessage, LookupError, TypeError, AttributeError, ValueError) as error:
             if strict:
                 raise TranscriptError(f"interaction {number}: no request and response") from error
             notes.append(Note(number, "bad_record", "no request and response", visible=True))
-    return found
+    return exchanges
 
 
-def _exchange(number: int, row: Any) -> tuple[RecordedExchange, Said | None]:
+def _exchange(number: int, row: Any) -> tuple[RecordedExchange, RecordedMessage | None]:
     request, response = row["request"], row["response"]
     url = str(request["uri"])
     sent, answered = _body(request), _body(response)
@@ -152,12 +152,12 @@ def _body(half: Any) -> bytes:
 # Replies.
 
 
-def _reply(api: Api, answer: Record, number: int) -> tuple[Said | None, Usage | None]:
+def _reply(api: Api, answer: Record, number: int) -> tuple[RecordedMessage | None, Usage | None]:
     """The provider's reply, and what it reported."""
     match api:
         case "anthropic-messages":
-            said = read_anthropic_message(answer, []) if answer.text("role") else None
-            return said, anthropic_usage(answer.record("usage"))
+            messages = read_anthropic_message(answer, []) if answer.text("role") else None
+            return messages, anthropic_usage(answer.record("usage"))
         case "anthropic-count-tokens" if "input_tokens" in answer.fields:
             return None, Usage(input_tokens=answer.count("input_tokens"))
         case "openai-chat":
@@ -167,23 +167,23 @@ def _reply(api: Api, answer: Record, number: int) -> tuple[Said | None, Usage | 
     return None, None
 
 
-def _chat_reply(answer: Record) -> Said | None:
+def _chat_reply(answer: Record) -> RecordedMessage | None:
     choices = answer.records("choices")
     if not choices or not choices[0].raw("message"):
         return None
-    said = read_chat([choices[0].raw("message") or b"{}"], []).said
-    if not said or said[0].role != "assistant":
+    messages = read_chat([choices[0].raw("message") or b"{}"], []).messages
+    if not messages or messages[0].role != "assistant":
         return None
     stop = choices[0].text("finish_reason")
-    said[0].id = answer.text("id") or ""
-    said[0].stop_reason = STOP_REASONS.get(stop or "", stop)
-    said[0].usage = chat_usage(answer.record("usage"))
-    said[0].at = answer.at("created")
-    said[0].model = answer.text("model")
-    return said[0]
+    messages[0].id = answer.text("id") or ""
+    messages[0].stop_reason = STOP_REASONS.get(stop or "", stop)
+    messages[0].usage = chat_usage(answer.record("usage"))
+    messages[0].created_at = answer.at("created")
+    messages[0].model = answer.text("model")
+    return messages[0]
 
 
-def _items_reply(answer: Record, number: int) -> Said | None:
+def _items_reply(answer: Record, number: int) -> RecordedMessage | None:
     items = ItemReader([])
     for item in answer.items("output"):
         items.add(item, number)
@@ -193,7 +193,7 @@ def _items_reply(answer: Record, number: int) -> Said | None:
     if reply is not None:
         reply.id = answer.text("id") or reply.id
         reply.model = answer.text("model")
-        reply.at = answer.at("created_at")
+        reply.created_at = answer.at("created_at")
     return reply
 
 
@@ -225,14 +225,14 @@ def _whole_message(stream: str) -> bytes:
 
 def _events(stream: str) -> list[Record]:
     rows = (row.removeprefix("data:").strip() for row in stream.split("\n") if row[:5] == "data:")
-    found: list[Record] = []
-    for at, row in enumerate(rows, 1):
+    events: list[Record] = []
+    for index, row in enumerate(rows, 1):
         try:
             msgspec.json.decode(row)
         except (msgspec.DecodeError, RecursionError):
             continue
-        found.append(Record.of(row.encode(), at))
-    return found
+        events.append(Record.of(row.encode(), index))
+    return events
 
 
 _DELTAS: dict[str, tuple[str, DeltaKind]] = {
@@ -272,27 +272,29 @@ def read_cassette(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     and, if *strict*, for a request that cannot be read.
     """
     loose: list[Note] = []
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for exchange, reply in _exchanges(raw, loose, strict):
         read = _READERS.get(exchange.api)
         listed = read(exchange, strict) if read is not None else None
-        if listed is None or not (listed.said or reply):
+        if listed is None or not (listed.messages or reply):
             detail = f"{exchange.api}: {exchange.url.partition('?')[0][:80]}"
             loose.append(Note(exchange.number, "other_request", detail))
             continue
-        found.append(_conversation(exchange, listed, reply))
-    if not found:
+        conversations.append(_conversation(exchange, listed, reply))
+    if not conversations:
         raise TranscriptError("no recorded request in it has messages")
     if loose:
-        notes = tuple(sorted((*found[0].notes, *loose), key=lambda note: note.line))
-        found[0] = msgspec.structs.replace(found[0], notes=notes)
-    return tuple(found)
+        notes = tuple(sorted((*conversations[0].notes, *loose), key=lambda note: note.line))
+        conversations[0] = msgspec.structs.replace(conversations[0], notes=notes)
+    return tuple(conversations)
 
 
-def _conversation(exchange: RecordedExchange, listed: Listed, reply: Said | None) -> Conversation:
+def _conversation(
+    exchange: RecordedExchange, listed: MessageList, reply: RecordedMessage | None
+) -> Conversation:
     if reply is not None:
-        place = len(listed.said) + 1
-        listed.said.append(msgspec.structs.replace(reply, place=place))
+        place = len(listed.messages) + 1
+        listed.messages.append(msgspec.structs.replace(reply, number=place))
     elif exchange.status != _OK:
         listed.notes.append(Note(1, "refused_request", f"answered with {exchange.status}"))
     request = Record.of(exchange.request)
@@ -307,20 +309,20 @@ def _conversation(exchange: RecordedExchange, listed: Listed, reply: Said | None
         detail = "the provider holds messages before these"
         listed.notes.append(Note(1, "held_by_provider", detail, visible=True))
     whole = listed.conversation(f"exchange-{exchange.number}", FORMAT, extra=extra)
-    told = system_text(request.raw("system")) or request.text("instructions") or ""
-    texts = "\n\n".join(filter(None, (told, whole.system)))
+    instructions = system_text(request.raw("system")) or request.text("instructions") or ""
+    texts = "\n\n".join(filter(None, (instructions, whole.system)))
     return msgspec.structs.replace(whole, system=texts)
 
 
-def _read_anthropic(exchange: RecordedExchange, strict: bool) -> Listed:
+def _read_anthropic(exchange: RecordedExchange, strict: bool) -> MessageList:
     return read_anthropic_messages(Record.of(exchange.request).items("messages"), [], strict)
 
 
-def _read_chat(exchange: RecordedExchange, strict: bool) -> Listed:
+def _read_chat(exchange: RecordedExchange, strict: bool) -> MessageList:
     return read_chat(Record.of(exchange.request).items("messages"), [], strict)
 
 
-def _read_responses(exchange: RecordedExchange, strict: bool) -> Listed:
+def _read_responses(exchange: RecordedExchange, strict: bool) -> MessageList:
     notes: list[Note] = []
     items = ItemReader(notes)
     sent = Record.of(exchange.request).raw("input")
@@ -334,10 +336,10 @@ def _read_responses(exchange: RecordedExchange, strict: bool) -> Listed:
             raise TranscriptError(f"interaction {exchange.number}: item {number} has no type")
         notes.append(Note(number, "bad_message", "an item without a type", visible=True))
     items.end_reply()
-    return Listed(items.said, items.system, notes)
+    return MessageList(items.messages, items.system, notes)
 
 
-_READERS: dict[Api, Callable[[RecordedExchange, bool], Listed]] = {
+_READERS: dict[Api, Callable[[RecordedExchange, bool], MessageList]] = {
     "anthropic-messages": _read_anthropic,
     "anthropic-count-tokens": _read_anthropic,
     "openai-chat": _read_chat,

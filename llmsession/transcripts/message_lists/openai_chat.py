@@ -17,14 +17,13 @@ from llmsession.turns.blocks import block_type, encode_json, split_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
-from ..common.content_parts import openai_blocks, openai_parts, result_content, told_more
+from ..common.content_parts import has_other_fields, openai_blocks, openai_parts, result_content
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
-from ..common.listed import Listed
+from ..common.message_list import MessageList, SystemTexts, with_system
 from ..common.record import Record
-from ..common.recorded_message import Said, call_block, result_block
-from ..common.system_texts import SystemTexts, with_system
+from ..common.recorded_message import RecordedMessage, call_block, result_block
 from ..common.writing import BESIDE, given_ids, path_of
 
 __all__ = [
@@ -53,14 +52,14 @@ _LISTS = ("messages", "traj", "trajectory")
 _IDS = ("id", "conversation_id", "session_id", "sessionId")
 
 
-def looks_openai_chat(peek: Probe) -> bool:
+def looks_openai_chat(probe: Probe) -> bool:
     """Is the file a list of chat messages, or of tasks with such a list?"""
-    if isinstance(peek.document, dict):
-        return _are_chat(peek.fields.get("messages"))
-    if peek.items and all(isinstance(item, dict) for item in peek.items[:3]):
-        first = peek.items[0]
+    if isinstance(probe.document, dict):
+        return _are_chat(probe.fields.get("messages"))
+    if probe.items and all(isinstance(item, dict) for item in probe.items[:3]):
+        first = probe.items[0]
         lists = (first.get(name) for name in _LISTS)
-        return _are_chat(peek.items) or any(_are_chat(each) for each in lists)
+        return _are_chat(probe.items) or any(_are_chat(entry) for entry in lists)
     return False
 
 
@@ -85,24 +84,26 @@ def read_openai_chat(raw: bytes, strict: bool = False) -> tuple[Conversation, ..
     if document.startswith(b"{"):
         return (_read_task(Record.of(document, 1), notes, strict, FORMAT),)
     items = split_blocks(document) if document.startswith(b"[") else []
-    records = [Record.of(item, at) for at, item in enumerate(items, 1)]
+    records = [Record.of(item, index) for index, item in enumerate(items, 1)]
     if any(record.text("role") in _ROLES for record in records):
         return (read_chat(items, notes, strict).conversation(FORMAT, FORMAT),)
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     for record in records:
         try:
-            found.append(_read_task(record, notes, strict, f"{FORMAT}-{record.number}"))
+            conversations.append(_read_task(record, notes, strict, f"{FORMAT}-{record.number}"))
         except TranscriptError as error:
             if strict:
                 raise
             notes.append(Note(record.number, "bad_record", str(error), visible=True))
             continue
         notes = []
-    if not found:
+    if not conversations:
         raise TranscriptError("no list of chat messages in it")
     if notes:
-        found[-1] = msgspec.structs.replace(found[-1], notes=(*found[-1].notes, *notes))
-    return tuple(found)
+        conversations[-1] = msgspec.structs.replace(
+            conversations[-1], notes=(*conversations[-1].notes, *notes)
+        )
+    return tuple(conversations)
 
 
 def _read_task(record: Record, notes: list[Note], strict: bool, otherwise: str) -> Conversation:
@@ -110,32 +111,32 @@ def _read_task(record: Record, notes: list[Note], strict: bool, otherwise: str) 
     if name is None or not (record.raw(name) or b"").startswith(b"["):
         raise TranscriptError(f"record {record.number}: no list of chat messages")
     chat = read_chat(record.items(name), notes, strict)
-    given = next(filter(None, (record.text(each) for each in _IDS)), None)
+    task_id = next(filter(None, (record.text(item) for item in _IDS)), None)
     task, trial = record.value("task_id"), record.value("trial")
-    if given is None and task is not None:
-        given = f"task-{task}" + ("" if trial is None else f"-trial-{trial}")
+    if task_id is None and task is not None:
+        task_id = f"task-{task}" + ("" if trial is None else f"-trial-{trial}")
     extra = record.rest({name, "id", "title"})
-    return chat.conversation(given or otherwise, FORMAT, record.text("title") or "", extra)
+    return chat.conversation(task_id or otherwise, FORMAT, record.text("title") or "", extra)
 
 
 def read_chat(
     items: Sequence[bytes | msgspec.Raw], notes: list[Note], strict: bool = False
-) -> Listed:
+) -> MessageList:
     """Chat messages in their order. *notes* are those on the file that they stand in."""
-    chat = Listed([], SystemTexts(), notes)
+    chat = MessageList([], SystemTexts(), notes)
     legacy: list[str] = []
     for number, item in enumerate(items, 1):
         record = Record.of(item, number)
         role = record.text("role")
         if role in _SYSTEM:
-            chat.system.add(len(chat.said), item)
+            chat.system.add(len(chat.messages), item)
             notes.append(Note(number, "system", "kept beside the messages"))
         elif role == "user":
-            chat.said.append(_user(record, notes))
+            chat.messages.append(_user(record, notes))
         elif role == "assistant":
-            chat.said.append(_assistant(record, notes, legacy))
+            chat.messages.append(_assistant(record, notes, legacy))
         elif role in ("tool", "function"):
-            chat.said.append(_result(record, notes, legacy))
+            chat.messages.append(_result(record, notes, legacy))
         elif strict:
             raise TranscriptError(f"message {number}: no role of a chat message")
         else:
@@ -145,14 +146,14 @@ def read_chat(
 
 def _extra(record: Record, known: set[str] = _KNOWN) -> dict[str, Any]:
     extra = record.rest(known)
-    if told_more(record.raw("content")):
+    if has_other_fields(record.raw("content")):
         extra["parts"] = msgspec.Raw(record.raw("content") or b"null")
     return extra
 
 
-def _user(record: Record, notes: list[Note]) -> Said:
-    return Said(
-        place=record.number,
+def _user(record: Record, notes: list[Note]) -> RecordedMessage:
+    return RecordedMessage(
+        number=record.number,
         role="user",
         blocks=openai_blocks(record.raw("content"), record.number, notes),
         id=record.text("id") or "",
@@ -160,7 +161,7 @@ def _user(record: Record, notes: list[Note]) -> Said:
     )
 
 
-def _assistant(record: Record, notes: list[Note], legacy: list[str]) -> Said:
+def _assistant(record: Record, notes: list[Note], legacy: list[str]) -> RecordedMessage:
     signed = [
         bytes(raw)
         for raw in record.items("thinking_blocks")
@@ -180,8 +181,8 @@ def _assistant(record: Record, notes: list[Note], legacy: list[str]) -> Said:
     extra = _extra(record, known)
     if extra.keys() & {"reasoning_content", "reasoning", "reasoning_details"}:
         notes.append(Note(record.number, "reasoning", "unsigned: kept in extra, never sent"))
-    return Said(
-        place=record.number,
+    return RecordedMessage(
+        number=record.number,
         role="assistant",
         blocks=blocks,
         id=record.text("id") or "",
@@ -192,23 +193,23 @@ def _assistant(record: Record, notes: list[Note], legacy: list[str]) -> Said:
 
 def _call(call: Record) -> bytes:
     function = call.record("function")
-    given = function.raw("arguments")
-    arguments = function.text("arguments") if given and given.startswith(b'"') else given
+    raw = function.raw("arguments")
+    arguments = function.text("arguments") if raw and raw.startswith(b'"') else raw
     if not function.fields and call.record("custom").fields:
         custom = call.record("custom")
-        said = encode_json({"input": custom.text("input") or ""})
-        return call_block(call.text("id") or "", custom.text("name") or "", said)
+        messages = encode_json({"input": custom.text("input") or ""})
+        return call_block(call.text("id") or "", custom.text("name") or "", messages)
     return call_block(call.text("id") or "", function.text("name") or "", arguments)
 
 
-def _result(record: Record, notes: list[Note], legacy: list[str]) -> Said:
+def _result(record: Record, notes: list[Note], legacy: list[str]) -> RecordedMessage:
     blocks = openai_blocks(record.raw("content"), record.number, notes)
     given = record.raw("content") or b'""'
     content = record.text("content") or "" if given.startswith(b'"') else blocks
     call = record.text("tool_call_id") or (legacy.pop() if legacy else "")
     is_error = True if record.flag("is_error") else None
-    return Said(
-        place=record.number,
+    return RecordedMessage(
+        number=record.number,
         role="user",
         blocks=[result_block(call, content, is_error=is_error)],
         id=record.text("id") or "",
@@ -222,9 +223,9 @@ def chat_usage(usage: Record) -> Usage | None:
     if not usage.fields.keys() & {"prompt_tokens", "input_tokens"}:
         return None
     details = usage.record("prompt_tokens_details").fields or usage.record("input_tokens_details")
-    held = details if isinstance(details, Record) else Record(0, details)
+    details_record = details if isinstance(details, Record) else Record(0, details)
     prompt = usage.count("prompt_tokens") or usage.count("input_tokens")
-    cached = min(prompt, held.count("cached_tokens"))
+    cached = min(prompt, details_record.count("cached_tokens"))
     return Usage(
         input_tokens=prompt - cached,
         output_tokens=usage.count("completion_tokens") or usage.count("output_tokens"),
@@ -239,8 +240,8 @@ def write_openai_chat(conversations: Sequence[Conversation]) -> Files:
     """A file for each conversation: an object with its id and its messages. A message has an id
     in it only if the place does not give it away."""
     return {
-        path_of(at, conversation, ".json"): _write_one(conversation)
-        for at, conversation in enumerate(conversations)
+        path_of(index, conversation, ".json"): _write_one(conversation)
+        for index, conversation in enumerate(conversations)
     }
 
 
@@ -291,7 +292,7 @@ def _written(message: Message, own: bool) -> Iterator[dict[str, Any]]:
 
 
 def _written_reply(raws: Sequence[bytes], parts: bytes | None) -> dict[str, Any]:
-    calls, thinking, said = [], [], []
+    calls, thinking, texts = [], [], []
     for raw in raws:
         kind, block = block_type(raw), Record.of(raw)
         if kind == "tool_use":
@@ -302,9 +303,9 @@ def _written_reply(raws: Sequence[bytes], parts: bytes | None) -> dict[str, Any]
         elif kind in ("thinking", "redacted_thinking"):
             thinking.append(msgspec.Raw(raw))
         else:
-            said.append(raw)
+            texts.append(raw)
     fields: dict[str, Any] = {"role": "assistant"}
-    fields["content"] = openai_parts(said, "chat", parts) if said else None
+    fields["content"] = openai_parts(texts, "chat", parts) if texts else None
     if thinking:
         fields["thinking_blocks"] = thinking
     if calls:

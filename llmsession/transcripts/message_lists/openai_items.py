@@ -16,11 +16,17 @@ from llmsession.turns.blocks import block_type, encode_json, split_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
-from ..common.content_parts import Parts, openai_blocks, openai_parts, result_content, told_more
+from ..common.content_parts import (
+    Parts,
+    has_other_fields,
+    openai_blocks,
+    openai_parts,
+    result_content,
+)
 from ..common.conversation import Note
+from ..common.message_list import SystemTexts
 from ..common.record import Record
-from ..common.recorded_message import Said, call_block, result_block
-from ..common.system_texts import SystemTexts
+from ..common.recorded_message import RecordedMessage, call_block, result_block
 
 __all__ = ["ItemReader", "write_items"]
 
@@ -37,39 +43,39 @@ _SHELL = "local_shell"
 
 
 class ItemReader:
-    """Takes items in their order; ``said`` is what they said so far, the open reply excepted.
+    """Takes items in their order; ``messages`` are those so far, the open reply excepted.
 
     A reply's id is that of its first item that became blocks.
     """
 
     def __init__(self, notes: list[Note]) -> None:
         self.notes = notes
-        self.said: list[Said] = []
+        self.messages: list[RecordedMessage] = []
         self.system = SystemTexts()
         self.model: str | None = None
         self.starts = False
-        self._open: Said | None = None
+        self._open: RecordedMessage | None = None
         self._items: list[dict[str, Any]] = []
 
-    def add(self, item: bytes | msgspec.Raw, number: int, at: float = 0.0) -> bool:
+    def add(self, item: bytes | msgspec.Raw, number: int, time: float = 0.0) -> bool:
         """Take the next item. False for one that is none: it has neither type nor role."""
         record = Record.of(item, number)
         role, kind = record.text("role"), record.text("type") or ""
         if kind in ("", "message") and role in ("system", "developer"):
             self.end_reply()
-            self.system.add(len(self.said), item)
+            self.system.add(len(self.messages), item)
             self._note(number, "system", "kept beside the messages")
         elif kind in ("", "message") and role == "user":
-            self._say(record, at)
+            self._say(record, time)
         elif kind in ("", "message") and role == "assistant":
             blocks = openai_blocks(record.raw("content"), number, self.notes)
-            self._extend(record, blocks, "message", at)
+            self._extend(record, blocks, "message", time)
         elif kind in _CALLS:
-            self._extend(record, [_call(record, kind)], kind, at)
+            self._extend(record, [_call(record, kind)], kind, time)
         elif kind in _RESULTS:
-            self._answer(record, at)
+            self._answer(record, time)
         elif kind:
-            self._keep(record, item, kind, at)
+            self._keep(record, item, kind, time)
         else:
             return False
         return True
@@ -77,25 +83,25 @@ class ItemReader:
     def _note(self, number: int, what: str, detail: str, *, visible: bool = False) -> None:
         self.notes.append(Note(number, what, detail, visible))
 
-    def _say(self, record: Record, at: float) -> None:
+    def _say(self, record: Record, time: float) -> None:
         self.end_reply()
         extra = record.rest(_KNOWN["message"] | {"id"})
-        if told_more(record.raw("content")):
+        if has_other_fields(record.raw("content")):
             extra["parts"] = msgspec.Raw(record.raw("content") or b"null")
-        self.said.append(
-            Said(
-                place=record.number,
+        self.messages.append(
+            RecordedMessage(
+                number=record.number,
                 role="user",
                 blocks=openai_blocks(record.raw("content"), record.number, self.notes),
                 id=record.text("id") or "",
-                at=at,
+                created_at=time,
                 extra=extra,
                 starts=self.starts,
             )
         )
         self.starts = False
 
-    def _answer(self, record: Record, at: float) -> None:
+    def _answer(self, record: Record, time: float) -> None:
         self.end_reply()
         output = record.raw("output") or b'""'
         content: str | list[bytes]
@@ -104,36 +110,36 @@ class ItemReader:
         else:
             content = record.text("output") or ("" if output == b'""' else output.decode())
         call = record.text("call_id") or record.text("id") or ""
-        self.said.append(
-            Said(
-                place=record.number,
+        self.messages.append(
+            RecordedMessage(
+                number=record.number,
                 role="user",
                 blocks=[result_block(call, content)],
                 id=record.text("id") or "" if record.text("call_id") else "",
-                at=at,
+                created_at=time,
                 extra=record.rest(_KNOWN_RESULT),
             )
         )
 
-    def _reply(self, record: Record, at: float) -> Said:
+    def _reply(self, record: Record, time: float) -> RecordedMessage:
         if self._open is None:
-            self._open = Said(
-                place=record.number,
+            self._open = RecordedMessage(
+                number=record.number,
                 role="assistant",
                 blocks=[],
-                at=at,
+                created_at=time,
                 model=self.model,
                 provider="openai",
             )
-        self._open.until = max(self._open.until, at)
+        self._open.completed_at = max(self._open.completed_at, time)
         return self._open
 
-    def _extend(self, record: Record, blocks: list[bytes], kind: str, at: float) -> None:
-        reply = self._reply(record, at)
+    def _extend(self, record: Record, blocks: list[bytes], kind: str, time: float) -> None:
+        reply = self._reply(record, time)
         rest: dict[str, Any] = {"blocks": len(blocks)} | record.rest(_KNOWN[kind])
         if kind not in ("message", "function_call"):
             rest["type"] = kind
-        if kind == "message" and told_more(record.raw("content")):
+        if kind == "message" and has_other_fields(record.raw("content")):
             rest["parts"] = msgspec.Raw(record.raw("content") or b"null")
         if not reply.id and record.text("id"):
             reply.id = record.text("id") or ""
@@ -141,13 +147,15 @@ class ItemReader:
         reply.blocks.extend(blocks)
         self._items.append(rest)
 
-    def _keep(self, record: Record, item: bytes | msgspec.Raw, kind: str, at: float) -> None:
-        self._reply(record, at)
+    def _keep(self, record: Record, item: bytes | msgspec.Raw, kind: str, time: float) -> None:
+        self._reply(record, time)
         self._items.append({"item": msgspec.Raw(bytes(item))})
         what = "reasoning" if kind == "reasoning" else "foreign_item"
         self._note(record.number, what, f"{kind}: kept in extra, never sent")
 
-    def end_reply(self, usage: Usage | None = None, stop_reason: str | None = None) -> Said | None:
+    def end_reply(
+        self, usage: Usage | None = None, stop_reason: str | None = None
+    ) -> RecordedMessage | None:
         """The open reply is whole. Returns it; None if there was none."""
         reply, items = self._open, self._items
         self._open, self._items = None, []
@@ -156,7 +164,7 @@ class ItemReader:
         reply.usage, reply.stop_reason = usage, stop_reason
         if any(set(item) != {"blocks"} for item in items):
             reply.extra = {"items": items}
-        self.said.append(reply)
+        self.messages.append(reply)
         return reply
 
 
@@ -166,8 +174,8 @@ def _call(record: Record, kind: str) -> bytes:
         return call_block(call, name, encode_json({"input": record.text("input") or ""}))
     if kind == "local_shell_call":
         return call_block(call, _SHELL, record.raw("action"))
-    given = record.raw("arguments")
-    return call_block(call, name, record.text("arguments") if _is_text(given) else given)
+    arguments = record.raw("arguments")
+    return call_block(call, name, record.text("arguments") if _is_text(arguments) else arguments)
 
 
 def _is_text(raw: bytes | None) -> bool:
@@ -185,17 +193,17 @@ def write_items(message: Message, custom: set[str], *, own: bool) -> Iterator[di
     if message.is_user:
         yield from _written_user(message, raws, extra, custom)
         return
-    at = 0
+    index = 0
     id = {"id": message.id}
     for item in [*_recorded(extra, len(raws)), Record(0, {})]:
         if item.raw("item"):
             yield dict(Record.of(item.raw("item")).fields)
             continue
-        stop = at + item.count("blocks") if item.fields else len(raws)
-        for fields in _written_run(raws[at:stop], item, custom):
+        stop = index + item.count("blocks") if item.fields else len(raws)
+        for fields in _written_run(raws[index:stop], item, custom):
             yield {**fields, **id}
             id = {}
-        at = stop
+        index = stop
 
 
 def _recorded(extra: Record, blocks: int) -> list[Record]:
@@ -206,38 +214,38 @@ def _recorded(extra: Record, blocks: int) -> list[Record]:
 
 def _written_run(raws: Sequence[bytes], item: Record, custom: set[str]) -> Iterator[dict[str, Any]]:
     rest = item.rest({"blocks", "type"})
-    said: list[bytes] = []
+    messages: list[bytes] = []
     for raw in raws:
         if block_type(raw) != "tool_use":
-            said.append(raw)
+            messages.append(raw)
             continue
-        if said:
-            yield _message("assistant", said, {})
-            said = []
+        if messages:
+            yield _message("assistant", messages, {})
+            messages = []
         yield _written_call(Record.of(raw), item.text("type") or "", rest, custom)
-    if said:
-        yield _message("assistant", said, rest)
+    if messages:
+        yield _message("assistant", messages, rest)
 
 
-def _message(role: str, said: Sequence[bytes], rest: dict[str, Any]) -> dict[str, Any]:
+def _message(role: str, messages: Sequence[bytes], rest: dict[str, Any]) -> dict[str, Any]:
     words: Parts = "assistant_items" if role == "assistant" else "user_items"
     parts = rest.pop("parts", None)
-    content = openai_parts(said, words, parts)
+    content = openai_parts(messages, words, parts)
     return {**rest, "type": "message", "role": role, "content": content}
 
 
 def _written_call(
     call: Record, kind: str, rest: dict[str, Any], custom: set[str]
 ) -> dict[str, Any]:
-    id, given = call.text("id") or "", call.raw("input") or b"{}"
+    id, arguments = call.text("id") or "", call.raw("input") or b"{}"
     if kind == "custom_tool_call":
         custom.add(id)
         text = call.record("input").text("input") or ""
         named = {"name": call.text("name") or "", "input": text}
         return {**rest, "type": kind, "call_id": id, **named}
     if kind == "local_shell_call":
-        return {**rest, "type": kind, "call_id": id, "action": msgspec.Raw(given)}
-    named = {"name": call.text("name") or "", "arguments": given.decode()}
+        return {**rest, "type": kind, "call_id": id, "action": msgspec.Raw(arguments)}
+    named = {"name": call.text("name") or "", "arguments": arguments.decode()}
     return {**rest, "type": "function_call", "call_id": id, **named}
 
 

@@ -153,7 +153,7 @@ def test_mistakes_are_one_line_each(run: Run, file: Path, tmp_path: Path) -> Non
         (("import", tmp_path / "nowhere"), "nowhere"),
         (("import", file, "--from", "nothing"), "unknown format 'nothing'"),
         (("export", "unknown"), "unknown"),
-        (("export", "--to", "nothing"), "nothing is written as 'nothing'"),
+        (("export", "--to", "nothing"), "'nothing' cannot be written"),
         (("export", "--store", "sqlite:/nowhere/at.all"), "there is no store at"),
         (("export", "--store", "elsewhere"), "no store is at 'elsewhere'"),
     ):

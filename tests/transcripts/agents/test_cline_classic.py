@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from llmsession.errors import TranscriptError
-from llmsession.transcripts import detect, read, write
+from llmsession.transcripts import detect, read
 from llmsession.turns.usage import Usage
 
 from .sources import cline_classic, conversation, dump, text, tool_result, tool_use
@@ -69,22 +69,6 @@ def test_the_latest_new_text_of_each_block_is_what_the_model_is_sent() -> None:
     assert texts(shown)[1] == NOTE
     assert texts(full)[1] == "begin"
     assert shown.count_notes()["replaced_text"] == 1
-
-
-def test_range_and_new_texts_come_back() -> None:
-    first = read(truncated(overrides=[[1, [0, [[0, [[1, "text", [NOTE], []]]]]]]]), strict=True)
-    written = write(first, "cline-classic")
-    again = read(written, strict=True)
-    assert [each.messages for each in again] == [each.messages for each in first]
-    assert json.loads(written["state/taskHistory.json"])[0]["conversationHistoryDeletedRange"] == [
-        2, 5,
-    ]  # fmt: skip
-
-
-def test_what_the_model_is_sent_can_be_written_alone() -> None:
-    shown, _ = read(truncated(), strict=True)
-    (again,) = read(write([shown], "cline-classic"), strict=True)
-    assert [(m.id, m.text) for m in again.messages] == [(m.id, m.text) for m in shown.messages]
 
 
 @pytest.mark.parametrize("deleted", [None, [], [5, 2], ["a", 3], [2], [-1, 3], "x", [2, 10**30]])

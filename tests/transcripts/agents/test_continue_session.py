@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from llmsession.errors import TranscriptError
-from llmsession.transcripts import read, write
+from llmsession.transcripts import read
 from llmsession.turns.blocks import RedactedThinkingBlock, ThinkingBlock
 
 from .sources import continue_session
@@ -27,8 +27,6 @@ def test_a_cancelled_call_has_no_result_and_keeps_its_state() -> None:
     (conversation,) = read(continue_session(), strict=True)
     assert conversation.unanswered == ("c2",)
     assert b'"canceled"' in bytes(conversation.messages[1].extra or b"")
-    (again,) = read(write([conversation], "continue"))
-    assert again.unanswered == ("c2",)
 
 
 def test_a_failed_call_is_an_error_and_one_that_said_nothing_has_an_empty_result() -> None:
@@ -69,8 +67,6 @@ def test_thinking_that_nobody_signed_is_kept_beside_and_redacted_thinking_sent()
     last = conversation.messages[-1]
     assert last.content[0] == RedactedThinkingBlock("zzz")
     assert b"secret" in bytes(last.extra or b"")
-    (again,) = read(write([conversation], "continue"))
-    assert again.messages == conversation.messages
 
 
 def test_thinking_without_a_reply_is_noted_and_kept_beside() -> None:
@@ -79,13 +75,10 @@ def test_thinking_without_a_reply_is_noted_and_kept_beside() -> None:
     assert b"lost" in bytes(conversation.extra["unplaced"])
 
 
-def test_context_items_stand_before_the_text_and_are_written_as_such_again() -> None:
+def test_context_items_stand_before_the_text_and_are_kept_in_extra() -> None:
     (conversation,) = read(continue_session(), strict=True)
     assert [block.text for block in conversation.messages[0].content] == ["print()", "read both"]  # type: ignore[union-attr]
-    (raw,) = write([conversation], "continue").values()
-    first = json.loads(raw)["history"][0]
-    assert first["message"]["content"] == "read both"
-    assert first["contextItems"][0]["content"] == "print()"
+    assert b'"contextItems"' in bytes(conversation.messages[0].extra or b"")
 
 
 def test_the_newest_summary_is_the_conversations_and_nothing_is_left_out_for_it() -> None:
@@ -95,9 +88,6 @@ def test_the_newest_summary_is_the_conversations_and_nothing_is_left_out_for_it(
     (conversation,) = read(json.dumps(raw).encode(), strict=True)
     assert conversation.summary == "new"
     assert len(conversation.messages) == len(read(continue_session())[0].messages)
-    (again,) = read(write([conversation], "continue"))
-    assert again.summary == "new"
-    assert again.messages == conversation.messages
 
 
 def test_a_system_item_is_no_message() -> None:
@@ -105,7 +95,6 @@ def test_a_system_item_is_no_message() -> None:
     raw["history"].insert(0, item("system", "Be short."))
     (conversation,) = read(json.dumps(raw).encode(), strict=True)
     assert conversation.system == "Be short."
-    assert read(write([conversation], "continue"))[0].system == "Be short."
 
 
 def test_an_item_of_an_unknown_role_is_noted_or_refused_by_its_number() -> None:

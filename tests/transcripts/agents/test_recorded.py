@@ -17,8 +17,7 @@ from llmsession.transcripts import (
     write,
     write_own,
 )
-
-from .test_formats import told
+from tests.transcripts.shapes import content_of
 
 CODEX, PI = "codex-entireio-git-sync", "pi-mono"
 GEMINI, TAU, CASSETTES = (
@@ -146,7 +145,9 @@ def _pi_texts(row: dict[str, Any]) -> list[str]:
 def test_what_is_exported_and_imported_again_is_the_same(recorded: Recorded) -> None:
     files = write(recorded.conversations, recorded.format)
     again = read(files, recorded.format, strict=True)
-    assert [told(each) for each in again] == [told(each) for each in recorded.conversations]
+    assert [content_of(each) for each in again] == [
+        content_of(each) for each in recorded.conversations
+    ]
     assert [each.messages for each in again] == [each.messages for each in recorded.conversations]
     assert [each.interrupted for each in again] == [
         each.interrupted for each in recorded.conversations
@@ -159,7 +160,7 @@ def test_what_is_exported_as_another_format_keeps_ids_order_text_and_pairs(
 ) -> None:
     few = recorded.conversations[:5]
     again = [one for raw in write(few, format).values() for one in read(raw, format, strict=True)]
-    assert [told(each) for each in again] == [told(each) for each in few]
+    assert [content_of(each) for each in again] == [content_of(each) for each in few]
 
 
 def test_our_own_format_gives_it_back_as_it_was(recorded: Recorded) -> None:
@@ -178,7 +179,7 @@ def test_recorded_claude_code_sessions_are_exported_and_imported_as_they_were(
         for format in ("claude-code", "pi", "codex", "anthropic-messages"):
             (raw,) = write([first], format).values()
             (again,) = read(raw, format, strict=True)
-            assert told(again) == told(first)
+            assert content_of(again) == content_of(first)
             if format == "claude-code":
                 assert again.messages == first.messages
                 assert again.interrupted == first.interrupted

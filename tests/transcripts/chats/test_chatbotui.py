@@ -10,7 +10,7 @@ from llmsession.transcripts import detect, read, write
 from llmsession.transcripts.chats.chatbotui import read_chatbot_ui, read_chatbot_ui_rows
 from tests.transcripts.chats.records import START_S, chatbot_row, dumped
 from tests.transcripts.chats.samples import CHATBOT_UI, CHATBOT_UI_ROWS
-from tests.transcripts.chats.shapes import ids, noted, said
+from tests.transcripts.shapes import ids, noted, said
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 CONVERSATION = {"id": 1, "name": "One", "messages": MESSAGES}
@@ -101,8 +101,8 @@ def test_images_are_paths_and_noted_as_lost_to_the_model() -> None:
     row = chatbot_row(0, "user", "look", image_paths=["user/1.png"])
     (conversation,) = read_chatbot_ui_rows(dumped([row]))
     assert noted(conversation, "images").visible
-    (written,) = write([conversation], "chatbot-ui-rows").values()
-    assert json.loads(written)["messages"][0]["image_paths"] == ["user/1.png"]
+    extra = json.loads(bytes(conversation.messages[0].extra or b""))
+    assert extra["image_paths"] == ["user/1.png"]
 
 
 def test_rows_with_one_number_stand_by_their_time() -> None:

@@ -11,7 +11,7 @@ from llmsession.transcripts.chats.jan import read_jan
 from llmsession.turns.blocks import ThinkingBlock
 from tests.transcripts.chats.records import START_S, jan, jan_call, jan_lines, jan_thread, linked
 from tests.transcripts.chats.samples import JAN
-from tests.transcripts.chats.shapes import ids, noted, said, shape
+from tests.transcripts.shapes import ids, noted, said, shape
 
 
 def read(*messages: dict[str, Any]) -> Conversation:

@@ -11,7 +11,7 @@ from llmsession.transcripts.chats.librechat import read_librechat
 from llmsession.turns.blocks import ThinkingBlock
 from tests.transcripts.chats.records import libre, libre_call, librechat
 from tests.transcripts.chats.samples import LIBRECHAT
-from tests.transcripts.chats.shapes import ids, noted, said, shape
+from tests.transcripts.shapes import ids, noted, said, shape
 
 
 def read(*messages: dict[str, Any], **fields: Any) -> Conversation:

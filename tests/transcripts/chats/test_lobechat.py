@@ -12,7 +12,7 @@ from llmsession.turns.blocks import ThinkingBlock
 from llmsession.turns.usage import Usage
 from tests.transcripts.chats.records import START_S, dumped, lobe, lobe_answer, lobe_tools
 from tests.transcripts.chats.samples import LOBE_ROWS, LOBECHAT
-from tests.transcripts.chats.shapes import ids, noted, said, shape
+from tests.transcripts.shapes import ids, noted, said, shape
 
 ASK = lobe("q", None, "user", 0, content="go")
 

@@ -12,7 +12,7 @@ from llmsession.turns.blocks import ImageBlock, ThinkingBlock
 from llmsession.turns.usage import Usage
 from tests.transcripts.chats.records import START_S, dumped, webui, webui_chat, webui_output
 from tests.transcripts.chats.samples import OPEN_WEBUI
-from tests.transcripts.chats.shapes import ids, noted, said, shape
+from tests.transcripts.shapes import ids, noted, said, shape
 
 QUESTION = webui("m1", None, "user", 0, content="weather?")
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from llmsession.transcripts import Conversation
-from llmsession.transcripts.common.chat_message import (
-    Reading,
-    Said,
+from llmsession.transcripts.common.chat_records import Reading
+from llmsession.transcripts.common.recorded_message import (
+    RecordedMessage,
     call_block,
     result_block,
     text_blocks,
@@ -22,9 +22,11 @@ def ways(parents: dict[str, str | None], head: str | None) -> tuple[list[str], R
     return ["".join(way) for way in paths(parents, head, reading)], reading
 
 
-def said(id: str) -> Said:
+def said(id: str) -> RecordedMessage:
     """A message of the user for a small letter, of the model for a capital one."""
-    return Said(role="user" if id.islower() else "assistant", id=id, blocks=text_blocks(id))
+    return RecordedMessage(
+        role="user" if id.islower() else "assistant", id=id, blocks=text_blocks(id)
+    )
 
 
 def read(*found: str) -> tuple[Conversation, ...]:
@@ -84,8 +86,10 @@ def test_a_turn_that_goes_on_in_the_other_path_is_not_shared() -> None:
 
 
 def test_a_result_from_behind_the_fork_is_no_part_of_the_other_path() -> None:
-    asked = Said(role="assistant", id="B", blocks=[call_block("1", "run", {})])
-    late = Said(role="user", id="e", blocks=[result_block("1", "late"), *text_blocks("e")])
+    asked = RecordedMessage(role="assistant", id="B", blocks=[call_block("1", "run", "{}")])
+    late = RecordedMessage(
+        role="user", id="e", blocks=[result_block("1", "late"), *text_blocks("e")]
+    )
     start = [said("a"), asked, said("c")]
     reading = Reading(strict=False)
     ways = [[*start, said("D"), late], [*start, said("F")]]

@@ -4,18 +4,20 @@ import json
 
 import pytest
 
-from llmsession.transcripts.common.chat_message import (
-    Said,
+from llmsession.transcripts.common.chat_records import (
     beside,
-    call_block,
     expand,
-    fold,
     id_of,
     read_usage,
+    with_results,
+)
+from llmsession.transcripts.common.record import Record
+from llmsession.transcripts.common.recorded_message import (
+    RecordedMessage,
+    call_block_of_value,
     result_block,
     text_blocks,
 )
-from llmsession.transcripts.common.record import Record
 from llmsession.turns.usage import Usage
 
 
@@ -38,7 +40,7 @@ def record(value: object) -> Record:
     ],
 )
 def test_arguments_become_an_object_whatever_they_are(arguments: object, input: object) -> None:
-    assert json.loads(call_block("c", "run", arguments))["input"] == input
+    assert json.loads(call_block_of_value("c", "run", arguments))["input"] == input
 
 
 @pytest.mark.parametrize(
@@ -85,24 +87,30 @@ def test_only_what_the_writer_would_not_give_back_is_kept_beside() -> None:
 
 def test_a_reply_with_results_in_it_is_taken_apart_and_put_together_again() -> None:
     blocks = [
-        *text_blocks("a"), call_block("1", "run", {}), call_block("2", "run", {}),
+        *text_blocks("a"), call_block_of_value("1", "run", {}), call_block_of_value("2", "run", {}),
         result_block("1", "x"), result_block("2", "y"), *text_blocks("b"),
     ]  # fmt: skip
-    whole = Said(role="assistant", id="m", blocks=blocks, usage=Usage(1, 2), error="e", cut=True)
+    whole = RecordedMessage(
+        role="assistant", id="m", blocks=blocks, usage=Usage(1, 2), error="e", interrupted=True
+    )
     parts = expand(whole)
     assert [(part.id, part.role, len(part.blocks)) for part in parts] == [
         ("m", "assistant", 3), ("m#1", "user", 2), ("m#2", "assistant", 1),
     ]  # fmt: skip
     assert [part.usage for part in parts] == [None, None, Usage(1, 2)]
-    assert [part.cut for part in parts] == [False, False, True]
-    (group,) = fold(parts)
+    assert [part.interrupted for part in parts] == [False, False, True]
+    (group,) = with_results(parts)
     assert [block for part in group for block in part.blocks] == blocks
 
 
 def test_replies_of_other_ids_are_not_put_together() -> None:
     said = [
-        Said(role="assistant", id="m", blocks=[call_block("1", "run", {})]),
-        Said(role="user", id="r", blocks=[*text_blocks("mind"), result_block("1", "x")]),
-        Said(role="assistant", id="n", blocks=text_blocks("b")),
+        RecordedMessage(role="assistant", id="m", blocks=[call_block_of_value("1", "run", {})]),
+        RecordedMessage(role="user", id="r", blocks=[*text_blocks("mind"), result_block("1", "x")]),
+        RecordedMessage(role="assistant", id="n", blocks=text_blocks("b")),
     ]
-    assert [[part.id for part in group] for group in fold(said)] == [["m", "r"], ["r"], ["n"]]
+    assert [[part.id for part in group] for group in with_results(said)] == [
+        ["m", "r"],
+        ["r"],
+        ["n"],
+    ]

@@ -1,4 +1,4 @@
-"""System texts: what a source keeps among its messages and we keep beside them."""
+"""A list of messages that was read, and the system messages that we keep beside them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import msgspec
 
 from llmsession.turns.blocks import block_type, encode_json
 
+from .assembly import assemble
 from .content_parts import openai_blocks
 from .conversation import Conversation, Note
 from .record import Record
+from .recorded_message import RecordedMessage
 
-__all__ = ["SystemTexts", "with_system"]
+__all__ = ["MessageList", "SystemTexts", "with_system"]
 
 _EXTRA = "system_messages"
 
@@ -45,6 +47,28 @@ class SystemTexts:
         return {_EXTRA: msgspec.Raw(encode_json(kept))}
 
 
+class MessageList(msgspec.Struct):
+    """Messages in their order, the system's beside them, and the notes on them."""
+
+    messages: list[RecordedMessage]
+    system: SystemTexts
+    notes: list[Note]
+
+    def conversation(
+        self, id: str, format: str, title: str = "", extra: dict[str, Any] | None = None
+    ) -> Conversation:
+        """It as the conversation *id*."""
+        return assemble(
+            self.messages,
+            session=id,
+            format=format,
+            notes=self.notes,
+            title=title,
+            system=self.system.text,
+            extra=(extra or {}) | self.system.extra(),
+        )
+
+
 def _is_plain(before: int, raw: bytes) -> bool:
     message = Record.of(raw)
     fields = {"role": "system", "content": message.text("content")}
@@ -70,11 +94,11 @@ def with_system(
     """*groups*, what each message is written as, in one list, with the system messages among
     them, if they are in the *own* words of the format that is written. Else *system* stands
     first, what the conversation's system prompt is written as."""
-    found = Record.of(encode_json(conversation.extra)).records(_EXTRA) if own else []
-    waiting = [(each.count("before"), each.raw("message")) for each in found]
+    records = Record.of(encode_json(conversation.extra)).records(_EXTRA) if own else []
+    waiting = [(item.count("before"), item.raw("message")) for item in records]
     rows: list[Any] = [] if waiting or not conversation.system or system is None else [system]
-    for at, group in enumerate([*groups, []]):
-        while waiting and (waiting[0][0] <= at or at == len(groups)):
+    for index, group in enumerate([*groups, []]):
+        while waiting and (waiting[0][0] <= index or index == len(groups)):
             rows.append(msgspec.Raw(waiting.pop(0)[1] or b"{}"))
         rows.extend(group)
     return rows

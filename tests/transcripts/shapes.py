@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmsession.transcripts import Conversation, Note
 
-__all__ = ["ids", "noted", "said", "shape"]
+__all__ = ["content_of", "ids", "noted", "said", "shape"]
 
 _LETTERS = {
     "TextBlock": "t",
@@ -37,3 +39,17 @@ def noted(conversation: Conversation, what: str) -> Note:
     """The only note of this kind."""
     (note,) = [note for note in conversation.notes if note.what == what]
     return note
+
+
+def content_of(conversation: Conversation) -> list[tuple[Any, ...]]:
+    """What every round trip keeps: ids, order, text, calls and results."""
+    return [
+        (
+            message.id,
+            message.role,
+            message.text,
+            [(call.id, call.name, call.input) for call in message.tool_calls],
+            [(result.tool_use_id, result.text) for result in message.tool_results],
+        )
+        for message in conversation.messages
+    ]
