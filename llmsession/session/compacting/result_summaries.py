@@ -21,7 +21,7 @@ from llmsession.turns.messages import Message
 from ..core.core import Core
 from ..tasks.worker_thread import off_loop
 from .model_summary import ModelSummary, shown_chars
-from .summarizer import Asked, NotWanted, Requests, Summarising
+from .summarizer import Asked, NotWanted, Requests, Summarizer
 
 __all__ = ["ResultSummaries"]
 
@@ -42,7 +42,7 @@ class _Old(msgspec.Struct, frozen=True):
 class ResultSummaries:
     """Those of one session, at most ``max_concurrent`` at a time. Only the actor calls it."""
 
-    def __init__(self, core: Core, summarising: Summarising) -> None:
+    def __init__(self, core: Core, summarising: Summarizer) -> None:
         self._core = core
         self._summarising = summarising
         self._asked: dict[str, Asked] = {}

@@ -33,7 +33,7 @@ from ..values.config import SessionConfig, SummariserConfig
 from .model_summary import ModelSummary, SummaryFailed, count_by
 from .provider_summary import SignedSummary, is_asked_for, summary_request
 
-__all__ = ["Asked", "NotWanted", "Summarising"]
+__all__ = ["Asked", "NotWanted", "Summarizer"]
 
 INLINE_MESSAGES = 64
 """Up to here extracting costs less than the hop to a thread and back."""
@@ -130,7 +130,7 @@ class Asked:
         self._core.report(lambda: self._core.still_running.discard(work.name))
 
 
-class Summarising:
+class Summarizer:
     """One session's summaries. ``failures`` counts those of its model in a row."""
 
     def __init__(self, core: Core) -> None:

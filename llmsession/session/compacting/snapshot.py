@@ -1,0 +1,44 @@
+"""What a plan was made for, and whether that is still what there is: the compare-and-swap."""
+
+from __future__ import annotations
+
+import msgspec
+
+from llmsession.compaction.view.plan import Budget
+from llmsession.compaction.view.view import View
+from llmsession.turns.messages import Message
+
+from ..log.state import SessionState
+from ..values.config import CompactionConfig
+
+__all__ = ["PlanRequest", "Snapshot"]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A conversation as a plan saw it."""
+
+    generation: int
+    view: View
+    messages: tuple[Message, ...]
+
+    def is_current(self, state: SessionState) -> bool:
+        """Does *state* still have the snapshot's messages under its view? Messages that were
+        added meanwhile do not matter."""
+        if (state.generation, state.view.version) != (self.generation, self.view.version):
+            return False
+        messages = state.context_messages()
+        if len(messages) < len(self.messages):
+            return False
+        # By identity: a dropped turn and the next one may have messages that are equal.
+        return all(a is b for a, b in zip(self.messages, messages, strict=False))
+
+
+class PlanRequest(Snapshot, frozen=True):
+    """What a policy is asked to plan for."""
+
+    budget: Budget
+    config: CompactionConfig
+
+    def is_configured(self, limit_tokens: int, config: CompactionConfig) -> bool:
+        """Would it be asked the same with this limit and *config*?"""
+        return self.budget.limit_tokens == limit_tokens and self.config == config
