@@ -38,7 +38,7 @@ from .caller_summaries import CallerSummaries
 from .idle_timer import IdleTimer
 from .machine import APPLYING, RESTING, Compaction, Phase, is_stalled, step
 from .result_summaries import ResultSummaries
-from .snapshot import PlanRequest, Snapshot
+from .snapshot import PlanRequest, Snapshot, snapshot_of
 from .summarizer import Summarizer
 
 __all__ = ["INLINE_MESSAGES", "Compactor"]
@@ -223,7 +223,7 @@ class Compactor:
         """What a moment at which no reply is on its way means for *plan*."""
         core = self._core
         is_configured = request.is_configured(core.budget_tokens, core.config.compaction)
-        if not is_configured or not request.is_current(core.state):
+        if not is_configured or not request.is_current(snapshot_of(core.state)):
             return e.PlanOutdated()
         if self._callers:
             return e.MomentCame(trigger="asked")
@@ -344,7 +344,7 @@ class Compactor:
     ) -> None:
         if self._is_late(work):
             return
-        if not snapshot.is_current(self._core.state):
+        if not snapshot.is_current(snapshot_of(self._core.state)):
             self._feed(e.PlanOutdated(work=work))
             return
         for fault in faults:
@@ -359,13 +359,12 @@ class Compactor:
     def _prepare_context(self, effect: e.PrepareContext) -> None:
         """Find out what a long context looks like after the plan, in a thread: the event loop
         never builds it anew."""
-        core, state = self._core, self._core.state
-        messages = state.context_messages()
+        core, snapshot = self._core, snapshot_of(self._core.state)
+        messages = snapshot.messages
         if len(messages) <= INLINE_MESSAGES:
             self._feed(e.ContextPrepared(work=effect.work))
             return
-        snapshot = Snapshot(state.generation, state.view, messages)
-        after = state.view.applied(effect.plan, len(messages))
+        after = snapshot.view.applied(effect.plan, len(messages))
         prepared = partial(self._context_prepared, effect.work, snapshot)
         name, trouble = f"compaction of {core.session}, applied", "compaction.failed"
         self._work = core.warm(name, messages, after, prepared, trouble=trouble)
@@ -375,7 +374,7 @@ class Compactor:
     ) -> None:
         if self._is_late(work):
             return
-        if snapshot.is_current(self._core.state):
+        if snapshot.is_current(snapshot_of(self._core.state)):
             self._prepared = prepared
             self._feed(e.ContextPrepared(work=work))
         else:

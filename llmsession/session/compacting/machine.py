@@ -279,6 +279,8 @@ def _effects_of_end(compaction: Compaction, event: e.Event) -> tuple[e.AnyEffect
             return _applied(compaction)
         case e.PlanRejected(reason=reason):
             return (e.AnswerCallers(outcome=CompactionOutcome(False, reason)),)
+        case e.PlanLost():
+            return (_CANCELLED,)
         case e.PlanOutdated():
             return (e.LogDiscarded(), _CHANGED, *resume)
         case e.ChangeBegan():

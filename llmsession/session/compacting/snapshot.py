@@ -11,7 +11,7 @@ from llmsession.turns.messages import Message
 from ..log.state import SessionState
 from ..values.config import CompactionConfig
 
-__all__ = ["PlanRequest", "Snapshot"]
+__all__ = ["PlanRequest", "Snapshot", "snapshot_of"]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -21,16 +21,20 @@ class Snapshot(msgspec.Struct, frozen=True):
     view: View
     messages: tuple[Message, ...]
 
-    def is_current(self, state: SessionState) -> bool:
-        """Does *state* still have the snapshot's messages under its view? Messages that were
-        added meanwhile do not matter."""
-        if (state.generation, state.view.version) != (self.generation, self.view.version):
+    def is_current(self, now: Snapshot) -> bool:
+        """Does *now* still have the same messages under the same view? Messages that were added
+        meanwhile do not matter."""
+        if (now.generation, now.view.version) != (self.generation, self.view.version):
             return False
-        messages = state.context_messages()
-        if len(messages) < len(self.messages):
+        if len(now.messages) < len(self.messages):
             return False
         # By identity: a dropped turn and the next one may have messages that are equal.
-        return all(a is b for a, b in zip(self.messages, messages, strict=False))
+        return all(a is b for a, b in zip(self.messages, now.messages, strict=False))
+
+
+def snapshot_of(state: SessionState) -> Snapshot:
+    """The conversation as *state* has it now."""
+    return Snapshot(state.generation, state.view, state.context_messages())
 
 
 class PlanRequest(Snapshot, frozen=True):

@@ -18,20 +18,17 @@ from llmsession import (
 from llmsession.compaction.policies import SwapToolResults
 from llmsession.session.values.outcome import CompactionOutcome
 from llmsession.testing.scripted import Scripted, call, never, say, think
-from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
-from tests.session.actors import Planning, Quick, Stage, Waiting, settled, stage
-
-LINE = "a line of output that says something\n"
-OUTPUT = LINE * 200  # about 2,700 tokens
-
-
-def one_call_a_turn(request: Request, tag: StepTag) -> Scripted:
-    return call("t", id=f"c{tag.turn}") if tag.step == 1 else f"done {tag.turn}"
-
-
-def tools(output: Any = OUTPUT) -> list[Tool]:
-    return [Tool(name="t", run=Quick(output))]
+from tests.session.actors import Planning, Quick, Waiting, settled, stage
+from tests.session.compacting.conversations import (
+    LINE,
+    OUTPUT,
+    applied,
+    compacting,
+    one_call_a_turn,
+    tools,
+    turns,
+)
 
 
 def small(**changes: Any) -> dict[str, Any]:
@@ -39,16 +36,6 @@ def small(**changes: Any) -> dict[str, Any]:
     swap = {"policy": "swap_tool_results", "schedule": "at_once"}
     kept = CompactionConfig(**{**swap, "keep_recent_turns": 2, "threshold": 0.5, **changes})
     return {"window_tokens": 40_000, "max_tokens": 10_000, "compaction": kept}
-
-
-async def turns(on: Stage, count: int) -> None:
-    for n in range(count):
-        await on.say(f"message {n}")
-        await settled()
-
-
-async def applied(on: Stage) -> list[r.CompactionApplied]:
-    return [record for record in await on.log() if isinstance(record, r.CompactionApplied)]
 
 
 async def test_past_the_threshold_old_results_are_swapped_in_the_background() -> None:
@@ -127,14 +114,8 @@ async def test_a_compaction_that_would_free_nothing_is_not_applied() -> None:
 async def test_many_callers_of_compact_all_get_an_answer() -> None:
     async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
         await turns(on, 5)
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            for _ in range(5):
-                group.start_soon(compact)
+        async with compacting(on, callers=5) as outcomes:
+            pass
         assert len(outcomes) == 5
         assert len(await applied(on)) == 1
 
@@ -224,17 +205,8 @@ async def test_summaries_for_a_call_that_never_was_are_refused() -> None:
 async def test_a_compaction_is_discarded_when_the_history_was_cleared_meanwhile() -> None:
     async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
         await turns(on, 5)
-        outcomes: list[CompactionOutcome] = []
-        async with anyio.create_task_group() as group:
-
-            async def compact() -> None:
-                outcomes.append(await on.session.compact())
-
-            async def clear() -> None:
-                await on.session.clear()
-
-            group.start_soon(compact)
-            group.start_soon(clear)
+        async with compacting(on) as outcomes, anyio.create_task_group() as group:
+            group.start_soon(on.session.clear)
         # Either it was applied before the clear, or it was discarded; never after it.
         kinds = await on.kinds()
         assert "compaction.applied" not in kinds[kinds.index("conversation.cleared") :]
@@ -252,13 +224,7 @@ async def test_a_compaction_is_not_applied_while_a_reply_streams() -> None:
         await turns(on, 5)
         turn = await on.session.send("last")
         await anyio.sleep(3)
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await settled()
             assert on.session.status().turn_phase == "streaming"
             assert await applied(on) == []
@@ -331,13 +297,7 @@ async def test_a_compaction_is_shown_as_a_job_and_can_be_cancelled() -> None:
         await turns(on, 5)
         turn = await on.session.send("last")
         await anyio.sleep(2)
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await settled()
             assert on.session.status().jobs == ("compaction",)
             on.session.cancel_compaction()
@@ -396,13 +356,7 @@ async def test_a_compaction_made_for_a_turn_that_was_dropped_meanwhile_is_discar
         before = on.session.context().encode()
         await on.session.send("dropped")
         await settled()
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await settled()
             assert on.session.status().jobs == ("compaction",)
             await on.session.interrupt()
@@ -438,13 +392,7 @@ async def test_a_plan_that_was_made_before_a_change_of_the_model_is_discarded(
     async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
         await turns(on, 5)
         planning = Planning(monkeypatch)
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await planning.started.wait()
             await on.session.configure(model="n")
             planning.go.set()
@@ -467,13 +415,7 @@ async def test_a_plan_for_a_dropped_turn_is_discarded_though_the_next_is_as_long
         await on.session.send("dropped")
         await settled()
         planning = Planning(monkeypatch)
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await planning.started.wait()
             length = len(on.session.conversation(include_open=True))
             await on.session.interrupt()

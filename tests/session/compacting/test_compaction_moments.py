@@ -5,23 +5,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
 import msgspec
 
-from llmsession import CompactionConfig, MemoryStore, Profile, Tool
+from llmsession import CompactionConfig, MemoryStore, Profile
 from llmsession.session.handles.session import live_state
-from llmsession.session.values.outcome import CompactionOutcome
 from llmsession.testing.scripted import Scripted, ScriptedReply, call, say
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.usage import Usage
-from tests.session.actors import Quick, Stage, settled, stage
-from tests.session.compacting.test_compaction import applied, turns
+from tests.session.actors import Stage, settled, stage
+from tests.session.compacting.conversations import applied, compacting, tools, turns
 
-LINE = "a line of output that says something\n"
-OUTPUT = LINE * 200  # about 2,700 tokens
 BUDGET = 30_000
 PROFILE = Profile()
 
@@ -56,7 +54,7 @@ async def caching(
     its mark after nine turns, and near it after eight."""
     async with stage(
         model or CachingModel(),
-        tools=[Tool(name="t", run=Quick(OUTPUT))],
+        tools=tools(),
         profile=PROFILE,
         clock=anyio.current_time,
         idle_s=idle_s,
@@ -111,7 +109,7 @@ async def test_past_the_mark_it_is_applied_once_it_pays_back() -> None:
 async def test_a_cold_cache_is_the_moment_also_below_the_mark() -> None:
     profile = msgspec.structs.replace(PROFILE, cache_ttl_s=20.0)  # too short to rest before it
     async with stage(
-        CachingModel(), tools=[Tool(name="t", run=Quick(OUTPUT))], profile=profile,
+        CachingModel(), tools=tools(), profile=profile,
         clock=anyio.current_time,
         window_tokens=BUDGET + 10_000, max_tokens=10_000,
         compaction=CompactionConfig(keep_recent_turns=2),
@@ -236,17 +234,10 @@ async def test_what_was_planned_under_another_configuration_is_not_applied() -> 
 async def test_what_was_asked_for_under_another_configuration_is_not_applied() -> None:
     async with caching() as on:
         await until_held(on)
-        outcomes: list[CompactionOutcome] = []
-
-        async def ask() -> None:
-            outcomes.append(await on.session.compact())
-
-        async def configure() -> None:
-            await on.session.configure(compaction=CompactionConfig(keep_recent_turns=3))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            group.start_soon(configure)  # it is read while the plan is made
+        other = CompactionConfig(keep_recent_turns=3)
+        async with compacting(on) as outcomes, anyio.create_task_group() as group:
+            # It is read while the plan is made.
+            group.start_soon(partial(on.session.configure, compaction=other))
         assert [outcome.applied for outcome in outcomes] == [False]
         assert await applied(on) == []
 
@@ -279,14 +270,8 @@ async def test_who_asks_while_a_plan_is_made_gets_that_one_applied_at_once() -> 
             if on.session.status().jobs:
                 break
             await turn.outcome()
-        outcomes: list[CompactionOutcome] = []
-
-        async def ask() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            group.start_soon(ask)
+        async with compacting(on, callers=2) as outcomes:
+            pass
         assert [outcome.applied for outcome in outcomes] == [True, True]
         assert await triggers(on) == ["asked"]
 
