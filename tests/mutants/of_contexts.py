@@ -111,7 +111,7 @@ COMPACTION = (
         "an event that a compaction has no cell for is ignored",
         "rule 2",
         "session/compacting/machine.py",
-        "        raise CompactionStateError(told)\n",
+        "        raise CompactionStateError(message)\n",
         "        return compaction, ()\n",
         "session/compacting/test_machine.py",
         "test_a_closed_session_begins_no_compaction",

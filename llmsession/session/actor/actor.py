@@ -342,7 +342,7 @@ class Actor:
             # One that was forgotten is not told of again.
             if self.state.call_turns.get(call_id) not in self.state.accepted_time:
                 raise UnknownToolCall(call_id)
-        self.turns.runner.compactor.results.told(list(command.summaries))
+        self.turns.runner.compactor.results.supersede(list(command.summaries))
         noted = c.remembered(command.command_id, command.digest, None)
         record = r.SummariesStored(summaries=command.summaries, commands=noted)
         self.core.journal.write(record, self.book.answer(command))

@@ -1,9 +1,10 @@
-"""The compaction job of one session: feeds the compaction machine and performs what it orders.
+"""The compactions of one session: feeds the compaction machine, and performs its effects.
 
-A plan is made on a snapshot and is only worth something for that snapshot. It is applied where
-no reply is on its way: a reply that streams was asked for under the old view, and thinking in
-it would be bound to a prefix that is not sent any more. It is made ahead, and waits for a moment
-at which rewriting the prompt costs little: see ``compaction.planning.cache_economics``.
+Nothing here decides what a compaction does next; that is ``machine``. A plan is made for a snapshot
+and is applied only if the conversation still matches it. It is applied only where no reply is on
+its way: a reply that streams was requested under the old view, and its thinking would be bound to
+a prefix that is not sent any more. A plan is made ahead of its need, and waits for a moment at
+which a new prompt costs little: see ``compaction.planning.cache_economics``.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ INLINE_MESSAGES = 64
 
 
 class Compactor:
-    """At most one job per session. ``resume`` is called when a build that waited may go on."""
+    """Runs at most one job at a time. ``resume`` is called when a build that waited may go on."""
 
     def __init__(self, core: Core, resume: Callable[[], None]) -> None:
         self._core = core
@@ -60,10 +61,10 @@ class Compactor:
         self._work: Work | None = None
         """The work of the present phase, if it has one."""
         self._prepared: ContextBuilder | None = None
-        """A builder that knows the context after the plan, until the plan's record is written."""
+        """A builder that has built the context after the plan. The record's callback takes it."""
         self._callers: list[Promise[CompactionOutcome]] = []
         self._exhausted: Callable[[], None] | None = None
-        """To be called if nothing makes the request fit."""
+        """Called if nothing makes the request fit."""
         self._idle_timer = IdleTimer(core, self._idle)
 
     # What others see.
@@ -82,8 +83,8 @@ class Compactor:
 
     @property
     def is_idle(self) -> bool:
-        """No job runs, and no plan is to be written or is being written. One that waits for a
-        better moment keeps nobody."""
+        """Does no job run, and is no plan about to be written? A plan that waits for a better
+        moment does not keep the session in memory."""
         return self._compaction.phase in RESTING
 
     # What happens to the session, as events.
@@ -102,16 +103,16 @@ class Compactor:
             self._feed(e.PlanDue(size=size, trigger=early if timing == "idle" else "threshold"))
 
     def request(self, promise: Promise[CompactionOutcome], size: Size) -> None:
-        """Compact now, whatever the threshold says; *promise* gets the outcome."""
+        """Compact now, whatever the threshold is. *promise* gets the outcome."""
         self._callers.append(promise)
         self._feed(e.CompactionRequested(size=size))
 
     def force(
         self, size: Size, ceiling: int, *, overflow: bool, exhausted: Callable[[], None]
     ) -> None:
-        """Make a request fit *ceiling* that does not, now: by the configured policy if that is
-        enough, else by the hardest means there are. The build that waits goes on once it is
-        applied; *exhausted* is called if nothing is left to free.
+        """Make a request that is too large fit *ceiling*: by the configured policy if that is
+        enough, else by harder means. The build that waits goes on once the plan is applied.
+        *exhausted* is called if nothing is left to free.
         """
         if self._core.config.compaction.enabled is False:
             exhausted()
@@ -121,8 +122,8 @@ class Compactor:
         self._feed(e.RequestTooLarge(size=size, ceiling=ceiling, trigger=trigger))
 
     def apply_if_ready(self) -> None:
-        """Write the ready plan, if what it was made for is still there and this is the moment for
-        it; discard it, if the conversation is another one.
+        """Write the plan if the conversation still matches it and this is a good moment. Discard it
+        if the conversation does not match.
 
         The actor calls this where no reply is on its way.
         """
@@ -133,8 +134,8 @@ class Compactor:
             self._feed(self._event_for_moment(plan, request))
 
     def turn_ended(self) -> None:
-        """No turn runs: shortly before the provider's cache expires, what is large may be
-        compacted at no further cost, if nothing else came by then."""
+        """No turn runs. If none begins until shortly before the provider's cache expires, a large
+        context is compacted then, which costs nothing more."""
         self._idle_timer.stop()
         core, size = self._core, self._core.context_size
         is_closed = self._compaction.phase in (Phase.CLOSING, Phase.CLOSED)
@@ -179,7 +180,7 @@ class Compactor:
         self._feed(e.Ended())
 
     def fail(self, error: BaseException) -> None:
-        """The session is gone: whoever waits gets *error*, and what was planned never comes."""
+        """The session has failed: callers who wait get *error*."""
         self.end()
         self.results.close()
         self.caller_summaries.is_applying = False
@@ -188,15 +189,15 @@ class Compactor:
             promise.fail(error)
 
     def _idle(self) -> None:
-        # A plan that waits for its moment has it now: the actor asks for it after each report.
+        # For a plan that waits, this is the moment: the actor applies it after this report.
         if self._compaction.phase is Phase.IDLE:
             self.consider(self._core.size_now(), "idle")
 
     # Which event happened.
 
     def _is_automatic(self) -> bool:
-        """Does it compact without being asked, though nothing forces it? Not where the provider
-        keeps the context small: both would clear the same results."""
+        """May a compaction start without a caller and before it must? Not where the provider keeps
+        the context small: both would clear the same results."""
         compaction = self._core.config.compaction
         side = compaction.provider_side
         return compaction.enabled is not False and not (side and side.replaces_ours)
@@ -209,7 +210,7 @@ class Compactor:
             return False
 
     def _event_for_plan(self, plan: Plan | None, request: PlanRequest, work: int) -> e.Event:
-        # What a caller asked for is applied however little it gains.
+        # A plan for a caller is applied even if it gains little.
         min_gain = 0.0 if self._callers else self._core.config.compaction.min_gain
         if plan is None or not is_worthwhile(plan, min_gain):
             return self._rejection("nothing to gain", request, work)
@@ -220,7 +221,7 @@ class Compactor:
         return e.PlanRejected(work=work, reason=reason, tokens=tokens, config=config)
 
     def _event_for_moment(self, plan: Plan, request: PlanRequest) -> e.Event:
-        """What a moment at which no reply is on its way means for *plan*."""
+        """What a moment without a reply on its way means for *plan*."""
         core = self._core
         is_configured = request.is_configured(core.budget_tokens, core.config.compaction)
         if not is_configured or not request.is_current(snapshot_of(core.state)):

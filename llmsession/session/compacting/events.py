@@ -90,7 +90,7 @@ class PlanRejected(Event, frozen=True):
 
 
 class PlanLost(Event, frozen=True):
-    """The planning ended without a report: somebody else cancelled it."""
+    """The planning ended without a report: its work was cancelled from outside."""
 
 
 class MomentCame(Event, frozen=True):

@@ -19,7 +19,7 @@ class IdleTimer:
         self._expired = expired
         self._timer: Timer | None = None
         self.has_expired = False
-        """Has the session been idle since the last start for as long as was asked?"""
+        """Has the timer expired since its last start?"""
 
     def start(self, delay_s: float) -> None:
         """Expire after *delay_s*. The timer must be stopped."""

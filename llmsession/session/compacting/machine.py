@@ -85,7 +85,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
 
     phase: Phase = P.IDLE
     number: int = 0
-    """That of the present phase: it grows with each one."""
+    """The number of the present phase. It grows with each change of the phase."""
     plan: Plan | None = None
     """From READY until the record is written."""
     request: PlanRequest | None = None
@@ -207,8 +207,8 @@ def step(compaction: Compaction, event: e.Event) -> Moved:
         return compaction, ()
     phase = TRANSITIONS[compaction.phase].get(type(event))
     if phase is None:
-        told = f"{type(event).__name__} while the compaction is {compaction.phase}"
-        raise CompactionStateError(told)
+        message = f"{type(event).__name__} while the compaction is {compaction.phase}"
+        raise CompactionStateError(message)
     if phase is compaction.phase:
         # What cannot be stopped any more, its callers need not wait for.
         return compaction, (_CANCELLED,) if isinstance(event, e.Cancelled) else ()

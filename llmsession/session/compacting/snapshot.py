@@ -1,4 +1,4 @@
-"""What a plan was made for, and whether that is still what there is: the compare-and-swap."""
+"""The conversation that a plan was made for, and its comparison with the present one."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def snapshot_of(state: SessionState) -> Snapshot:
 
 
 class PlanRequest(Snapshot, frozen=True):
-    """What a policy is asked to plan for."""
+    """The input of a policy: a conversation, its budget and its configuration."""
 
     budget: Budget
     config: CompactionConfig
 
     def is_configured(self, limit_tokens: int, config: CompactionConfig) -> bool:
-        """Would it be asked the same with this limit and *config*?"""
+        """Was it made with this limit and *config*?"""
         return self.budget.limit_tokens == limit_tokens and self.config == config
