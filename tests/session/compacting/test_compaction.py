@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -19,7 +21,7 @@ from llmsession.compaction.policies import SwapToolResults
 from llmsession.session.values.outcome import CompactionOutcome
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns.request import Request, StepTag
-from tests.session.actors import Planning, Quick, Waiting, settled, stage
+from tests.session.actors import Planning, Quick, Stage, Waiting, settled, stage
 from tests.session.compacting.conversations import (
     LINE,
     OUTPUT,
@@ -36,6 +38,14 @@ def small(**changes: Any) -> dict[str, Any]:
     swap = {"policy": "swap_tool_results", "schedule": "at_once"}
     kept = CompactionConfig(**{**swap, "keep_recent_turns": 2, "threshold": 0.5, **changes})
     return {"window_tokens": 40_000, "max_tokens": 10_000, "compaction": kept}
+
+
+@asynccontextmanager
+async def filled(script: Any = one_call_a_turn, count: int = 5) -> AsyncIterator[Stage]:
+    """A session after *count* turns, which is compacted only where a caller asks for it."""
+    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
+        await turns(on, count)
+        yield on
 
 
 async def test_past_the_threshold_old_results_are_swapped_in_the_background() -> None:
@@ -86,8 +96,7 @@ async def test_below_the_threshold_and_disabled_nothing_is_compacted() -> None:
 
 
 async def test_compact_now_ignores_the_threshold_and_reports_what_it_freed() -> None:
-    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled() as on:
         outcome = await on.session.compact()
         assert outcome.applied
         assert outcome.tokens_after < outcome.tokens_before
@@ -112,8 +121,7 @@ async def test_a_compaction_that_would_free_nothing_is_not_applied() -> None:
 
 
 async def test_many_callers_of_compact_all_get_an_answer() -> None:
-    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled() as on:
         async with compacting(on, callers=5) as outcomes:
             pass
         assert len(outcomes) == 5
@@ -142,8 +150,7 @@ async def test_the_callers_summary_is_shown_and_never_another() -> None:
 
 
 async def test_summaries_that_come_later_serve_the_next_compaction_only() -> None:
-    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 4)
+    async with filled(count=4) as on:
         await on.session.compact()
         shown_results = on.session.context().encode()
         await on.session.store_compact_summaries({"c1": "better text for c1"})
@@ -158,8 +165,7 @@ async def test_summaries_that_come_later_serve_the_next_compaction_only() -> Non
 
 
 async def test_a_frozen_text_never_changes_so_the_prefix_stays_byte_identical() -> None:
-    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 4)
+    async with filled(count=4) as on:
         await on.session.compact()
         shown_results = [bytes(m.body) for m in on.session.context().messages[:6]]
         for _ in range(4):
@@ -203,8 +209,7 @@ async def test_summaries_for_a_call_that_never_was_are_refused() -> None:
 
 
 async def test_a_compaction_is_discarded_when_the_history_was_cleared_meanwhile() -> None:
-    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled() as on:
         async with compacting(on) as outcomes, anyio.create_task_group() as group:
             group.start_soon(on.session.clear)
         # Either it was applied before the clear, or it was discarded; never after it.
@@ -220,8 +225,7 @@ async def test_a_compaction_is_not_applied_while_a_reply_streams() -> None:
             return one_call_a_turn(request, tag)
         return say("a long reply " * 10).slow(1)
 
-    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled(script) as on:
         turn = await on.session.send("last")
         await anyio.sleep(3)
         async with compacting(on) as outcomes:
@@ -293,8 +297,7 @@ async def test_a_compaction_is_shown_as_a_job_and_can_be_cancelled() -> None:
     def script(request: Request, tag: StepTag) -> Scripted:
         return one_call_a_turn(request, tag) if tag.turn < 6 else say("long " * 20).slow(1)
 
-    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled(script) as on:
         turn = await on.session.send("last")
         await anyio.sleep(2)
         async with compacting(on) as outcomes:
@@ -314,8 +317,7 @@ async def test_an_edit_of_the_prefix_leaves_out_the_thinking_that_was_bound_to_i
             return think(f"thought {tag.turn}.") + call("t", id=f"c{tag.turn}")
         return think(f"after {tag.turn}.") + say("done")
 
-    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled(script) as on:
         assert on.session.context().encode().count(b"thought") == 5
         await on.session.compact()
         assert on.session.context().encode().count(b"thought") == 0
@@ -351,8 +353,7 @@ async def test_a_compaction_made_for_a_turn_that_was_dropped_meanwhile_is_discar
     def script(request: Request, tag: StepTag) -> Scripted:
         return one_call_a_turn(request, tag) if tag.turn < 6 else say("x").hanging(at=2)
 
-    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled(script) as on:
         before = on.session.context().encode()
         await on.session.send("dropped")
         await settled()
@@ -372,8 +373,7 @@ async def test_a_request_waits_for_the_compaction_that_is_ready_when_it_is_built
             return one_call_a_turn(request, tag)
         return say("streams for a while " * 3).slow(1) if tag.step == 1 else "done"
 
-    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled(script) as on:
         turn = await on.session.send("last")
         await on.session.send("and more", when_busy="steer")
         async with anyio.create_task_group() as group:
@@ -389,8 +389,7 @@ async def test_a_request_waits_for_the_compaction_that_is_ready_when_it_is_built
 async def test_a_plan_that_was_made_before_a_change_of_the_model_is_discarded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled() as on:
         planning = Planning(monkeypatch)
         async with compacting(on) as outcomes:
             await planning.started.wait()

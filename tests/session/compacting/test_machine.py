@@ -1,4 +1,4 @@
-"""The safety rules of a compaction, one test each, and random lives against an oracle.
+"""The safety rules of a compaction, one test each, and random runs against an oracle.
 Expectations are written by hand, never read from the table."""
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from llmsession.session.compacting.machine import (
 from llmsession.session.compacting.snapshot import Snapshot
 from llmsession.session.values.outcome import CompactionOutcome
 from llmsession.turns.messages import Message
-from tests.session.compacting.lives import CONFIG, EVENTS, REQUEST, SIZE, Life, plan_called
+from tests.session.compacting.random_runs import CONFIG, EVENTS, REQUEST, SIZE, Run, plan_called
 
-LIVES = 400
+RUNS = 400
 MAX_MOVES = 60
 
 PLAN = plan_called("a plan", figures={"kept_before_tokens": 7})
@@ -152,25 +152,25 @@ def message(turn: int) -> Message:
     return Message(id=f"s/u{turn}", session="s", turn=turn, role="user", body=Raw(b"[]"))
 
 
-SAID = tuple(message(turn) for turn in (1, 2, 3))
+MESSAGES = tuple(message(turn) for turn in (1, 2, 3))
 
 
 @pytest.mark.parametrize(
     ("now", "is_current"),
     [
-        (Snapshot(1, View(), SAID), True),
-        (Snapshot(1, View(), (*SAID, SAID[0])), True),
-        (Snapshot(2, View(), SAID), False),
-        (Snapshot(1, View(version=1), SAID), False),
-        (Snapshot(1, View(), SAID[:2]), False),
-        (Snapshot(1, View(), (*SAID[:2], message(3))), False),
+        (Snapshot(1, View(), MESSAGES), True),
+        (Snapshot(1, View(), (*MESSAGES, MESSAGES[0])), True),
+        (Snapshot(2, View(), MESSAGES), False),
+        (Snapshot(1, View(version=1), MESSAGES), False),
+        (Snapshot(1, View(), MESSAGES[:2]), False),
+        (Snapshot(1, View(), (*MESSAGES[:2], message(3))), False),
     ],
     ids=["equal", "longer", "generation", "view", "shorter", "equal but another message"],
 )
 def test_a_snapshot_is_compared_by_generation_view_version_and_identity(
     now: Snapshot, is_current: bool
 ) -> None:
-    assert Snapshot(1, View(), SAID).is_current(now) is is_current
+    assert Snapshot(1, View(), MESSAGES).is_current(now) is is_current
 
 
 def test_a_plan_for_another_limit_or_configuration_is_not_what_would_be_asked_for() -> None:
@@ -270,30 +270,30 @@ def test_a_closed_session_begins_no_compaction(event: e.Event) -> None:
         step(in_phase(Phase.CLOSED), event)
 
 
-# Random lives
+# Random runs
 
 
-def seeded_life(seed: int) -> Life:
-    life = Life(random.Random(seed).randrange)
-    life.play(MAX_MOVES)
-    return life
+def seeded_run(seed: int) -> Run:
+    run = Run(random.Random(seed).randrange)
+    run.play(MAX_MOVES)
+    return run
 
 
 @pytest.fixture(scope="module")
-def lives() -> list[Life]:
-    return [seeded_life(seed) for seed in range(LIVES)]
+def runs() -> list[Run]:
+    return [seeded_run(seed) for seed in range(RUNS)]
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_the_machine_does_what_the_oracle_expects(choices: random.Random) -> None:
-    Life(choices.randrange).play(MAX_MOVES)
+    Run(choices.randrange).play(MAX_MOVES)
 
 
-def test_seeded_lives_reach_every_event_and_the_deep_states(lives: list[Life]) -> None:
-    reached = Counter(state for life in lives for state in life.seen)
+def test_seeded_runs_reach_every_event_and_the_deep_states(runs: list[Run]) -> None:
+    reached = Counter(state for run in runs for state in run.seen)
     for state, count in sorted(reached.items()):
-        print(f"{count / LIVES:6.1%}  {state}")
+        print(f"{count / RUNS:6.1%}  {state}")
     events = {type(event).__name__ for event in EVENTS}
     min_percent = dict.fromkeys(events, 8) | {
         "late report": 50,
@@ -305,27 +305,27 @@ def test_seeded_lives_reach_every_event_and_the_deep_states(lives: list[Life]) -
         "writing -> closing": 3,
         "closing -> closed": 3,
     }
-    short = {s: reached[s] for s, least in min_percent.items() if reached[s] * 100 < least * LIVES}
+    short = {s: reached[s] for s, least in min_percent.items() if reached[s] * 100 < least * RUNS}
     assert short == {}
 
 
-def test_an_effect_that_may_call_back_is_always_the_last_one(lives: list[Life]) -> None:
+def test_an_effect_that_may_call_back_is_always_the_last_one(runs: list[Run]) -> None:
     may_call_back = (
         e.MakePlan, e.FindHardestPlan, e.PrepareContext, e.WriteRecord, e.ReportExhausted,
         e.ResumeBuild,
     )  # fmt: skip
-    for life in lives:
-        for _, effects in life.trace:
+    for run in runs:
+        for _, effects in run.trace:
             assert not any(isinstance(effect, may_call_back) for effect in effects[:-1])
 
 
 def test_no_record_is_ordered_but_behind_a_moment_or_a_request_that_is_too_large(
-    lives: list[Life],
+    runs: list[Run],
 ) -> None:
     records = 0
-    for life in lives:
+    for run in runs:
         may_write = False
-        for event, effects in life.trace:
+        for event, effects in run.trace:
             if isinstance(event, e.MomentCame | e.HardestPlanFound):
                 may_write = True
             elif isinstance(event, e.PlanOutdated | e.ChangeBegan | e.Reconfigured | e.Closed):
@@ -334,7 +334,7 @@ def test_no_record_is_ordered_but_behind_a_moment_or_a_request_that_is_too_large
                 records += 1
                 assert may_write
                 may_write = False
-    assert records > LIVES
+    assert records > RUNS
 
 
 # The table as a page

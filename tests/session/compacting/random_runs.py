@@ -1,6 +1,6 @@
 """Plays one session's compactions on the machine and on the oracle together, and compares them.
 
-``Life`` stands in for the compactor: it performs nothing, but reports the work that was ordered,
+``Run`` stands in for the compactor: it performs nothing, but reports the work that was ordered,
 with the number that it was ordered with, and work that was stopped, late.
 """
 
@@ -51,7 +51,7 @@ EVENTS: tuple[e.Event, ...] = (
 """One of each type, without a number."""
 
 
-class Life:
+class Run:
     """One session's compactions, until the actor ends."""
 
     def __init__(self, choose: Choose) -> None:
