@@ -3,7 +3,8 @@ it; what a policy that is anybody's code may do; what of it survives in the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, ClassVar
 
@@ -94,15 +95,27 @@ async def test_the_turn_after_one_that_was_interrupted_in_a_hopeless_look_goes_o
         assert await after.text() == "done 2"
 
 
-async def test_what_was_found_for_a_dropped_turn_is_not_applied_to_what_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with stage(one_call_a_turn, **small()) as on:
+@asynccontextmanager
+async def looking(
+    monkeypatch: pytest.MonkeyPatch, *, ready: bool = False, store: MemoryStore | None = None
+) -> AsyncIterator[tuple[Stage, Planning, bytes]]:
+    """A turn that is too large, while a thread looks for what can be freed for it. *ready*: it was
+    found, and the context after it is being prepared. The bytes are the context before the turn."""
+    async with stage(one_call_a_turn, store=store, **small()) as on:
         await turns(on, 5)
         before = on.session.context().encode()
         planning = Planning(monkeypatch)
         await on.session.send(LONG)
         await planning.started.wait()
+        if ready:
+            await planning.next()
+        yield on, planning, before
+
+
+async def test_what_was_found_for_a_dropped_turn_is_not_applied_to_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with looking(monkeypatch) as (on, planning, before):
         await on.session.interrupt()
         planning.go.set()
         await settled()
@@ -117,13 +130,7 @@ async def test_a_context_that_was_prepared_is_compared_before_it_is_written(
 ) -> None:
     # As if nobody said that a turn is being dropped.
     monkeypatch.setattr(Compactor, "change_began", lambda compactor: None)
-    async with stage(one_call_a_turn, **small()) as on:
-        await turns(on, 5)
-        planning = Planning(monkeypatch)
-        await on.session.send(LONG)
-        await planning.started.wait()
-        if ready:
-            await planning.next()
+    async with looking(monkeypatch, ready=ready) as (on, planning, _):
         await on.session.interrupt()
         planning.go.set()
         await settled()
@@ -156,13 +163,7 @@ async def test_no_plan_for_a_turn_goes_into_the_log_behind_its_abort(
     monkeypatch: pytest.MonkeyPatch, ready: bool
 ) -> None:
     store = HoldingStore()
-    async with stage(one_call_a_turn, store=store, **small()) as on:
-        await turns(on, 5)
-        planning = Planning(monkeypatch)
-        await on.session.send(LONG)
-        await planning.started.wait()
-        if ready:  # it was found, and its first look is on its way
-            await planning.next()
+    async with looking(monkeypatch, ready=ready, store=store) as (on, planning, _):
         store.holds = True
         async with anyio.create_task_group() as group:
             group.start_soon(on.session.interrupt)
@@ -287,46 +288,43 @@ async def test_what_a_window_left_out_is_shown_again_where_else_nothing_would_be
 # A policy that is anybody's code.
 
 
-class RaisesWhenForced(msgspec.Struct, frozen=True, kw_only=True):
-    """Wants a summary when it is asked, and raises when it is forced."""
+class Talkative(msgspec.Struct, frozen=True, kw_only=True):
+    """Is never due, and quotes in its reason what it read."""
 
-    name: ClassVar[str] = "raises_when_forced"
+    name: ClassVar[str] = "talkative"
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         return False
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        return Plan(
+            policy=self.name, compacted_before=4, reason=f"they said {messages[0].text!r}",
+            tokens_before=10_000, tokens_after=500, shown_results={"c1": "short"},
+        )  # fmt: skip
+
+
+class RaisesWhenForced(Talkative, frozen=True, kw_only=True):
+    """Requests a summary when a caller asks, and raises when it is forced."""
+
+    name: ClassVar[str] = "raises_when_forced"
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         if budget.trigger == "window":
             raise ValueError("not like this")
-        summary_request = SummaryRequest(first=0, upto=4, max_tokens=500)
         return Plan(
-            policy=self.name,
-            compacted_before=0,
-            reason="asked",
-            tokens_before=10_000,
-            tokens_after=500,
-            summary_request=summary_request,
-        )
+            policy=self.name, compacted_before=0, reason="asked",
+            tokens_before=10_000, tokens_after=500,
+            summary_request=SummaryRequest(first=0, upto=4, max_tokens=500),
+        )  # fmt: skip
 
 
-class RaisesWhenDue(msgspec.Struct, frozen=True, kw_only=True):
-    """Does not know when it is due, from a size on."""
+class RaisesWhenDue(Talkative, frozen=True, kw_only=True):
+    """Does not know when it is due."""
 
     name: ClassVar[str] = "raises_when_due"
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         raise ValueError("how should I know")
-
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        shown_results = {"c1": "short"}
-        return Plan(
-            policy=self.name,
-            compacted_before=4,
-            reason="due",
-            tokens_before=10_000,
-            tokens_after=500,
-            shown_results=shown_results,
-        )
 
 
 @pytest.fixture(autouse=True)
@@ -473,21 +471,6 @@ async def test_who_tells_a_summary_before_a_stopped_loop_is_refused_and_not_kept
 
 
 # What is forgotten.
-
-
-class Talkative(msgspec.Struct, frozen=True, kw_only=True):
-    """Says in its reason what it read."""
-
-    name: ClassVar[str] = "talkative"
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        return False
-
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        return Plan(
-            policy=self.name, compacted_before=4, reason=f"they said {messages[0].text!r}",
-            tokens_before=10_000, tokens_after=500, shown_results={"c1": "short"},
-        )  # fmt: skip
 
 
 @pytest.mark.parametrize("how", ["forget", "purge"])
