@@ -33,7 +33,8 @@ SessionError
     ├── RecordDamaged               .session .seq .why: it cannot be read; nothing is lost
     └── StoreDamaged                the store's own file or tables are damaged
 
-TurnStateError and InvalidRequest (not SessionErrors): our bugs, never caught below the top.
+TurnStateError, CompactionStateError and InvalidRequest (not SessionErrors): our bugs, never caught
+below the top.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from typing import Any, Literal
 
 __all__ = [
     "BudgetExhausted",
+    "CompactionStateError",
     "ContextTooLarge",
     "DuplicateToolResult",
     "Gone",
@@ -339,6 +341,10 @@ class StoreDamaged(StoreError):
 
 class TurnStateError(Exception):
     """An event that has no cell in the turn table: a bug of ours."""
+
+
+class CompactionStateError(Exception):
+    """An event that has no cell in the compaction table: a bug of ours."""
 
 
 class InvalidRequest(Exception):

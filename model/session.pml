@@ -79,7 +79,7 @@
 #define APPENDED 1
 #define CONFLICT 2
 #define LOST 3
-/* session/compacting/compactor.py: Compactor */
+/* session/compacting/machine.py: Phase */
 #define PLANNING 1
 #define READY 2
 #define PREPARING 3
@@ -108,8 +108,8 @@ typedef Owner {
   byte q[8], qn, sent, answer;                                  /* session/log/journal.py: Journal */
   byte ingress, mark, sends, rewinds, promises;                 /* session/actor/mailbox.py: Mailbox */
   byte cur, phase, runs, waiting, came[4], top, late, ghost;    /* session/actor/turn_queue.py: TurnQueue */
-  byte waiting_change; bool writing_change, configuring;        /* session/actor/history_commands.py: HistoryCommands, session/actor/configuration.py: Configuration */
-  byte job, jgen, jver, jn; int jctx                            /* session/compacting/compactor.py: Compactor */
+  byte waiting_change; bool writing_change, configuring;        /* session/actor/history_commands.py: Changes, session/actor/configuration.py: Settings */
+  byte job, jgen, jver, jn; int jctx                            /* session/compacting/machine.py: Compaction */
 };
 Owner own[2];
 #define me own[o]
@@ -119,7 +119,7 @@ Owner own[2];
 #define unsettled (me.configuring && BUG != CONFIGURED_UNSEEN)
 #define same_ground (S.gen == me.jgen && S.ver == me.jver && me.jn <= S.n \
                      && (S.ctx & below(2 * me.jn)) == me.jctx)
-#define stands (BUG == FRONTIER_WITHOUT_COMPARE || same_ground)   /* session/compacting/compactor.py: Compactor._still_stands */
+#define stands (BUG == FRONTIER_WITHOUT_COMPARE || same_ground)   /* session/compacting/snapshot.py: Snapshot.is_current */
 /* Is there work, and no living owner in the way? */
 #define wanted ((to_send || accepted != ended) && (holder == o || own[holder].standing == COLD))
 #define each(x, from, to) x = from; do :: x < (to) ->
@@ -225,7 +225,7 @@ inline turn_ended(turn) {       /* session/actor/turn_queue.py: TurnQueue._turn_
 inline snapshot() { me.jgen = S.gen; me.jver = S.ver; me.jn = S.n; me.jctx = S.ctx }
 inline apply_if_ready() {       /* session/compacting/compactor.py: Compactor.apply_if_ready */
   if
-  :: me.job == READY && stands -> me.job = PREPARING   /* session/compacting/compactor.py: Compactor.write */
+  :: me.job == READY && stands -> me.job = PREPARING   /* session/compacting/compactor.py: Compactor._prepare_context */
   :: me.job == READY && !stands -> drop_job(); printf("owner %d discards the plan\n", o)
   :: else fi }
 inline make_change() {  /* session/actor/history_commands.py: HistoryCommands._make */
@@ -368,11 +368,11 @@ end: do
        if :: BUG == NO_TAGS && me.phase == STREAMING -> printf("what turn %d left reports\n", me.ghost);
              promise(me.ghost == me.cur, "BROKEN nothing of a turn comes after its end\n")
           :: else fi; me.ghost = 0 }
-  :: d_step { living && me.job == NONE && plans && S.n ->       /* session/compacting/compactor.py: Compactor._start */
+  :: d_step { living && me.job == NONE && plans && S.n ->       /* session/compacting/compactor.py: Compactor._make_plan */
        plans--; snapshot(); me.job = PLANNING; printf("owner %d plans on %d messages\n", o, S.n) }
-  :: d_step { living && me.job == PLANNING ->           /* session/compacting/compactor.py: Compactor._planned */
+  :: d_step { living && me.job == PLANNING ->           /* session/compacting/compactor.py: Compactor._event_for_plan */
        me.job = READY; printf("the plan is ready\n"); after_each() }
-  :: d_step { living && me.job == PREPARING ->          /* session/compacting/compactor.py: Compactor._journal */
+  :: d_step { living && me.job == PREPARING ->          /* session/compacting/compactor.py: Compactor._context_prepared */
        if :: stands -> me.job = WRITING; write(rec(COMPACTED, me.jn)) :: else -> drop_job() fi; after_each() }
   :: d_step { me.standing == COLD && (wanted || takeovers) ->   /* store/memory.py: MemoryStore.acquire */
        if :: wanted :: else -> takeovers-- fi;

@@ -6,20 +6,26 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from llmsession.turns.machine import table_markdown
+from llmsession.session.compacting import machine as compaction_machine
+from llmsession.turns import machine as turn_machine
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_turn_table_in_the_architecture_is_the_one_in_the_code() -> None:
+@pytest.mark.parametrize(
+    ("name", "table"), [("turn", turn_machine), ("compaction", compaction_machine)]
+)
+def test_the_tables_in_the_architecture_are_those_in_the_code(name: str, table: ModuleType) -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    found = re.search(r"<!-- turn table -->\n(.*?)<!-- end of turn table -->", text, re.DOTALL)
-    assert found is not None
-    assert found[1] == table_markdown()
+    marks = rf"<!-- {name} table -->\n(.*?)<!-- end of {name} table -->"
+    page = re.search(marks, text, re.DOTALL)
+    assert page is not None
+    assert page[1] == table.table_markdown()
 
 
 def quickstart() -> str:

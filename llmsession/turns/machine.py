@@ -33,6 +33,7 @@ from llmsession.errors import TurnStateError
 
 from . import events as e
 from .request import StepTag
+from .transition_table import transitions_markdown
 
 __all__ = [
     "DECIDED",
@@ -403,20 +404,4 @@ _MOVES: dict[Phase, Callable[[Turn, e.Event], Moved]] = {
 
 def table_markdown() -> str:
     """The whole table, for ARCHITECTURE.md: a row an event, a column a phase."""
-    phases = [phase for phase in Phase if phase not in ENDED]
-    types = sorted({kind for row in TRANSITIONS.values() for kind in row}, key=lambda t: t.__name__)
-    head = "| event | " + " | ".join(phase.name for phase in phases) + " |"
-    rule = "| --- |" + " --- |" * len(phases)
-    rows = [
-        f"| `{kind.__name__}` | "
-        + " | ".join(_cell(phase, TRANSITIONS[phase].get(kind)) for phase in phases)
-        + " |"
-        for kind in types
-    ]
-    return "\n".join([head, rule, *rows]) + "\n"
-
-
-def _cell(phase: Phase, target: Phase | None) -> str:
-    if target is None:
-        return ""
-    return "stays" if target is phase else target.name
+    return transitions_markdown(TRANSITIONS)

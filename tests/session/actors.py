@@ -307,6 +307,12 @@ class Planning:
         monkeypatch.setattr(compactor, "INLINE_MESSAGES", 0)
         monkeypatch.setattr("anyio.to_thread.run_sync", self._run)
 
+    async def next(self) -> None:
+        """Let the present thread end, and wait for the one after it."""
+        go, self.started, self.go = self.go, anyio.Event(), anyio.Event()
+        go.set()
+        await self.started.wait()
+
     async def _run(self, plan: Callable[[], Any], **options: Any) -> Any:
         made = plan()
         self.started.set()

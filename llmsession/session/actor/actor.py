@@ -108,7 +108,7 @@ class Actor:
 
     def _reconfiguring(self) -> None:
         # What is being made ready was found out under the view of before.
-        self.turns.runner.compactor.turn_goes()
+        self.turns.runner.compactor.change_began()
 
     def _reconfigured(self) -> None:
         self.turns.runner.reconsider()
@@ -306,7 +306,7 @@ class Actor:
             case c.StoreSummaries():
                 self._store_summaries(command)
             case c.SetSummary():
-                self.turns.runner.compactor.told.put(command, self.book)
+                self.turns.runner.compactor.caller_summaries.put(command, self.book)
 
     def _submit(self, command: c.Submit) -> None:
         run = self._answerable(command)
@@ -345,7 +345,7 @@ class Actor:
             # A turn that was forgotten gets no new summaries.
             if self.state.call_turns.get(call_id) not in self.state.accepted_time:
                 raise UnknownToolCall(call_id)
-        self.turns.runner.compactor.results.told(list(command.summaries))
+        self.turns.runner.compactor.results.supersede(list(command.summaries))
         noted = c.remembered(command.command_id, command.digest, None)
         record = r.SummariesStored(summaries=command.summaries, commands=noted)
         self.core.journal.write(record, self.book.answer(command))
@@ -443,7 +443,7 @@ class Actor:
         for command in self.mailbox.take_work(lambda command: True):
             command.promise.fail(closed)
         self.turns.runner.compactor.close()
-        self.turns.runner.compactor.told.refuse_waiting(closed)
+        self.turns.runner.compactor.caller_summaries.refuse_waiting(closed)
         if not close.leaves_open:
             self.turns.stop_all("closed")
 

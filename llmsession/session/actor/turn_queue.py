@@ -254,7 +254,7 @@ class TurnQueue:
             self._between()
             self._start_next()
         if self.current is None:
-            self.runner.compactor.rest()
+            self.runner.compactor.turn_ended()
 
     def _start_next(self) -> None:
         if not self._waiting:

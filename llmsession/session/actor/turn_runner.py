@@ -118,7 +118,7 @@ class TurnRunner:
         self.feed(run, resume_event(self._core.state.open[run.number], self._core.config.limits))
 
     def _start_clock(self, run: Run) -> None:
-        self.compactor.wake()
+        self.compactor.turn_started()
         seconds = self._core.config.limits.max_seconds
         if seconds is not None:
             self._works.after(run, "max_seconds", seconds, lambda: self._limit(run, "max_seconds"))
@@ -144,7 +144,7 @@ class TurnRunner:
     def reconsider(self) -> None:
         """The configuration is another. With a smaller window, or where the prompt is written
         anew anyway, a plan is made at once: it is there when the next turn begins."""
-        self.compactor.forget_plan()
+        self.compactor.reconfigured()
         messages = self._core.state.context_messages()
         if self.current is not None or not messages:
             return
@@ -353,7 +353,7 @@ class TurnRunner:
     def _journal_abort(self, run: Run, effect: e.JournalAbort) -> None:
         self._close_stream(run)
         if run is self.current:
-            self.compactor.turn_goes()
+            self.compactor.change_began()
         record = r.TurnAborted(
             turn=run.number,
             reason=effect.reason,
@@ -366,7 +366,7 @@ class TurnRunner:
     def _journal_failure(self, run: Run, effect: e.JournalFailure) -> None:
         self._close_stream(run)
         if run is self.current:
-            self.compactor.turn_goes()
+            self.compactor.change_began()
         record = r.TurnFailed(
             turn=run.number,
             cause=effect.cause,

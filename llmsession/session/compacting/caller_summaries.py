@@ -1,7 +1,7 @@
 """``set_summary``: the caller's own text in place of the beginning of the conversation.
 
-It is applied as any compaction: where no reply is on its way, by one record, never a change of
-history. What it was asked for is looked at again then: it may have waited.
+It is applied like any compaction: where no reply is on its way, by one record, without a change of
+the history. A command that waited is checked again before it is applied.
 """
 
 from __future__ import annotations
@@ -28,59 +28,58 @@ __all__ = ["CallerSummaries"]
 
 class CallerSummaries:
     """The caller's summaries of one session that wait to be applied. ``resume`` is called when a
-    build that waited for one may go on."""
+    build that waited for one of them may go on."""
 
     def __init__(self, core: Core, resume: Callable[[], None]) -> None:
         self._core = core
         self._resume = resume
         self._waiting: list[tuple[c.SetSummary, IdempotencyKeys]] = []
         self.is_applying = False
-        """Is one on its way into the store? No request is built then."""
+        """Is a summary on its way into the store? No request is built then."""
 
-    def put(self, command: c.SetSummary, book: IdempotencyKeys) -> None:
-        """Apply *command* at the next moment that allows it. Raises InvalidInput for what cannot
-        be applied now nor later."""
-        self._segment(command)
-        self._waiting.append((command, book))
+    def put(self, command: c.SetSummary, keys: IdempotencyKeys) -> None:
+        """Apply *command* at the next moment that allows it. Raises InvalidInput for a summary that
+        can be applied neither now nor later."""
+        self._prefix_summary(command)
+        self._waiting.append((command, keys))
 
     def apply(self) -> None:
-        """Write the next one. The actor calls this where no reply is on its way."""
+        """Write the next summary. The actor calls this where no reply is on its way."""
         while self._waiting and not self.is_applying:
-            command, book = self._waiting[0]
+            command, keys = self._waiting[0]
             try:
-                prefix_summary = self._segment(command)
-                if self._holds(prefix_summary):
+                prefix_summary = self._prefix_summary(command)
+                if self._must_wait(prefix_summary):
                     self._check_ends(command)
                     return
-            except SessionError as error:  # the history is another one by now
+            except SessionError as error:  # the history has changed since
                 del self._waiting[0]
-                book.refuse(command, error)
+                keys.refuse(command, error)
             else:
                 del self._waiting[0]
-                self._write(command, book, prefix_summary)
+                self._write(command, keys, prefix_summary)
 
-    def _holds(self, prefix_summary: PrefixSummary) -> bool:
-        """Would it take thinking away that has to open a tool loop behind it?"""
+    def _must_wait(self, prefix_summary: PrefixSummary) -> bool:
+        """Would the summary remove thinking that a tool loop behind it has to begin with?"""
         state = self._core.state
         messages, profile = state.context_messages(), self._core.builder.profile
-        shown = replace(
-            state.view, thinking_from=max(state.view.thinking_from, prefix_summary.upto)
-        )
-        return must_wait(shown, messages, profile, len(state.history))
+        thinking_from = max(state.view.thinking_from, prefix_summary.upto)
+        view = replace(state.view, thinking_from=thinking_from)
+        return must_wait(view, messages, profile, len(state.history))
 
     def _check_ends(self, command: c.SetSummary) -> None:
-        """Raises InvalidInput where no turn is open that could end what it waits for: whoever
-        waits for it may be the one who sends the next."""
+        """Raises InvalidInput where no open turn can end the tool loop that the summary waits for:
+        the caller who waits for it may be the one who sends the next turn."""
         state = self._core.state
         if not state.open:
-            told = (
+            message = (
                 f"a summary up to turn {command.turn} of session {self._core.session!r} would void"
                 f" the thinking in the tool loop that turn {state.head_turn} was stopped in;"
                 " summarise that turn too, or let another one end the loop first"
             )
-            raise InvalidInput(told)
+            raise InvalidInput(message)
 
-    def _segment(self, command: c.SetSummary) -> PrefixSummary:
+    def _prefix_summary(self, command: c.SetSummary) -> PrefixSummary:
         state, core = self._core.state, self._core
         where = f"turn {command.turn} of session {core.session!r}"
         try:
@@ -90,8 +89,8 @@ class CallerSummaries:
         if not upto:
             raise InvalidInput(f"{where} is not in the history: nothing ends there")
         if upto < state.view.start:
-            told = state.context_messages()[state.view.start - 1].turn  # may be the open one
-            raise InvalidInput(f"{where} is summarised already, with all up to turn {told}")
+            last = state.context_messages()[state.view.start - 1].turn  # may be the open turn
+            raise InvalidInput(f"{where} is summarised already, with all up to turn {last}")
         if not is_safe_cut(state.history, upto):
             raise InvalidInput(f"{where} ends with a call whose result comes after it")
         text = introduced(command.text)
@@ -104,7 +103,7 @@ class CallerSummaries:
         return PrefixSummary(upto, text, "caller")
 
     def _write(
-        self, command: c.SetSummary, book: IdempotencyKeys, prefix_summary: PrefixSummary
+        self, command: c.SetSummary, keys: IdempotencyKeys, prefix_summary: PrefixSummary
     ) -> None:
         core = self._core
         messages, view = core.state.context_messages(), core.state.view
@@ -123,9 +122,9 @@ class CallerSummaries:
         )
         after = context_tokens(messages, view.applied(plan, len(messages)), profile)
         record = record_of(plan)
-        noted = c.remembered(command.command_id, command.digest, None)
+        commands = c.remembered(command.command_id, command.digest, None)
         self.is_applying = True
-        answer = book.answer(command)
+        answer = keys.answer(command)
 
         def applied() -> None:
             self.is_applying = False
@@ -133,10 +132,10 @@ class CallerSummaries:
             answer()
             self._resume()
 
-        core.journal.write(replace(record, tokens_after=after, commands=noted), applied)
+        core.journal.write(replace(record, tokens_after=after, commands=commands), applied)
 
     def refuse_waiting(self, error: SessionError) -> None:
-        """Nothing is applied any more: answer those that wait."""
+        """Answer the commands that wait with *error*: nothing is applied any more."""
         waiting, self._waiting = self._waiting, []
-        for command, book in waiting:
-            book.refuse(command, error)
+        for command, keys in waiting:
+            keys.refuse(command, error)

@@ -1,17 +1,17 @@
-"""The compaction job of one session: plans in the background, applies by compare-and-swap.
+"""The compactions of one session: feeds the compaction machine, and performs its effects.
 
-A plan is made on a snapshot and is only worth something for that snapshot. It is applied where
-no reply is on its way: a reply that streams was asked for under the old view, and thinking in
-it would be bound to a prefix that is not sent any more. It is made ahead, and waits for a moment
-at which rewriting the prompt costs little: see ``planning.cache_economics``.
+Nothing here decides what a compaction does next; that is ``machine``. A plan is made for a snapshot
+and is applied only if the conversation still matches it. It is applied only where no reply is on
+its way: a reply that streams was requested under the old view, and its thinking would be bound to
+a prefix that is not sent any more. A plan is made ahead of its need, and waits for a moment at
+which a new prompt costs little: see ``compaction.planning.cache_economics``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-
-import msgspec
+from typing import Any
 
 from llmsession.compaction.escalation import escalation_of, hardest_plan
 from llmsession.compaction.planning.cache_economics import (
@@ -23,25 +23,24 @@ from llmsession.compaction.planning.cache_economics import (
     expected_requests,
     should_apply,
 )
-from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile
-from llmsession.compaction.planning.prefix_summaries import with_summary
-from llmsession.compaction.view.plan import Plan, record_of
-from llmsession.compaction.view.view import View
+from llmsession.compaction.planning.prefix_summaries import with_segment
+from llmsession.compaction.view.plan import Budget, Plan, Policy, is_worthwhile, record_of
 from llmsession.errors import error_text
-from llmsession.turns.messages import Message
 from llmsession.turns.records import Trigger
 
 from ..core.core import Core
 from ..core.request_builder import ContextBuilder, Size
 from ..tasks.promise import Promise
-from ..tasks.timers import Timer
 from ..tasks.worker_thread import off_loop
 from ..tasks.works import Work
-from ..values.config import CompactionConfig, SessionConfig
 from ..values.outcome import CompactionOutcome
+from . import events as e
 from .caller_summaries import CallerSummaries
+from .idle_timer import IdleTimer
+from .machine import APPLYING, RESTING, Compaction, Phase, is_stalled, step
 from .result_summaries import ResultSummaries
-from .summarizer import Summarising
+from .snapshot import PlanRequest, Snapshot, snapshot_of
+from .summarizer import Summarizer
 
 __all__ = ["INLINE_MESSAGES", "Compactor"]
 
@@ -49,80 +48,156 @@ INLINE_MESSAGES = 64
 """Up to here a plan costs less than the hop to a thread and back."""
 
 
-class _Snapshot(msgspec.Struct, frozen=True):
-    generation: int
-    view: View
-    messages: tuple[Message, ...]
-
-
-class _Question(_Snapshot, frozen=True):
-    """What a plan is made for."""
-
-    budget: Budget
-    config: CompactionConfig
-
-
 class Compactor:
-    """At most one job per session. ``resume`` is called when a build that waited may go on."""
+    """Runs at most one job at a time. ``resume`` is called when a build that waited may go on."""
 
     def __init__(self, core: Core, resume: Callable[[], None]) -> None:
         self._core = core
         self._resume = resume
-        self._summarising = Summarising(core)
-        self.results = ResultSummaries(core, self._summarising)
-        self.told = CallerSummaries(core, resume)
-        self._job: Work | None = None
-        self._planning: _Question | None = None
-        """What the job plans for. A plan for another snapshot is of a job that was cancelled."""
-        self._ready: tuple[Plan, _Question] | None = None
-        self._holds = False
-        """Does the ready plan wait for a better moment?"""
-        self._applying = False
-        self._preparing: Work | None = None
-        """Makes ready what is being applied: a builder that knows the context after it."""
-        self._stalled: tuple[int, SessionConfig] | None = None
-        """How large a context gained too little, and under which configuration."""
-        self._waiting: list[Promise[CompactionOutcome]] = []
-        self._resting: Timer | None = None
-        self._rests = False
-        """Is the session idle, and its cache about to expire?"""
-        self._closed = False
+        self._summarizer = Summarizer(core)
+        self.results = ResultSummaries(core, self._summarizer)
+        self.caller_summaries = CallerSummaries(core, resume)
+        self._compaction = Compaction()
+        self._work: Work | None = None
+        """The work of the present phase, if it has one."""
+        self._prepared: ContextBuilder | None = None
+        """A builder that has built the context after the plan. The record's callback takes it."""
+        self._callers: list[Promise[CompactionOutcome]] = []
+        self._exhausted: Callable[[], None] | None = None
+        """Called if nothing makes the request fit."""
+        self._idle_timer = IdleTimer(core, self._idle)
+
+    # What others see.
 
     @property
     def jobs(self) -> tuple[str, ...]:
         """The name of the job while it runs, or while its plan waits to be applied; and that of
         the summaries of results."""
-        return (("compaction",) if self._job or self._ready else ()) + self.results.jobs
+        has_job = self._compaction.phase in (Phase.PLANNING, Phase.READY, Phase.POSTPONED)
+        return (("compaction",) if has_job else ()) + self.results.jobs
 
     @property
     def is_applying(self) -> bool:
         """Is a ``compaction.applied`` on its way into the store? No request is built then."""
-        return self._applying or self.told.is_applying
+        return self._compaction.phase in APPLYING or self.caller_summaries.is_applying
 
     @property
     def is_idle(self) -> bool:
-        """No job runs, and no plan is to be written or is being written. One that waits for a
-        better moment keeps nobody."""
-        return self._job is None and not self._applying and (self._ready is None or self._holds)
+        """Does no job run, and is no plan about to be written? A plan that waits for a better
+        moment does not keep the session in memory."""
+        return self._compaction.phase in RESTING
+
+    # What happens to the session, as events.
 
     def consider(self, size: Size, timing: Timing = "step") -> None:
         """Start the job if a context of *size* is near its mark and nothing forbids it."""
-        compaction = self._core.config.compaction
-        if not self._may_start() or self._is_stalled(size.tokens):
+        core = self._core
+        if self._compaction.phase is not Phase.IDLE or not self._is_automatic():
             return
-        cached = compaction.schedule == "cache"
-        ahead = ahead_tokens(self._core.budget_tokens, timing) if cached else 0
+        if is_stalled(self._compaction, size.tokens, core.config):
+            return
+        by_cache = core.config.compaction.schedule == "cache"
+        ahead = ahead_tokens(core.budget_tokens, timing) if by_cache else 0
         if self._is_due(size.tokens + ahead):
-            early: Trigger = "prefix_broken" if self._core.state.prefix_broken else "idle"
-            self._start(size, early if timing == "idle" else "threshold")
+            early: Trigger = "prefix_broken" if core.state.prefix_broken else "idle"
+            self._feed(e.PlanDue(size=size, trigger=early if timing == "idle" else "threshold"))
 
-    def _may_start(self) -> bool:
-        free = self.is_idle and self._ready is None and not self._closed
-        return free and self._acts_itself()
+    def request(self, promise: Promise[CompactionOutcome], size: Size) -> None:
+        """Compact now, whatever the threshold is. *promise* gets the outcome."""
+        self._callers.append(promise)
+        self._feed(e.CompactionRequested(size=size))
 
-    def _acts_itself(self) -> bool:
-        """Does it compact without being asked, though nothing forces it? Not where the provider
-        keeps the context small: both would clear the same results."""
+    def force(
+        self, size: Size, ceiling: int, *, overflow: bool, exhausted: Callable[[], None]
+    ) -> None:
+        """Make a request that is too large fit *ceiling*: by the configured policy if that is
+        enough, else by harder means. The build that waits goes on once the plan is applied.
+        *exhausted* is called if nothing is left to free.
+        """
+        if self._core.config.compaction.enabled is False:
+            exhausted()
+            return
+        self._exhausted = exhausted
+        trigger: Trigger = "overflow" if overflow else "window"
+        self._feed(e.RequestTooLarge(size=size, ceiling=ceiling, trigger=trigger))
+
+    def apply_if_ready(self) -> None:
+        """Write the plan if the conversation still matches it and this is a good moment. Discard it
+        if the conversation does not match.
+
+        The actor calls this where no reply is on its way.
+        """
+        if self._compaction.phase not in APPLYING:
+            self.caller_summaries.apply()
+        plan, request = self._compaction.plan, self._compaction.request
+        if plan is not None and request is not None and not self.is_applying:
+            self._feed(self._event_for_moment(plan, request))
+
+    def turn_ended(self) -> None:
+        """No turn runs. If none begins until shortly before the provider's cache expires, a large
+        context is compacted then, which costs nothing more."""
+        self._idle_timer.stop()
+        core, size = self._core, self._core.context_size
+        is_closed = self._compaction.phase in (Phase.CLOSING, Phase.CLOSED)
+        if is_closed or not self._is_automatic() or core.config.compaction.schedule != "cache":
+            return
+        delay_s = self._cache().ttl_s - IDLE_BEFORE_S
+        ahead = ahead_tokens(core.budget_tokens, "idle")
+        if delay_s > 0 and size is not None and self._is_due(size.tokens + ahead):
+            self._idle_timer.start(delay_s)
+
+    def turn_started(self) -> None:
+        """A turn begins: the session is not idle any more."""
+        self._idle_timer.stop()
+
+    def change_began(self) -> None:
+        """The turn that the context ends with is being dropped, or the configuration changes: the
+        record is on its way into the log, and what is being prepared must not follow it there."""
+        self._feed(e.ChangeBegan())
+
+    def reconfigured(self) -> None:
+        """The configuration is another: what was planned under the old one is not applied. Where
+        callers wait, the plan is left to be compared, so that they get an outcome."""
+        if not self._callers:
+            self._idle_timer.stop()
+            self._feed(e.Reconfigured())
+
+    def cancel(self) -> None:
+        """Stop the job; what it would have decided is not applied."""
+        self._idle_timer.stop()
+        self.results.cancel()
+        self._feed(e.Cancelled())
+
+    def close(self) -> None:
+        """Stop the job, and begin nothing any more."""
+        self._idle_timer.stop()
+        self.results.close()
+        self._feed(e.Closed())
+
+    def end(self) -> None:
+        """The actor has ended: nothing is written or reported any more."""
+        self._idle_timer.stop()
+        self._feed(e.Ended())
+
+    def fail(self, error: BaseException) -> None:
+        """The session has failed: callers who wait get *error*."""
+        self.end()
+        self.results.close()
+        self.caller_summaries.is_applying = False
+        callers, self._callers = self._callers, []
+        for promise in callers:
+            promise.fail(error)
+
+    def _idle(self) -> None:
+        # For a plan that waits, this is the moment: the actor applies it after this report.
+        if self._compaction.phase is Phase.IDLE:
+            self.consider(self._core.size_now(), "idle")
+
+    # Which event happened.
+
+    def _is_automatic(self) -> bool:
+        """May a compaction start without a caller and before it must? Not where the provider keeps
+        the context small: both would clear the same results."""
         compaction = self._core.config.compaction
         side = compaction.provider_side
         return compaction.enabled is not False and not (side and side.replaces_ours)
@@ -134,153 +209,40 @@ class Compactor:
             self._core.log.bug("compaction.failed", error)
             return False
 
-    def _is_stalled(self, tokens: int) -> bool:
-        """Did the last one gain too little, and has nothing changed that could give more? A
-        context that is clearly larger is a change; so is a smaller one, after a drop or a clear."""
-        if self._stalled is None:
-            return False
-        at, config = self._stalled
-        enough = at * (1 + config.compaction.min_gain)
-        return config is self._core.config and at <= tokens < enough
+    def _event_for_plan(self, plan: Plan | None, request: PlanRequest, work: int) -> e.Event:
+        # A plan for a caller is applied even if it gains little.
+        min_gain = 0.0 if self._callers else self._core.config.compaction.min_gain
+        if plan is None or not is_worthwhile(plan, min_gain):
+            return self._rejection("nothing to gain", request, work)
+        return e.PlanMade(work=work, plan=plan, request=request)
 
-    def request(self, promise: Promise[CompactionOutcome], size: Size) -> None:
-        """Compact now, whatever the threshold says; *promise* gets the outcome."""
-        self._waiting.append(promise)
-        if self._holds:
-            self._ready, self._holds = None, False  # it was made for another purpose
-        if self.is_idle:
-            self._start(size, "asked")
+    def _rejection(self, reason: str, request: PlanRequest, work: int) -> e.PlanRejected:
+        tokens, config = request.budget.used_tokens, self._core.config
+        return e.PlanRejected(work=work, reason=reason, tokens=tokens, config=config)
 
-    def rest(self) -> None:
-        """A turn has ended: shortly before the provider's cache expires, what is large may be
-        compacted at no further cost, if nothing else came by then."""
-        self.wake()
-        compaction, size = self._core.config.compaction, self._core.context_size
-        if self._closed or not self._acts_itself() or compaction.schedule != "cache":
-            return
-        delay_s = self._cache().ttl_s - IDLE_BEFORE_S
-        ahead = ahead_tokens(self._core.budget_tokens, "idle")
-        if delay_s > 0 and size is not None and self._is_due(size.tokens + ahead):
-            rested = partial(self._core.report, self._rested)
-            self._resting = self._core.timers.after(delay_s, rested)
-
-    def _rested(self) -> None:
-        if self._resting is None:
-            return
-        self._resting, self._rests = None, True
-        # One that waits for its moment has it now: the actor asks for it after each report.
-        if self._ready is None:
-            self.consider(self._core.size_now(), "idle")
-
-    def wake(self) -> None:
-        """A turn begins: this is no time of rest any more."""
-        self._rests = False
-        if self._resting is not None:
-            self._resting.cancel()
-            self._resting = None
-
-    def forget_plan(self) -> None:
-        """The configuration is another: what was planned under the old one is not applied,
-        unless somebody waits for it."""
-        if not self._waiting:
-            self._drop_job()
-
-    def cancel(self) -> None:
-        """Stop the job; what it would have decided is not applied."""
-        self._drop_job()
-        self.results.cancel()
-        self._answer(CompactionOutcome(False, "cancelled"))
-
-    def close(self) -> None:
-        """``cancel``, and begin nothing any more."""
-        self.end()
-        self.results.close()
-        self.cancel()
-
-    def end(self) -> None:
-        """Begin nothing any more; nobody waits for anything."""
-        self._closed = True
-        self.wake()
-
-    def _drop_job(self) -> None:
-        self.wake()
-        if self._job is not None:
-            self._job.cancel()
-        # Forgotten at once: it may take a while to end, and the next one does not wait for it.
-        self._job = self._planning = self._ready = None
-        self._holds = False
-        if self._stop_preparing() and not self._closed:
-            self._resume()
-
-    def _stop_preparing(self) -> bool:
-        if self._preparing is None:
-            return False
-        self._preparing.cancel()
-        self._preparing, self._applying = None, False
-        return True
-
-    def turn_goes(self) -> None:
-        """The turn that the context ends with is being dropped: its end is on its way into the
-        log, and what is being made ready is not to follow it there."""
-        if self._stop_preparing():
-            self._discard()
-
-    def _start(self, size: Size, trigger: Trigger) -> None:
-        state = self._core.state
-        messages = state.context_messages()
-        budget = self._budget(size, trigger)
-        compaction = self._core.config.compaction
-        snapshot = _Question(state.generation, state.view, messages, budget, compaction)
-        self._planning = snapshot
-        policy, report = self._core.policy, self._core.report
-
-        async def job() -> None:
-            try:
-                made = await self._made(policy, snapshot)
-            except Exception as error:  # a policy may be anybody's code
-                self._core.log.bug("compaction.failed", error)
-                told = f"failed: {error_text(error)}"
-                report(lambda: self._unplanned(told, snapshot))
-            else:
-                report(lambda: self._planned(made, snapshot))
-
-        self._job = self._core.works.start(f"compaction of {state.session}", job, self._ended)
-
-    async def _made(self, policy: Policy, snapshot: _Question) -> Plan | None:
-        """The plan of *policy*, with the summary that it wants written."""
-        view, messages, budget = snapshot.view, snapshot.messages, snapshot.budget
-        plan = partial(policy.plan, view, messages, budget)
-        if len(messages) <= INLINE_MESSAGES:
-            made = plan()
-        else:
-            made = await off_loop(plan)
-        if made is None or made.summary_request is None:
-            return made
-        prefix_summary = await self._summarising.prefix_summary(
-            made.summary_request, messages, view
+    def _event_for_moment(self, plan: Plan, request: PlanRequest) -> e.Event:
+        """What a moment without a reply on its way means for *plan*."""
+        core = self._core
+        is_configured = request.is_configured(core.budget_tokens, core.config.compaction)
+        if not is_configured or not request.is_current(snapshot_of(core.state)):
+            return e.PlanOutdated()
+        if self._callers:
+            return e.MomentCame(trigger="asked")
+        if plan.trigger == "asked" or request.config.schedule == "at_once":
+            return e.MomentCame(trigger=plan.trigger)
+        used_tokens, cache = core.context_tokens, self._cache()
+        decision = decide(
+            used_tokens=used_tokens,
+            limit_tokens=core.budget_tokens,
+            cleared_tokens=plan.tokens_before - plan.tokens_after,
+            kept_before_tokens=plan.figures.get("kept_before_tokens", 0),
+            expected_requests=expected_requests(request.messages[request.view.compacted_before :]),
+            cache=cache,
+            timing="idle" if self._idle_timer.has_expired else "step",
         )
-        filled = partial(with_summary, made, prefix_summary, view, messages, budget)
-        return filled() if len(messages) <= INLINE_MESSAGES else await off_loop(filled)
-
-    def _ended(self, work: Work) -> None:
-        def ended() -> None:
-            if self._job is work:
-                self._job = None
-
-        self._core.report(ended)
-
-    def _budget(self, size: Size, trigger: Trigger, limit: int | None = None) -> Budget:
-        state = self._core.state
-        return Budget(
-            used_tokens=size.tokens,
-            limit_tokens=self._core.budget_tokens if limit is None else limit,
-            summaries=dict(state.summaries),
-            profile=self._core.builder.profile,
-            committed=len(state.history),
-            frame_tokens=self._core.builder.frame_tokens * size.scale_permille // 1000,
-            scale_permille=size.scale_permille,
-            trigger=trigger,
-        )
+        if should_apply(decision, cache, is_due=self._is_due(used_tokens)):
+            return e.MomentCame(trigger=decision.trigger, figures=decision.figures)
+        return e.MomentPostponed()
 
     def _cache(self) -> CacheState:
         state, core = self._core.state, self._core
@@ -295,163 +257,77 @@ class Compactor:
             is_broken=state.prefix_broken,
         )
 
-    def _unplanned(self, why: str, snapshot: _Question) -> None:
-        if self._planning is snapshot:
-            self._planning = None
-            self._stalled = (snapshot.budget.used_tokens, self._core.config)
-            self._answer(CompactionOutcome(False, why))
+    # Feeding the machine.
 
-    def _planned(self, plan: Plan | None, snapshot: _Question) -> None:
-        compaction = self._core.config.compaction
-        asked = bool(self._waiting)
-        if plan is None or not is_worthwhile(plan, 0.0 if asked else compaction.min_gain):
-            self._unplanned("nothing to gain", snapshot)
-        elif self._planning is snapshot:
-            self._planning, self._ready, self._holds = None, (plan, snapshot), False
+    def _feed(self, event: e.Event) -> None:
+        """Step with *event* and perform the effects. An effect may feed the next event before it
+        returns: the machine orders it last, so that nothing of this step is left to do."""
+        self._compaction, effects = step(self._compaction, event)
+        for effect in effects:
+            _PERFORM[type(effect)](self, effect)
 
-    def apply_if_ready(self) -> None:
-        """Write the ready plan, if what it was made for still stands and this is the moment for
-        it; discard it, if it does not stand.
+    def _is_late(self, work: int) -> bool:
+        return self._compaction.number != work
 
-        The actor calls this where no reply is on its way.
-        """
-        if not self._applying:
-            self.told.apply()
-        if self._ready is None or self.is_applying:
-            return
-        plan, snapshot = self._ready
-        if not self._still_stands(snapshot) or not self._is_wanted(snapshot):
-            self._ready, self._holds = None, False
-            self._discard()
-            return
-        if self._waiting:
-            self._apply("asked")
-            return
-        if plan.trigger == "asked" or snapshot.config.schedule == "at_once":
-            self._apply(plan.trigger)
-            return
-        used, cache = self._core.context_tokens, self._cache()
-        decision = decide(
-            used_tokens=used,
-            limit_tokens=self._core.budget_tokens,
-            cleared_tokens=plan.tokens_before - plan.tokens_after,
-            kept_before_tokens=plan.figures.get("kept_before_tokens", 0),
-            expected_requests=expected_requests(
-                snapshot.messages[snapshot.view.compacted_before :]
-            ),
-            cache=cache,
-            timing="idle" if self._rests else "step",
-        )
-        if should_apply(decision, cache, is_due=self._is_due(used)):
-            self._apply(decision.trigger, decision.figures)
-        else:
-            self._holds = True
+    # PLANNING
 
-    def _is_wanted(self, question: _Question) -> bool:
-        """Is what was asked still what the configuration asks?"""
-        core = self._core
-        is_limit = question.budget.limit_tokens == core.budget_tokens
-        return is_limit and question.config == core.config.compaction
+    def _make_plan(self, effect: e.MakePlan) -> None:
+        core, work = self._core, effect.work
+        policy, report = core.policy, core.report
+        request = self._plan_request(effect.size, effect.trigger, core.budget_tokens)
 
-    def _apply(self, trigger: Trigger, figures: dict[str, int] | None = None) -> None:
-        assert self._ready is not None  # the callers have looked
-        (plan, _), self._ready, self._holds = self._ready, None, False
-        all_figures = {**plan.figures, **(figures or {})}
-        self.write(msgspec.structs.replace(plan, trigger=trigger, figures=all_figures))
-
-    def _still_stands(self, snapshot: _Snapshot) -> bool:
-        state = self._core.state
-        if (state.generation, state.view.version) != (snapshot.generation, snapshot.view.version):
-            return False
-        messages = state.context_messages()
-        if len(messages) < len(snapshot.messages):
-            return False
-        return all(a is b for a, b in zip(snapshot.messages, messages, strict=False))
-
-    def write(self, plan: Plan) -> None:
-        """Journal *plan*; the view changes once that is durable. What a long context looks like
-        after it is found out first, in a thread: the event loop never builds it anew."""
-        self._applying = True
-        self._stalled = None
-        core, state = self._core, self._core.state
-        messages = state.context_messages()
-        if len(messages) <= INLINE_MESSAGES:
-            self._journal(plan, None)
-            return
-        snapshot = _Snapshot(state.generation, state.view, messages)
-        after = state.view.applied(plan, len(messages))
-
-        def prepared(warmed: ContextBuilder | None) -> None:
-            if self._preparing is not work:
-                return
-            self._preparing = None
-            if self._still_stands(snapshot):
-                self._journal(plan, warmed)
+        async def job() -> None:
+            try:
+                plan = await self._plan(policy, request)
+            except Exception as error:  # a policy may be anybody's code
+                core.log.bug("compaction.failed", error)
+                reason = f"failed: {error_text(error)}"
+                report(lambda: self._feed(self._rejection(reason, request, work)))
             else:
-                self._outrun()
+                report(lambda: self._feed(self._event_for_plan(plan, request, work)))
 
-        name, trouble = f"compaction of {state.session}, applied", "compaction.failed"
-        work = core.warm(name, messages, after, prepared, trouble=trouble)
-        self._preparing = work
+        def ended(_: Work) -> None:
+            report(lambda: self._feed(e.PlanLost(work=work)))
 
-    def _outrun(self) -> None:
-        self._applying = False
-        self._discard()
-        self._resume()
+        self._work = core.works.start(f"compaction of {core.session}", job, ended)
 
-    def _discard(self) -> None:
-        self._core.log.event("compaction.discarded")
-        self._answer(CompactionOutcome(False, "the conversation changed meanwhile"))
+    async def _plan(self, policy: Policy, request: PlanRequest) -> Plan | None:
+        """The plan of *policy*, with the summary that it requests written."""
+        view, messages, budget = request.view, request.messages, request.budget
+        is_short = len(messages) <= INLINE_MESSAGES
+        make = partial(policy.plan, view, messages, budget)
+        plan = make() if is_short else await off_loop(make)
+        if plan is None or plan.summary_request is None:
+            return plan
+        summary = await self._summarizer.prefix_summary(plan.summary_request, messages, view)
+        fill = partial(with_segment, plan, summary, view, messages, budget)
+        return fill() if is_short else await off_loop(fill)
 
-    def _journal(self, plan: Plan, warmed: ContextBuilder | None) -> None:
-        builder = self._core.builder
+    def _plan_request(self, size: Size, trigger: Trigger, limit_tokens: int) -> PlanRequest:
+        core, state = self._core, self._core.state
+        budget = Budget(
+            used_tokens=size.tokens,
+            limit_tokens=limit_tokens,
+            summaries=dict(state.summaries),
+            profile=core.builder.profile,
+            committed=len(state.history),
+            frame_tokens=core.builder.frame_tokens * size.scale_permille // 1000,
+            scale_permille=size.scale_permille,
+            trigger=trigger,
+        )
+        messages, config = state.context_messages(), core.config.compaction
+        return PlanRequest(state.generation, state.view, messages, budget, config)
 
-        def applied() -> None:
-            self._applying = False
-            self._core.take_warmed(warmed, builder)
-            self._core.log.event(
-                "compaction.applied",
-                before=plan.tokens_before,
-                after=plan.tokens_after,
-                trigger=plan.trigger,
-            )
-            outcome = CompactionOutcome(True, plan.reason, plan.tokens_before, plan.tokens_after)
-            self._answer(outcome)
-            self._resume()
+    # FORCING
 
-        self._core.journal.write(record_of(plan), applied)
-
-    def force(
-        self, size: Size, ceiling: int, *, overflow: bool, exhausted: Callable[[], None]
-    ) -> None:
-        """Make a request fit *ceiling* that does not, now: by the configured policy if that is
-        enough, else by the hardest means there are. The build that waits goes on once it is
-        applied; *exhausted* is called if nothing is left to free.
-        """
-        if self._core.config.compaction.enabled is False:
-            exhausted()
-            return
-        self._drop_job()
-        state = self._core.state
-        messages, view = state.context_messages(), state.view
-        budget = self._budget(size, "overflow" if overflow else "window", ceiling)
-        snapshot = _Snapshot(state.generation, view, messages)
-        find = partial(hardest_plan, escalation_of(self._core.policy), view, messages, budget)
-
-        def found(plan: Plan | None, faults: Sequence[Exception]) -> None:
-            self._applying = False
-            for fault in faults:
-                self._core.log.bug("compaction.failed", fault)
-            if plan is not None:
-                self.write(plan)
-                return
-            self._answer(CompactionOutcome(False, "nothing to gain"))
-            exhausted()
-
+    def _find_hardest_plan(self, effect: e.FindHardestPlan) -> None:
+        core, work = self._core, effect.work
+        request = self._plan_request(effect.size, effect.trigger, effect.ceiling)
+        view, messages, budget = request.view, request.messages, request.budget
+        find = partial(hardest_plan, ladder_of(self._core.policy), view, messages, budget)
         if len(messages) <= INLINE_MESSAGES:
-            found(*find())
+            self._hardest_plan_found(work, request, *find())
             return
-        self._applying = True
 
         async def look() -> None:
             plan: Plan | None = None
@@ -460,29 +336,103 @@ class Compactor:
                 plan, faults = await off_loop(find)
             except Exception as error:  # there is no thread to be had
                 faults = (error,)
-            self._core.report(partial(looked, plan, faults))
+            core.report(partial(self._hardest_plan_found, work, request, plan, faults))
 
-        def looked(plan: Plan | None, faults: Sequence[Exception]) -> None:
-            if self._preparing is work:
-                self._preparing = None
-                if self._still_stands(snapshot):
-                    found(plan, faults)
-                else:
-                    self._outrun()
+        self._work = core.works.start(f"compaction of {core.session}, forced", look)
 
-        work = self._core.works.start(f"compaction of {state.session}, forced", look)
-        self._preparing = work
+    def _hardest_plan_found(
+        self, work: int, snapshot: Snapshot, plan: Plan | None, faults: Sequence[Exception]
+    ) -> None:
+        if self._is_late(work):
+            return
+        if not snapshot.is_current(snapshot_of(self._core.state)):
+            self._feed(e.PlanOutdated(work=work))
+            return
+        for fault in faults:
+            self._core.log.bug("compaction.failed", fault)
+        if plan is None:
+            self._feed(e.NothingFreed(work=work))
+        else:
+            self._feed(e.HardestPlanFound(work=work, plan=plan))
 
-    def _answer(self, outcome: CompactionOutcome) -> None:
-        waiting, self._waiting = self._waiting, []
-        for promise in waiting:
-            promise.set(outcome)
+    # PREPARING
 
-    def fail(self, error: BaseException) -> None:
-        """The session is gone: whoever waits gets *error*, and what was planned never comes."""
-        self._drop_job()
-        self.results.close()
-        self._applying = self.told.is_applying = False
-        waiting, self._waiting = self._waiting, []
-        for promise in waiting:
-            promise.fail(error)
+    def _prepare_context(self, effect: e.PrepareContext) -> None:
+        """Find out what a long context looks like after the plan, in a thread: the event loop
+        never builds it anew."""
+        core, snapshot = self._core, snapshot_of(self._core.state)
+        messages = snapshot.messages
+        if len(messages) <= INLINE_MESSAGES:
+            self._feed(e.ContextPrepared(work=effect.work))
+            return
+        after = snapshot.view.applied(effect.plan, len(messages))
+        prepared = partial(self._context_prepared, effect.work, snapshot)
+        name, trouble = f"compaction of {core.session}, applied", "compaction.failed"
+        self._work = core.warm(name, messages, after, prepared, trouble=trouble)
+
+    def _context_prepared(
+        self, work: int, snapshot: Snapshot, prepared: ContextBuilder | None
+    ) -> None:
+        if self._is_late(work):
+            return
+        if snapshot.is_current(snapshot_of(self._core.state)):
+            self._prepared = prepared
+            self._feed(e.ContextPrepared(work=work))
+        else:
+            self._feed(e.PlanOutdated(work=work))
+
+    # WRITING
+
+    def _write_record(self, effect: e.WriteRecord) -> None:
+        """Journal the plan; the view changes once that is durable."""
+        prepared, self._prepared = self._prepared, None
+        builder = self._core.builder
+
+        def written() -> None:
+            self._core.take_warmed(prepared, builder)
+            self._feed(e.RecordWritten(work=effect.work))
+
+        self._core.journal.write(record_of(effect.plan), written)
+
+    # The end
+
+    def _stop_work(self, _: e.StopWork) -> None:
+        # Forgotten at once: it may take a while to end, and the next one does not wait for it.
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
+
+    def _log_applied(self, effect: e.LogApplied) -> None:
+        plan, log = effect.plan, self._core.log
+        before, after = plan.tokens_before, plan.tokens_after
+        log.event("compaction.applied", before=before, after=after, trigger=plan.trigger)
+
+    def _log_discarded(self, _: e.LogDiscarded) -> None:
+        self._core.log.event("compaction.discarded")
+
+    def _answer_callers(self, effect: e.AnswerCallers) -> None:
+        callers, self._callers = self._callers, []
+        for promise in callers:
+            promise.set(effect.outcome)
+
+    def _report_exhausted(self, _: e.ReportExhausted) -> None:
+        exhausted, self._exhausted = self._exhausted, None
+        assert exhausted is not None  # RequestTooLarge was fed by force
+        exhausted()
+
+    def _resume_build(self, _: e.ResumeBuild) -> None:
+        self._resume()
+
+
+_PERFORM: dict[type[e.Effect], Callable[[Compactor, Any], None]] = {
+    e.MakePlan: Compactor._make_plan,
+    e.FindHardestPlan: Compactor._find_hardest_plan,
+    e.PrepareContext: Compactor._prepare_context,
+    e.WriteRecord: Compactor._write_record,
+    e.StopWork: Compactor._stop_work,
+    e.LogApplied: Compactor._log_applied,
+    e.LogDiscarded: Compactor._log_discarded,
+    e.AnswerCallers: Compactor._answer_callers,
+    e.ReportExhausted: Compactor._report_exhausted,
+    e.ResumeBuild: Compactor._resume_build,
+}

@@ -1,8 +1,8 @@
-"""Summaries by a model: what is asked of it, in how many requests, and when it is given up.
+"""Summaries by a model: its instructions, the number of its requests, and when it is given up.
 
-A source that is too long for the model goes in parts, whose summaries are merged; a summary that
-is too long is shortened. Whatever is no summary (a refusal, a cut or empty reply, an error's text,
-more than it was made of) is SummaryFailed, never stored.
+A source that is too long for the model is sent in parts, and their summaries are merged. A summary
+that is too long is shortened. A reply that is no summary (a refusal, a cut or empty reply, an
+error's text, a text longer than its source) raises SummaryFailed and is never stored.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ __all__ = ["ModelSummary", "SummaryFailed", "count_by", "shown_chars"]
 INLINE_MESSAGES, INLINE_BYTES = 64, 256_000
 """Up to here reading a source costs less than the hop to a thread and back."""
 WHOLE_PERCENT, PART_PERCENT = 80, 50
-"""Of the room in the model's window: what goes in one request, and the size of a part otherwise.
-The rest is for how far an estimate may be off."""
+"""Shares of the room in the model's window: for a whole source in one request, and for a part of a
+longer source. The rest allows for errors of the estimate."""
 PART_SUMMARY_TOKENS = 2_000
 MIN_REPLY_TOKENS = 1_024
 INSTRUCTIONS_TOKENS = 800
 MIN_ROOM_TOKENS = 300
-_MAY_BE_THE_MEDIA = frozenset({None, 400, 413, 415, 422})
-"""The status of a refusal that may be about an image; others say nothing of the content."""
+_MEDIA_REFUSALS = frozenset({None, 400, 413, 415, 422})
+"""Statuses of refusals that may be about an image. Other statuses say nothing of the content."""
 
 
 class SummaryFailed(Exception):
-    """There is no summary; the text says why, and quotes nothing of the conversation."""
+    """There is no summary. The message says why, and quotes nothing of the conversation."""
 
 
 class _Overflowed(Exception):
-    """The source is larger for the model than it was taken for."""
+    """The source has more tokens for the model than were estimated."""
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -76,8 +76,11 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 class ModelSummary:
-    """One summary, and the requests that were made for it: see ``requests``. *step* numbers it
-    among those of its session. *count* sizes a text as the session's own model counts it."""
+    """One summary, and the requests that were made for it (``requests``).
+
+    *step* numbers the summary among those of its session. *count* sizes a text as the session's
+    own model counts it.
+    """
 
     def __init__(
         self,
@@ -93,63 +96,67 @@ class ModelSummary:
         self._count = count
         self.profile: Profile = provider.profile(config.model)
         self.requests: list[ModelRequest] = []
-        """What was asked for so far, with what was reported of it."""
-        self._asked = 0
+        """The requests so far, with their reported usage."""
+        self._request_count = 0
         self._shows_media = True
         self._room_scale = 1
 
     async def of_prefix(self, summary_request: SummaryRequest, messages: Sequence[Message]) -> str:
-        """The summary that *wanted* asks for, of *messages*, the whole context: at most
-        ``summary_request.max_tokens`` with its title, and less than it was made of.
+        """The summary for *summary_request*. *messages* is the whole context. The summary has at
+        most ``summary_request.max_tokens`` with its title, and fewer tokens than its source.
 
         Raises SummaryFailed, ProviderError; cancellation closes the request.
         """
-        most = max(1, summary_request.max_tokens - self._count(introduced("")))
+        max_tokens = max(1, summary_request.max_tokens - self._count(introduced("")))
         source = messages[summary_request.first : summary_request.upto]
         while True:
             try:
-                return await self._of_prefix(summary_request, source, most)
+                return await self._of_prefix(summary_request, source, max_tokens)
             except _Overflowed:
                 if self._room_scale >= 4:
                     raise SummaryFailed("the source is too long for the model") from None
                 self._room_scale *= 2
 
     async def _of_prefix(
-        self, summary_request: SummaryRequest, source: Sequence[Message], most: int
+        self, summary_request: SummaryRequest, source: Sequence[Message], max_tokens: int
     ) -> str:
         earlier = earlier_passage(summary_request.earlier)
-        plan = await self._apart(source, lambda: self._plan(source, earlier, most))
+        plan = await self._planned(source, earlier, max_tokens)
         if not plan.runs:
             raise SummaryFailed("there is nothing to summarise")
-        further = "\n\n".join(
-            filter(None, (summary_request.instructions, self._config.instructions))
-        )
+        extra = "\n\n".join(filter(None, (summary_request.instructions, self._config.instructions)))
         if len(plan.runs) == 1:
-            told = summary_instructions(most, further=further, has_earlier=earlier is not None)
-            text = await self._ask(told, plan.runs[0], most)
+            instructions = segment_instructions(
+                max_tokens, further=extra, has_earlier=earlier is not None
+            )
+            text = await self._request_text(instructions, plan.runs[0], max_tokens)
         else:
             parts: list[str] = []
             for number, run in enumerate(plan.runs, 1):
-                told = summary_instructions(
-                    self._part_tokens(most), further=further, part=(number, len(plan.runs))
+                instructions = segment_instructions(
+                    self._part_tokens(max_tokens), further=extra, part=(number, len(plan.runs))
                 )
-                parts.append(await self._ask(told, run, self._part_tokens(most)))
-            text = await self._merged(earlier, parts, further, most)
-        text = await self._shortened(text, most)
+                parts.append(
+                    await self._request_text(instructions, run, self._part_tokens(max_tokens))
+                )
+            text = await self._merged(earlier, parts, extra, max_tokens)
+        text = await self._shortened(text, max_tokens)
         if self._count(text) >= plan.tokens:
             raise SummaryFailed("the summary is no shorter than what it was made of")
         return text
 
-    async def _apart(self, source: Sequence[Message], plan: Callable[[], _Plan]) -> _Plan:
-        few = len(source) <= INLINE_MESSAGES
-        if few and sum(len(message.body) for message in source) <= INLINE_BYTES:
-            return plan()
-        return await off_loop(plan)
+    async def _planned(
+        self, source: Sequence[Message], earlier: Passage | None, max_tokens: int
+    ) -> _Plan:
+        is_short = len(source) <= INLINE_MESSAGES
+        if is_short and sum(len(message.body) for message in source) <= INLINE_BYTES:
+            return self._plan(source, earlier, max_tokens)
+        return await off_loop(self._plan, source, earlier, max_tokens)
 
-    def _plan(self, source: Sequence[Message], earlier: Passage | None, most: int) -> _Plan:
-        """The source in one run, or in as many parts as may be asked for, with less and less of
-        each message until that is so."""
-        room = self._room(most)
+    def _plan(self, source: Sequence[Message], earlier: Passage | None, max_tokens: int) -> _Plan:
+        """The source in one run, or in as many parts as there may be requests. Each message is cut
+        shorter until the source fits."""
+        room = self._room(max_tokens)
         runs: tuple[tuple[Passage, ...], ...] = ()
         for caps in RUNGS:
             passages = render(source, caps)
@@ -159,88 +166,88 @@ class ModelSummary:
                 return _Plan((whole,) if passages else (), tokens)
             runs = chunked(passages, room * PART_PERCENT // 100, self.profile)
             # One more to merge them.
-            if len(runs) + 1 <= self._config.max_requests - self._asked:
+            if len(runs) + 1 <= self._config.max_requests - self._request_count:
                 return _Plan(runs, tokens)
         max_requests = self._config.max_requests
         raise SummaryFailed(f"it would take {len(runs) + 1} requests, over {max_requests}")
 
-    def _reply_tokens(self, most: int) -> int:
-        # Twice what is asked for: what is a little too long is shortened, what is cut is lost.
+    def _reply_tokens(self, max_tokens: int) -> int:
+        # Twice the size: a summary that is a little too long is shortened, one that is cut is lost.
         profile = self.profile
-        summary_request = max(MIN_REPLY_TOKENS, 2 * most)
-        return max(1, min(summary_request, profile.max_output_tokens, profile.window_tokens // 4))
+        reply_tokens = max(MIN_REPLY_TOKENS, 2 * max_tokens)
+        return max(1, min(reply_tokens, profile.max_output_tokens, profile.window_tokens // 4))
 
-    def _room(self, most: int) -> int:
-        """What a source may be at most, beside the instructions and the reply."""
-        budget = sizes_for(None, self._reply_tokens(most), self.profile).budget_tokens
+    def _room(self, max_tokens: int) -> int:
+        """The largest source, in tokens, that leaves room for the instructions and the reply."""
+        budget = sizes_for(None, self._reply_tokens(max_tokens), self.profile).budget_tokens
         room = (budget - INSTRUCTIONS_TOKENS) // self._room_scale
         if room < MIN_ROOM_TOKENS:
             raise SummaryFailed("the model's window has no room for a source")
         return room
 
-    def _part_tokens(self, most: int) -> int:
-        return max(50, min(PART_SUMMARY_TOKENS, most, self._room(most) // 8))
+    def _part_tokens(self, max_tokens: int) -> int:
+        return max(50, min(PART_SUMMARY_TOKENS, max_tokens, self._room(max_tokens) // 8))
 
     async def _merged(
-        self, earlier: Passage | None, parts: list[str], further: str, most: int
+        self, earlier: Passage | None, parts: list[str], extra: str, max_tokens: int
     ) -> str:
-        """One summary of *parts*, with *earlier* worked in; in rounds where they are too many."""
+        """One summary of *parts* and *earlier*, in several rounds where there are too many."""
         items = [part_passage(text, number) for number, text in enumerate(parts, 1)]
         if earlier is not None:
-            items.insert(0, fitted(earlier, self._room(most) // 4, self.profile))
+            items.insert(0, fitted(earlier, self._room(max_tokens) // 4, self.profile))
         while True:
-            room = self._room(most)
+            room = self._room(max_tokens)
             size = sum(passage_tokens(item, self.profile) for item in items)
             if size <= room * WHOLE_PERCENT // 100:
-                told = summary_instructions(most, further=further, merges=True)
-                return await self._ask(told, items, most)
+                instructions = segment_instructions(max_tokens, further=extra, merges=True)
+                return await self._request_text(instructions, items, max_tokens)
             groups = chunked(items, room * PART_PERCENT // 100, self.profile)
             if len(groups) >= len(items):
                 raise SummaryFailed("the parts' summaries are too long to be merged")
-            items = [await self._one_of(group, further, most) for group in groups]
+            items = [await self._merged_group(group, extra, max_tokens) for group in groups]
 
-    async def _one_of(self, group: Sequence[Passage], further: str, most: int) -> Passage:
+    async def _merged_group(self, group: Sequence[Passage], extra: str, max_tokens: int) -> Passage:
         if len(group) == 1:
             return group[0]
-        tokens = self._part_tokens(most)
-        told = summary_instructions(tokens, further=further, merges=True)
-        return part_passage(await self._ask(told, group, tokens), 1)
+        tokens = self._part_tokens(max_tokens)
+        instructions = segment_instructions(tokens, further=extra, merges=True)
+        return part_passage(await self._request_text(instructions, group, tokens), 1)
 
-    async def _shortened(self, text: str, most: int) -> str:
-        """*text* in at most *most* tokens: asked for again, each time strictly shorter."""
-        size, aim = self._count(text), most
-        while size > most:
+    async def _shortened(self, text: str, max_tokens: int) -> str:
+        """*text* in at most *max_tokens*. Each new request must give a shorter text."""
+        size, aim = self._count(text), max_tokens
+        while size > max_tokens:
             aim = aim * 3 // 4
             instructions = shorten_instructions(max(1, aim))
-            text = await self._ask(instructions, [Passage((text,))], most)
-            before, size = size, self._count(text)
-            if size >= before:
+            text = await self._request_text(instructions, [Passage((text,))], max_tokens)
+            previous, size = size, self._count(text)
+            if size >= previous:
                 raise SummaryFailed("the summary is too long and gets no shorter")
         return text
 
     async def of_result(self, result: ToolResultBlock, tool: str | None, max_chars: int) -> str:
-        """A summary of one tool result, at most *most_chars* long and shorter than its text.
+        """A summary of one tool result, at most *max_chars* long and shorter than its text.
 
         Raises as ``of_prefix``.
         """
-        most = self._count("x" * max_chars)
-        room = self._room(most) * WHOLE_PERCENT // 100
+        max_tokens = self._count("x" * max_chars)
+        room = self._room(max_tokens) * WHOLE_PERCENT // 100
 
         def plan() -> _Plan:
             chars = int(room * self.profile.chars_per_token)
             passage = fitted(render_result(result, tool, chars), room, self.profile)
             return _Plan(((passage,),), 0)
 
-        inline = len(result.text) <= INLINE_BYTES
-        made = plan() if inline else await off_loop(plan)
-        told = result_instructions(max_chars, self._config.instructions)
+        is_short = len(result.text) <= INLINE_BYTES
+        source = plan() if is_short else await off_loop(plan)
+        instructions = result_instructions(max_chars, self._config.instructions)
         try:
-            text = await self._ask(told, made.runs[0], most)
-            before = len(text) + 1
-            while max_chars < len(text) < before:
-                before = len(text)
-                text = await self._ask(
-                    result_instructions(max_chars * 3 // 4), [Passage((text,))], most
+            text = await self._request_text(instructions, source.runs[0], max_tokens)
+            previous = len(text) + 1
+            while max_chars < len(text) < previous:
+                previous = len(text)
+                text = await self._request_text(
+                    result_instructions(max_chars * 3 // 4), [Passage((text,))], max_tokens
                 )
         except _Overflowed:
             raise SummaryFailed("the result is too long for the model") from None
@@ -248,36 +255,38 @@ class ModelSummary:
             raise SummaryFailed("the summary of the result is too long")
         return text
 
-    async def _ask(self, instructions: str, passages: Sequence[Passage], most: int) -> str:
-        """The model's answer, which is a text. Raises SummaryFailed for any other."""
+    async def _request_text(
+        self, instructions: str, passages: Sequence[Passage], max_tokens: int
+    ) -> str:
+        """The text of the model's reply. Raises SummaryFailed for a reply without a usable text."""
         body, has_media = body_of(passages, shows_media=self._shows_media)
         try:
-            reply = await self._reply(instructions, body, most)
+            reply = await self._reply(instructions, body, max_tokens)
         except ProviderError as error:
             if error.kind == "overflow":
                 raise _Overflowed from error
-            if not has_media or error.kind != "fatal" or error.status not in _MAY_BE_THE_MEDIA:
+            if not has_media or error.kind != "fatal" or error.status not in _MEDIA_REFUSALS:
                 raise
-            # Not every model takes images: this one is told that they are there.
+            # Not every model takes images: this one gets a note in their place.
             self._shows_media = False
             body, _ = body_of(passages, shows_media=False)
-            reply = await self._reply(instructions, body, most)
+            reply = await self._reply(instructions, body, max_tokens)
         return _text_of(reply)
 
-    async def _reply(self, instructions: str, body: msgspec.Raw, most: int) -> Reply:
-        if self._asked >= self._config.max_requests:
-            raise SummaryFailed(f"{self._asked} requests did not lead to a summary")
-        self._asked += 1
+    async def _reply(self, instructions: str, body: msgspec.Raw, max_tokens: int) -> Reply:
+        if self._request_count >= self._config.max_requests:
+            raise SummaryFailed(f"{self._request_count} requests did not lead to a summary")
+        self._request_count += 1
         request = Request(
             model=self._config.model,
-            max_tokens=self._reply_tokens(most),
+            max_tokens=self._reply_tokens(max_tokens),
             system=instructions,
             messages=(RequestMessage("user", body),),
         )
         builder = ReplyBuilder()
         try:
             # No turn of the session has the number 0.
-            tag = StepTag(0, self._step, self._asked)
+            tag = StepTag(0, self._step, self._request_count)
             return await read_reply(
                 self._provider, request, tag, builder=builder, show=lambda _: None
             )
@@ -290,20 +299,22 @@ def _text_of(reply: Reply) -> str:
     if stop_rule(reply.stop_reason).follow is not Follow.COMMIT:
         raise SummaryFailed(f"the reply stopped with {reply.stop_reason or 'no reason'}")
     blocks = parse_blocks(b"[" + b",".join(reply.blocks) + b"]")
-    said = "".join(block.text for block in blocks if isinstance(block, TextBlock))
-    text = summary_text(said)
+    reply_text = "".join(block.text for block in blocks if isinstance(block, TextBlock))
+    text = summary_text(reply_text)
     if text is None:
-        raise SummaryFailed("the reply has no text" if not said.strip() else "no summary came")
+        raise SummaryFailed(
+            "the reply has no text" if not reply_text.strip() else "no summary came"
+        )
     return text
 
 
 def shown_chars(result: ToolResultBlock, profile: Profile) -> int:
-    """How many characters of text *result* costs as much as, images and documents included."""
+    """The length of a text that costs as much as *result*, images and documents included."""
     content = result.content
     media = 0 if isinstance(content, str) else sum(map(is_media, content))
     return len(result.text) + int(media * profile.image_tokens * profile.chars_per_token)
 
 
 def count_by(profile: Profile) -> Callable[[str], int]:
-    """Sizes a text as a model with *profile* counts it."""
+    """A function that sizes a text as a model with *profile* counts it."""
     return lambda text: text_tokens_for(text, profile)

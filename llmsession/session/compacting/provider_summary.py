@@ -1,7 +1,7 @@
-"""A summary by the conversation's own provider: asked for with the conversation as it is sent, and
-given as one signed block. The conversation goes on meanwhile.
+"""A summary by the conversation's own provider, which returns it as one signed block.
 
-Images, documents and fetched addresses in what is summarised are gone with it.
+The request holds the conversation as it is sent. The conversation goes on meanwhile. Images,
+documents and fetched addresses in the summarised messages are lost with them.
 Source: the anthropic SDK 2.11, its types and its tool runner, and the documentation of on-demand
 compaction.
 """
@@ -31,7 +31,7 @@ from ..core.reply_reader import read_reply
 from ..tasks.worker_thread import off_loop
 from .model_summary import SummaryFailed
 
-__all__ = ["SignedSummary", "is_asked_for", "summary_request"]
+__all__ = ["SignedSummary", "can_summarise", "request_for_summary"]
 
 RETRY_DELAYS_S = (2.0, 10.0, 30.0)
 OUR_BUGS = frozenset({
@@ -39,14 +39,14 @@ OUR_BUGS = frozenset({
     "compaction_incomplete_turn", "compaction_nothing_to_summarize",
     "compaction_signature_invalid", "compaction_tool_changes_mismatch",
 })  # fmt: skip
-"""Refusals that a request of ours never earns."""
+"""Refusals that a valid request never gets."""
 _OF_A_REPLY = ("context_management", "stop_sequences", "output_format")
 """Options that only shape a reply: a request for a summary is refused with them."""
 
 
-def is_asked_for(messages: Sequence[Message], upto: int) -> bool:
-    """May the first *upto* of *messages* be summarised? Not where they end with a reply that the
-    provider paused, for it is not finished."""
+def can_summarise(messages: Sequence[Message], upto: int) -> bool:
+    """Can the provider summarise the first *upto* of *messages*? Not where they end with a reply
+    that it paused, which is not finished, or with calls without results."""
     last = messages[upto - 1] if 0 < upto <= len(messages) else None
     if last is None:
         return False
@@ -54,32 +54,36 @@ def is_asked_for(messages: Sequence[Message], upto: int) -> bool:
     return not (paused or last.tool_calls)
 
 
-def summary_request(
+def request_for_summary(
     messages: Sequence[Message],
     view: View,
     profile: Profile,
     frame: Frame,
-    asked: ProviderSummaries,
+    config: ProviderSummaries,
 ) -> Request:
     """The request for a summary of *messages*, sent as *view* shows them, with the same model,
     system text and tools, so that thinking in what follows them stays valid.
 
     Raises InvalidRequest for one that breaks a rule.
     """
-    injected = tuple(each for each in view.injected if each.at < len(messages))
-    shown = msgspec.structs.replace(view, injected=injected)
-    request = project(messages, shown, profile, frame)
-    options, max_tokens = _summary_options(request.options, asked)
+    injected = tuple(text for text in view.injected if text.at < len(messages))
+    view = msgspec.structs.replace(view, injected=injected)
+    request = project(messages, view, profile, frame)
+    options, max_tokens = _summary_options(request.options, config)
     request = msgspec.structs.replace(request, options=options, max_tokens=max_tokens)
     violations = check_request(request, profile)
     if violations:
-        told = "; ".join(f"{each.rule} {each.where}: {each.text}" for each in violations[:3])
-        raise InvalidRequest(f"the request for a summary is not valid: {told}")
+        rules = "; ".join(
+            f"{broken.rule} {broken.where}: {broken.text}" for broken in violations[:3]
+        )
+        raise InvalidRequest(f"the request for a summary is not valid: {rules}")
     return request
 
 
-def _summary_options(given: dict[str, Any], asked: ProviderSummaries) -> tuple[dict[str, Any], int]:
-    options = {name: value for name, value in given.items() if name not in _OF_A_REPLY}
+def _summary_options(
+    frame_options: dict[str, Any], config: ProviderSummaries
+) -> tuple[dict[str, Any], int]:
+    options = {name: value for name, value in frame_options.items() if name not in _OF_A_REPLY}
     choice = options.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
         del options["tool_choice"]
@@ -93,14 +97,16 @@ def _summary_options(given: dict[str, Any], asked: ProviderSummaries) -> tuple[d
     thinking = options.get("thinking")
     budget_tokens = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
     # The room holds the thinking, too.
-    room = asked.max_tokens + (budget_tokens if isinstance(budget_tokens, int) else 0)
-    return {**options, "compaction": asked.parameter()}, room
+    room = config.max_tokens + (budget_tokens if isinstance(budget_tokens, int) else 0)
+    return {**options, "compaction": config.parameter()}, room
 
 
 class SignedSummary:
-    """One signed summary, and the requests that were made for it. *request* makes the request, in
-    a thread if it is long; *step* numbers the summary among those of its session; *refused* is
-    told of refusals that are our own fault."""
+    """One signed summary, and the requests that were made for it.
+
+    *request* makes the request, in a thread if the conversation is long. *step* numbers the
+    summary among those of its session. *refused* is called with refusals that are our own fault.
+    """
 
     def __init__(
         self,
@@ -116,12 +122,12 @@ class SignedSummary:
         self._is_long = is_long
         self._step = step
         self._refused = refused
-        self._asked = 0
+        self._request_count = 0
         self.requests: list[ModelRequest] = []
-        """What was asked for so far, with what was reported of it."""
+        """The requests so far, with their reported usage."""
 
     async def block(self) -> str:
-        """The signed block, as JSON. A provider that is overloaded is asked again after a while.
+        """The signed block, as JSON. An overloaded provider gets the request again after a while.
 
         Raises SummaryFailed where the reply has none: the conversation stays as it is;
         ProviderError, InvalidRequest. Cancellation closes the request.
@@ -139,11 +145,11 @@ class SignedSummary:
         raise AssertionError  # the last round returns or raises
 
     async def _reply(self, request: Request) -> Reply:
-        self._asked += 1
+        self._request_count += 1
         builder = ReplyBuilder()
         try:
             # No turn of the session has the number 0.
-            tag = StepTag(0, self._step, self._asked)
+            tag = StepTag(0, self._step, self._request_count)
             return await read_reply(
                 self._provider, request, tag, builder=builder, show=lambda _: None
             )

@@ -1,8 +1,8 @@
-"""Writing summaries: by a model where one is configured, else by rules.
+"""Writes summaries: by a model where one is configured, else by rules.
 
-Whatever goes wrong with a model changes nothing: a prefix summary is extracted by rules instead, a
-result keeps the summary that it has. After some failures in a row the model is not asked again
-until something changes: the configuration, or a while has passed.
+A failure of the model changes nothing: a segment is extracted by rules instead, and a result keeps
+the summary that it has. After several failures in a row the model gets no request until the
+configuration is another, or a while has passed.
 """
 
 from __future__ import annotations
@@ -31,29 +31,30 @@ from ..tasks.worker_thread import off_loop
 from ..tasks.works import Work
 from ..values.config import SessionConfig, SummariserConfig
 from .model_summary import ModelSummary, SummaryFailed, count_by
-from .provider_summary import SignedSummary, is_asked_for, summary_request
+from .provider_summary import SignedSummary, can_summarise, request_for_summary
 
-__all__ = ["Asked", "NotWanted", "Summarising"]
+__all__ = ["PendingSummary", "Summarizer", "SummaryUnneeded"]
 
 INLINE_MESSAGES = 64
 """Up to here extracting costs less than the hop to a thread and back."""
 RETRY_AFTER_S = 600.0
-"""So long after the last of too many failures the model is tried once more."""
+"""How long after the last of too many failures the model is tried once more, in seconds."""
 
 Requests: TypeAlias = tuple[r.ModelRequest, ...]
 Ended: TypeAlias = Callable[[str | None, Requests], None]
-"""Gets the summary, None if there is none, and what it cost."""
+"""Gets the summary, or None if there is none, and the requests that were made for it."""
 
 
-class NotWanted(Exception):
-    """Nobody wants the summary after all: no failure of the model."""
+class SummaryUnneeded(Exception):
+    """The summary is not needed any more. This is no failure of the model."""
 
 
-class Asked:
-    """One summary on its way: a work of its own, which may ignore cancellation and hold nobody.
+class PendingSummary:
+    """One summary that is being written, in a work of its own. A work that ignores cancellation
+    delays nobody.
 
-    ``ended`` is called once by the actor: with the text, or with None where it failed, was
-    cancelled, or did not come in time. What a late one cost is still told to ``late``.
+    The actor calls ``ended`` once: with the text, or with None where the summary failed, was
+    cancelled, or did not come in time. ``late`` gets the requests of one that ends after that.
     """
 
     def __init__(
@@ -78,41 +79,40 @@ class Asked:
         self._deadline = core.timers.after(deadline_s, expired)
 
     async def _run(self) -> None:
-        text, why = None, "cancelled"
+        text, reason = None, "cancelled"
         try:
             text = await self._body()
-        except NotWanted:
+        except SummaryUnneeded:
             pass
         except SummaryFailed as error:
-            why = str(error)
+            reason = str(error)
         except Exception as error:  # a provider may be anybody's code
-            why = error_text(error)
+            reason = error_text(error)
         except anyio.get_cancelled_exc_class():
             if anyio.current_effective_deadline() == -math.inf:
                 raise
             # Nobody cancelled us: the provider cancelled something of its own and let it out.
-            why = "the provider was cancelled from within"
+            reason = "the provider was cancelled from within"
         finally:
             requests = tuple(self._summary.requests)
-            self._core.report(partial(self._over, text, why, requests))
+            self._core.report(partial(self._over, text, reason, requests))
 
-    def _over(self, text: str | None, why: str, requests: Requests) -> None:
+    def _over(self, text: str | None, reason: str, requests: Requests) -> None:
         if self._is_over:
             self._late(requests)
             return
         self._is_over = True
         self._deadline.cancel()
-        self._ended(text, why, requests)
+        self._ended(text, reason, requests)
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, reason: str) -> None:
         self.cancel()
         if not self._is_over:
             self._is_over = True
-            self._ended(None, why, ())
+            self._ended(None, reason, ())
 
     def cancel(self) -> None:
-        """Stop it: what it would have said is not wanted any more. It may refuse, and is left
-        alone after the grace."""
+        """Stop the work. One that ignores this is abandoned after the grace."""
         self._deadline.cancel()
         if self._work.is_done:
             return
@@ -130,8 +130,8 @@ class Asked:
         self._core.report(lambda: self._core.still_running.discard(work.name))
 
 
-class Summarising:
-    """One session's summaries. ``failures`` counts those of its model in a row."""
+class Summarizer:
+    """Writes one session's summaries. ``failures`` counts those of its model in a row."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -143,24 +143,24 @@ class Summarising:
     def extracted(
         self, summary_request: SummaryRequest, messages: Sequence[Message]
     ) -> PrefixSummary | None:
-        """The prefix summary by rules alone; never waits."""
-        return extracted_summary(summary_request, messages, self._core.builder.profile)
+        """The segment by rules alone, without waiting."""
+        return extracted_segment(summary_request, messages, self._core.builder.profile)
 
     async def prefix_summary(
         self, summary_request: SummaryRequest, messages: Sequence[Message], view: View
     ) -> PrefixSummary | None:
-        """The summary that *summary_request* asks for, None if there is nothing to say, or if the
-        provider was to write it and did not. *view* shows the messages now. Raises nothing but
-        cancellation."""
+        """The segment for *summary_request*. None if there is nothing to summarise, or if the
+        provider should have written it and did not. *view* shows the messages now. Raises nothing
+        but cancellation."""
         side = self._core.config.compaction.provider_side
         by_provider = side.summaries if side is not None else None
-        takes = self._core.builder.profile.compacts_on_demand and is_asked_for(
+        is_possible = self._core.builder.profile.compacts_on_demand and can_summarise(
             messages, summary_request.upto
         )
-        if by_provider is not None and takes and self.may_ask():
+        if by_provider is not None and is_possible and self.may_request():
             return await self._by_provider(by_provider, messages[: summary_request.upto], view)
         config = self._core.config.compaction.summariser
-        if config is not None and self.may_ask():
+        if config is not None and self.may_request():
             text = await self._by_model(config, summary_request, messages)
             if text is not None:
                 return PrefixSummary(summary_request.upto, introduced(text), "model")
@@ -171,50 +171,50 @@ class Summarising:
     async def _by_model(
         self, config: SummariserConfig, summary_request: SummaryRequest, messages: Sequence[Message]
     ) -> str | None:
-        told: Promise[str | None] = Promise()
+        answer: Promise[str | None] = Promise()
 
         def ended(text: str | None, requests: Requests) -> None:
             self.charge(requests)
-            told.set(text)
+            answer.set(text)
 
-        asked = self.ask(
+        pending = self.start(
             f"summary of {self._core.session}",
             config,
             lambda summary: summary.of_prefix(summary_request, messages),
             ended,
         )
-        if asked is None:
+        if pending is None:
             return None
         try:
-            return await told.wait()
+            return await answer.wait()
         finally:
-            asked.cancel()
+            pending.cancel()
 
     async def _by_provider(
         self, config: ProviderSummaries, messages: Sequence[Message], view: View
     ) -> PrefixSummary | None:
         """The signed summary of *messages* by the provider of the conversation."""
-        core, told = self._core, Promise[str | None]()
+        core, answer = self._core, Promise[str | None]()
         profile = core.builder.profile
         frame = core.services.frame(core.config, profile)
         self._steps += 1
 
-        def over(block: str | None, why: str, requests: Requests) -> None:
+        def over(block: str | None, reason: str, requests: Requests) -> None:
             self.charge(requests)
             if block is not None:
                 self.failures = 0
-            elif why != "cancelled":
-                self._note(why)
-            told.set(block)
+            elif reason != "cancelled":
+                self._note_failure(reason)
+            answer.set(block)
 
         summary = SignedSummary(
             core.provider,
-            partial(summary_request, messages, view, profile, frame, config),
+            partial(request_for_summary, messages, view, profile, frame, config),
             is_long=len(messages) > INLINE_MESSAGES,
             step=self._steps,
             refused=partial(core.log.bug, "summary.refused"),
         )
-        asked = Asked(
+        pending = PendingSummary(
             core,
             f"summary of {core.session} by its provider",
             summary,
@@ -224,14 +224,14 @@ class Summarising:
             late=self.charge,
         )
         try:
-            block = await told.wait()
+            block = await answer.wait()
         finally:
-            asked.cancel()
-        return None if block is None else signed_summary(block.encode(), len(messages))
+            pending.cancel()
+        return None if block is None else signed_segment(block.encode(), len(messages))
 
-    def may_ask(self) -> bool:
-        """Is the model to be asked? Not when it has failed too often, unless something changed,
-        and not when the budget is used up."""
+    def may_request(self) -> bool:
+        """May the model get a request? Not when it has failed too often, unless something has
+        changed since, and not when the budget is used up."""
         core = self._core
         if core.account.exceeded(core.config.budget) is not None:
             return False
@@ -242,14 +242,14 @@ class Summarising:
             return True
         return anyio.current_time() - self._failed_at >= RETRY_AFTER_S
 
-    def ask(
+    def start(
         self,
         name: str,
         config: SummariserConfig,
         body: Callable[[ModelSummary], Awaitable[str]],
         ended: Ended,
-    ) -> Asked | None:
-        """Start a summary as a work called *name*; None if the provider cannot be asked."""
+    ) -> PendingSummary | None:
+        """Start a summary as a work called *name*. None if the provider has no such model."""
         core = self._core
         self._steps += 1
         profile = core.builder.profile
@@ -261,17 +261,17 @@ class Summarising:
                 count=count_by(profile),
             )
         except Exception as error:  # a provider may be anybody's code
-            self._note(error_text(error))
+            self._note_failure(error_text(error))
             return None
 
-        def over(text: str | None, why: str, requests: Requests) -> None:
+        def over(text: str | None, reason: str, requests: Requests) -> None:
             if text is not None:
                 self.failures = 0
-            elif why != "cancelled":
-                self._note(why)
+            elif reason != "cancelled":
+                self._note_failure(reason)
             ended(text, requests)
 
-        return Asked(
+        return PendingSummary(
             core,
             name,
             summary,
@@ -281,14 +281,14 @@ class Summarising:
             late=self.charge,
         )
 
-    def _note(self, why: str) -> None:
+    def _note_failure(self, reason: str) -> None:
         self.failures += 1
         self._failed_with, self._failed_at = self._core.config, anyio.current_time()
-        self._core.log.trouble("summary.failed", error=why, failures=self.failures)
+        self._core.log.trouble("summary.failed", error=reason, failures=self.failures)
 
     def charge(self, requests: Requests, summaries: dict[str, str] | None = None) -> None:
-        """Let the log know *summaries* of results, and what was asked of the model for them or
-        for a prefix summary. Only the actor calls this."""
+        """Write *summaries* of results into the log, and the *requests* that were made for them or
+        for a segment. Only the actor calls this."""
         if requests or summaries:
             self._core.account.add_summaries(requests)
             self._core.services.observers.charged(self._core.session, requests)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -11,10 +13,10 @@ import pytest
 from llmsession import InvalidInput, KeyReused, MemoryStore, SessionClosed, Tool, TurnId
 from llmsession.compaction.view.summary_wording import SUMMARY_TITLE
 from llmsession.session.handles.session import live_state
-from llmsession.testing.scripted import Scripted, call, say, think
-from llmsession.turns import records as r
+from llmsession.testing.scripted import call, say, think
 from llmsession.turns.request import Profile, Request, StepTag
 from tests.session.actors import Quick, Stage, Waiting, settled, stage, texts_of
+from tests.session.compacting.conversations import applied, one_call_a_turn, tools
 
 TALE = "They sailed from Hull and lost the anchor."
 
@@ -26,10 +28,6 @@ def one(request: Request, tag: StepTag) -> str:
 async def turns(on: Stage, count: int) -> None:
     for n in range(1, count + 1):
         await on.say(f"message {n}")
-
-
-async def applied(on: Stage) -> list[r.CompactionApplied]:
-    return [record for record in await on.log() if isinstance(record, r.CompactionApplied)]
 
 
 @pytest.mark.parametrize("upto", [2, "u2", "a2", TurnId("a", 2)])
@@ -60,28 +58,23 @@ async def test_it_may_stand_for_the_whole_history() -> None:
         assert TALE in sent
 
 
-async def test_a_turn_that_is_not_in_the_history_is_refused() -> None:
-    async with stage(one) as on:
-        await turns(on, 2)
-        with pytest.raises(InvalidInput, match="turn 3 of session 's' is not in the history"):
-            await on.session.set_summary(TALE, upto=3)
-        assert await applied(on) == []
-
-
-@pytest.mark.parametrize("text", ["", " \n", None, 7])
-async def test_a_text_that_is_none_is_refused(text: Any) -> None:
-    async with stage(one) as on:
-        await turns(on, 1)
-        with pytest.raises(InvalidInput, match="empty"):
-            await on.session.set_summary(text, upto=1)
-
-
-async def test_a_text_that_no_request_could_hold_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("text", "upto", "message"),
+    [
+        (TALE, 3, "turn 3 of session 's' is not in the history"),
+        ("word " * 4_000, 1, "may hold 1,500"),
+        *((text, 1, "empty") for text in ("", " \n", None, 7)),
+    ],
+)
+async def test_a_turn_or_a_text_that_cannot_be_is_refused(
+    text: Any, upto: int, message: str
+) -> None:
     async with stage(one, window_tokens=2_000, max_tokens=500) as on:
-        await turns(on, 1)
-        with pytest.raises(InvalidInput, match=r"may hold 1,500"):
-            await on.session.set_summary("word " * 4_000, upto=1)
-        assert await on.say("still here?") == "answer 2"
+        await turns(on, 2)
+        with pytest.raises(InvalidInput, match=message):
+            await on.session.set_summary(text, upto=upto)
+        assert await applied(on) == []
+        assert await on.say("still here?") == "answer 3"
 
 
 async def test_a_text_longer_than_what_it_stands_for_is_taken() -> None:
@@ -99,12 +92,8 @@ async def test_one_that_is_later_is_taken_one_that_is_earlier_is_refused() -> No
         await on.session.set_summary("two", upto=3)
         with pytest.raises(InvalidInput, match="summarised already, with all up to turn 3"):
             await on.session.set_summary("three", upto=2)
-        assert [
-            record.prefix_summary.text[-3:] for record in await applied(on) if record.prefix_summary
-        ] == [
-            "one",
-            "two",
-        ]
+        summaries = [record.prefix_summary for record in await applied(on)]
+        assert [summary.text[-3:] for summary in summaries if summary] == ["one", "two"]
 
 
 async def test_one_for_the_same_turn_takes_the_place_of_the_one_before() -> None:
@@ -178,22 +167,26 @@ async def test_a_rewind_to_before_its_end_takes_it_away() -> None:
         assert "message 1" in texts_of(on.session.context())[0]
 
 
+@asynccontextmanager
+async def refusing(on: Stage, error: type[Exception], match: str) -> AsyncIterator[None]:
+    """A caller whose summary waits while the body begins, and is refused by its end."""
+
+    async def tell() -> None:
+        with pytest.raises(error, match=match):
+            await on.session.set_summary(TALE, upto=1)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(tell)
+        await settled()
+        yield
+
+
 async def test_one_that_waited_while_its_turn_was_cleared_away_is_refused() -> None:
     async with stage(["answer 1", say("slow").slow(1.0)]) as on:
         await turns(on, 1)
         await on.session.send("message 2")
-        refused: list[BaseException] = []
-
-        async def tell() -> None:
-            with pytest.raises(InvalidInput, match="not in the history") as told:
-                await on.session.set_summary(TALE, upto=1)
-            refused.append(told.value)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(tell)
-            await settled()
+        async with refusing(on, InvalidInput, "not in the history"):
             await on.session.clear(when_busy="interrupt")
-        assert refused
         assert await applied(on) == []
 
 
@@ -201,14 +194,7 @@ async def test_one_that_waits_when_the_session_is_closed_is_answered() -> None:
     async with stage(["answer 1", say("slow").slow(1.0)]) as on:
         await turns(on, 1)
         await on.session.send("message 2")
-        async with anyio.create_task_group() as group:
-
-            async def tell() -> None:
-                with pytest.raises(SessionClosed):
-                    await on.session.set_summary(TALE, upto=1)
-
-            group.start_soon(tell)
-            await settled()
+        async with refusing(on, SessionClosed, "was closed"):
             await on.session.close()
         assert await applied(on) == []
 
@@ -247,10 +233,10 @@ async def test_what_came_after_it_is_digested_behind_it() -> None:
     async with stage(one) as on:
         await turns(on, 3)
         await on.session.set_summary(TALE, upto=2)
-        told = on.session.summary()
-        assert told.startswith(f"Earlier:\n{TALE}\n\n")
-        assert "message 3" in told
-        assert "message 2" not in told
+        summary = on.session.summary()
+        assert summary.startswith(f"Earlier:\n{TALE}\n\n")
+        assert "message 3" in summary
+        assert "message 2" not in summary
 
 
 async def test_results_before_it_can_be_recalled() -> None:
@@ -263,13 +249,10 @@ async def test_results_before_it_can_be_recalled() -> None:
 
 
 async def test_a_background_compaction_made_before_it_is_not_applied_after_it() -> None:
-    def script(request: Request, tag: StepTag) -> Scripted:
-        return call("t", id=f"c{tag.turn}") if tag.step == 1 else f"answer {tag.turn}"
-
-    async with stage(script, tools=[Tool(name="t", run=Quick("line\n" * 900))]) as on:
+    async with stage(one_call_a_turn, tools=tools("line\n" * 900)) as on:
         await turns(on, 9)
         async with anyio.create_task_group() as group:
             group.start_soon(on.session.compact)
             group.start_soon(partial(on.session.set_summary, TALE, upto=9))
         assert TALE in texts_of(on.session.context())[0]
-        assert await on.say("and on") == "answer 10"
+        assert await on.say("and on") == "done 10"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -18,20 +20,17 @@ from llmsession import (
 from llmsession.compaction.policies import SwapToolResults
 from llmsession.session.values.outcome import CompactionOutcome
 from llmsession.testing.scripted import Scripted, call, never, say, think
-from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import Planning, Quick, Stage, Waiting, settled, stage
-
-LINE = "a line of output that says something\n"
-OUTPUT = LINE * 200  # about 2,700 tokens
-
-
-def one_call_a_turn(request: Request, tag: StepTag) -> Scripted:
-    return call("t", id=f"c{tag.turn}") if tag.step == 1 else f"done {tag.turn}"
-
-
-def tools(output: Any = OUTPUT) -> list[Tool]:
-    return [Tool(name="t", run=Quick(output))]
+from tests.session.compacting.conversations import (
+    LINE,
+    OUTPUT,
+    applied,
+    compacting,
+    one_call_a_turn,
+    tools,
+    turns,
+)
 
 
 def small(**changes: Any) -> dict[str, Any]:
@@ -41,14 +40,12 @@ def small(**changes: Any) -> dict[str, Any]:
     return {"window_tokens": 40_000, "max_tokens": 10_000, "compaction": kept}
 
 
-async def turns(on: Stage, count: int) -> None:
-    for n in range(count):
-        await on.say(f"message {n}")
-        await settled()
-
-
-async def applied(on: Stage) -> list[r.CompactionApplied]:
-    return [record for record in await on.log() if isinstance(record, r.CompactionApplied)]
+@asynccontextmanager
+async def filled(script: Any = one_call_a_turn, count: int = 5) -> AsyncIterator[Stage]:
+    """A session after *count* turns, which is compacted only where a caller asks for it."""
+    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
+        await turns(on, count)
+        yield on
 
 
 async def test_past_the_threshold_old_results_are_swapped_in_the_background() -> None:
@@ -99,8 +96,7 @@ async def test_below_the_threshold_and_disabled_nothing_is_compacted() -> None:
 
 
 async def test_compact_now_ignores_the_threshold_and_reports_what_it_freed() -> None:
-    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled() as on:
         outcome = await on.session.compact()
         assert outcome.applied
         assert outcome.tokens_after < outcome.tokens_before
@@ -125,16 +121,9 @@ async def test_a_compaction_that_would_free_nothing_is_not_applied() -> None:
 
 
 async def test_many_callers_of_compact_all_get_an_answer() -> None:
-    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            for _ in range(5):
-                group.start_soon(compact)
+    async with filled() as on:
+        async with compacting(on, callers=5) as outcomes:
+            pass
         assert len(outcomes) == 5
         assert len(await applied(on)) == 1
 
@@ -161,8 +150,7 @@ async def test_the_callers_summary_is_shown_and_never_another() -> None:
 
 
 async def test_summaries_that_come_later_serve_the_next_compaction_only() -> None:
-    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 4)
+    async with filled(count=4) as on:
         await on.session.compact()
         shown_results = on.session.context().encode()
         await on.session.store_compact_summaries({"c1": "better text for c1"})
@@ -177,8 +165,7 @@ async def test_summaries_that_come_later_serve_the_next_compaction_only() -> Non
 
 
 async def test_a_frozen_text_never_changes_so_the_prefix_stays_byte_identical() -> None:
-    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 4)
+    async with filled(count=4) as on:
         await on.session.compact()
         shown_results = [bytes(m.body) for m in on.session.context().messages[:6]]
         for _ in range(4):
@@ -222,19 +209,9 @@ async def test_summaries_for_a_call_that_never_was_are_refused() -> None:
 
 
 async def test_a_compaction_is_discarded_when_the_history_was_cleared_meanwhile() -> None:
-    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
-        outcomes: list[CompactionOutcome] = []
-        async with anyio.create_task_group() as group:
-
-            async def compact() -> None:
-                outcomes.append(await on.session.compact())
-
-            async def clear() -> None:
-                await on.session.clear()
-
-            group.start_soon(compact)
-            group.start_soon(clear)
+    async with filled() as on:
+        async with compacting(on) as outcomes, anyio.create_task_group() as group:
+            group.start_soon(on.session.clear)
         # Either it was applied before the clear, or it was discarded; never after it.
         kinds = await on.kinds()
         assert "compaction.applied" not in kinds[kinds.index("conversation.cleared") :]
@@ -248,17 +225,10 @@ async def test_a_compaction_is_not_applied_while_a_reply_streams() -> None:
             return one_call_a_turn(request, tag)
         return say("a long reply " * 10).slow(1)
 
-    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled(script) as on:
         turn = await on.session.send("last")
         await anyio.sleep(3)
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await settled()
             assert on.session.status().turn_phase == "streaming"
             assert await applied(on) == []
@@ -327,17 +297,10 @@ async def test_a_compaction_is_shown_as_a_job_and_can_be_cancelled() -> None:
     def script(request: Request, tag: StepTag) -> Scripted:
         return one_call_a_turn(request, tag) if tag.turn < 6 else say("long " * 20).slow(1)
 
-    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled(script) as on:
         turn = await on.session.send("last")
         await anyio.sleep(2)
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await settled()
             assert on.session.status().jobs == ("compaction",)
             on.session.cancel_compaction()
@@ -354,8 +317,7 @@ async def test_an_edit_of_the_prefix_leaves_out_the_thinking_that_was_bound_to_i
             return think(f"thought {tag.turn}.") + call("t", id=f"c{tag.turn}")
         return think(f"after {tag.turn}.") + say("done")
 
-    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled(script) as on:
         assert on.session.context().encode().count(b"thought") == 5
         await on.session.compact()
         assert on.session.context().encode().count(b"thought") == 0
@@ -391,18 +353,11 @@ async def test_a_compaction_made_for_a_turn_that_was_dropped_meanwhile_is_discar
     def script(request: Request, tag: StepTag) -> Scripted:
         return one_call_a_turn(request, tag) if tag.turn < 6 else say("x").hanging(at=2)
 
-    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled(script) as on:
         before = on.session.context().encode()
         await on.session.send("dropped")
         await settled()
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await settled()
             assert on.session.status().jobs == ("compaction",)
             await on.session.interrupt()
@@ -418,8 +373,7 @@ async def test_a_request_waits_for_the_compaction_that_is_ready_when_it_is_built
             return one_call_a_turn(request, tag)
         return say("streams for a while " * 3).slow(1) if tag.step == 1 else "done"
 
-    async with stage(script, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled(script) as on:
         turn = await on.session.send("last")
         await on.session.send("and more", when_busy="steer")
         async with anyio.create_task_group() as group:
@@ -435,16 +389,9 @@ async def test_a_request_waits_for_the_compaction_that_is_ready_when_it_is_built
 async def test_a_plan_that_was_made_before_a_change_of_the_model_is_discarded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with stage(one_call_a_turn, tools=tools(), **small(threshold=0.99)) as on:
-        await turns(on, 5)
+    async with filled() as on:
         planning = Planning(monkeypatch)
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await planning.started.wait()
             await on.session.configure(model="n")
             planning.go.set()
@@ -467,13 +414,7 @@ async def test_a_plan_for_a_dropped_turn_is_discarded_though_the_next_is_as_long
         await on.session.send("dropped")
         await settled()
         planning = Planning(monkeypatch)
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await planning.started.wait()
             length = len(on.session.conversation(include_open=True))
             await on.session.interrupt()

@@ -3,7 +3,8 @@ it; what a policy that is anybody's code may do; what of it survives in the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, ClassVar
 
@@ -24,41 +25,34 @@ from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.policies import register, registry
 from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View
+from llmsession.session.compacting.compactor import Compactor
 from llmsession.session.handles.session import live_state
+from llmsession.session.tasks.works import Work, Works
 from llmsession.session.values.outcome import CompactionOutcome
 from llmsession.store.protocol import AppendResult, Batch
 from llmsession.testing.scripted import Scripted, call, never, say, think
-from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, StepTag
-from tests.session.actors import Planning, Quick, Stage, Waiting, settled, stage, texts_of
+from tests.session.actors import Planning, Stage, Waiting, settled, stage, texts_of
+from tests.session.compacting.conversations import (
+    OUTPUT,
+    applied,
+    compacting,
+    one_call_a_turn,
+    tools,
+    turns,
+)
 
-OUTPUT = "a line of output that says something\n" * 200  # about 2,700 tokens
 LONG = "words and more words, all of them said by a person\n" * 4_000
 PROSE = "I look at the harbour, and write down what I see. " * 40
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 IMAGES: list[dict[str, Any]] = [IMAGE] * 60  # over any budget here, and nothing that can be cut
 
 
-def one_call_a_turn(request: Request, tag: StepTag) -> Scripted:
-    return call("t", id=f"c{tag.turn}") if tag.step == 1 else f"done {tag.turn}"
-
-
 def small(**changes: Any) -> dict[str, Any]:
     """A window that a long message fills, and nothing that is compacted unasked below that."""
     kept = CompactionConfig(**{"threshold": 0.99, "schedule": "at_once", **changes})
-    tools = (Tool(name="t", run=Quick(OUTPUT)),)
-    return {"window_tokens": 40_000, "max_tokens": 10_000, "compaction": kept, "tools": tools}
-
-
-async def turns(on: Stage, count: int) -> None:
-    for n in range(count):
-        await on.say(f"message {n}")
-        await settled()
-
-
-async def applied(on: Stage) -> list[r.CompactionApplied]:
-    return [record for record in await on.log() if isinstance(record, r.CompactionApplied)]
+    return {"window_tokens": 40_000, "max_tokens": 10_000, "compaction": kept, "tools": tools()}
 
 
 class HoldingStore(MemoryStore):
@@ -102,15 +96,27 @@ async def test_the_turn_after_one_that_was_interrupted_in_a_hopeless_look_goes_o
         assert await after.text() == "done 2"
 
 
-async def test_what_was_found_for_a_dropped_turn_is_not_applied_to_what_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with stage(one_call_a_turn, **small()) as on:
+@asynccontextmanager
+async def looking(
+    monkeypatch: pytest.MonkeyPatch, *, ready: bool = False, store: MemoryStore | None = None
+) -> AsyncIterator[tuple[Stage, Planning, bytes]]:
+    """A turn that is too large, while a thread looks for what can be freed for it. *ready*: it was
+    found, and the context after it is being prepared. The bytes are the context before the turn."""
+    async with stage(one_call_a_turn, store=store, **small()) as on:
         await turns(on, 5)
         before = on.session.context().encode()
         planning = Planning(monkeypatch)
         await on.session.send(LONG)
         await planning.started.wait()
+        if ready:
+            await planning.next()
+        yield on, planning, before
+
+
+async def test_what_was_found_for_a_dropped_turn_is_not_applied_to_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with looking(monkeypatch) as (on, planning, before):
         await on.session.interrupt()
         planning.go.set()
         await settled()
@@ -120,19 +126,45 @@ async def test_what_was_found_for_a_dropped_turn_is_not_applied_to_what_is_left(
 
 
 @pytest.mark.parametrize("ready", [False, True])
+async def test_a_context_that_was_prepared_is_compared_before_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, ready: bool
+) -> None:
+    # As if nobody said that a turn is being dropped.
+    monkeypatch.setattr(Compactor, "change_began", lambda compactor: None)
+    async with looking(monkeypatch, ready=ready) as (on, planning, _):
+        await on.session.interrupt()
+        planning.go.set()
+        await settled()
+        assert await applied(on) == []
+        assert await on.say("go on") == "done 7"
+
+
+async def test_callers_are_answered_when_others_cancel_the_planning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    works: list[Work] = []
+
+    def start(*arguments: Any) -> Work:
+        works.append(start_work(*arguments))
+        return works[-1]
+
+    start_work = Works.start
+    async with stage(one_call_a_turn, **small()) as on:
+        await turns(on, 5)
+        planning = Planning(monkeypatch)
+        monkeypatch.setattr(Works, "start", start)
+        async with compacting(on) as outcomes:
+            await planning.started.wait()
+            works[-1].cancel()
+        assert outcomes == [CompactionOutcome(False, "cancelled")]
+
+
+@pytest.mark.parametrize("ready", [False, True])
 async def test_no_plan_for_a_turn_goes_into_the_log_behind_its_abort(
     monkeypatch: pytest.MonkeyPatch, ready: bool
 ) -> None:
     store = HoldingStore()
-    async with stage(one_call_a_turn, store=store, **small()) as on:
-        await turns(on, 5)
-        planning = Planning(monkeypatch)
-        await on.session.send(LONG)
-        await planning.started.wait()
-        if ready:  # it was found, and its first look is on its way
-            go, planning.started, planning.go = planning.go, anyio.Event(), anyio.Event()
-            go.set()
-            await planning.started.wait()
+    async with looking(monkeypatch, ready=ready, store=store) as (on, planning, _):
         store.holds = True
         async with anyio.create_task_group() as group:
             group.start_soon(on.session.interrupt)
@@ -156,13 +188,7 @@ async def test_who_asked_for_a_compaction_is_answered_when_its_turn_is_dropped_i
         planning = Planning(monkeypatch)
         await on.session.send(IMAGES)
         await planning.started.wait()
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await settled()
             await on.session.interrupt()
         assert not outcomes[0].applied
@@ -174,18 +200,10 @@ async def test_a_session_that_is_closed_in_a_look_asks_the_model_nothing_more(
     async with stage(one_call_a_turn, **small()) as on:
         await turns(on, 5)
         planning = Planning(monkeypatch)
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
         asked = len(on.provider.requests)
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await planning.started.wait()
-            go, planning.started, planning.go = planning.go, anyio.Event(), anyio.Event()
-            go.set()
-            await planning.started.wait()  # the plan is being applied
+            await planning.next()  # the plan is being applied
             turn = await on.session.send("waits for it")
             await settled()
             await on.session.close()
@@ -200,7 +218,7 @@ async def test_what_was_found_under_another_model_is_not_applied_though_somebody
     waits = Waiting(OUTPUT)
     script = [call("waits", id="w"), "done 2", "done 3"]
     kept = small()
-    kept["tools"] += (Tool(name="waits", run=waits),)
+    kept["tools"].append(Tool(name="waits", run=waits))
     async with stage(script, **kept) as on:
         await on.session.send("go on")
         await waits.started.wait()
@@ -208,13 +226,7 @@ async def test_what_was_found_under_another_model_is_not_applied_though_somebody
         planning = Planning(monkeypatch)
         waits.go.set()
         await planning.started.wait()
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes, anyio.create_task_group() as group:
             group.start_soon(partial(on.session.configure, model="n"))
             await settled()
             ended = await on.session.interrupt(policy="keep_steps")
@@ -230,22 +242,13 @@ async def test_a_plan_is_not_written_behind_a_configuration_that_is_on_its_way_i
     monkeypatch: pytest.MonkeyPatch, ready: str
 ) -> None:
     store = HoldingStore()
-    outcomes: list[CompactionOutcome] = []
     async with stage(one_call_a_turn, store=store, **small(keep_recent_turns=1)) as on:
         await turns(on, 6)
         planning = Planning(monkeypatch)
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes, anyio.create_task_group() as group:
             await planning.started.wait()
-            go = planning.go
             if ready == "before it":  # then it is the request after it that a thread makes ready
-                planning.started, planning.go = anyio.Event(), anyio.Event()
-                go.set()
-                await planning.started.wait()
+                await planning.next()
             store.holds = True
             group.start_soon(partial(on.session.configure, system="another"))
             await settled()
@@ -286,46 +289,43 @@ async def test_what_a_window_left_out_is_shown_again_where_else_nothing_would_be
 # A policy that is anybody's code.
 
 
-class RaisesWhenForced(msgspec.Struct, frozen=True, kw_only=True):
-    """Wants a summary when it is asked, and raises when it is forced."""
+class Talkative(msgspec.Struct, frozen=True, kw_only=True):
+    """Is never due, and quotes in its reason what it read."""
 
-    name: ClassVar[str] = "raises_when_forced"
+    name: ClassVar[str] = "talkative"
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         return False
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        return Plan(
+            policy=self.name, compacted_before=4, reason=f"they said {messages[0].text!r}",
+            tokens_before=10_000, tokens_after=500, shown_results={"c1": "short"},
+        )  # fmt: skip
+
+
+class RaisesWhenForced(Talkative, frozen=True, kw_only=True):
+    """Requests a summary when a caller asks, and raises when it is forced."""
+
+    name: ClassVar[str] = "raises_when_forced"
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         if budget.trigger == "window":
             raise ValueError("not like this")
-        summary_request = SummaryRequest(first=0, upto=4, max_tokens=500)
         return Plan(
-            policy=self.name,
-            compacted_before=0,
-            reason="asked",
-            tokens_before=10_000,
-            tokens_after=500,
-            summary_request=summary_request,
-        )
+            policy=self.name, compacted_before=0, reason="asked",
+            tokens_before=10_000, tokens_after=500,
+            summary_request=SummaryRequest(first=0, upto=4, max_tokens=500),
+        )  # fmt: skip
 
 
-class RaisesWhenDue(msgspec.Struct, frozen=True, kw_only=True):
-    """Does not know when it is due, from a size on."""
+class RaisesWhenDue(Talkative, frozen=True, kw_only=True):
+    """Does not know when it is due."""
 
     name: ClassVar[str] = "raises_when_due"
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         raise ValueError("how should I know")
-
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        shown_results = {"c1": "short"}
-        return Plan(
-            policy=self.name,
-            compacted_before=4,
-            reason="due",
-            tokens_before=10_000,
-            tokens_after=500,
-            shown_results=shown_results,
-        )
 
 
 @pytest.fixture(autouse=True)
@@ -346,14 +346,8 @@ async def test_who_asked_is_answered_though_the_policy_raises_for_a_turn_that_do
     compaction = small(policy="raises_when_forced", summariser=summariser)
     async with stage(script, **compaction) as on:
         await turns(on, 3)
-        outcomes: list[CompactionOutcome] = []
-
-        async def compact() -> None:
-            outcomes.append(await on.session.compact())
-
         with anyio.fail_after(10):
-            async with anyio.create_task_group() as group:
-                group.start_soon(compact)
+            async with compacting(on) as outcomes:
                 await settled()
                 assert on.session.status().jobs == ("compaction",)
                 turn = await on.session.send(IMAGES)
@@ -411,7 +405,7 @@ async def test_a_turn_summarised_beyond_its_beginning_leaves_no_room_for_an_earl
         return call("waits", id="w") if tag.turn == 2 and tag.step == 24 else "done"
 
     kept = small(threshold=0.5, low=0.3, keep_recent_steps=2)
-    kept["tools"] += (Tool(name="waits", run=waits),)
+    kept["tools"].append(Tool(name="waits", run=waits))
     async with stage(script, **kept) as on:
         await on.say("message 1")
         turn = await on.session.send("message 2")
@@ -478,21 +472,6 @@ async def test_who_tells_a_summary_before_a_stopped_loop_is_refused_and_not_kept
 
 
 # What is forgotten.
-
-
-class Talkative(msgspec.Struct, frozen=True, kw_only=True):
-    """Says in its reason what it read."""
-
-    name: ClassVar[str] = "talkative"
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        return False
-
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        return Plan(
-            policy=self.name, compacted_before=4, reason=f"they said {messages[0].text!r}",
-            tokens_before=10_000, tokens_after=500, shown_results={"c1": "short"},
-        )  # fmt: skip
 
 
 @pytest.mark.parametrize("how", ["forget", "purge"])

@@ -13,7 +13,7 @@ from llmsession.testing.scripted import Scripted, ScriptedProvider, call, say
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import Quick, settled, stage, texts_of
-from tests.session.compacting.test_compaction import OUTPUT, applied, one_call_a_turn, tools, turns
+from tests.session.compacting.conversations import OUTPUT, applied, one_call_a_turn, tools, turns
 
 SMALL: dict[str, Any] = {"window_tokens": 10_000, "max_tokens": 2_000}
 HUGE = "word " * 40_000

@@ -5,23 +5,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
 import msgspec
+import pytest
 
-from llmsession import CompactionConfig, MemoryStore, Profile, Tool
+from llmsession import CompactionConfig, MemoryStore, Profile
 from llmsession.session.handles.session import live_state
-from llmsession.session.values.outcome import CompactionOutcome
 from llmsession.testing.scripted import Scripted, ScriptedReply, call, say
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.usage import Usage
-from tests.session.actors import Quick, Stage, settled, stage
-from tests.session.compacting.test_compaction import applied, turns
+from tests.session.actors import Stage, settled, stage
+from tests.session.compacting.conversations import applied, compacting, tools, turns
 
-LINE = "a line of output that says something\n"
-OUTPUT = LINE * 200  # about 2,700 tokens
 BUDGET = 30_000
 PROFILE = Profile()
 
@@ -49,23 +48,16 @@ class CachingModel:
 
 @asynccontextmanager
 async def caching(
-    model: Any = None, *, store: MemoryStore | None = None, idle_s: float = 10_000.0,
+    model: Any = None, *, idle_s: float = 10_000.0, profile: Profile = PROFILE,
     compaction: CompactionConfig | None = None, **config: Any,
 ) -> AsyncIterator[Stage]:  # fmt: skip
     """A session with a budget of 30,000 tokens, whose results have 2,700 tokens each. It is over
     its mark after nine turns, and near it after eight."""
     async with stage(
-        model or CachingModel(),
-        tools=[Tool(name="t", run=Quick(OUTPUT))],
-        profile=PROFILE,
-        clock=anyio.current_time,
-        idle_s=idle_s,
-        store=store,
-        window_tokens=BUDGET + 10_000,
-        max_tokens=10_000,
-        compaction=compaction or CompactionConfig(keep_recent_turns=2),
-        **config,
-    ) as on:
+        model or CachingModel(), tools=tools(), profile=profile, clock=anyio.current_time,
+        idle_s=idle_s, window_tokens=BUDGET + 10_000, max_tokens=10_000,
+        compaction=compaction or CompactionConfig(keep_recent_turns=2), **config,
+    ) as on:  # fmt: skip
         yield on
 
 
@@ -110,12 +102,7 @@ async def test_past_the_mark_it_is_applied_once_it_pays_back() -> None:
 
 async def test_a_cold_cache_is_the_moment_also_below_the_mark() -> None:
     profile = msgspec.structs.replace(PROFILE, cache_ttl_s=20.0)  # too short to rest before it
-    async with stage(
-        CachingModel(), tools=[Tool(name="t", run=Quick(OUTPUT))], profile=profile,
-        clock=anyio.current_time,
-        window_tokens=BUDGET + 10_000, max_tokens=10_000,
-        compaction=CompactionConfig(keep_recent_turns=2),
-    ) as on:  # fmt: skip
+    async with caching(profile=profile) as on:
         await until_held(on)
         await anyio.sleep(21)
         assert await applied(on) == []
@@ -197,19 +184,12 @@ async def test_at_once_means_at_once() -> None:
         assert set(await triggers(on)) == {"threshold"}
 
 
-async def test_a_provider_without_a_cache_has_none_to_spare() -> None:
-    async with caching(CachingModel(cached=False)) as on:
-        await turns(on, 10)
-        assert (await triggers(on))[0] == "cold_cache"
-
-
 async def test_a_provider_without_a_cache_is_compacted_at_the_mark_and_not_before() -> None:
     async with caching(CachingModel(cached=False)) as on:
         await turns(on, 14)
-        figures = [record.figures for record in await applied(on)]
-        assert figures
-        for each in figures:
-            assert each["used_tokens"] > 0.8 * each["limit_tokens"]
+        assert (await triggers(on))[0] == "cold_cache"
+        for record in await applied(on):
+            assert record.figures["used_tokens"] > 0.8 * record.figures["limit_tokens"]
 
 
 async def test_another_system_text_breaks_the_prefix_so_the_moment_is_now() -> None:
@@ -236,17 +216,10 @@ async def test_what_was_planned_under_another_configuration_is_not_applied() -> 
 async def test_what_was_asked_for_under_another_configuration_is_not_applied() -> None:
     async with caching() as on:
         await until_held(on)
-        outcomes: list[CompactionOutcome] = []
-
-        async def ask() -> None:
-            outcomes.append(await on.session.compact())
-
-        async def configure() -> None:
-            await on.session.configure(compaction=CompactionConfig(keep_recent_turns=3))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            group.start_soon(configure)  # it is read while the plan is made
+        other = CompactionConfig(keep_recent_turns=3)
+        async with compacting(on) as outcomes, anyio.create_task_group() as group:
+            # It is read while the plan is made.
+            group.start_soon(partial(on.session.configure, compaction=other))
         assert [outcome.applied for outcome in outcomes] == [False]
         assert await applied(on) == []
 
@@ -279,14 +252,8 @@ async def test_who_asks_while_a_plan_is_made_gets_that_one_applied_at_once() -> 
             if on.session.status().jobs:
                 break
             await turn.outcome()
-        outcomes: list[CompactionOutcome] = []
-
-        async def ask() -> None:
-            outcomes.append(await on.session.compact())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            group.start_soon(ask)
+        async with compacting(on, callers=2) as outcomes:
+            pass
         assert [outcome.applied for outcome in outcomes] == [True, True]
         assert await triggers(on) == ["asked"]
 
@@ -294,25 +261,19 @@ async def test_who_asks_while_a_plan_is_made_gets_that_one_applied_at_once() -> 
 # What waits is discarded when its ground moves
 
 
-async def test_a_plan_that_waits_is_gone_with_what_it_was_made_for() -> None:
+@pytest.mark.parametrize(
+    ("change", "options"), [("rewind", {"to": 4}), ("clear", {}), ("forget", {"before": 4})]
+)
+async def test_a_plan_that_waits_is_gone_with_what_it_was_made_for(
+    change: str, options: dict[str, int]
+) -> None:
     async with caching() as on:
         await until_held(on)
-        await on.session.rewind(to=4)
+        await getattr(on.session, change)(**options)
         assert on.session.status().jobs == ()
         await anyio.sleep(1_000)
         assert await applied(on) == []
         assert on.session.status().compacted_before == 0
-
-
-async def test_a_plan_that_waits_is_gone_after_clear_and_after_forget() -> None:
-    for change in ("clear", "forget"):
-        async with caching() as on:
-            await until_held(on)
-            await (on.session.clear() if change == "clear" else on.session.forget(before=4))
-            assert on.session.status().jobs == ()
-            await anyio.sleep(1_000)
-            kinds = await on.kinds()
-            assert "compaction.applied" not in kinds[: kinds.index(kinds[-1])]
 
 
 async def test_a_plan_that_waits_survives_what_is_appended_and_not_a_drop_of_its_turn() -> None:
@@ -426,13 +387,10 @@ async def test_an_abort_goes_back_to_the_usage_of_the_last_turn_that_stayed() ->
 
 
 async def test_a_warning_comes_once_at_90_percent_and_again_after_it_was_below() -> None:
-    compaction = CompactionConfig(enabled=False)
-    async with caching(compaction=compaction) as on:
+    async with caching(compaction=CompactionConfig(enabled=False)) as on:
         await turns(on, 10)
-        warned = [each for each in await on.log() if isinstance(each, r.ContextWarned)]
-        assert len(warned) == 1
-        assert warned[0].tokens >= 0.9 * BUDGET == 0.9 * warned[0].budget_tokens
+        (record,) = [record for record in await on.log() if isinstance(record, r.ContextWarned)]
+        assert record.tokens >= 0.9 * BUDGET == 0.9 * record.budget_tokens
         await on.session.rewind(to=5)
         await turns(on, 5)
-        warned = [each for each in await on.log() if isinstance(each, r.ContextWarned)]
-        assert len(warned) == 2
+        assert (await on.kinds()).count("context.warning") == 2

@@ -33,7 +33,7 @@ def conversation(turns: int, chars: int = 900) -> Talk:
     return talk
 
 
-def asked(
+def summariser(
     script: Script, *, profile: Profile = ROOMY, **config: Any
 ) -> tuple[ModelSummary, ScriptedProvider]:
     provider = ScriptedProvider(script, profile=profile)
@@ -41,47 +41,43 @@ def asked(
     return ModelSummary(provider, settings, step=1, count=count_by(ROOMY)), provider
 
 
-def summary_request(talk: Talk, **fields: Any) -> SummaryRequest:
-    return SummaryRequest(**{"first": 0, "upto": len(talk.messages), "max_tokens": 1_000, **fields})
+async def prefix(summary: ModelSummary, talk: Talk, **fields: Any) -> str:
+    values = {"first": 0, "upto": len(talk.messages), "max_tokens": 1_000, **fields}
+    return await summary.of_prefix(SummaryRequest(**values), talk.messages)
 
 
-def said(request: Request) -> str:
+def text_of(request: Request) -> str:
     blocks = msgspec.json.decode(request.messages[0].body)
     return "\n".join(block.get("text", "") for block in blocks)
 
 
 async def test_a_short_source_is_one_request_with_nothing_but_text() -> None:
     talk = conversation(3)
-    summary, provider = asked(["they looked at three results"])
-    assert (
-        await summary.of_prefix(summary_request(talk), talk.messages)
-        == "they looked at three results"
-    )
+    summary, provider = summariser(["they looked at three results"])
+    assert await prefix(summary, talk) == "they looked at three results"
     (request,) = provider.requests
     assert (request.model, request.tools, request.options) == ("small", (), {})
     assert request.max_tokens >= 1_000
     assert [message.role for message in request.messages] == ["user"]
-    assert "question 0" in said(request)
-    assert "answer 2" in said(request)
+    assert "question 0" in text_of(request)
+    assert "answer 2" in text_of(request)
 
 
 async def test_nothing_outside_of_its_range_is_in_the_request() -> None:
     talk = conversation(5)
-    summary, provider = asked(["the middle"])
+    summary, provider = summariser(["the middle"])
     # Turn 2 and turn 3 of five, with four messages a turn.
-    await summary.of_prefix(summary_request(talk, first=4, upto=12), talk.messages)
-    told = said(provider.requests[0])
-    assert [n for n in range(5) if f"question {n}" in told] == [1, 2]
-    assert [n for n in range(5) if f"answer {n}" in told] == [1, 2]
-    assert [n for n in range(5) if f"result {n}" in told] == [1, 2]
+    await prefix(summary, talk, first=4, upto=12)
+    sent = text_of(provider.requests[0])
+    assert [n for n in range(5) if f"question {n}" in sent] == [1, 2]
+    assert [n for n in range(5) if f"answer {n}" in sent] == [1, 2]
+    assert [n for n in range(5) if f"result {n}" in sent] == [1, 2]
 
 
 async def test_instructions_of_the_policy_and_of_the_configuration_go_with_ours() -> None:
     talk = conversation(2)
-    summary, provider = asked(["short"], instructions="write in French")
-    await summary.of_prefix(
-        summary_request(talk, instructions="keep the open tasks"), talk.messages
-    )
+    summary, provider = summariser(["short"], instructions="write in French")
+    await prefix(summary, talk, instructions="keep the open tasks")
     system = provider.requests[0].system or ""
     assert "write in French" in system
     assert "keep the open tasks" in system
@@ -89,12 +85,12 @@ async def test_instructions_of_the_policy_and_of_the_configuration_go_with_ours(
 
 async def test_an_earlier_summary_is_folded_in_once_and_without_its_title() -> None:
     talk = conversation(2)
-    summary, provider = asked(["all of it"])
+    summary, provider = summariser(["all of it"])
     earlier = introduced("they sailed to Hull")
-    await summary.of_prefix(summary_request(talk, earlier=earlier), talk.messages)
-    told = said(provider.requests[0])
-    assert told.count("they sailed to Hull") == 1
-    assert "Summary of the conversation up to here" not in told
+    await prefix(summary, talk, earlier=earlier)
+    sent = text_of(provider.requests[0])
+    assert sent.count("they sailed to Hull") == 1
+    assert "Summary of the conversation up to here" not in sent
     assert "earlier summary" in (provider.requests[0].system or "")
 
 
@@ -102,85 +98,73 @@ async def test_a_source_that_is_too_long_goes_in_parts_that_cover_all_of_it_in_o
     talk = conversation(30)
 
     def script(request: Request, tag: StepTag) -> str:
-        merges = "[summary of part 1]" in said(request)
+        merges = "[summary of part 1]" in text_of(request)
         return "merged" if merges else f"what part {tag.attempt} says"
 
-    summary, provider = asked(script, profile=TIGHT, max_requests=12)
-    assert await summary.of_prefix(summary_request(talk), talk.messages) == "merged"
+    summary, provider = summariser(script, profile=TIGHT, max_requests=12)
+    assert await prefix(summary, talk) == "merged"
     *parts, merge = provider.requests
     assert len(parts) > 1
-    told = "".join(f"{said(request)}\n" for request in parts)
-    places = [told.index(f"question {n}\n") for n in range(30)]
+    sent = "".join(f"{text_of(request)}\n" for request in parts)
+    places = [sent.index(f"question {n}\n") for n in range(30)]
     assert places == sorted(places)
-    assert all(told.count(f"[a{n}, assistant]") == 2 for n in range(1, 31))
-    assert all(said(request).strip() for request in parts)
-    assert "[summary of part 1]" in said(merge)
-    assert f"[summary of part {len(parts)}]\nwhat part {len(parts)} says" in said(merge)
+    assert all(sent.count(f"[a{n}, assistant]") == 2 for n in range(1, 31))
+    assert all(text_of(request).strip() for request in parts)
+    assert "[summary of part 1]" in text_of(merge)
+    assert f"[summary of part {len(parts)}]\nwhat part {len(parts)} says" in text_of(merge)
     assert f"part 1 of {len(parts)}" in (parts[0].system or "")
 
 
 async def test_an_earlier_summary_is_merged_with_the_parts_and_given_to_none_of_them() -> None:
     talk = conversation(30)
-    summary, provider = asked(lambda *_: "short", profile=TIGHT, max_requests=12)
+    summary, provider = summariser(lambda *_: "short", profile=TIGHT, max_requests=12)
     earlier = introduced("they sailed to Hull")
-    await summary.of_prefix(summary_request(talk, earlier=earlier), talk.messages)
+    await prefix(summary, talk, earlier=earlier)
     *parts, merge = provider.requests
-    assert all("Hull" not in said(request) for request in parts)
-    assert said(merge).count("they sailed to Hull") == 1
-    assert said(merge).index("Hull") < said(merge).index("[summary of part 1]")
+    assert all("Hull" not in text_of(request) for request in parts)
+    assert text_of(merge).count("they sailed to Hull") == 1
+    assert text_of(merge).index("Hull") < text_of(merge).index("[summary of part 1]")
 
 
 async def test_where_there_are_too_many_parts_less_of_each_message_is_told() -> None:
     talk = conversation(30)
-    summary, provider = asked(lambda *_: "short", profile=TIGHT, max_requests=4)
-    await summary.of_prefix(summary_request(talk), talk.messages)
+    summary, provider = summariser(lambda *_: "short", profile=TIGHT, max_requests=4)
+    await prefix(summary, talk)
     assert len(provider.requests) <= 4
-    told = "".join(f"{said(request)}\n" for request in provider.requests)
-    assert all(f"question {n}\n" in told for n in range(30))
-
-
-async def test_what_takes_more_requests_than_are_allowed_is_not_begun() -> None:
-    talk = conversation(200)
-    summary, provider = asked(lambda *_: "short", profile=TIGHT, max_requests=2)
-    with pytest.raises(SummaryFailed, match="requests"):
-        await summary.of_prefix(summary_request(talk), talk.messages)
-    assert provider.requests == []
+    sent = "".join(f"{text_of(request)}\n" for request in provider.requests)
+    assert all(f"question {n}\n" in sent for n in range(30))
 
 
 async def test_a_summary_that_is_too_long_is_shortened_until_it_fits() -> None:
     talk = conversation(10)
     lengths = iter([2_000, 900, 100])
-    summary, provider = asked(lambda *_: "word " * next(lengths))
-    text_ = await summary.of_prefix(summary_request(talk, max_tokens=300), talk.messages)
+    summary, provider = summariser(lambda *_: "word " * next(lengths))
+    text_ = await prefix(summary, talk, max_tokens=300)
     assert len(text_.split()) == 100
     assert [("Shorten" in (r.system or "")) for r in provider.requests] == [False, True, True]
     assert count_by(ROOMY)(introduced(text_)) <= 300
 
 
-async def test_a_summary_that_gets_no_shorter_is_none() -> None:
-    talk = conversation(20)
-    summary, provider = asked(lambda *_: "word " * 500)
-    with pytest.raises(SummaryFailed, match="gets no shorter"):
-        await summary.of_prefix(summary_request(talk, max_tokens=300), talk.messages)
-    assert len(provider.requests) == 2
-
-
-async def test_shortening_ends_with_the_requests_that_are_allowed() -> None:
-    talk = conversation(20)
-    lengths = iter(range(900, 0, -1))
-    summary, provider = asked(lambda *_: "word " * next(lengths), max_requests=5)
-    with pytest.raises(SummaryFailed, match="5 requests"):
-        await summary.of_prefix(summary_request(talk, max_tokens=300), talk.messages)
-    assert len(provider.requests) == 5
-
-
-async def test_a_summary_that_is_longer_than_what_it_was_made_of_is_none() -> None:
-    talk = Talk()
+@pytest.mark.parametrize(
+    ("turns", "lengths", "config", "match", "requests"),
+    [
+        (200, [1], {"profile": TIGHT, "max_requests": 2}, "requests", 0),
+        (20, [500, 500], {}, "gets no shorter", 2),
+        (20, range(900, 0, -1), {"max_requests": 5}, "5 requests", 5),
+        (0, [300], {}, "no shorter than what it was made of", 1),
+    ],
+    ids=["not begun", "too long", "too often", "longer than its source"],
+)
+async def test_a_summary_that_cannot_be_short_enough_is_none(
+    turns: int, lengths: Any, config: dict[str, Any], match: str, requests: int
+) -> None:
+    talk, words = conversation(turns), iter(lengths)
     talk.ask("hello")
     talk.reply("hi")
-    summary, _ = asked(["word " * 300])
-    with pytest.raises(SummaryFailed, match="no shorter"):
-        await summary.of_prefix(summary_request(talk), talk.messages)
+    summary, provider = summariser(lambda *_: "word " * next(words), **config)
+    with pytest.raises(SummaryFailed, match=match):
+        await prefix(summary, talk, max_tokens=300 if turns else 1_000)
+    assert len(provider.requests) == requests
 
 
 @pytest.mark.parametrize(
@@ -204,22 +188,22 @@ async def test_a_summary_that_is_longer_than_what_it_was_made_of_is_none() -> No
 )  # fmt: skip
 async def test_a_reply_that_is_no_summary_is_a_failure(reply: Any) -> None:
     talk = conversation(3)
-    summary, _ = asked([reply])
+    summary, _ = summariser([reply])
     with pytest.raises(SummaryFailed):
-        await summary.of_prefix(summary_request(talk), talk.messages)
+        await prefix(summary, talk)
 
 
 async def test_thinking_of_the_summariser_is_not_in_the_summary() -> None:
     talk = conversation(3)
-    summary, _ = asked([think("let me think") + say("they looked")])
-    assert await summary.of_prefix(summary_request(talk), talk.messages) == "they looked"
+    summary, _ = summariser([think("let me think") + say("they looked")])
+    assert await prefix(summary, talk) == "they looked"
 
 
 async def test_of_an_empty_range_there_is_no_summary_and_no_request() -> None:
     talk = conversation(3)
-    summary, provider = asked([])
+    summary, provider = summariser([])
     with pytest.raises(SummaryFailed, match="nothing to summarise"):
-        await summary.of_prefix(summary_request(talk, first=0, upto=0), talk.messages)
+        await prefix(summary, talk, first=0, upto=0)
     assert provider.requests == []
 
 
@@ -227,8 +211,8 @@ async def test_images_are_sent_as_blocks_so_that_they_become_a_caption_and_a_rec
     talk = Talk()
     talk.ask("what is it?")
     talk.step([text("a screenshot"), image()])
-    summary, provider = asked(["c1 shows a login page; recall(c1)"])
-    await summary.of_prefix(summary_request(talk), talk.messages)
+    summary, provider = summariser(["c1 shows a login page; recall(c1)"])
+    await prefix(summary, talk)
     blocks = msgspec.json.decode(provider.requests[0].messages[0].body)
     assert [block["type"] for block in blocks] == ["text", "image"]
     assert "in the result of c1" in blocks[0]["text"]
@@ -244,9 +228,9 @@ async def test_a_model_that_takes_no_images_is_told_that_they_were_there() -> No
             return say("").raising(ProviderError("no images here", kind="fatal", status=400))
         return "a screenshot"
 
-    summary, provider = asked(script)
-    assert await summary.of_prefix(summary_request(talk), talk.messages) == "a screenshot"
-    assert "[image: not shown here]" in said(provider.requests[1])
+    summary, provider = summariser(script)
+    assert await prefix(summary, talk) == "a screenshot"
+    assert "[image: not shown here]" in text_of(provider.requests[1])
     assert len(provider.requests) == 2
 
 
@@ -254,16 +238,16 @@ async def test_a_refused_key_is_not_taken_for_a_refused_image() -> None:
     talk = Talk()
     talk.add("user", [text("see"), image()])
     denied = say("").raising(ProviderError("bad key", kind="fatal", status=401))
-    summary, provider = asked([denied, "never asked for"])
+    summary, provider = summariser([denied, "never asked for"])
     with pytest.raises(ProviderError):
-        await summary.of_prefix(summary_request(talk), talk.messages)
+        await prefix(summary, talk)
     assert len(provider.requests) == 1
 
 
 async def test_a_source_that_the_provider_finds_too_long_goes_in_parts_then() -> None:
     talk = conversation(60)
-    large: Callable[[Request], bool] = lambda request: len(said(request)) > 40_000  # noqa: E731
-    summary, provider = asked(
+    large: Callable[[Request], bool] = lambda request: len(text_of(request)) > 40_000  # noqa: E731
+    summary, provider = summariser(
         lambda request, _: (
             say("").raising(ProviderError("too long", kind="overflow"))
             if large(request)
@@ -272,7 +256,7 @@ async def test_a_source_that_the_provider_finds_too_long_goes_in_parts_then() ->
         profile=Profile(window_tokens=40_000),
         max_requests=12,
     )
-    assert await summary.of_prefix(summary_request(talk), talk.messages) == "short"
+    assert await prefix(summary, talk) == "short"
     assert len(provider.requests) > 2
 
 
@@ -280,17 +264,17 @@ async def test_what_was_asked_is_counted_also_where_it_failed() -> None:
     talk = conversation(3)
     cost = Usage(input_tokens=70, output_tokens=3)
     broken = say("half a").costing(cost).raising(ProviderError("gone", kind="retryable"), at=2)
-    summary, _ = asked([broken])
+    summary, _ = summariser([broken])
     with pytest.raises(ProviderError):
-        await summary.of_prefix(summary_request(talk), talk.messages)
-    assert [(each.model, each.usage) for each in summary.requests] == [("small", cost)]
+        await prefix(summary, talk)
+    assert [(request.model, request.usage) for request in summary.requests] == [("small", cost)]
 
 
 async def test_cancelling_it_closes_the_request() -> None:
     talk = conversation(3)
-    summary, provider = asked([never()])
+    summary, provider = summariser([never()])
     with anyio.move_on_after(5) as scope:
-        await summary.of_prefix(summary_request(talk), talk.messages)
+        await prefix(summary, talk)
     assert scope.cancelled_caught
     assert provider.open_streams == 0
     assert len(summary.requests) == 1
@@ -298,24 +282,24 @@ async def test_cancelling_it_closes_the_request() -> None:
 
 async def test_a_result_is_summarised_in_as_many_characters_as_it_may_have() -> None:
     result = ToolResultBlock("c1", LINE * 400, is_error=True)
-    summary, provider = asked(["x" * 900, "it says something"])
+    summary, provider = summariser(["x" * 900, "it says something"])
     assert await summary.of_result(result, "read", 600) == "it says something"
-    assert "result of c1 (read), an error: " in said(provider.requests[0])
+    assert "result of c1 (read), an error: " in text_of(provider.requests[0])
     assert len(provider.requests) == 2
 
 
 async def test_a_result_that_is_longer_than_the_window_is_cut_to_its_ends() -> None:
     result = ToolResultBlock("c1", "START " + "x " * 200_000 + " END")
-    summary, provider = asked(["short"], profile=TIGHT)
+    summary, provider = summariser(["short"], profile=TIGHT)
     assert await summary.of_result(result, None, 600) == "short"
-    told = said(provider.requests[0])
-    assert len(told) < 30_000
-    assert "START" in told
-    assert told.rstrip().endswith("END")
+    sent = text_of(provider.requests[0])
+    assert len(sent) < 30_000
+    assert "START" in sent
+    assert sent.rstrip().endswith("END")
 
 
 async def test_a_summary_of_a_result_that_stays_too_long_is_none() -> None:
     result = ToolResultBlock("c1", LINE * 400)
-    summary, _ = asked(["x" * 900, "y" * 900])
+    summary, _ = summariser(["x" * 900, "y" * 900])
     with pytest.raises(SummaryFailed, match="too long"):
         await summary.of_result(result, "read", 600)

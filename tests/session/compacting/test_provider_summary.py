@@ -14,8 +14,8 @@ from llmsession.session.compacting import provider_summary
 from llmsession.session.compacting.model_summary import SummaryFailed
 from llmsession.session.compacting.provider_summary import (
     SignedSummary,
-    is_asked_for,
-    summary_request,
+    can_summarise,
+    request_for_summary,
 )
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, block
 from llmsession.turns.request import Frame, Request
@@ -28,7 +28,7 @@ def asked(options: dict[str, Any], **side: Any) -> Request:
     frame = Frame(model="m", max_tokens=1_000, system="be brief", options=options)
     built = talk(1)
     messages = [each for each in built.messages if not (each.tool_calls or each.tool_results)]
-    return summary_request(messages, View(), TAKES, frame, ProviderSummaries(**side))
+    return request_for_summary(messages, View(), TAKES, frame, ProviderSummaries(**side))
 
 
 def test_it_asks_for_a_summary_and_leaves_out_what_only_shapes_a_reply() -> None:
@@ -68,14 +68,14 @@ def test_a_reply_that_waits_or_was_paused_is_not_summarised() -> None:
     built.ask()
     built.step("out")
     built.reply()
-    assert [is_asked_for(built.messages, upto) for upto in range(5)] == [
+    assert [can_summarise(built.messages, upto) for upto in range(5)] == [
         False, True, False, True, True,
     ]  # fmt: skip
     paused = built.messages[-1].__class__(
         id="p", session="s", turn=1, role="assistant", body=built.messages[-1].body,
         stop_reason="pause_turn",
     )  # fmt: skip
-    assert not is_asked_for([paused], 1)
+    assert not can_summarise([paused], 1)
 
 
 BLOCK = ScriptedReply(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -10,8 +11,15 @@ from llmsession import CompactionConfig, MemoryStore, Tool, ToolResult, ToolUse
 from llmsession.testing.scripted import Scripted, call, say
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import Quick, Stage, first, settled, stage
+from tests.session.compacting.conversations import tools
 
 LINES = "".join(f"line {n} of the output\n" for n in range(1, 1001))
+
+
+def capped(script: Any, **options: Any) -> AbstractAsyncContextManager[Stage]:
+    """A session whose tool says a thousand lines, of which some are shown."""
+    kept = {"tools": [Tool(name="t", run=Quick(LINES))], **options}
+    return stage(script, compaction=CompactionConfig(cap_chars=2000), **kept)
 
 
 def result_texts(on: Stage) -> list[str]:
@@ -19,9 +27,7 @@ def result_texts(on: Stage) -> list[str]:
 
 
 async def test_a_long_result_is_shown_capped_from_its_arrival_on_and_kept_whole() -> None:
-    script = [call("t", id="c"), "ok"]
-    compaction = CompactionConfig(cap_chars=2000)
-    async with stage(script, tools=[Tool(name="t", run=Quick(LINES))], compaction=compaction) as on:
+    async with capped([call("t", id="c"), "ok"]) as on:
         await on.say("go")
         assert result_texts(on) == [LINES]
         shown = on.provider.requests[1].encode().decode()
@@ -34,10 +40,7 @@ async def test_a_long_result_is_shown_capped_from_its_arrival_on_and_kept_whole(
 
 
 async def test_a_submitted_result_is_capped_too() -> None:
-    compaction = CompactionConfig(cap_chars=2000)
-    async with stage(
-        [call("mine", id="c"), "ok"], tools=[Tool(name="mine")], compaction=compaction
-    ) as on:
+    async with capped([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
         turn = await on.session.send("go")
         await first(turn, ToolUse)
         await on.session.submit_tool_results([ToolResult("c", LINES)])
@@ -48,11 +51,7 @@ async def test_a_submitted_result_is_capped_too() -> None:
 
 async def test_a_cap_stays_after_a_restart() -> None:
     store = MemoryStore()
-    compaction = CompactionConfig(cap_chars=2000)
-    async with stage(
-        [call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick(LINES))],
-        compaction=compaction, store=store,
-    ) as on:  # fmt: skip
+    async with capped([call("t", id="c"), "ok"], store=store) as on:
         await on.say("go")
         shown = on.session.context().encode()
     async with stage(store=store, reopen=True) as on:
@@ -78,13 +77,8 @@ async def test_recall_is_offered_from_the_first_request_on_and_never_added_later
 
 
 async def test_a_recall_returns_the_middle_that_the_cap_left_out() -> None:
-    script = [
-        call("t", id="c"),
-        call("recall", {"id": "c", "line": 500, "lines": 3}, id="r"),
-        "got it",
-    ]
-    compaction = CompactionConfig(cap_chars=2000)
-    async with stage(script, tools=[Tool(name="t", run=Quick(LINES))], compaction=compaction) as on:
+    recall = call("recall", {"id": "c", "line": 500, "lines": 3}, id="r")
+    async with capped([call("t", id="c"), recall, "got it"]) as on:
         assert await on.say("go") == "got it"
         recalled = result_texts(on)[1]
         for n in (500, 501, 502):
@@ -101,9 +95,7 @@ async def test_a_recall_of_a_compacted_result_returns_the_whole_text() -> None:
         return call("recall", {"id": "c1"}, id="r") if tag.step == 1 else "got it"
 
     compaction = CompactionConfig(keep_recent_turns=2, threshold=0.99)
-    async with stage(
-        script, tools=[Tool(name="t", run=Quick(output))], compaction=compaction
-    ) as on:
+    async with stage(script, tools=tools(output), compaction=compaction) as on:
         for _ in range(5):
             await on.say("go")
         assert (await on.session.compact()).applied

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,13 +23,20 @@ from llmsession import (
 from llmsession.session.handles.session import live_state
 from llmsession.session.values.config import SummariserConfig
 from llmsession.testing.faulty_store import FaultyStore
-from llmsession.testing.scripted import Script, Scripted, ScriptedProvider, call, never, say
+from llmsession.testing.scripted import (
+    Script,
+    Scripted,
+    ScriptedProvider,
+    ScriptedReply,
+    call,
+    never,
+    say,
+)
 from llmsession.turns import records as r
 from llmsession.turns.request import Profile, Request, StepTag
 from tests.session.actors import PATIENCE_S, Stage, settled, texts_of
+from tests.session.compacting.conversations import OUTPUT, one_call_a_turn, turns
 
-LINE = "a line of output that says something\n"
-OUTPUT = LINE * 200
 COST = Usage(input_tokens=800, output_tokens=20)
 
 
@@ -45,33 +52,20 @@ class Outputs:
         return self.first.pop(0) if self.first else f"{OUTPUT}call {self.calls}\n"
 
 
-def one_call_a_turn(request: Request, tag: StepTag) -> Scripted:
-    return call("t", id=f"c{tag.turn}") if tag.step == 1 else f"done {tag.turn}"
-
-
 @asynccontextmanager
 async def working(
-    summaries: Script,
-    *,
-    script: Callable[[Request, StepTag], Scripted] = one_call_a_turn,
-    outputs: Outputs | None = None,
-    store: Store | None = None,
-    model: dict[str, Any] | None = None,
-    reopen: bool = False,
+    summaries: Script, *, script: Script = one_call_a_turn, outputs: Outputs | None = None,
+    store: Store | None = None, model: dict[str, Any] | None = None, reopen: bool = False,
     **compaction: Any,
-) -> AsyncIterator[tuple[Stage, ScriptedProvider]]:
+) -> AsyncIterator[tuple[Stage, ScriptedProvider]]:  # fmt: skip
     """A session of which all but the newest turn is old, and its summariser."""
     provider = ScriptedProvider(script)
     summariser = ScriptedProvider(summaries, profile=Profile(window_tokens=200_000))
     kept: Store = store if store is not None else MemoryStore()
     tools = [Tool(name="t", run=outputs or Outputs())]
-    summary_request = SummariserConfig(
-        **{"model": "small", "improve_results": True, **(model or {})}
-    )
-    settings = {"keep_recent_turns": 1, "schedule": "at_once", **compaction}
-    config = SessionConfig(
-        model="m", tools=tools, compaction=CompactionConfig(summariser=summary_request, **settings)
-    )
+    options = SummariserConfig(**{"model": "small", "improve_results": True, **(model or {})})
+    settings = {"keep_recent_turns": 1, "schedule": "at_once", "summariser": options, **compaction}
+    config = SessionConfig(model="m", tools=tools, compaction=CompactionConfig(**settings))
     with anyio.fail_after(PATIENCE_S):
         async with SessionManager(provider=provider, summariser=summariser, store=kept) as manager:
             on = Stage(manager, provider, kept)
@@ -85,18 +79,12 @@ async def working(
         assert manager.running_works == ()
 
 
-async def turns(on: Stage, count: int) -> None:
-    for n in range(count):
-        await on.say(f"message {n}")
-        await settled()
-
-
 async def stored(on: Stage) -> dict[str, str]:
-    records = [each for each in await on.log() if isinstance(each, r.SummariesStored)]
-    return {call_id: text for each in records for call_id, text in each.summaries.items()}
+    records = [record for record in await on.log() if isinstance(record, r.SummariesStored)]
+    return {call_id: text for record in records for call_id, text in record.summaries.items()}
 
 
-def told(summariser: ScriptedProvider) -> list[str]:
+def calls_of(summariser: ScriptedProvider) -> list[str]:
     """The call of each request, in order."""
     texts = ["".join(texts_of(request)) for request in summariser.requests]
     return [text.split("result of ")[1].split(" ")[0] for text in texts]
@@ -107,7 +95,7 @@ async def test_a_result_that_has_become_old_gets_a_summary_by_the_model() -> Non
         await turns(on, 1)
         assert summariser.requests == []  # it is of the newest turn
         await turns(on, 2)
-        assert told(summariser) == ["c1", "c2"]
+        assert calls_of(summariser) == ["c1", "c2"]
         assert await stored(on) == {"c1": "it says something", "c2": "it says something"}
         assert (await on.session.compact()).applied
         shown = "".join(texts_of(on.session.context()))
@@ -115,12 +103,10 @@ async def test_a_result_that_has_become_old_gets_a_summary_by_the_model() -> Non
 
 
 async def test_a_result_becomes_old_by_turns_without_tools_too() -> None:
-    def script(request: Request, tag: StepTag) -> Scripted:
-        return one_call_a_turn(request, tag) if tag.turn == 1 else "no tools"
-
+    script: list[ScriptedReply | str] = [call("t", id="c1"), "done 1", "no tools"]
     async with working(lambda *_: "short", script=script) as (on, summariser):
         await turns(on, 2)
-        assert told(summariser) == ["c1"]
+        assert calls_of(summariser) == ["c1"]
 
 
 async def test_its_requests_are_charged_with_the_summary() -> None:
@@ -141,7 +127,7 @@ async def test_it_is_off_unless_asked_for() -> None:
 async def test_a_short_result_is_not_worth_a_request() -> None:
     async with working(lambda *_: "short", outputs=Outputs("ok", "x " * 700)) as (on, summariser):
         await turns(on, 4)
-        assert told(summariser) == ["c3"]
+        assert calls_of(summariser) == ["c3"]
 
 
 async def test_an_image_becomes_a_caption() -> None:
@@ -164,7 +150,7 @@ async def test_the_callers_own_summaries_stand_early_and_late_ones() -> None:
         await turns(on, 1)
         await on.session.store_compact_summaries({"c2": "told later"})
         await turns(on, 2)
-        assert told(summariser) == ["c3"]
+        assert calls_of(summariser) == ["c3"]
         summaries = live_state(on.session).summaries
         assert (summaries["c1"], summaries["c2"]) == ("the caller's", "told later")
 
@@ -207,7 +193,7 @@ async def test_at_most_so_many_are_on_their_way_at_once_and_all_come_in_the_end(
         assert "summaries" in on.session.status().jobs
         await anyio.sleep(600)
         assert most == 2
-        assert sorted(told(summariser)) == [f"c{n}" for n in range(1, 8)]
+        assert sorted(calls_of(summariser)) == [f"c{n}" for n in range(1, 8)]
         assert on.session.status().jobs == ()
 
 
@@ -216,12 +202,12 @@ async def test_no_call_is_asked_about_twice_not_after_a_failure_nor_opened_again
     replies = iter([say(""), *[say("short")] * 20])
     async with working(lambda *_: next(replies), store=store) as (on, summariser):
         await turns(on, 4)
-        assert told(summariser) == ["c1", "c2", "c3"]
+        assert calls_of(summariser) == ["c1", "c2", "c3"]
         assert set(await stored(on)) == {"c2", "c3"}
     async with working(lambda *_: "again", store=store, reopen=True) as (on, summariser):
         await turns(on, 2)
-        # The one that failed has its extracted summary, and is tried once more in this life.
-        assert told(summariser) == ["c1", "c4", "c5"]
+        # The one that failed has its extracted summary, and is tried once more by this owner.
+        assert calls_of(summariser) == ["c1", "c4", "c5"]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +234,7 @@ async def test_a_summariser_that_fails_leaves_the_extracted_summary(reply: Any) 
 async def test_after_so_many_failures_no_result_is_asked_about() -> None:
     async with working(lambda *_: say(""), max_failures=2) as (on, summariser):
         await turns(on, 7)
-        assert told(summariser) == ["c1", "c2"]
+        assert calls_of(summariser) == ["c1", "c2"]
 
 
 async def test_a_result_that_is_shown_compacted_already_keeps_its_text() -> None:
@@ -283,15 +269,10 @@ async def test_they_are_cancelled_with_the_history_and_with_the_session(change: 
     async with working(lambda *_: say("short").slow(10.0)) as (on, summariser):
         await turns(on, 5)
         assert summariser.open_streams == 2
-        match change:
-            case "clear":
-                await on.session.clear()
-            case "rewind":
-                await on.session.rewind(1)
-            case "close":
-                await on.session.close()
-            case _:
-                on.session.cancel_compaction()
+        if change == "cancel_compaction":
+            on.session.cancel_compaction()
+        else:
+            await getattr(on.session, change)(*[1] * (change == "rewind"))
         await settled()
         assert summariser.open_streams == 0
         await anyio.sleep(600)

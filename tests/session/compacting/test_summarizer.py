@@ -31,6 +31,7 @@ from llmsession.testing.scripted import Script, ScriptedProvider, never, say, th
 from llmsession.turns import records as r
 from llmsession.turns.request import Profile
 from tests.session.actors import PATIENCE_S, Stage, contents, settled, texts_of
+from tests.session.compacting.conversations import applied, compacting
 from tests.virtual_time import loop_turns
 
 PROFILE = Profile(window_tokens=200_000)
@@ -40,43 +41,28 @@ COST = Usage(input_tokens=900, output_tokens=30)
 
 @asynccontextmanager
 async def talking(
-    summaries: Script,
-    *,
-    store: Store | None = None,
-    turns: int = 6,
-    model: dict[str, Any] | None = None,
-    compaction: dict[str, Any] | None = None,
-    **config: Any,
-) -> AsyncIterator[tuple[Stage, ScriptedProvider]]:
-    """A session whose context *turns* long turns have nearly filled, and its summariser."""
+    summaries: Script, *, store: Store | None = None, model: dict[str, Any] | None = None,
+    compaction: dict[str, Any] | None = None, **config: Any,
+) -> AsyncIterator[tuple[Stage, ScriptedProvider]]:  # fmt: skip
+    """A session whose context six long turns have nearly filled, and its summariser."""
     provider = ScriptedProvider(lambda _, tag: f"answer {tag.turn}")
     summariser = ScriptedProvider(summaries, profile=PROFILE)
-    kept: Store = store if store is not None else MemoryStore()
+    kept: Store = store or MemoryStore()
     prices = {"m": Price.usd(1, 10), "small": Price.usd(2, 20)}
     with anyio.fail_after(PATIENCE_S):
         async with SessionManager(
             provider=provider, summariser=summariser, store=kept, prices=prices
         ) as manager:
             on = Stage(manager, provider, kept)
-            on.session = await manager.create(
-                SessionConfig(
-                    model="m",
-                    window_tokens=20_000,
-                    max_tokens=4_000,
-                    compaction=CompactionConfig(
-                        schedule="at_once",
-                        keep_recent_turns=2,
-                        threshold=0.99,
-                        low=0.1,
-                        summariser=SummariserConfig(model="small", **(model or {})),
-                        **(compaction or {}),
-                    ),
-                    **config,
-                ),
-                session_id="s",
-            )
-            for n in range(turns):
-                await on.say(f"message {n} " + WORDS * 100)
+            options = CompactionConfig(
+                schedule="at_once", keep_recent_turns=2, threshold=0.99, low=0.1,
+                summariser=SummariserConfig(model="small", **(model or {})), **(compaction or {}),
+            )  # fmt: skip
+            sizes: dict[str, Any] = {"window_tokens": 20_000, "max_tokens": 4_000}
+            session_config = SessionConfig(model="m", compaction=options, **sizes, **config)
+            on.session = await manager.create(session_config, session_id="s")
+            for number in range(6):
+                await on.say(f"message {number} " + WORDS * 100)
             yield on, summariser
             await on.check()
         assert summariser.open_streams == 0
@@ -84,8 +70,8 @@ async def talking(
 
 
 async def prefix_summaries(on: Stage) -> list[r.PrefixSummary]:
-    found = [each for each in await on.log() if isinstance(each, r.CompactionApplied)]
-    return [each.prefix_summary for each in found if each.prefix_summary is not None]
+    records = await applied(on)
+    return [record.prefix_summary for record in records if record.prefix_summary is not None]
 
 
 def shown(on: Stage) -> str:
@@ -95,11 +81,8 @@ def shown(on: Stage) -> str:
 async def test_the_model_writes_the_segment_and_the_next_request_has_it() -> None:
     async with talking(["they wanted things"]) as (on, summariser):
         assert (await on.session.compact()).applied
-        (prefix_summary,) = await prefix_summaries(on)
-        assert (prefix_summary.by, prefix_summary.text) == (
-            "model",
-            f"{SUMMARY_TITLE}\nthey wanted things",
-        )
+        (summary,) = await prefix_summaries(on)
+        assert (summary.by, summary.text) == ("model", f"{SEGMENT_TITLE}\nthey wanted things")
         assert summariser.requests[0].model == "small"
         await on.say("and now?")
         assert "they wanted things" in texts_of(on.provider.requests[-1])[0]
@@ -153,12 +136,7 @@ async def test_a_summariser_that_fails_costs_its_summary_alone(reply: Any) -> No
 async def test_one_that_hangs_holds_no_turn_up() -> None:
     async with talking([never()], model={"deadline_s": 500.0}) as (on, _):
         assert on.session.status().jobs == ()
-
-        async def compact() -> None:
-            assert (await on.session.compact()).applied is False
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await settled()
             started = anyio.current_time()
             assert "summary of s" in on.manager.running_works
@@ -166,6 +144,7 @@ async def test_one_that_hangs_holds_no_turn_up() -> None:
             assert await on.say("meanwhile") == "answer 7"
             assert anyio.current_time() - started < 1.0
             on.session.cancel_compaction()
+        assert [outcome.applied for outcome in outcomes] == [False]
 
 
 async def test_it_is_given_up_at_its_deadline_whatever_it_ignores(
@@ -188,13 +167,7 @@ async def test_it_is_given_up_at_its_deadline_whatever_it_ignores(
 
 async def test_cancelling_the_compaction_closes_its_request() -> None:
     async with talking([never()]) as (on, summariser):
-        async with anyio.create_task_group() as group:
-            outcomes = []
-
-            async def compact() -> None:
-                outcomes.append(await on.session.compact())
-
-            group.start_soon(compact)
+        async with compacting(on) as outcomes:
             await settled()
             assert summariser.open_streams == 1
             on.session.cancel_compaction()
@@ -206,12 +179,7 @@ async def test_cancelling_the_compaction_closes_its_request() -> None:
 
 async def test_closing_the_session_closes_its_request() -> None:
     async with talking([never()]) as (on, summariser):
-        async with anyio.create_task_group() as group:
-
-            async def compact() -> None:
-                await on.session.compact()
-
-            group.start_soon(compact)
+        async with compacting(on):
             await settled()
             await on.session.close()
         await settled()
@@ -231,9 +199,7 @@ async def test_after_so_many_failures_it_is_not_asked_until_something_changes() 
             assert (await on.session.compact()).applied
             await grow(on)
         assert len(summariser.requests) == 2
-        assert [prefix_summary.by for prefix_summary in await prefix_summaries(on)] == [
-            "extractive"
-        ] * 4
+        assert [summary.by for summary in await prefix_summaries(on)] == ["extractive"] * 4
         # The configuration is another one now.
         await on.session.configure(system="be brief")
         assert (await on.session.compact()).applied
@@ -242,16 +208,12 @@ async def test_after_so_many_failures_it_is_not_asked_until_something_changes() 
 
 async def test_after_a_while_it_is_tried_once_more() -> None:
     async with talking(lambda *_: say(""), compaction={"max_failures": 1}) as (on, summariser):
-        assert (await on.session.compact()).applied
-        await grow(on)
-        assert (await on.session.compact()).applied
-        assert len(summariser.requests) == 1
-        await grow(on)
-        await anyio.sleep(RETRY_AFTER_S)
-        assert (await on.session.compact()).applied
-        await grow(on)
-        assert (await on.session.compact()).applied
-        assert len(summariser.requests) == 2
+        for requests in (1, 2):
+            for _ in range(2):
+                assert (await on.session.compact()).applied
+                await grow(on)
+            assert len(summariser.requests) == requests
+            await anyio.sleep(RETRY_AFTER_S)
 
 
 async def test_one_success_forgets_the_failures() -> None:
@@ -294,20 +256,10 @@ async def test_its_requests_are_charged_to_the_session_and_to_no_turn() -> None:
         assert contents(fold("s", await on.log())) == contents(state)
 
 
-async def test_requests_that_led_to_nothing_are_charged_too() -> None:
-    async with talking([say("").costing(COST)]) as (on, _):
-        assert (await on.session.compact()).applied
-        assert on.session.usage().summaries == COST
-
-
-async def test_a_request_that_was_cancelled_is_charged_for_what_was_reported() -> None:
-    async with talking([say("half").costing(COST).hanging(at=2)]) as (on, _):
-        async with anyio.create_task_group() as group:
-
-            async def compact() -> None:
-                await on.session.compact()
-
-            group.start_soon(compact)
+@pytest.mark.parametrize("reply", [say(""), say("half").hanging(at=2)], ids=["empty", "cancelled"])
+async def test_requests_that_led_to_nothing_are_charged_for_what_was_reported(reply: Any) -> None:
+    async with talking([reply.costing(COST)]) as (on, _):
+        async with compacting(on):
             await settled()
             on.session.cancel_compaction()
         await settled()

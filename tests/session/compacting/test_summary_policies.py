@@ -6,10 +6,9 @@ import pytest
 
 from llmsession import CompactionConfig
 from llmsession.testing.scripted import Scripted, call
-from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
-from tests.session.actors import Stage, settled, stage
-from tests.session.compacting.test_compaction import tools
+from tests.session.actors import settled, stage
+from tests.session.compacting.conversations import applied, tools
 
 NAMES = (
     "llm_summary", "recency_turn_summary", "rolling_summary_75", "pointer_summary",
@@ -30,10 +29,6 @@ def small(name: str) -> CompactionConfig:
     return CompactionConfig(policy=name, schedule="at_once", keep_recent_turns=1)
 
 
-async def told(on: Stage) -> list[r.CompactionApplied]:
-    return [each for each in await on.log() if isinstance(each, r.CompactionApplied)]
-
-
 @pytest.mark.parametrize("name", NAMES)
 async def test_long_turns_end_and_leave_the_history_whole(name: str) -> None:
     async with stage(
@@ -43,6 +38,6 @@ async def test_long_turns_end_and_leave_the_history_whole(name: str) -> None:
             # Raises if the turn did not commit: for a request that broke a rule, or did not fit.
             await on.say(f"message {number}")
             await settled()
-        applied = await told(on)
-        assert any(each.policy == name for each in applied), [each.policy for each in applied]
+        policies = [record.policy for record in await applied(on)]
+        assert name in policies, policies
         assert len(on.session.conversation()) == 2 * (2 * STEPS + 2) + 2 * 2

@@ -1,5 +1,5 @@
-"""Random lives with a summariser that misbehaves: nothing is lost, nothing is left, the log folds,
-and every request that was made is charged."""
+"""Random sessions with a summariser that misbehaves: no message is lost, no work is left, the log
+folds to the same state, and every request is charged."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ from llmsession.turns import records as r
 from tests.session.actors import Quick, Stage, contents
 from tests.session.probes import run_virtually
 
-DEEDS = 60
-OFTEN = ["say"] * 8
-DEED_NAMES = [*OFTEN, "steer", "interrupt", "compact", "tell", "tell", "clear", "rewind", "forget"]
-DEED_NAMES += ["cancel", "store", "configure", "evict"]
+ACTIONS = 60
+ACTION_NAMES = (
+    *["say"] * 8, "steer", "interrupt", "compact", "set_summary", "set_summary", "clear", "rewind",
+    "forget", "cancel", "store", "configure", "evict",
+)  # fmt: skip
 
 
-class Life:
-    """One session, many callers at once, and a summariser of moods."""
+class RandomSession:
+    """One session, many callers at once, and a summariser that often fails."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        chosen = Profile(window_tokens=self.random.choice([6_000, 30_000, 200_000]))
+        profile = Profile(window_tokens=self.random.choice([6_000, 30_000, 200_000]))
         self.provider = ScriptedProvider(self._talk)
-        self.summariser = ScriptedProvider(self._summarise, profile=chosen)
+        self.summariser = ScriptedProvider(self._summarise, profile=profile)
 
     def _talk(self, request: Request, tag: StepTag) -> ScriptedReply:
         chance = self.random.random()
@@ -59,7 +60,7 @@ class Life:
 
     def _summarise(self, request: Request, tag: StepTag) -> ScriptedReply:
         kind: Any = self.random.choice(["fatal", "retryable", "overflow"])
-        moods = [
+        failures = [
             say("").stopping("refusal"),
             never(),
             say("late").ignoring_cancellation(40),
@@ -67,7 +68,7 @@ class Life:
             say("word " * 9_000),
         ]
         good = say("a summary " * self.random.randrange(1, 60)).slow(self.random.random())
-        return self.random.choice([*moods, *[good] * 15])
+        return self.random.choice([*failures, *[good] * 15])
 
     async def __call__(self) -> None:
         store, pick = MemoryStore(), self.random.choice
@@ -96,11 +97,11 @@ class Life:
             on = Stage(manager, self.provider, store)
             on.session = await manager.create(config, session_id="s")
             async with anyio.create_task_group() as group:
-                for number in range(DEEDS):
-                    group.start_soon(self._deed, manager, on.session, number)
+                for number in range(ACTIONS):
+                    group.start_soon(self._action, manager, on.session, number)
                 group.start_soon(self._end_what_hangs, on.session)
             await anyio.sleep(200)
-            await self._look(on)
+            await self._check(on)
         assert manager.running_works == ()
         assert self.summariser.open_streams == 0
 
@@ -109,18 +110,18 @@ class Life:
             await anyio.sleep(10)
             await session.interrupt()
 
-    async def _deed(self, manager: SessionManager, session: LLMSession, number: int) -> None:
+    async def _action(self, manager: SessionManager, session: LLMSession, number: int) -> None:
         await anyio.sleep(self.random.random() * 100)
         history, pick = session.conversation(), self.random.choice
         turn = pick(sorted({message.turn for message in history}) or [1])
-        calls = [each.id for message in history for each in message.tool_calls] or ["none"]
+        calls = [use.id for message in history for use in message.tool_calls] or ["none"]
         busy: Any = pick(["interrupt", "reject"])
-        asks: dict[str, Callable[[], Awaitable[Any]]] = {
-            "say": lambda: _said(session, "please " * self.random.randrange(1, 400)),
+        actions: dict[str, Callable[[], Awaitable[Any]]] = {
+            "say": lambda: _say(session, "please " * self.random.randrange(1, 400)),
             "steer": lambda: session.send("also", when_busy="steer"),
             "interrupt": session.interrupt,
             "compact": session.compact,
-            "tell": lambda: session.set_summary(f"told {number}", upto=turn),
+            "set_summary": lambda: session.set_summary(f"told {number}", upto=turn),
             "clear": lambda: session.clear(when_busy=busy, purge=number % 2 == 0),
             "rewind": lambda: session.rewind(turn, when_busy=busy),
             "forget": lambda: session.forget(turn, when_busy=busy),
@@ -128,36 +129,36 @@ class Life:
             "configure": lambda: session.configure(system=str(number)),
             "evict": manager.evict_idle,
         }
-        name = pick(DEED_NAMES)
+        name = pick(ACTION_NAMES)
         if name == "clear" and number % 5:
             name = "cancel"
         if name == "cancel":
             session.cancel_compaction()
             return
         with suppress(InvalidInput, Refused, TurnEnded):
-            await asks[name]()
+            await actions[name]()
 
-    async def _look(self, on: Stage) -> None:
+    async def _check(self, on: Stage) -> None:
         await on.check()
         log, state = await on.log(), live_state(on.session)
         assert contents(fold("s", log)) == contents(state)
-        charged = [each for record in log for each in getattr(record, "requests", ())]
+        charged = [request for record in log for request in getattr(record, "requests", ())]
         assert len(charged) == len(self.summariser.requests) == len(state.summary_requests)
-        told = [record for record in log if isinstance(record, r.SummariesStored)]
-        modelled = [call_id for each in told if each.requests for call_id in each.summaries]
+        stored = [record for record in log if isinstance(record, r.SummariesStored)]
+        modelled = [call_id for record in stored if record.requests for call_id in record.summaries]
         assert len(modelled) == len(set(modelled))
 
 
-async def _said(session: LLMSession, text: str) -> None:
+async def _say(session: LLMSession, text: str) -> None:
     await (await session.send(text)).outcome()
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_happens_meanwhile_summaries_are_of_what_is_there_and_paid_once(seed: int) -> None:
-    run_virtually(("asyncio", "trio")[seed % 2], Life(seed))
+    run_virtually(("asyncio", "trio")[seed % 2], RandomSession(seed))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 300))
-def test_the_same_in_many_lives(seed: int) -> None:
-    run_virtually(("asyncio", "trio")[seed % 2], Life(seed))
+def test_the_same_in_many_random_sessions(seed: int) -> None:
+    run_virtually(("asyncio", "trio")[seed % 2], RandomSession(seed))

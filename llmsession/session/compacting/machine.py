@@ -1,0 +1,337 @@
+"""The compaction machine: what a session's compaction does next, decided here and nowhere else.
+
+A compaction is a frozen value with a phase. ``step`` looks up (phase, event type) in one table
+and returns the next compaction and the effects to perform. Rules of this file:
+
+1. Everything that changes the phase is in TRANSITIONS. One cell has one answer: where the outcome
+   depends on data, the event says which outcome it was.
+2. A pair without a cell is a bug of ours and raises CompactionStateError. A cell that changes
+   nothing is written down as such: it says "this may come now".
+3. Each phase has a number of its own, and a report of our own work carries the number of the phase
+   that started the work. With an older number it is late, not wrong: nothing changes.
+4. Entering a phase starts that phase's single piece of work:
+     PLANNING     let the policy plan          FORCING      look for the hardest plan
+     PREPARING    build what comes after it    WRITING      write compaction.applied
+   So at most one job runs, and stopping it is one order.
+5. A plan leaves READY and POSTPONED by MomentCame alone, which the compactor sends only where no
+   reply is on its way and the plan's snapshot is current. It is compared once more behind
+   PREPARING. From WRITING on, nothing stops it.
+6. An effect that may call back comes last. The one before it must be done by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import msgspec
+
+from llmsession.compaction.view.plan import Plan
+from llmsession.errors import CompactionStateError
+from llmsession.turns.transition_table import transitions_markdown
+
+from ..values.config import SessionConfig
+from ..values.outcome import CompactionOutcome
+from . import events as e
+from .snapshot import PlanRequest
+
+__all__ = [
+    "APPLYING",
+    "RESTING",
+    "TRANSITIONS",
+    "Compaction",
+    "Phase",
+    "Stall",
+    "is_late",
+    "is_stalled",
+    "step",
+    "table_markdown",
+]
+
+
+class Phase(StrEnum):
+    """Where a session's compaction is."""
+
+    IDLE = "idle"
+    PLANNING = "planning"
+    READY = "ready"
+    POSTPONED = "postponed"
+    FORCING = "forcing"
+    PREPARING = "preparing"
+    WRITING = "writing"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+P = Phase
+APPLYING = frozenset({P.FORCING, P.PREPARING, P.WRITING, P.CLOSING})
+"""A ``compaction.applied`` is on its way into the store. No request is built then."""
+RESTING = frozenset({P.IDLE, P.POSTPONED, P.CLOSED})
+"""Nothing runs and nothing is about to be written: the session may be let go."""
+_WORKING = frozenset({P.PLANNING, P.FORCING, P.PREPARING})
+"""There is a work that can be stopped."""
+
+
+class Stall(msgspec.Struct, frozen=True):
+    """How large a context gained too little, and under which configuration."""
+
+    tokens: int
+    config: SessionConfig
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """One session's compaction as the machine sees it."""
+
+    phase: Phase = P.IDLE
+    number: int = 0
+    """The number of the present phase. It grows with each change of the phase."""
+    plan: Plan | None = None
+    """From READY until the record is written."""
+    request: PlanRequest | None = None
+    """What ``plan`` was made for, while it is READY or POSTPONED."""
+    stall: Stall | None = None
+
+
+Table: TypeAlias = dict[Phase, dict[type[e.Event], Phase]]
+
+
+def _stay(phase: Phase, *types: type[e.Event]) -> dict[type[e.Event], Phase]:
+    return dict.fromkeys(types, phase)
+
+
+_STOPPABLE: dict[type[e.Event], Phase] = {
+    e.Cancelled: P.IDLE,
+    e.Reconfigured: P.IDLE,
+    e.Closed: P.CLOSED,
+    e.Ended: P.CLOSED,
+}
+
+TRANSITIONS: Table = {
+    P.IDLE: {
+        e.PlanDue: P.PLANNING,
+        e.CompactionRequested: P.PLANNING,
+        e.RequestTooLarge: P.FORCING,
+        **_stay(P.IDLE, e.Cancelled, e.Reconfigured, e.ChangeBegan),
+        e.Closed: P.CLOSED,
+        e.Ended: P.CLOSED,
+    },
+    P.PLANNING: {
+        e.PlanMade: P.READY,
+        e.PlanRejected: P.IDLE,
+        e.PlanLost: P.IDLE,
+        # The plan on its way is the caller's as well.
+        **_stay(P.PLANNING, e.CompactionRequested),
+        # Whether the plan still fits is seen when it is there.
+        **_stay(P.PLANNING, e.ChangeBegan),
+        e.RequestTooLarge: P.FORCING,
+        **_STOPPABLE,
+    },
+    P.READY: {
+        e.MomentCame: P.PREPARING,
+        e.MomentPostponed: P.POSTPONED,
+        e.PlanOutdated: P.IDLE,
+        **_stay(P.READY, e.CompactionRequested, e.ChangeBegan),
+        e.RequestTooLarge: P.FORCING,
+        **_STOPPABLE,
+    },
+    P.POSTPONED: {
+        e.MomentCame: P.PREPARING,
+        **_stay(P.POSTPONED, e.MomentPostponed, e.ChangeBegan),
+        e.PlanOutdated: P.IDLE,
+        # The plan that waits was made for another purpose.
+        e.CompactionRequested: P.PLANNING,
+        e.RequestTooLarge: P.FORCING,
+        **_STOPPABLE,
+    },
+    P.FORCING: {
+        e.HardestPlanFound: P.PREPARING,
+        e.NothingFreed: P.IDLE,
+        e.PlanOutdated: P.IDLE,
+        e.ChangeBegan: P.IDLE,
+        **_stay(P.FORCING, e.CompactionRequested),
+        **_STOPPABLE,
+    },
+    P.PREPARING: {
+        e.ContextPrepared: P.WRITING,
+        e.PlanOutdated: P.IDLE,
+        e.ChangeBegan: P.IDLE,
+        **_stay(P.PREPARING, e.CompactionRequested),
+        **_STOPPABLE,
+    },
+    # The record has its place in the log: what comes now comes after it.
+    P.WRITING: {
+        e.RecordWritten: P.IDLE,
+        **_stay(P.WRITING, e.CompactionRequested, e.ChangeBegan, e.Reconfigured, e.Cancelled),
+        e.Closed: P.CLOSING,
+        e.Ended: P.CLOSED,
+    },
+    P.CLOSING: {
+        e.RecordWritten: P.CLOSED,
+        **_stay(P.CLOSING, e.ChangeBegan, e.Reconfigured, e.Cancelled, e.Closed),
+        e.Ended: P.CLOSED,
+    },
+    # Turns that were stopped still end, and changes that were on their way are still made.
+    P.CLOSED: _stay(P.CLOSED, e.ChangeBegan, e.Reconfigured, e.Cancelled, e.Closed, e.Ended),
+}
+
+
+def is_late(compaction: Compaction, event: e.Event) -> bool:
+    """Does the event report work that is not waited for any more?"""
+    return event.work is not None and event.work != compaction.number
+
+
+def is_stalled(compaction: Compaction, tokens: int, config: SessionConfig) -> bool:
+    """Did the last plan gain too little, and has nothing changed that could give more? A context
+    that is clearly larger is a change; so is a smaller one, after a drop or a clear."""
+    stall = compaction.stall
+    if stall is None:
+        return False
+    enough = stall.tokens * (1 + config.compaction.min_gain)
+    return stall.config is config and stall.tokens <= tokens < enough
+
+
+Moved: TypeAlias = tuple[Compaction, tuple[e.AnyEffect, ...]]
+
+_CANCELLED = e.AnswerCallers(outcome=CompactionOutcome(False, "cancelled"))
+_CHANGED = e.AnswerCallers(outcome=CompactionOutcome(False, "the conversation changed meanwhile"))
+_NOTHING = e.AnswerCallers(outcome=CompactionOutcome(False, "nothing to gain"))
+
+
+def step(compaction: Compaction, event: e.Event) -> Moved:
+    """The next compaction, and what to do for it. A late report changes nothing.
+
+    Raises CompactionStateError for a pair that has no cell.
+    """
+    if is_late(compaction, event):
+        return compaction, ()
+    phase = TRANSITIONS[compaction.phase].get(type(event))
+    if phase is None:
+        message = f"{type(event).__name__} while the compaction is {compaction.phase}"
+        raise CompactionStateError(message)
+    if phase is compaction.phase:
+        # What cannot be stopped any more, its callers need not wait for.
+        return compaction, (_CANCELLED,) if isinstance(event, e.Cancelled) else ()
+    return _MOVES[phase](compaction, event)
+
+
+def _next(compaction: Compaction, phase: Phase, **changes: Any) -> Compaction:
+    number = compaction.number + 1
+    return msgspec.structs.replace(compaction, phase=phase, number=number, **changes)
+
+
+def _to_planning(compaction: Compaction, event: e.Event) -> Moved:
+    assert isinstance(event, e.PlanDue | e.CompactionRequested)
+    trigger = event.trigger if isinstance(event, e.PlanDue) else "asked"
+    compaction = _next(compaction, P.PLANNING, plan=None, request=None)
+    return compaction, (e.MakePlan(work=compaction.number, size=event.size, trigger=trigger),)
+
+
+def _to_ready(compaction: Compaction, event: e.Event) -> Moved:
+    assert isinstance(event, e.PlanMade)
+    return _next(compaction, P.READY, plan=event.plan, request=event.request), ()
+
+
+def _to_postponed(compaction: Compaction, event: e.Event) -> Moved:
+    return _next(compaction, P.POSTPONED), ()
+
+
+def _to_forcing(compaction: Compaction, event: e.Event) -> Moved:
+    assert isinstance(event, e.RequestTooLarge)
+    stop = _stop(compaction)
+    compaction = _next(compaction, P.FORCING, plan=None, request=None)
+    find = e.FindHardestPlan(
+        work=compaction.number, size=event.size, ceiling=event.ceiling, trigger=event.trigger
+    )
+    return compaction, (*stop, find)
+
+
+def _to_preparing(compaction: Compaction, event: e.Event) -> Moved:
+    plan = event.plan if isinstance(event, e.HardestPlanFound) else compaction.plan
+    assert plan is not None  # it is there from READY on
+    if isinstance(event, e.MomentCame):
+        figures = {**plan.figures, **event.figures}
+        plan = msgspec.structs.replace(plan, trigger=event.trigger, figures=figures)
+    compaction = _next(compaction, P.PREPARING, plan=plan, request=None, stall=None)
+    return compaction, (e.PrepareContext(work=compaction.number, plan=plan),)
+
+
+def _to_writing(compaction: Compaction, event: e.Event) -> Moved:
+    compaction = _next(compaction, P.WRITING)
+    assert compaction.plan is not None  # it is there from READY on
+    return compaction, (e.WriteRecord(work=compaction.number, plan=compaction.plan),)
+
+
+def _to_idle(compaction: Compaction, event: e.Event) -> Moved:
+    stall = compaction.stall
+    if isinstance(event, e.PlanRejected):
+        stall = Stall(event.tokens, event.config)
+    effects = _effects_of_end(compaction, event)
+    return _next(compaction, P.IDLE, plan=None, request=None, stall=stall), effects
+
+
+def _effects_of_end(compaction: Compaction, event: e.Event) -> tuple[e.AnyEffect, ...]:
+    """What a compaction that ends with *event* leaves to do."""
+    stop = _stop(compaction)
+    resume = (e.ResumeBuild(),) if compaction.phase in APPLYING else ()
+    match event:
+        case e.RecordWritten():
+            return _applied(compaction)
+        case e.PlanRejected(reason=reason):
+            return (e.AnswerCallers(outcome=CompactionOutcome(False, reason)),)
+        case e.PlanLost():
+            return (_CANCELLED,)
+        case e.PlanOutdated():
+            return (e.LogDiscarded(), _CHANGED, *resume)
+        case e.ChangeBegan():
+            # The build that waited is of the turn that goes.
+            return (*stop, e.LogDiscarded(), _CHANGED)
+        case e.NothingFreed():
+            return (_NOTHING, e.ReportExhausted())
+        case e.Reconfigured():
+            return (*stop, *resume)
+        case _:
+            return (*stop, _CANCELLED, *resume)
+
+
+def _applied(compaction: Compaction) -> tuple[e.AnyEffect, ...]:
+    plan = compaction.plan
+    assert plan is not None  # it is there from READY on
+    outcome = CompactionOutcome(True, plan.reason, plan.tokens_before, plan.tokens_after)
+    return (e.LogApplied(plan=plan), e.AnswerCallers(outcome=outcome), e.ResumeBuild())
+
+
+def _to_closing(compaction: Compaction, event: e.Event) -> Moved:
+    # The number stays: the report of the record is still to come.
+    return msgspec.structs.replace(compaction, phase=P.CLOSING), (_CANCELLED,)
+
+
+def _to_closed(compaction: Compaction, event: e.Event) -> Moved:
+    effects: tuple[e.AnyEffect, ...] = _stop(compaction)
+    if isinstance(event, e.RecordWritten):
+        effects = _applied(compaction)
+    elif isinstance(event, e.Closed):
+        effects = (*effects, _CANCELLED)
+    return _next(compaction, P.CLOSED, plan=None, request=None), effects
+
+
+def _stop(compaction: Compaction) -> tuple[e.StopWork, ...]:
+    return (e.StopWork(),) if compaction.phase in _WORKING else ()
+
+
+_MOVES: dict[Phase, Callable[[Compaction, e.Event], Moved]] = {
+    P.IDLE: _to_idle,
+    P.PLANNING: _to_planning,
+    P.READY: _to_ready,
+    P.POSTPONED: _to_postponed,
+    P.FORCING: _to_forcing,
+    P.PREPARING: _to_preparing,
+    P.WRITING: _to_writing,
+    P.CLOSING: _to_closing,
+    P.CLOSED: _to_closed,
+}
+
+
+def table_markdown() -> str:
+    """The whole table, for ARCHITECTURE.md: a row an event, a column a phase."""
+    return transitions_markdown(TRANSITIONS)
