@@ -108,7 +108,7 @@ typedef Owner {
   byte q[8], qn, sent, answer;                                  /* session/log/journal.py: Journal */
   byte ingress, mark, sends, rewinds, promises;                 /* session/actor/mailbox.py: Mailbox */
   byte cur, phase, runs, waiting, came[4], top, late, ghost;    /* session/actor/turn_queue.py: TurnQueue */
-  byte waiting_change; bool writing_change, configuring;        /* session/actor/history_commands.py: Changes, session/actor/configuration.py: Settings */
+  byte waiting_change; bool writing_change, configuring;        /* session/actor/history_commands.py: HistoryCommands, session/actor/configuration.py: Configuration */
   byte job, jgen, jver, jn; int jctx                            /* session/compacting/machine.py: Compaction */
 };
 Owner own[2];
@@ -266,7 +266,7 @@ inline gone() {         /* session/actor/actor.py: Actor._give_up */
   me.runs = 0; me.waiting = 0; me.top = 0; me.late = 0; me.ghost = 0; me.waiting_change = 0; me.writing_change = 0; me.configuring = 0;
   drop_job(); S.head = 0; S.last = 0; S.open = 0; S.running = 0;
   S.n = 0; S.base = 0; S.gen = 0; S.ver = 0; S.covers = 0; S.calls = 0; S.ctx = 0 }
-inline take(resumes) {  /* session/registry/loader.py: Loader.taken, read_state */
+inline take(resumes) {  /* session/registry/loader.py: Loader.acquired, session/log/read_state.py: read_state */
   each(k, 1, head + 1) fold(log[k]); done(k);
   if
   :: head != me.taken -> gone()

@@ -11,9 +11,8 @@ from typing import Literal, TypeAlias, TypeGuard
 import msgspec
 
 from .blocks import encode_json
-from .edits import AppliedEdit
 from .messages import Message
-from .usage import Usage
+from .usage import AppliedEdit, Usage
 
 __all__ = [
     "Answer",

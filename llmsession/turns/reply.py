@@ -19,7 +19,6 @@ from .blocks import (
     parse_blocks,
     too_deep,
 )
-from .edits import AppliedEdit
 from .stop import Follow, stop_rule
 from .stream import (
     BlockDelta,
@@ -30,7 +29,7 @@ from .stream import (
     StreamEvent,
     UsageReported,
 )
-from .usage import Usage
+from .usage import AppliedEdit, Usage
 
 __all__ = ["Reply", "ReplyBuilder", "committed_blocks", "rename_calls"]
 

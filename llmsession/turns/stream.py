@@ -10,8 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from .edits import AppliedEdit
-from .usage import Usage
+from .usage import AppliedEdit, Usage
 
 __all__ = [
     "BlockDelta",

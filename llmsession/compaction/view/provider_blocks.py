@@ -19,10 +19,10 @@ from llmsession.turns.blocks import (
     block_type,
     split_blocks,
 )
-from llmsession.turns.edits import edit_kinds
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary
 from llmsession.turns.request import Frame, Profile
+from llmsession.turns.usage import edit_kinds
 
 from .summary_wording import introduced
 

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from llmsession.turns.blocks import block_type, encode_json
-from llmsession.turns.edits import AppliedEdit
 from llmsession.turns.stream import (
     BlockDelta,
     BlockStarted,
@@ -19,7 +18,7 @@ from llmsession.turns.stream import (
     ReplyStarted,
     UsageReported,
 )
-from llmsession.turns.usage import Usage
+from llmsession.turns.usage import AppliedEdit, Usage
 
 from ..failures import StreamFault
 from ..reading import Events, read_json, stopped_early

@@ -10,8 +10,8 @@ import msgspec
 
 from llmsession.errors import ProviderError
 from llmsession.turns.blocks import block_type, join_blocks, split_blocks
-from llmsession.turns.edits import edit_kinds
 from llmsession.turns.request import Request, RequestMessage
+from llmsession.turns.usage import edit_kinds
 
 __all__ = ["NEUTRAL_TOKENS", "CacheTtl", "closed_by_user", "count_body", "messages_body"]
 

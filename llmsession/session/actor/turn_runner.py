@@ -19,7 +19,6 @@ from llmsession.providers.protocol import name_for
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.blocks import join_blocks
-from llmsession.turns.edits import cleared_tokens
 from llmsession.turns.event_choice import (
     event_for_interrupt,
     event_for_limit,
@@ -33,6 +32,7 @@ from llmsession.turns.previews import Preview
 from llmsession.turns.reply import Reply, ReplyBuilder, committed_blocks, rename_calls
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.stop import Follow, stop_rule
+from llmsession.turns.usage import cleared_tokens
 
 from ..compacting.compactor import INLINE_MESSAGES, Compactor
 from ..core.core import Core

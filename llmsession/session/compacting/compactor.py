@@ -23,8 +23,9 @@ from llmsession.compaction.planning.cache_economics import (
     expected_requests,
     should_apply,
 )
-from llmsession.compaction.planning.prefix_summaries import with_segment
-from llmsession.compaction.view.plan import Budget, Plan, Policy, is_worthwhile, record_of
+from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile
+from llmsession.compaction.planning.prefix_summaries import with_summary
+from llmsession.compaction.view.plan import Plan, record_of
 from llmsession.errors import error_text
 from llmsession.turns.records import Trigger
 
@@ -300,7 +301,7 @@ class Compactor:
         if plan is None or plan.summary_request is None:
             return plan
         summary = await self._summarizer.prefix_summary(plan.summary_request, messages, view)
-        fill = partial(with_segment, plan, summary, view, messages, budget)
+        fill = partial(with_summary, plan, summary, view, messages, budget)
         return fill() if is_short else await off_loop(fill)
 
     def _plan_request(self, size: Size, trigger: Trigger, limit_tokens: int) -> PlanRequest:
@@ -324,7 +325,7 @@ class Compactor:
         core, work = self._core, effect.work
         request = self._plan_request(effect.size, effect.trigger, effect.ceiling)
         view, messages, budget = request.view, request.messages, request.budget
-        find = partial(hardest_plan, ladder_of(self._core.policy), view, messages, budget)
+        find = partial(hardest_plan, escalation_of(self._core.policy), view, messages, budget)
         if len(messages) <= INLINE_MESSAGES:
             self._hardest_plan_found(work, request, *find())
             return

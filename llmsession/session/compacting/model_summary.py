@@ -126,14 +126,14 @@ class ModelSummary:
             raise SummaryFailed("there is nothing to summarise")
         extra = "\n\n".join(filter(None, (summary_request.instructions, self._config.instructions)))
         if len(plan.runs) == 1:
-            instructions = segment_instructions(
+            instructions = summary_instructions(
                 max_tokens, further=extra, has_earlier=earlier is not None
             )
             text = await self._request_text(instructions, plan.runs[0], max_tokens)
         else:
             parts: list[str] = []
             for number, run in enumerate(plan.runs, 1):
-                instructions = segment_instructions(
+                instructions = summary_instructions(
                     self._part_tokens(max_tokens), further=extra, part=(number, len(plan.runs))
                 )
                 parts.append(
@@ -199,7 +199,7 @@ class ModelSummary:
             room = self._room(max_tokens)
             size = sum(passage_tokens(item, self.profile) for item in items)
             if size <= room * WHOLE_PERCENT // 100:
-                instructions = segment_instructions(max_tokens, further=extra, merges=True)
+                instructions = summary_instructions(max_tokens, further=extra, merges=True)
                 return await self._request_text(instructions, items, max_tokens)
             groups = chunked(items, room * PART_PERCENT // 100, self.profile)
             if len(groups) >= len(items):
@@ -210,7 +210,7 @@ class ModelSummary:
         if len(group) == 1:
             return group[0]
         tokens = self._part_tokens(max_tokens)
-        instructions = segment_instructions(tokens, further=extra, merges=True)
+        instructions = summary_instructions(tokens, further=extra, merges=True)
         return part_passage(await self._request_text(instructions, group, tokens), 1)
 
     async def _shortened(self, text: str, max_tokens: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from llmsession.compaction.view.plan import Budget
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 

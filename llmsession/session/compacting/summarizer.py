@@ -144,7 +144,7 @@ class Summarizer:
         self, summary_request: SummaryRequest, messages: Sequence[Message]
     ) -> PrefixSummary | None:
         """The segment by rules alone, without waiting."""
-        return extracted_segment(summary_request, messages, self._core.builder.profile)
+        return extracted_summary(summary_request, messages, self._core.builder.profile)
 
     async def prefix_summary(
         self, summary_request: SummaryRequest, messages: Sequence[Message], view: View
@@ -227,7 +227,7 @@ class Summarizer:
             block = await answer.wait()
         finally:
             pending.cancel()
-        return None if block is None else signed_segment(block.encode(), len(messages))
+        return None if block is None else signed_summary(block.encode(), len(messages))
 
     def may_request(self) -> bool:
         """May the model get a request? Not when it has failed too often, unless something has

@@ -15,12 +15,11 @@ from llmsession.compaction.view.provider_blocks import COMPACTION, summary_in
 from llmsession.compaction.view.view import View
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
-from llmsession.turns.edits import cleared_tokens
 from llmsession.turns.ids import TurnCounter
 from llmsession.turns.messages import Message, message_name
 from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, settled_answer
 from llmsession.turns.spending.spending import Charged, with_unrecorded
-from llmsession.turns.usage import Usage
+from llmsession.turns.usage import Usage, cleared_tokens
 
 from .history_cuts import forgotten_turns, messages_before, messages_through
 from .redaction import NOTHING_SAID, Redaction, redact_answer

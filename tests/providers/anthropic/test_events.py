@@ -14,7 +14,6 @@ from anthropic._streaming import SSEDecoder
 from llmsession import ProviderError, Usage
 from llmsession.providers.anthropic.events import AnthropicEvents
 from llmsession.providers.failures import StreamFault
-from llmsession.turns.edits import AppliedEdit
 from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.stream import (
     BlockDelta,
@@ -25,6 +24,7 @@ from llmsession.turns.stream import (
     StreamEvent,
     UsageReported,
 )
+from llmsession.turns.usage import AppliedEdit
 
 
 def read(*events: dict[str, Any] | str) -> list[StreamEvent]:

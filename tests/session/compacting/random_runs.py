@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import pytest
 
 from llmsession import SessionConfig
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.tokens.request_size import Sized
-from llmsession.compaction.view.plan import Budget, Plan
+from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import CompactionStateError
 from llmsession.session.compacting import events as e

@@ -82,7 +82,7 @@ async def test_the_model_writes_the_segment_and_the_next_request_has_it() -> Non
     async with talking(["they wanted things"]) as (on, summariser):
         assert (await on.session.compact()).applied
         (summary,) = await prefix_summaries(on)
-        assert (summary.by, summary.text) == ("model", f"{SEGMENT_TITLE}\nthey wanted things")
+        assert (summary.by, summary.text) == ("model", f"{SUMMARY_TITLE}\nthey wanted things")
         assert summariser.requests[0].model == "small"
         await on.say("and now?")
         assert "they wanted things" in texts_of(on.provider.requests[-1])[0]
