@@ -1,4 +1,4 @@
-"""connect: the door to a service."""
+"""connect: a client of a service."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ async def connect(
     ``grpc://HOST:PORT``. In asyncio only; gRPC needs ``pip install 'llmsession[grpc]'`` and takes
     *tls* as a ClientTls.
 
-    *patience_s* is how long the service may be away, for a restart, before what waits for it
-    fails with Unreachable. *overloaded_s* is how long a command that the service is too busy for
-    is asked again, no earlier than it hints, before it fails with Overloaded; 0 is never. A
-    session's own limit has no hint, and fails at once. Commands of one session keep their order.
+    *patience_s* is how long the service may be unreachable, for a restart, before waiting calls
+    fail with Unreachable. *overloaded_s* is how long a command that the service is too busy for is
+    sent again, no earlier than its hint, before it fails with Overloaded; 0 turns this off. A limit
+    of a session has no hint, and fails at once. Commands of one session keep their order.
 
     Leaving the context ends no session and no turn. A *token* is not sent to another machine
     without *tls*, unless *insecure* says that something else protects it.
-    Raises InvalidInput for an address that is none, InvalidConfig where the extra is missing or
-    the token not safe, and Unreachable, Unauthenticated, ProtocolError (another version) or
-    Overloaded where the first connection cannot be made.
+    Raises InvalidInput for an invalid address, InvalidConfig if the extra is missing or the token
+    is not safe, and Unreachable, Unauthenticated, ProtocolError (another version) or
+    Overloaded if the first connection cannot be made.
     """
     where = parse_address(address)
     check_token_is_safe(
@@ -67,7 +67,7 @@ async def connect(
 def dial_of(
     address: Address, tls: ClientTls | ssl.SSLContext | None, token: str | None = None
 ) -> Dial:
-    """How to connect to *address*, once and again. Raises InvalidInput, InvalidConfig."""
+    """How to connect to *address*, as often as needed. Raises InvalidInput, InvalidConfig."""
     if address.scheme == "grpc":
         from .grpc.client import grpc_dial
 

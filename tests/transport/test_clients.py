@@ -29,6 +29,20 @@ def test_the_example_client_is_short_and_needs_nothing() -> None:
     assert imported == ["node:net", "node:crypto"]
 
 
+async def node_client(*arguments: str) -> asyncio.subprocess.Process:
+    """The client, running."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node on this machine")
+    return await asyncio.create_subprocess_exec(
+        node,
+        str(CLIENTS / "node_client.mjs"),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
 class Patient(ScriptedProvider):
     """Says nothing before the client has lost its connection, come back and subscribed again: on a
     machine that is held up it would come back to a turn that has ended."""
@@ -49,9 +63,6 @@ class Patient(ScriptedProvider):
 async def test_the_node_client_sends_streams_interrupts_and_resumes(
     tmp_path: Path, scheme: str
 ) -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("there is no node on this machine")
     address = f"unix:{tmp_path}/s.sock" if scheme == "unix" else "tcp://127.0.0.1:0"
     provider = Patient([say("hello, friend"), never()])
     async with (
@@ -59,13 +70,7 @@ async def test_the_node_client_sends_streams_interrupts_and_resumes(
         Service(manager) as provider.service,
         SocketServer(provider.service, address) as server,
     ):
-        process = await asyncio.create_subprocess_exec(
-            node,
-            str(CLIENTS / "node_client.mjs"),
-            server.address,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        process = await node_client(server.address)
         async with asyncio.timeout(100):
             told, trouble = await process.communicate()
         assert (process.returncode, trouble.decode()) == (0, "")
@@ -86,9 +91,6 @@ async def test_the_node_client_sends_streams_interrupts_and_resumes(
 
 
 async def test_the_node_client_asks_again_what_a_late_service_refuses(tmp_path: Path) -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("there is no node on this machine")
     provider = Patient([say("hello, friend"), never()])
     async with (
         SessionManager(provider=provider, store=MemoryStore()) as manager,
@@ -96,13 +98,7 @@ async def test_the_node_client_asks_again_what_a_late_service_refuses(tmp_path: 
         SocketServer(provider.service, f"unix:{tmp_path}/s.sock") as server,
     ):
         service = provider.service
-        process = await asyncio.create_subprocess_exec(
-            node,
-            str(CLIENTS / "node_client.mjs"),
-            server.address,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        process = await node_client(server.address)
         async with asyncio.timeout(100):
             while not service.statistics().overloaded:
                 service.admission.lag.lag_s = 0.2
@@ -113,9 +109,6 @@ async def test_the_node_client_asks_again_what_a_late_service_refuses(tmp_path: 
 
 
 async def test_the_node_client_ends_where_its_token_is_wrong(tmp_path: Path) -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("there is no node on this machine")
     tokens = tmp_path / "tokens.toml"
     tokens.write_text('[[tokens]]\ntoken = "a-token-of-anna-1"\ntenant = "anna"\n')
     known = await asyncio.to_thread(TokenFile, tokens)
@@ -124,14 +117,7 @@ async def test_the_node_client_ends_where_its_token_is_wrong(tmp_path: Path) -> 
         Service(manager, authenticator=known) as service,
         SocketServer(service, f"unix:{tmp_path}/s.sock") as server,
     ):
-        process = await asyncio.create_subprocess_exec(
-            node,
-            str(CLIENTS / "node_client.mjs"),
-            server.address,
-            "a-wrong-token-123",
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        process = await node_client(server.address, "a-wrong-token-123")
         async with asyncio.timeout(100):
             _, trouble = await process.communicate()
         assert process.returncode == 1

@@ -40,6 +40,7 @@ from llmsession import (
     records,
 )
 from llmsession.testing.scripted import call, never, say
+from llmsession.transport.server import command_table
 from tests.transport.places import CONFIG, PLACES, Place, first, place_at
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
@@ -391,10 +392,13 @@ async def test_a_fork_goes_on_from_a_turn_and_leaves_its_parent_alone(at: At) ->
         assert [message.turn for message in await session.read_conversation()] == [1, 1, 2, 2]
 
 
-async def test_a_history_of_many_pages_is_read_whole(at: At) -> None:
+async def test_a_history_of_many_pages_is_read_whole(
+    at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_table, "PAGE_BYTES", 20_000)
     async with at(lambda request, tag: "r" * 8_000) as place:
         session = await place.session()
-        for number in range(150):
+        for number in range(20):
             await (await session.send(f"{number}")).outcome()
         embedded = await place.manager.open("s")
         assert await session.read_conversation() == embedded.conversation()
@@ -613,7 +617,7 @@ async def test_a_large_message_is_taken_and_one_that_is_too_large_is_not(at: At)
 
 async def test_many_sessions_do_not_mix(at: At) -> None:
     def reply(request: Any, tag: Any) -> Any:
-        return say(request.system * 20).slow(0.001, delta_chars=9)
+        return say(request.system * 20).slow(0.01, delta_chars=9)
 
     async with at(reply) as place:
 

@@ -12,19 +12,19 @@ class Channel(Protocol):
     """One connection to a service, as a client sees it."""
 
     def send(self, frame: bytes) -> None:
-        """Send *frame*, after all before it. Waits for nothing, raises nothing: a connection that
-        is lost is noticed by ``receive``."""
+        """Send *frame*, after all before it. Neither waits nor raises: ``receive`` notices a lost
+        connection."""
         ...
 
     async def receive(self) -> list[bytes]:
         """The next frames, at least one; none when the connection has ended. Raises OSError, and
-        ProtocolError for what are no frames. Cancellable."""
+        ProtocolError for invalid frames. Cancellable."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of the connection. What was sent before is still sent, for a moment."""
+        """Close the connection, after a moment to send what waits."""
         ...
 
 
 Dial: TypeAlias = Callable[[], Awaitable[Channel]]
-"""Connects anew. Raises OSError, or Unreachable, where that is not possible now."""
+"""Makes a new connection. Raises OSError or Unreachable if that is not possible now."""

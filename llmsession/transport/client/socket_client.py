@@ -29,14 +29,14 @@ class SocketChannel:
         self._writer.write(line_of(frame))
 
     async def receive(self) -> list[bytes]:
-        """The lines that came, at least one; none at the end."""
+        """The lines that were received, at least one; none at the end."""
         while received := await self._reader.read(READ_BYTES):
             if frames := self._lines.feed(received, MAX_FRAME_BYTES):
                 return frames
         return []
 
     async def aclose(self) -> None:
-        """Close the socket; after a moment also if the peer does not read."""
+        """Close the socket, after a moment even if the peer does not read."""
         self._writer.close()
         try:
             async with asyncio.timeout(CLOSE_S):

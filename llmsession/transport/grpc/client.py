@@ -51,7 +51,7 @@ def channel_options() -> list[tuple[str, Any]]:
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1000)),
         ("grpc.keepalive_timeout_ms", int(KEEPALIVE_S * 1000)),
-        # The link decides when to try again: gRPC would share its own waiting between channels.
+        # The link decides when to retry: gRPC would share its backoff between channels.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
@@ -70,7 +70,7 @@ def grpc_dial(address: Address, tls: ClientTls | None, token: str | None) -> Dia
 
 
 async def _dial(target: str, tls: ClientTls | None, token: str | None) -> GrpcChannel:
-    """A connection to *target*. Raises Unreachable, and what the service says: Unauthenticated,
+    """A connection to *target*. Raises Unreachable, and the service's Unauthenticated or
     Overloaded."""
     import grpc
 
@@ -125,7 +125,7 @@ class GrpcChannel:
     async def _write(self) -> None:
         import grpc
 
-        # A connection that is lost is noticed by reading.
+        # Reading notices a lost connection.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
                 await self._woken.wait()
@@ -146,7 +146,7 @@ class GrpcChannel:
         return batch
 
     async def receive(self) -> list[bytes]:
-        """The frames of the next message that has some; none at the end."""
+        """The frames of the next message that is not empty; none at the end."""
         import grpc
 
         try:
@@ -162,7 +162,7 @@ class GrpcChannel:
             raise Unreachable(error_text(error)) from error
 
     async def aclose(self) -> None:
-        """End the call, after a moment for what was sent, and close its channel."""
+        """End the call, after a moment to send what waits, and close its channel."""
         self._closing = True
         self._woken.set()
         try:

@@ -1,4 +1,4 @@
-"""Errors over gRPC: a status for programs that know gRPC only, and rich details beside it."""
+"""Errors over gRPC: a status for programs that know only gRPC, with rich details."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["DOMAIN", "error_of", "refusal", "status_code"]
 
 DOMAIN = "llmsession"
 MAX_CHARS = 512
-"""Of a text in a status. It is sent in the trailers, which peers limit to 8 KiB together."""
+"""Of a text in a status. Statuses are sent in the trailers, which peers limit to 8 KiB."""
 
 _C = grpc.StatusCode
-# The first that fits, from the special to the general.
+# The first that matches, from special to general.
 _CODES: Mapping[type[SessionError], grpc.StatusCode] = {
     e.DuplicateToolResult: _C.ALREADY_EXISTS,
     e.KeyReused: _C.ALREADY_EXISTS,
@@ -58,8 +58,8 @@ def status_code(kind: type[SessionError]) -> grpc.StatusCode:
 
 
 def refusal(error: w.Error, kind: type[SessionError]) -> grpc.Status:
-    """*error*, of *kind*, as the status that ends its call: with ErrorInfo and, where it helps to
-    wait, RetryInfo."""
+    """*error*, of *kind*, as the status that ends its call: with ErrorInfo and, if waiting helps,
+    RetryInfo."""
     attributes = {name: bytes(value).decode() for name, value in error.details.items()}
     metadata = {name: value for name, value in attributes.items() if len(value) <= MAX_CHARS}
     metadata["retryable"] = json.dumps(error.retryable)
@@ -82,9 +82,9 @@ def _packed(detail: Any) -> any_pb2.Any:
 
 
 def error_of(failed: grpc.aio.AioRpcError) -> SessionError | None:
-    """The error of ours that *failed* tells of, None for one that is gRPC's own."""
+    """The SessionError in *failed*; None for an error of gRPC itself."""
     try:
-        # Not its async twin: that one raises TypeError on what grpc.aio raises.
+        # Not its async twin: that one raises TypeError for the errors of grpc.aio.
         status = rpc_status.from_call(failed)  # type: ignore[arg-type]  # it has what is needed
     except ValueError:
         return None

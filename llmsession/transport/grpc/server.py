@@ -24,9 +24,9 @@ __all__ = ["GrpcServer", "server_options"]
 
 NAME = "llmsession.v1.SessionService"
 ENVELOPE_BYTES = 256 * 1024
-"""What a message may have beside the one frame that may be as large as a frame may be."""
+"""What a message may have beside one frame of the largest size."""
 FLUSH_S = 0.5
-"""How long the last words of calls that have ended may take."""
+"""How long the statuses of ended calls may take to be sent."""
 
 
 class GrpcServer:
@@ -69,7 +69,7 @@ class GrpcServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port that it got."""
+        """Where it listens, with the real port."""
         return str(Address("grpc", host=self._address.host, port=self._port))
 
     async def __aenter__(self) -> GrpcServer:
@@ -111,11 +111,11 @@ class GrpcServer:
         await self._server.stop(FLUSH_S)
 
     async def tell_draining(self) -> None:
-        """Tell who asks for health that this service is not to be used any more. Calls go on."""
+        """Report this service as not serving. Calls go on."""
         await self._health.enter_graceful_shutdown()
 
     async def stop_listening(self) -> None:
-        """Take no more calls, and say so to who asks for health. Those that there are go on."""
+        """Take no more calls, and report this service as not serving. Open calls go on."""
         self._calls.refuse()
         await self._health.enter_graceful_shutdown()
 
@@ -155,13 +155,13 @@ def server_options(limits: Limits) -> list[tuple[str, Any]]:
         ("grpc.max_receive_message_length", limits.frame_bytes + ENVELOPE_BYTES),
         ("grpc.max_send_message_length", -1),  # a reply may be a whole context
         ("grpc.max_concurrent_streams", limits.open_requests_per_connection),
-        # More than are let in: those that are too many are told so, not only cut off.
+        # More than the limit: a client beyond it gets an error, and is not just cut off.
         ("grpc.max_allowed_incoming_connections", 2 * limits.connections + 64),
         ("grpc.server_handshake_timeout_ms", int(limits.hello_s * 1000)),
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms),
         ("grpc.keepalive_permit_without_calls", 1),
-        # A client may ask as often as ours does; who asks more often is sent away.
+        # As often as our client pings; gRPC disconnects a client that pings more often.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-        ("grpc.so_reuseport", 0),  # else a second server would take half of the first one's clients
+        ("grpc.so_reuseport", 0),  # or a second server would get half of the first one's clients
     ]

@@ -81,11 +81,11 @@ class TenantTable(SpendingBudget, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that ``llmsession serve`` can be told; docs/operations.md has a line for each.
+    """All settings of ``llmsession serve``; docs/operations.md has a line for each.
 
     Times are in seconds. ``grace_s`` is how long open turns may go on after SIGTERM.
-    ``recover_at_once`` is how many sessions with turns that were left open are opened at a time
-    when the service starts; 0: each when it is first asked for.
+    ``recover_at_once`` is how many sessions with unfinished turns are opened at a time when the
+    service starts; 0: each when it is first used.
     """
 
     store: str = "sqlite:sessions.db"
@@ -110,12 +110,12 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tenants: dict[str, TenantTable] = {}
 
     def listens_at(self) -> tuple[str, ...]:
-        """The addresses of sockets; where none and no gRPC was asked for, a file beside the
-        store's."""
+        """The addresses of sockets. The default, without gRPC, is a socket in the working
+        directory."""
         return self.listen if self.listen or self.grpc else ("unix:llmsession.sock",)
 
     def checked(self) -> ServerConfig:
-        """This configuration. Raises InvalidConfig, naming what cannot work."""
+        """This configuration. Raises InvalidConfig, which names the wrong setting."""
         for address in self.listen:
             if _address(address).scheme == "grpc":
                 raise InvalidConfig(f"listen: {address} is for grpc")

@@ -1,4 +1,4 @@
-"""A small HTTP endpoint for those who watch a service: is it alive, is it ready, its metrics."""
+"""A small HTTP endpoint for monitoring: is the service alive, is it ready, its metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..wire.addresses import Address
 __all__ = ["Answer", "HealthServer"]
 
 REQUEST_S = 5.0
-"""How long a request may take to come, and its answer to go."""
+"""How long it may take to read a request, and to send its answer."""
 MAX_OPEN = 64
 READ_BYTES = 16 * 1024
 
@@ -25,30 +25,30 @@ Answer: TypeAlias = tuple[int, str, bytes]
 
 
 class HealthServer:
-    """Answers GET and HEAD at *address* with what *pages*, by path, return. One request each
+    """Answers GET and HEAD at *address* with the results of *pages*, by path. One request for each
     connection. Use it as an async context manager, in asyncio.
 
     Raises InvalidInput for an address that cannot be listened at.
     """
 
     def __init__(self, address: Address, pages: dict[str, Callable[[], Answer]]) -> None:
-        self._asked = address
+        self._address = address
         self._pages = pages
         self._server: asyncio.Server
         self._open: set[asyncio.Task[None]] = set()
 
     @property
     def address(self) -> str:
-        """``http://HOST:PORT``, with the port that it got."""
+        """``http://HOST:PORT``, with the real port."""
         host, port = self._server.sockets[0].getsockname()[:2]
         return str(Address("tcp", host=host, port=port)).replace("tcp://", "http://")
 
     async def __aenter__(self) -> HealthServer:
-        host, port = self._asked.host, self._asked.port
+        host, port = self._address.host, self._address.port
         try:
             self._server = await asyncio.start_server(self._accept, host, port)
         except OSError as error:
-            where = str(self._asked).removeprefix("grpc://")
+            where = str(self._address).removeprefix("grpc://")
             raise InvalidInput(f"health: cannot listen at {where}: {error.strerror}") from error
         return self
 

@@ -1,4 +1,4 @@
-"""What a service does, as Prometheus reads it. It needs the extra: ``llmsession[metrics]``."""
+"""Metrics of a service for Prometheus. It needs the extra: ``llmsession[metrics]``."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TURN_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 SHARES = (0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 MESSAGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 MAX_NAMES = 100
-"""Models and policies are named by clients: beyond so many they count as "other"."""
+"""Clients name models and policies: further names count as "other"."""
 MAX_OPEN = 100_000
-"""Turns whose beginning is remembered."""
+"""Turns whose start time is kept."""
 FORCED = ("window", "overflow")
-"""Why a compaction had to be made at once, with all means."""
+"""Triggers of compactions that could not wait."""
 
 
 class Metrics:
@@ -97,11 +97,11 @@ class Metrics:
     def watch(
         self, statistics: Callable[[], ServiceStatistics], sessions: Callable[[], int]
     ) -> None:
-        """Tell what *statistics* and *sessions*, how many are live, say when it is asked."""
+        """Include *statistics* and *sessions*, the number of live ones, in every page."""
         self._registry.register(_Now(statistics, sessions))
 
     def page(self) -> Answer:
-        """All of it, as text."""
+        """All metrics, as text."""
         return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
 
     def _known(self, kind: str, name: str) -> str:
@@ -111,13 +111,13 @@ class Metrics:
         names.add(name)
         return name
 
-    # Of the service.
+    # Events of the service.
 
     def answered(self, kind: str, error: str | None) -> None:
         """See ``Observer``."""
         self._commands.labels(kind, error or "").inc()
 
-    # Of the sessions.
+    # Events of the sessions.
 
     def recorded(self, session: str, record: r.Record) -> None:
         """See ``SessionObserver``."""
@@ -192,7 +192,7 @@ class Metrics:
 
 
 def _tasks() -> set[asyncio.Task[Any]]:
-    """Those of the loop that this is asked in; none outside of one."""
+    """The tasks of the running loop; none outside of one."""
     try:
         return asyncio.all_tasks()
     except RuntimeError:
@@ -217,7 +217,7 @@ _COUNTERS = {
 
 
 class _Now(Collector):
-    """What the service knows of itself when it is asked."""
+    """The service's own statistics, read for every page."""
 
     def __init__(
         self, statistics: Callable[[], ServiceStatistics], sessions: Callable[[], int]
@@ -226,7 +226,7 @@ class _Now(Collector):
         self._sessions = sessions
 
     def describe(self) -> Iterator[Any]:
-        """Nothing: asking would walk over the sessions once more."""
+        """Nothing, for that would walk over the sessions once more."""
         return iter(())
 
     def collect(self) -> Iterator[Any]:

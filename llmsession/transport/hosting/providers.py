@@ -20,9 +20,9 @@ from .config import ProviderTable, ServerConfig
 __all__ = ["DEFAULT_MODELS", "default_model", "make_providers"]
 
 DEFAULT_MODELS = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4o"}
-"""What is asked for where nobody names a model; at another server's address it may be unknown."""
+"""The model where nobody names one. A server at another address may not know it."""
 RECORDED = "recorded"
-"""The name of a model that a replay plays to all."""
+"""The model name of a replay."""
 KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 NO_PROVIDER = (
     "no provider: set ANTHROPIC_API_KEY or OPENAI_API_KEY, or write a table [providers.NAME] into"
@@ -33,7 +33,7 @@ NO_PROVIDER = (
 def make_providers(
     config: ServerConfig, environ: Mapping[str, str]
 ) -> tuple[Provider, Provider | None]:
-    """Who answers, and who is asked for summaries where that is another one. Without a table of
+    """The provider that answers, and the one for summaries if that is another. Without a table of
     providers, those that *environ* has a key for. It reads files.
 
     Raises InvalidConfig for a key that is not there, two providers for the same models, and what
@@ -57,7 +57,7 @@ def make_providers(
 
 
 def default_model(config: ServerConfig, environ: Mapping[str, str]) -> str | None:
-    """The model for who names none: as *config* says, or of the first provider that has one."""
+    """The model for users who name none: from *config*, or of the first provider that has one."""
     if config.default_model is not None:
         return config.default_model
     for table in (config.providers or _from_keys(environ)).values():
@@ -88,7 +88,7 @@ def _make(name: str, table: ProviderTable, environ: Mapping[str, str]) -> Provid
             return _replay(table, Path(table.file))
         variable = table.key_env or KEYS[table.kind]
         key = environ.get(variable) or None
-        # A server of one's own may need none; the vendors' need one.
+        # A server of the user's own may need no key; the vendors' servers need one.
         if key is None and (table.base_url is None or table.key_env is not None):
             raise InvalidConfig(f"no key: set {variable}")
         if table.kind == "anthropic":

@@ -1,4 +1,4 @@
-"""What systemd is told of a service that it started with ``Type=notify``."""
+"""Notifications to systemd, for services of ``Type=notify``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["notify"]
 
 
 def notify(environ: Mapping[str, str], state: str) -> None:
-    """Tell *state*, ``READY=1``, ``STOPPING=1`` or ``RELOADING=1``, to whoever *environ* says
-    listens; nobody may, and nothing is raised. It does not wait."""
+    """Send *state* (``READY=1``, ``STOPPING=1`` or ``RELOADING=1``) to the socket that *environ*
+    names, if any. Does not wait, and raises nothing."""
     where = environ.get("NOTIFY_SOCKET", "")
     if where[:1] not in ("/", "@"):
         return
-    if state == "RELOADING=1":  # a new moment, so that it can be told from an old one
+    if state == "RELOADING=1":  # systemd tells this reload from an earlier one by its time
         state += f"\nMONOTONIC_USEC={time.monotonic_ns() // 1000}"
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.setblocking(False)

@@ -1,8 +1,8 @@
 """Traces of turns, model requests and tools. It needs the extra: ``llmsession[tracing]``.
 
 The names are those of OpenTelemetry's conventions for generative AI, copied as they stand in
-opentelemetry-semantic-conventions 0.66b2. Nothing that was said is in a span. Where the spans go
-is OpenTelemetry's to say: without its SDK they go nowhere.
+opentelemetry-semantic-conventions 0.66b2. Spans have no content. OpenTelemetry's SDK decides where
+spans go; without it they go nowhere.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NS = 1_000_000_000
 
 class Tracing:
     """An observer of a manager's sessions: a span for each turn, and in it one for each request
-    to a model and for each call of a tool. *tracer* is OpenTelemetry's; by default its own one.
+    to a model and for each tool call. *tracer* is OpenTelemetry's; the default is its global one.
     """
 
     def __init__(self, tracer: Tracer | None = None) -> None:
@@ -81,7 +81,7 @@ class Tracing:
         return span
 
     def _within(self, session: str, turn: int) -> Any:
-        # One that went on after a restart was accepted before anybody watched.
+        # A turn that goes on after a restart was accepted before this observer existed.
         span = self._turns.get((session, turn)) or self._begin(session, turn, time.time())
         return trace.set_span_in_context(span)
 

@@ -91,8 +91,8 @@ class TokenFile:
         return len(self._known)
 
     def authenticate(self, credentials: Credentials) -> str | None:
-        """See ``Authenticator``. Takes as long whichever token it is, also one that is not known:
-        each is compared, by its hash, in constant time."""
+        """See ``Authenticator``. Takes the same time for every token, known or not: all are
+        compared, by their hashes, in constant time."""
         token = credentials.token or ""
         presented = _digest(token[:MAX_TOKEN_CHARS])
         match: tuple[str | None] | None = None

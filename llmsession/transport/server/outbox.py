@@ -1,8 +1,8 @@
-"""What waits to be sent to one connection: bounded in bytes, whoever does not read it.
+"""The send buffer of one connection: bounded in bytes, even if its client does not read.
 
-Answers are always taken: their number is bounded by the commands that are open, and no new ones
-are read while much waits. Previews are merged with what waits of their block, then lost. A
-durable event that does not fit ends its subscription, which is told where it was.
+Answers are always taken. Their number is bounded by the open commands, and no new commands are read
+while much waits. Previews are merged with waiting ones of their block, then lost. A durable event
+that does not fit ends its subscription, and the client gets its cursor.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Outbox"]
 
 
 READERS = 4
-"""Subscriptions of one connection that read the log at the same time. It is enough to keep the
-connection busy; and all of them together would hold as many pages while nobody reads."""
+"""Subscriptions of one connection that read the log at the same time. So many keep the connection
+busy. Each holds a page of the log in memory, also while the client does not read."""
 
 
 class _Frame:
-    """A durable event that waits, and whose it is."""
+    """A durable event that waits, and its subscription."""
 
     __slots__ = ("frame", "seq", "subscription")
 
@@ -68,7 +68,7 @@ class _Pieces:
 
 
 class Outbox:
-    """``wake`` is called when something waits that nobody has been told of."""
+    """``wake`` is called when frames wait and nobody was woken for them."""
 
     def __init__(self, limit_bytes: int, wake: Callable[[], None]) -> None:
         self._limit_bytes = limit_bytes
@@ -110,7 +110,7 @@ class Outbox:
         return True
 
     def offer_preview(self, subscription: int, session: str, preview: Preview, offset: int) -> None:
-        """A preview, which may be lost: half of the room is kept for what is durable."""
+        """A preview, which may be lost: half of the room is reserved for durable events."""
         chars = len(preview.text)
         if self.bytes + chars > self._limit_bytes // 2:
             self.previews_lost += 1
@@ -173,7 +173,7 @@ class Outbox:
             await self._room_event.wait()
 
     def clear(self) -> None:
-        """Nobody will read it: forget everything, and let nobody wait."""
+        """Drop everything, and wake whoever waits: nobody will read it."""
         self._items.clear()
         self._last_pieces.clear()
         self.bytes = 0

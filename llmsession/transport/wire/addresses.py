@@ -29,7 +29,7 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Can it be reached from this machine alone?"""
+        """Can only this machine reach it?"""
         if self.scheme == "unix" or self.host == "localhost":
             return True
         try:

@@ -1,4 +1,4 @@
-"""Errors over the wire: every SessionError by its name, there and back."""
+"""Errors as messages of the wire and back: every SessionError has its name as code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RETRYABLE = (errors.Overloaded, errors.SessionBusy, errors.SessionInUse)
 
 
 def to_wire(error: SessionError, *, id: int | None = None) -> w.Error:
-    """*error* as a message. One of a class of somebody else's is the nearest of ours."""
+    """*error* as a message. An error of a foreign class gets the code of its nearest base class."""
     code = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS)
     details = {
         name: msgspec.Raw(msgspec.json.encode(value, enc_hook=str))
@@ -58,12 +58,12 @@ def _retry_after_s(error: SessionError) -> float | None:
 
 
 def from_wire(message: w.Error) -> SessionError:
-    """The error that *message* tells of: the same class, text and attributes as at its origin.
-    A code that is not known here is a plain SessionError that names it."""
+    """The error in *message*, with the class, text and attributes that it was sent with. An unknown
+    code is a plain SessionError that names it."""
     kind = ERRORS.get(message.code)
     if kind is None:
         return SessionError(f"{message.code}: {message.message}")
-    # Not by its constructor: that makes the text, and the text is there.
+    # Not by its constructor, which would build the text: the text was sent.
     error = kind.__new__(kind, message.message)
     for name, value in message.details.items():
         vars(error)[name] = _attribute(name, value)
@@ -74,5 +74,5 @@ def _attribute(name: str, value: msgspec.Raw) -> Any:
     if name == "outcome":
         return msgspec.json.decode(value, type=TurnOutcome | None)
     value = msgspec.json.decode(value)
-    # JSON has no tuples, and an error's attributes no lists.
+    # Sequences in an error's attributes are tuples, which JSON does not have.
     return tuple(value) if isinstance(value, list) else value

@@ -8,14 +8,14 @@ __all__ = ["LineReader", "line_of"]
 
 
 def line_of(frame: bytes) -> bytes:
-    """*frame* as a line. JSON has line ends between its tokens only, where a space is as good."""
+    """*frame* as a line. A line end in JSON stands between tokens, where a space means the same."""
     if b"\n" in frame:
         frame = frame.replace(b"\n", b" ")
     return frame + b"\n"
 
 
 class LineReader:
-    """Cuts what is read into lines. Holds at most one line's beginning, of the allowed size."""
+    """Splits received bytes into lines. Buffers at most one unfinished line of the allowed size."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -47,6 +47,6 @@ class LineReader:
             self._size += len(rest)
             if self._size > max_bytes:
                 raise ProtocolError(f"a line has more than {max_bytes:,} bytes")
-            if len(self._pieces) > 1024:  # of somebody who sends byte by byte
+            if len(self._pieces) > 1024:  # the peer sends byte by byte
                 self._pieces = [b"".join(self._pieces)]
         return lines

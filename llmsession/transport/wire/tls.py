@@ -1,4 +1,4 @@
-"""Certificates and keys from files, checked when they are read: one clear error for each fault.
+"""Certificates and keys from files, checked when they are read: each fault has a clear error.
 
 The same values serve sockets, as an ``ssl.SSLContext``, and gRPC, as the bytes of the files.
 """
@@ -23,7 +23,7 @@ X509_V_ERR_INVALID_PURPOSE: one for servers at a client, or the other way round.
 
 
 class ServerIdentity(NamedTuple):
-    """What a server shows in a handshake, and whom it lets in: ``context`` for sockets, the bytes
+    """A server's certificate, and the authority of its clients: ``context`` for sockets, the bytes
     of the files for gRPC."""
 
     certificate_pem: bytes
@@ -33,8 +33,8 @@ class ServerIdentity(NamedTuple):
 
 
 class ServerTls:
-    """What a server shows, and whom it lets in. It reads files: make it, and ``reload`` it, outside
-    of event loops.
+    """A server's certificate, and the authority of its clients. It reads files: create it, and
+    ``reload`` it, outside of event loops.
 
     *certificate* is a file with the server's certificate and those between it and a root, *key*
     one with its key, without a passphrase. With *client_ca*, a file of certificates, only clients
@@ -49,11 +49,11 @@ class ServerTls:
     ) -> None:
         self._files = (certificate, key, client_ca)
         self.identity = _identity(certificate, key, client_ca)
-        """Of the next handshake; one value, so that none sees a half of each."""
+        """For the next handshake. It is one value, so no handshake mixes old and new files."""
 
     def reload(self) -> None:
-        """Read the files again, for the handshakes to come; connections that there are stay.
-        Raises as when it was made, and what there was holds on."""
+        """Read the files again, for later handshakes; open connections stay. Raises as the
+        constructor, and keeps the old identity."""
         self.identity = _identity(*self._files)
 
 
@@ -71,10 +71,11 @@ def _identity(certificate: FilePath, key: FilePath, client_ca: FilePath | None) 
 
 
 class ClientTls:
-    """Whom a client believes, and what it shows. It reads files: make it outside of event loops.
+    """Whom a client trusts, and its own certificate. It reads files: create it outside of event
+    loops.
 
-    *ca* is a file of certificates that are believed, in place of the system's; *certificate* and
-    *key* are the client's own, for a server that wants them (mTLS). Raises as ``ServerTls``.
+    *ca* is a file of certificates that are trusted, in place of the system's; *certificate* and
+    *key* are the client's own, for a server that requires them (mTLS). Raises as ``ServerTls``.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ def _load_identity(context: ssl.SSLContext, certificate: FilePath, key: FilePath
     certificate, key = os.fspath(certificate), os.fspath(key)
 
     def no_passphrase() -> str:
-        # Without this OpenSSL asks at the terminal.
+        # Without this OpenSSL asks for a passphrase at the terminal.
         raise InvalidConfig(f"TLS key {key!r} has a passphrase; a service needs one without")
 
     try:
@@ -144,13 +145,13 @@ def _load_identity(context: ssl.SSLContext, certificate: FilePath, key: FilePath
 
 
 def _check_use(certificate: FilePath, key: FilePath, pem: bytes, *, is_server: bool) -> None:
-    """Shows the certificate to somebody who trusts just this one, in memory: only its dates and
-    its use can be wrong then."""
+    """Presents the certificate, in memory, to a peer that trusts just this one: only its dates and
+    its purpose can be wrong then."""
     shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
     sees = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if is_server else ssl.PROTOCOL_TLS_SERVER)
     shows.check_hostname = sees.check_hostname = False
     shows.verify_mode, sees.verify_mode = ssl.CERT_NONE, ssl.CERT_REQUIRED
-    # The leaf alone counts: its dates are asked about, not those of a root that signed it.
+    # Only the leaf: its dates are checked, not those of the root that signed it.
     sees.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     sees.load_verify_locations(cadata=_first(pem))
     for context in (shows, sees):
@@ -168,13 +169,13 @@ def _first(pem: bytes) -> str:
 
 
 def _meet(server: ssl.SSLContext, client: ssl.SSLContext) -> int:
-    """A handshake without a network; what was wrong with a certificate, 0 for nothing."""
+    """A handshake without a network. Returns the code of the certificate's fault, 0 for none."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides: list[Callable[[], None]] = [
         client.wrap_bio(down, up).do_handshake,
         server.wrap_bio(up, down, server_side=True).do_handshake,
     ]
-    for _ in range(8):  # each side has two flights
+    for _ in range(8):  # enough: each side sends two flights
         for side in tuple(sides):
             try:
                 side()

@@ -152,9 +152,12 @@ async def watch(events: Any, commits: int) -> list[Any]:
     raise AssertionError("the events ended")
 
 
-async def test_previews_are_not_shown_twice_after_the_connection_was_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["unix", "grpc"])
+async def test_previews_are_not_shown_twice_after_the_connection_was_lost(
+    tmp_path: Path, kind: str
+) -> None:
     whole = "".join(f"{number}," for number in range(120))
-    served = Served(tmp_path, [say(whole).slow(0.01, delta_chars=4)])
+    served = Served(tmp_path, [say(whole).slow(0.005, delta_chars=4)], kind)
     async with asyncio.timeout(PATIENCE_S), served.up(), linked(served.address) as (link, sessions):
         session = await sessions.create(CONFIG, session_id="s")
         turn = await session.send("hi")
@@ -169,6 +172,8 @@ async def test_previews_are_not_shown_twice_after_the_connection_was_lost(tmp_pa
         # The end may be missing, where it came while the connection was away: the record has it.
         assert whole.startswith(text)
         assert len(text) > 200
+        assert await turn.text() == whole
+        assert [m.text for m in await session.read_conversation()] == ["hi", whole]
 
 
 async def test_a_dropped_connection_cancels_nothing(tmp_path: Path) -> None:
@@ -187,10 +192,11 @@ async def test_a_dropped_connection_cancels_nothing(tmp_path: Path) -> None:
         assert await embedded.turn(1).text() == "done"
 
 
+@pytest.mark.parametrize("kind", ["unix", "grpc"])
 async def test_clients_live_through_a_service_that_goes_down_in_order_and_comes_back(
-    tmp_path: Path,
+    tmp_path: Path, kind: str
 ) -> None:
-    served = Served(tmp_path, lambda request, tag: say("hello").slow(0.002))
+    served = Served(tmp_path, lambda request, tag: say("hello").slow(0.002), kind)
     async with asyncio.timeout(PATIENCE_S):
         async with served.up():
             linking = linked(served.address)
@@ -274,7 +280,7 @@ async def test_a_subscription_that_was_refused_and_then_lost_its_connection_goes
 
         def refuse(connection: Any, command: w.Command[Any]) -> None:
             if isinstance(command, w.Subscribe):
-                raise Overloaded("busy", retry_after_s=0.3)
+                raise Overloaded("busy", retry_after_s=0.1)
 
         with monkeypatch.context() as patched:
             patched.setattr(service.admission, "check", refuse)
@@ -282,7 +288,7 @@ async def test_a_subscription_that_was_refused_and_then_lost_its_connection_goes
             await until(lambda: service.statistics().overloaded == 1)
         link.drop_connection()
         await until(lambda: service.statistics().subscriptions == 1)
-        await asyncio.sleep(0.6)  # when it would have been asked for again
+        await asyncio.sleep(0.2)  # when it would have been asked for again
         assert not watching.done()
         await (await session.send("ho")).outcome()
         assert await watching == [1, 2]

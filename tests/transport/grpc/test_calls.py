@@ -329,7 +329,7 @@ async def test_a_subscription_that_cannot_be_is_an_error_of_its_call() -> None:
 
 async def test_a_subscriber_that_stops_reading_costs_bounded_bytes_and_then_lags() -> None:
     limits = Limits(outgoing_bytes=200_000)
-    script = lambda request, tag: say("x" * 60_000).slow(0.0, delta_chars=600)  # noqa: E731
+    script = lambda request, tag: say("x" * 60_000).slow(0.0, delta_chars=3_000)  # noqa: E731
     async with stubs(script, limits=limits) as on:
         session = await on.manager.open("s")
 
@@ -380,7 +380,7 @@ def resident_bytes() -> int:
 
 async def test_a_client_of_frames_that_stops_reading_costs_bounded_bytes() -> None:
     limits = Limits(outgoing_bytes=200_000)
-    script = lambda request, tag: say("x" * 60_000).slow(0.0, delta_chars=600)  # noqa: E731
+    script = lambda request, tag: say("x" * 60_000).slow(0.0, delta_chars=3_000)  # noqa: E731
     async with stubs(script, limits=limits) as on:
         session = await on.manager.open("s")
         stream = on.calls.Connect()

@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,6 +31,8 @@ class Raw:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.transport: Any = writer.transport
+        """A read transport, too, which its type does not say."""
 
     async def say(self, sent: bytes) -> None:
         self.writer.write(sent)
@@ -289,7 +292,7 @@ async def test_random_frames_never_reach_anybody_else_and_leave_nothing_behind(
                     if chance.random() < 0.5:
                         peer.writer.write_eof()
                 if chance.random() < 0.5:
-                    peer.writer.transport.abort()
+                    peer.transport.abort()
                 else:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(0.05):

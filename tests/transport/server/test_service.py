@@ -7,7 +7,8 @@ import gc
 import socket
 import stat
 import tracemalloc
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from llmsession import (
     InvalidInput,
     KeyReused,
+    LLMSession,
     MemoryStore,
     Overloaded,
     SessionConfig,
@@ -26,7 +28,7 @@ from llmsession import (
     connect,
     records,
 )
-from llmsession.testing.scripted import ScriptedProvider, never, say
+from llmsession.testing.scripted import Script, ScriptedProvider, never, say
 from llmsession.transport import Limits, Service, SocketServer
 from llmsession.transport.wire import messages as w
 from tests.transport.places import CONFIG, place_at, until
@@ -118,29 +120,34 @@ async def test_a_service_that_runs_late_takes_no_new_turns_and_says_so() -> None
 # Backpressure.
 
 
-async def peer_of(path: str) -> Raw:
-    reader, writer = await asyncio.open_unix_connection(path, limit=1 << 26)
-    peer = Raw(reader, writer)
-    await peer.say(HELLO)
-    assert isinstance(await peer.hear(), w.Welcome)
-    return peer
+@asynccontextmanager
+async def stopped_peers(
+    folder: Path, script: Script, outgoing_bytes: int, many: int = 1
+) -> AsyncIterator[tuple[Service, LLMSession, list[Raw]]]:
+    """A service with a session, and *many* peers that have said hello and do not read."""
+    path = f"{folder}/s.sock"
+    async with (
+        asyncio.timeout(150),
+        SessionManager(provider=ScriptedProvider(script), store=MemoryStore()) as manager,
+        Service(manager, limits=Limits(outgoing_bytes=outgoing_bytes)) as service,
+        SocketServer(service, f"unix:{path}"),
+    ):
+        session = await manager.create(CONFIG, session_id="s")
+        peers = [Raw(*await asyncio.open_unix_connection(path, limit=1 << 26)) for _ in range(many)]
+        for peer in peers:
+            await peer.say(HELLO)
+            assert isinstance(await peer.hear(), w.Welcome)
+            peer.transport.pause_reading()
+        yield service, session, peers
+        for peer in peers:
+            peer.transport.abort()
 
 
 async def test_a_subscriber_that_stops_reading_costs_bounded_bytes_and_then_lags(
     tmp_path: Path,
 ) -> None:
-    limits = Limits(outgoing_bytes=200_000)
-    provider = ScriptedProvider(lambda request, tag: say("x" * 20_000).slow(0.0, delta_chars=200))
-    path = f"{tmp_path}/s.sock"
-    async with (
-        asyncio.timeout(150),
-        SessionManager(provider=provider, store=MemoryStore()) as manager,
-        Service(manager, limits=limits) as service,
-        SocketServer(service, f"unix:{path}"),
-    ):
-        session = await manager.create(CONFIG, session_id="s")
-        peer = await peer_of(path)
-        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a read transport, too
+    script = lambda request, tag: say("x" * 20_000).slow(0.0, delta_chars=200)  # noqa: E731
+    async with stopped_peers(tmp_path, script, 200_000) as (service, session, (peer,)):
         await peer.say(b'{"type":"subscribe","id":1,"session":"s","after":0}\n')
         most = 0
         for _ in range(120):
@@ -152,7 +159,7 @@ async def test_a_subscriber_that_stops_reading_costs_bounded_bytes_and_then_lags
         assert statistics.lagged == 1
         assert statistics.previews_lost > 0
         assert statistics.subscriptions == 0
-        peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        peer.transport.resume_reading()
         seqs, cursor = [], None
         while cursor is None:
             message = await peer.hear()
@@ -168,27 +175,17 @@ async def test_a_subscriber_that_stops_reading_costs_bounded_bytes_and_then_lags
             if isinstance(message, w.Event) and message.seq:
                 seqs.append(message.seq)
         assert seqs == list(range(1, session.status().seq + 1))
-        await peer.close()
 
 
 async def test_a_reader_of_a_long_log_that_stops_costs_bounded_bytes(tmp_path: Path) -> None:
-    path = f"{tmp_path}/s.sock"
-    async with (
-        asyncio.timeout(150),
-        SessionManager(provider=ScriptedProvider([]), store=MemoryStore()) as manager,
-        Service(manager, limits=Limits(outgoing_bytes=400_000)) as service,
-        SocketServer(service, f"unix:{path}"),
-    ):
-        session = await manager.create(CONFIG, session_id="s")
+    async with stopped_peers(tmp_path, (), 400_000, many=4) as (service, session, peers):
         for number in range(2000):
             await session.label({f"name {n}": f"{number}" * 60 for n in range(8)})
-        peers = [await peer_of(path) for _ in range(4)]
         gc.collect()
         tracemalloc.start()
         try:
             before = tracemalloc.get_traced_memory()[0]
             for peer in peers:
-                peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
                 for number in range(5):
                     frame = b'{"type":"subscribe","id":%d,"session":"s","after":0}\n'
                     await peer.say(frame % number)
@@ -201,31 +198,20 @@ async def test_a_reader_of_a_long_log_that_stops_costs_bounded_bytes(tmp_path: P
         assert outgoing <= 4 * 400_000
         assert grown < 12_000_000  # the log is as large five times over
         assert service.statistics().lagged == 0
-        for peer in peers:
-            peer.writer.transport.abort()
 
 
 async def test_answers_that_nobody_reads_stop_the_reading_of_commands(tmp_path: Path) -> None:
-    path = f"{tmp_path}/s.sock"
-    async with (
-        asyncio.timeout(150),
-        SessionManager(provider=ScriptedProvider(lambda r, t: "y" * 30_000)) as manager,
-        Service(manager, limits=Limits(outgoing_bytes=300_000)) as service,
-        SocketServer(service, f"unix:{path}"),
-    ):
-        session = await manager.create(CONFIG, session_id="s")
+    script = lambda request, tag: "y" * 30_000  # noqa: E731
+    async with stopped_peers(tmp_path, script, 300_000) as (service, session, (peer,)):
         await (await session.send("hi")).outcome()
-        peer = await peer_of(path)
-        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         frame = b'{"type":"conversation","id":%d,"session":"s"}' + b" " * 1000 + b"\n"
         peer.writer.write(b"".join(frame % number for number in range(2000)))
         await asyncio.sleep(0.5)
         assert 0 < service.statistics().outgoing_bytes < 300_000
         assert service.statistics().commands < 400
-        peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        peer.transport.resume_reading()
         replies = [await peer.hear() for _ in range(2000)]
         assert [reply.id for reply in replies if isinstance(reply, w.Reply)] == list(range(2000))
-        await peer.close()
 
 
 # Its end.
