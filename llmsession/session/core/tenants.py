@@ -28,8 +28,8 @@ class Tenants:
         """By tenant and session; deleted ones are in the totals only."""
         self._totals: dict[str, Spending] = {}
         if budgets is not None and not isinstance(budgets, Mapping):
-            message = f"tenant_budgets are a SpendingBudget by tenant, not {type(budgets).__name__}"
-            raise InvalidConfig(message)
+            told = f"tenant_budgets are a SpendingBudget by tenant, not {type(budgets).__name__}"
+            raise InvalidConfig(told)
         for tenant, budget in (budgets or {}).items():
             self.set_budget(tenant, budget)
 
