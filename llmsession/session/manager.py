@@ -510,7 +510,7 @@ class SessionManager:
             state=state,
             config=config,
             store=self.store,
-            hold=msgspec.structs.replace(hold, head=state.head),
+            lease=msgspec.structs.replace(hold, head=state.head),
             services=self._world,
             spawn=self._serve,
             gone=self._live.forget,

@@ -38,7 +38,7 @@ OWNERS = (
         "a closed session is not released",
         "docs/stores.md",
         "session/actor/actor.py",
-        "                await self._store.release(self.core.journal.hold)\n",
+        "                await self._store.release(self.core.journal.lease)\n",
         "                pass\n",
         "session/registry/test_lifecycle.py",
         "test_close_interrupts_what_is_open_and_names_what_still_runs",

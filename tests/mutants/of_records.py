@@ -347,7 +347,7 @@ DURABLE = (
         "what was to be purged stays in the log",
         "docs/security.md",
         "session/log/erasing.py",
-        "        await store.rewrite(hold, bodies)\n",
+        "        await store.rewrite(lease, bodies)\n",
         "        pass\n",
         "session/log/test_forget.py",
         "test_a_purge_takes_everything_that_was_said_out_of_the_log",

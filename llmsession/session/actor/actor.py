@@ -69,7 +69,7 @@ class Actor:
         state: SessionState,
         config: SessionConfig,
         store: Store,
-        hold: Lease,
+        lease: Lease,
         services: Services,
         spawn: Callable[[Actor], None],
         gone: Callable[[Actor], None],
@@ -80,7 +80,7 @@ class Actor:
         self.core = Core(
             state=state,
             config=config,
-            journal=Journal(store, hold, services.clock, self._came_back),
+            journal=Journal(store, lease, services.clock, self._came_back),
             report=self.report,
             services=services,
         )
@@ -449,7 +449,7 @@ class Actor:
     async def _release(self) -> None:
         with anyio.CancelScope(shield=True):
             try:
-                await self._store.release(self.core.journal.hold)
+                await self._store.release(self.core.journal.lease)
             except Exception as error:  # a store is foreign code
                 self.core.log.trouble("session.not_released", error=error_text(error))
         self._end("closed")
@@ -465,7 +465,7 @@ class Actor:
     def evict(self) -> Lease:
         """Take no more commands. The caller releases the lease. Only while idle and unpinned."""
         self._end("cold")
-        return self.core.journal.hold
+        return self.core.journal.lease
 
     def _end(self, status: ActorStatus) -> None:
         self.status = status

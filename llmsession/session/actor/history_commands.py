@@ -204,7 +204,7 @@ class HistoryCommands:
 
         async def work() -> None:
             try:
-                await erase(self._store, core.journal.hold, pending_redaction)
+                await erase(self._store, core.journal.lease, pending_redaction)
             except Exception as error:  # a store is foreign code
                 lost = self._error(error)
                 core.report(lambda: self._lost(lost))

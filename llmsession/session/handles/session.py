@@ -409,7 +409,7 @@ class LLMSession:
             queued=actor.turns.waiting,
             head=TurnId("a", state.head_turn) if state.head_turn else None,
             seq=state.head,
-            epoch=core.journal.hold.epoch,
+            epoch=core.journal.lease.epoch,
             generation=state.generation,
             messages=len(state.history),
             turns=count_turns(state.history),

@@ -14,14 +14,14 @@ PAGE = 256
 """Records read at a time, so that the log need not fit into memory: a few turns."""
 
 
-async def erase(store: Store, hold: Lease, pending_redaction: Redaction) -> int:
-    """Erase *pending_redaction* from the log of *hold*, in one rewrite; returns how many records
+async def erase(store: Store, lease: Lease, pending_redaction: Redaction) -> int:
+    """Erase *pending_redaction* from the log of *lease*, in one rewrite; returns how many records
     changed. A second call changes nothing.
 
     Raises RecordDamaged, SessionMoved, SessionNotFound and StoreError; then nothing was changed,
     unless the rewrite's own answer was lost.
     """
-    session, after = hold.session, 0
+    session, after = lease.session, 0
     bodies: dict[int, bytes] = {}
     while after < pending_redaction.seq - 1:
         page = await store.read(
@@ -36,5 +36,5 @@ async def erase(store: Store, hold: Lease, pending_redaction: Redaction) -> int:
                 bodies[stored.seq] = encode_record(redacted)
         after = page[-1].seq
     if bodies:
-        await store.rewrite(hold, bodies)
+        await store.rewrite(lease, bodies)
     return len(bodies)

@@ -39,24 +39,24 @@ class Journal:
     def __init__(
         self,
         store: Store,
-        hold: Lease,
+        lease: Lease,
         clock: Callable[[], float],
         report: Callable[[Written], None],
     ) -> None:
         self._store = store
-        self._hold = hold
+        self._lease = lease
         self._clock = clock
         self._report = report
         self._queue: list[tuple[Record | None, Then | None]] = []
-        self._written = hold.head
-        self._seq = hold.head
+        self._written = lease.head
+        self._seq = lease.head
         self._in_flight = False
         self._stopped = False
 
     @property
-    def hold(self) -> Lease:
+    def lease(self) -> Lease:
         """The lease that it writes under, with the head at which the lease was taken."""
-        return self._hold
+        return self._lease
 
     @property
     def seq(self) -> int:
@@ -75,7 +75,7 @@ class Journal:
             return
         self._seq += 1
         stamped = msgspec.structs.replace(
-            record, seq=self._seq, epoch=self._hold.epoch, at=self._clock()
+            record, seq=self._seq, epoch=self._lease.epoch, at=self._clock()
         )
         self._queue.append((stamped, then))
 
@@ -90,8 +90,8 @@ class Journal:
         entries, self._queue = tuple(self._queue), []
         records = [record for record, _ in entries if record is not None]
         batch = Batch(
-            session=self._hold.session,
-            epoch=self._hold.epoch,
+            session=self._lease.session,
+            epoch=self._lease.epoch,
             head=self._written,
             bodies=tuple(encode_record(record) for record in records),
             at=records[-1].at if records else 0.0,

@@ -83,7 +83,7 @@ class LiveSessions:
 
     async def _was_taken(self, actor: Actor) -> bool:
         """Has another owner the session? Its next record would tell this one, too."""
-        return (await self._store.row(actor.session)).epoch > actor.core.journal.hold.epoch
+        return (await self._store.row(actor.session)).epoch > actor.core.journal.lease.epoch
 
     async def _not_busy(self, session: str) -> None:
         while session in self._busy:

@@ -66,7 +66,7 @@ async def test_seqs_go_on_where_the_log_stands() -> None:
     w.write(4)
     w.journal.flush()
     assert [record.seq for record in await w.stored()] == [1, 2, 3, 4]
-    assert w.journal.hold == Lease("s", 2, 3)
+    assert w.journal.lease == Lease("s", 2, 3)
 
 
 async def test_nothing_is_handed_over_before_it_is_flushed() -> None:
@@ -179,7 +179,7 @@ async def test_a_fenced_owner_writes_nothing_and_is_told_by_whom() -> None:
     (report,) = w.reports
     assert isinstance(report.result, Conflict)
     assert report.result.row is not None
-    assert report.result.row.epoch > w.journal.hold.epoch
+    assert report.result.row.epoch > w.journal.lease.epoch
     assert await w.turns() == []
 
 
