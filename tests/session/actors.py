@@ -12,7 +12,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from llmsession import Event, LLMSession, SessionConfig, SessionManager, Store, Tool
+from llmsession import Event, LLMSession, SessionConfig, SessionManager, Store, Tool, Turn
 from llmsession.compaction.rules.check import check_request
 from llmsession.session.compacting import compactor
 from llmsession.session.handles.session import live_state
@@ -44,9 +44,20 @@ class Stage:
         """The kinds of the log's records, in order."""
         return [record.__struct_config__.tag for record in await self.log(session)]  # type: ignore[misc]  # every record has a tag
 
-    async def say(self, content: str) -> str:
-        """Send, and wait for the reply."""
-        return await (await self.session.send(content)).text()
+    async def say(self, *contents: str) -> str:
+        """Send one after the other, each once the reply to the one before is there; the last
+        reply."""
+        reply = ""
+        for content in contents:
+            reply = await (await self.session.send(content)).text()
+        return reply
+
+    async def interrupted(self, content: str) -> Turn:
+        """Send, and interrupt once nothing more happens by itself."""
+        turn = await self.session.send(content)
+        await settled()
+        await self.session.interrupt()
+        return turn
 
     pauses = False
     """Set by a test whose provider pauses replies: then a request may end with one."""
