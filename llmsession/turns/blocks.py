@@ -1,6 +1,6 @@
 """Content blocks: typed where the machine reads them, opaque and lossless everywhere else.
 
-Content lives as the JSON bytes of a list of blocks, exactly as it came. The structs here are
+Content is stored as the JSON bytes of a list of blocks, exactly as it came. The structs here are
 views on those bytes: a known type with fields that we do not know stays that type (the bytes
 keep the fields), and a type that we do not know is an OpaqueBlock with its bytes.
 """
@@ -51,13 +51,13 @@ class _Known(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
 
 
 class TextBlock(_Known, frozen=True, tag="text", gc=False):
-    """What somebody said."""
+    """A text."""
 
     text: str
 
 
 class ThinkingBlock(_Known, frozen=True, tag="thinking", gc=False):
-    """The model's thinking. ``signature`` binds it to all that stands before it."""
+    """The model's thinking. ``signature`` binds it to everything before it."""
 
     thinking: str
     signature: str | None = None

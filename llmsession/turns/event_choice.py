@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 OnFailure: TypeAlias = Literal["keep_steps", "drop"]
-"""What is kept of a turn whose provider was given up: its complete steps, or nothing."""
+"""What is kept of a turn that fails: its complete steps, or nothing."""
 
 
 def progress(turn: Turn) -> Literal["open", "decided", "ended"]:
-    """Where an interrupt finds the turn: still open to it, decided, or ended."""
+    """Can the turn still be interrupted (open), or is its end decided, or has it ended?"""
     if turn.phase in ENDED:
         return "ended"
     return "decided" if turn.phase in DECIDED else "open"
@@ -41,7 +41,7 @@ def progress(turn: Turn) -> Literal["open", "decided", "ended"]:
 def event_for_interrupt(
     turn: Turn, policy: InterruptPolicy, *, reason: str, has_text: bool
 ) -> e.DropRequested | e.KeepRequested:
-    """The interrupt as the turn takes it. With nothing to keep, every policy is a drop."""
+    """The event of an interrupt under *policy*. If there is nothing to keep, it is a drop."""
     text = policy == "keep_text" and has_text and turn.phase in (Phase.STREAMING, Phase.STOPPING)
     if policy == "drop_turn" or not (turn.keepable or text) or turn.phase is Phase.ACCEPTED:
         return e.DropRequested(reason=reason)
@@ -49,7 +49,7 @@ def event_for_interrupt(
 
 
 def event_for_limit(stop_reason: str) -> e.LimitReached:
-    """A limit of ours was reached. *stop_reason* is one of ``TURN_STOP_REASONS``."""
+    """The event of a limit of the turn. *stop_reason* is one of ``TURN_STOP_REASONS``."""
     return e.LimitReached(stop_reason=stop_reason)
 
 
@@ -62,13 +62,13 @@ def event_for_reply(
     limits: TurnLimits,
     tag: StepTag,
 ) -> e.Event:
-    """What a whole reply means for the turn."""
+    """The event of a complete reply."""
     follow = stop_rule(reply.stop_reason).follow
     stop_reason = reply.stop_reason or "unknown"
     if follow is Follow.DROP:
         return e.ReplyRefused(tag=tag, stop_reason=stop_reason)
-    # Some servers say "stop" over whole calls, or pause beside them: the calls count, not the
-    # word, because they have to be answered in the very next message.
+    # Some servers report "stop" or a pause for a reply with complete calls. The calls count, not
+    # the stop reason, because the very next message has to answer them.
     if pending_calls and follow is not Follow.COMMIT_CUT:
         return e.ReplyRequestedTools(tag=tag, calls=pending_calls)
     if follow is Follow.CONTINUE and turn.pauses < limits.max_pauses:
@@ -83,7 +83,8 @@ def event_for_reply(
 def event_for_stream_failure(
     turn: Turn, error: ProviderError, *, limits: TurnLimits, on_failure: OnFailure, tag: StepTag
 ) -> e.Event:
-    """Again, smaller, or given up: by the provider's own classification, bounded."""
+    """The event of a failed stream: retry, retry smaller, or give up. The provider classifies its
+    error, and the limits bound the retries."""
     if error.kind == "retryable" and not error.retried and turn.retries < limits.max_retries:
         delay_s = error.delay_s or _backoff_s(turn.retries)
         return e.StreamBroke(tag=tag, delay_s=delay_s)
@@ -95,27 +96,27 @@ def event_for_stream_failure(
 
 
 def event_for_budget(turn: Turn, error: str, *, on_failure: OnFailure, tag: StepTag) -> e.Event:
-    """The step may not be asked for: the budget is used up. What is kept is what would be kept
-    of a provider that was given up."""
+    """The event of a budget that is used up before a request. It keeps what a failed provider
+    would keep."""
     if on_failure == "keep_steps" and turn.keepable:
         return e.GaveUpKept(tag=tag, error=error, stop_reason="budget")
     return e.GaveUpDropped(tag=tag, cause="budget", error=error)
 
 
 def _backoff_s(retries: int) -> float:
-    """0.5 s, doubled each time, at most 8 s: what the SDKs do before a first event."""
+    """0.5 s, doubled each time, at most 8 s: as the SDKs retry before a first event."""
     return float(min(8.0, 0.5 * 2**retries))
 
 
 def event_for_answers(turn: Turn, calls: tuple[str, ...], tag: StepTag | None = None) -> e.Event:
-    """Some, or the last, of the open calls were answered."""
+    """The event of results for *calls*: all open calls are answered, or only some."""
     if turn.open_calls <= set(calls):
         return e.AllCallsAnswered(tag=tag, calls=calls)
     return e.CallsAnswered(tag=tag, calls=calls)
 
 
 def event_for_step(turn: Turn, *, tokens: int, limits: TurnLimits, tag: StepTag) -> e.Event:
-    """A step is durable: the next one, or a limit."""
+    """The event of a durable step: the next step, or a limit."""
     stop_reason = _limit_after(turn.step, tokens, limits)
     if stop_reason is not None:
         return e.LimitReached(tag=tag, stop_reason=stop_reason)
@@ -123,7 +124,7 @@ def event_for_step(turn: Turn, *, tokens: int, limits: TurnLimits, tag: StepTag)
 
 
 def _limit_after(step: int, tokens: int, limits: TurnLimits) -> str | None:
-    """The limit that a turn of *step* complete steps and so many tokens has reached."""
+    """The limit that a turn of *step* complete steps and *tokens* has reached, if any."""
     if limits.max_steps is not None and step >= limits.max_steps:
         return "max_steps"
     if limits.max_tokens is not None and tokens >= limits.max_tokens:
@@ -140,8 +141,8 @@ def event_for_resume(
     tokens: int,
     limits: TurnLimits,
 ) -> e.Event:
-    """Where a new owner goes on with a turn. *step* is the last one that the log has of it, 0
-    for none; *offers* are that step's calls if it is not complete, *unanswered* those of them
+    """The event with which a new owner continues a turn. *step* is its last step in the log, 0 for
+    none. *pending_calls* are that step's calls if it is not complete, *unanswered* those of them
     without a result."""
     if unanswered:
         calls = tuple(call.id for call in unanswered)
@@ -155,7 +156,7 @@ def event_for_resume(
 
 
 def event_for_stopped(turn: Turn) -> e.Event:
-    """All work of a stopping turn is over: what it becomes was asked for before."""
+    """The event of a stopping turn whose works have ended. How it ends was decided before."""
     how = turn.ending.how if turn.ending else "drop"
     if how == "drop":
         return e.StoppedToDrop()

@@ -1,7 +1,7 @@
 """Events and effects of the turn machine: facts in the past tense, orders in the imperative.
 
 An event that reports our own work carries the StepTag of that work. Where the outcome depends
-on data, there are two events, and the functions in ``naming`` choose between them.
+on data, there are two events, and the functions in ``event_choice`` choose between them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Started(Event, frozen=True):
 
 
 class ResumedToRequest(Event, frozen=True):
-    """A new owner goes on with the request of *step*: nothing of that step is in the log.
+    """A new owner continues with the request of *step*: nothing of that step is in the log.
     *pauses* were counted from the log, as in the three that follow."""
 
     step: int
@@ -80,7 +80,7 @@ class ResumedToRequest(Event, frozen=True):
 
 
 class ResumedToCalls(Event, frozen=True):
-    """A new owner goes on with the calls of *step*; these have no result in the log."""
+    """A new owner continues with the calls of *step*; *calls* have no result in the log."""
 
     step: int
     calls: tuple[str, ...]
@@ -88,14 +88,14 @@ class ResumedToCalls(Event, frozen=True):
 
 
 class ResumedToStep(Event, frozen=True):
-    """A new owner goes on with *step*: all its results are in the log, its end is not."""
+    """A new owner continues with *step*: all its results are in the log, its end is not."""
 
     step: int
     pauses: int = 0
 
 
 class ResumedToLimit(Event, frozen=True):
-    """A new owner finds *step* complete, and with it a limit of the turn reached."""
+    """A new owner finds *step* complete, and the turn has reached a limit with it."""
 
     step: int
     stop_reason: str
@@ -119,19 +119,19 @@ class ReplyFinished(Event, frozen=True):
 
 
 class ReplyRequestedTools(Event, frozen=True):
-    """A reply with calls that the session has to get answered."""
+    """A reply with calls that need results."""
 
     calls: tuple[PendingCall, ...]
 
 
 class ReplyContinued(Event, frozen=True):
-    """A reply without calls after which the turn goes on: a pause, or a pending steer."""
+    """A reply without calls after which the turn continues: a pause, or a pending steer."""
 
     paused: bool
 
 
 class ReplyRefused(Event, frozen=True):
-    """A reply that is not kept, and its turn neither."""
+    """A refusal: neither the reply nor its turn is kept."""
 
     stop_reason: str
 
@@ -147,15 +147,15 @@ class StreamOverflowed(Event, frozen=True):
 
 
 class GaveUpKept(Event, frozen=True):
-    """The provider was given up, or must not be asked; the completed steps are kept. *stop_reason*
-    is one of ``TURN_STOP_REASONS``."""
+    """No more requests are sent: the provider failed or the budget is used up. The completed steps
+    are kept. *stop_reason* is one of ``TURN_STOP_REASONS``."""
 
     error: str
     stop_reason: str = "error"
 
 
 class GaveUpDropped(Event, frozen=True):
-    """The provider was given up; there is nothing to keep, or it is not wanted."""
+    """As GaveUpKept, but there is nothing to keep, or the configuration keeps nothing."""
 
     cause: str
     error: str
@@ -225,7 +225,7 @@ class Failed(Event, frozen=True):
 
 
 class Fenced(Event, frozen=True):
-    """Another owner has the session; this one may not write any more."""
+    """Another owner has the session. This one must not write."""
 
 
 class StoreLost(Event, frozen=True):
@@ -233,7 +233,7 @@ class StoreLost(Event, frozen=True):
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """Something for the shell to do. Its report comes back as an event with this tag."""
+    """Something for the turn runner to do. Its report is an event with the same tag."""
 
     tag: StepTag
 
@@ -255,7 +255,7 @@ class JournalCalls(Effect, frozen=True):
 
 
 class StartTools(Effect, frozen=True):
-    """Start the callables, offer the other calls to the caller, start the deadlines."""
+    """Start the callables, leave the other calls to the caller, start the deadlines."""
 
 
 class JournalAnswers(Effect, frozen=True):

@@ -1,4 +1,4 @@
-"""Turn ids: ``u7`` is what the user side said in turn 7, ``a7`` what the assistant said."""
+"""Turn ids: ``u7`` is the user's side of turn 7, ``a7`` the assistant's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PRINTED = re.compile(r"([ua])([1-9][0-9]{0,17})", re.ASCII)
 
 
 class TurnId(msgspec.Struct, frozen=True, order=True):
-    """Who speaks, and in which turn. The number is the turn; it starts at 1.
+    """One side of a turn, and the turn's number, which starts at 1.
 
     The user's message and the tool results of turn 7 are ``u7``, the assistant's messages
     ``a7``. Where a turn is named, only the number counts.
@@ -38,7 +38,7 @@ class TurnId(msgspec.Struct, frozen=True, order=True):
 
 
 class TurnCounter:
-    """Gives out turn numbers. They grow and never come back, not even after a dropped turn."""
+    """Assigns turn numbers. They grow and are never reused, not even after a dropped turn."""
 
     def __init__(self, last: int = 0) -> None:
         self.last = last
@@ -49,7 +49,7 @@ class TurnCounter:
         return self.last
 
     def saw(self, number: int) -> None:
-        """Note a number that was given out before, by an earlier life of this session."""
+        """Note a number from the log, which is in use."""
         self.last = max(self.last, number)
 
 

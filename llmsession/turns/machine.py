@@ -4,7 +4,7 @@ A turn is a frozen value with a phase. ``step`` looks up (phase, event type) in 
 returns the next turn and the effects to perform. Rules of this file:
 
 1. Everything that changes a turn's phase is in TRANSITIONS. One cell has one answer: where the
-   outcome depends on data, the event says which outcome it was (see ``naming``).
+   outcome depends on data, the event says which outcome it was (see ``event_choice``).
 2. A pair without a cell is a bug of ours and raises TurnStateError; it is never ignored "to be
    safe". A cell that changes nothing is written down as such: it says "this may come now".
 3. A report of our own work carries the tag (turn, step, attempt) that the work was started
@@ -72,7 +72,7 @@ class Phase(StrEnum):
 ENDED = frozenset({Phase.COMMITTED, Phase.ABORTED, Phase.FAILED, Phase.FENCED, Phase.LOST})
 """The phases without a way out."""
 DECIDED = frozenset({Phase.COMMITTING, Phase.ABORTING, Phase.FAILING})
-"""The turn's end was chosen, and its record is on its way into the store."""
+"""The turn's end is chosen, and its record is being written."""
 
 
 class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,11 +87,11 @@ class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_overflows: int = 2
     """How often one step is built smaller after the provider found it too large."""
     max_pauses: int = 16
-    """How often a turn is sent on after ``pause_turn``."""
+    """How often a turn continues after ``pause_turn``."""
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """What a turn that is being stopped will become."""
+    """How a turn that is stopping will end."""
 
     how: Literal["drop", "keep_steps", "keep_text", "fail"]
     reason: str
@@ -132,7 +132,7 @@ def _stay(phase: Phase, *types: type[e.Event]) -> dict[type[e.Event], Phase]:
 TRANSITIONS: Table = {
     P.ACCEPTED: {
         e.Started: P.BUILDING,
-        # An earlier owner started it: this one goes on where the log ends.
+        # An earlier owner started the turn. It continues where the log ends.
         e.ResumedToRequest: P.BUILDING,
         e.ResumedToCalls: P.TOOLS,
         e.ResumedToStep: P.JOURNALING,
@@ -188,7 +188,7 @@ TRANSITIONS: Table = {
         **_stay(P.STOPPING, *_JOURNALED),
         **_LOSABLE,
     },
-    # Past the decision the store decides: an interrupt is too late and changes nothing.
+    # After the decision point an interrupt is too late and changes nothing.
     P.COMMITTING: {
         e.Committed: P.COMMITTED,
         **_stay(P.COMMITTING, e.DropRequested, e.KeepRequested, e.LimitReached, *_JOURNALED),
@@ -197,7 +197,7 @@ TRANSITIONS: Table = {
     P.ABORTING: {
         e.Aborted: P.ABORTED,
         **_stay(P.ABORTING, e.DropRequested, e.KeepRequested, e.LimitReached, *_JOURNALED),
-        # The turn's start was on its way to the store when the drop came.
+        # The record of the turn's start was being written when the drop came.
         **_stay(P.ABORTING, e.Started),
         **_LOSABLE,
     },

@@ -1,4 +1,4 @@
-"""Messages: immutable, in the provider's own words, with what we know about them beside it."""
+"""Messages: immutable, with content in the provider's format and our metadata beside it."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ class Message(
 
     @property
     def turn_id(self) -> TurnId:
-        """Whose message it is, and of which turn: ``u7`` or ``a7``."""
+        """The side and the turn of the message: ``u7`` or ``a7``."""
         return TurnId("u" if self.role == "user" else "a", self.turn)
 
     @property
     def is_user(self) -> bool:
-        """Did the user's side say it? Tool results are said by the user's side."""
+        """Is it of the user's side? Tool results are."""
         return self.role == "user"
 
     @property
     def is_assistant(self) -> bool:
-        """Did the model say it?"""
+        """Is it of the assistant?"""
         return self.role == "assistant"
 
     @cached_property

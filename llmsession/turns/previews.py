@@ -1,5 +1,5 @@
-"""Previews: what a step says while it streams. They may be merged or lost; the durable record
-that follows is canonical. Each carries the turn, step and attempt that it belongs to."""
+"""Previews: the text of a step while it streams. Previews may be merged or lost; the durable
+record that follows is authoritative. Each has the turn, step and attempt that it belongs to."""
 
 from __future__ import annotations
 

@@ -37,18 +37,18 @@ _SETTLED = {
 
 
 MAX_IDS = 8
-"""So many calls that read alike a receipt names by id; the others it counts."""
+"""How many calls with the same text a receipt names by id. It only counts the others."""
 
 
 class PendingReceipt(msgspec.Struct, frozen=True):
-    """What a dropped turn left behind, until a turn that carries it is committed."""
+    """The calls of a dropped turn, until a turn that reports them is committed."""
 
     turn: int
     calls: tuple[CallReceipt, ...]
 
 
 def receipt_text(pending: Sequence[PendingReceipt]) -> str | None:
-    """The note for the next user message, oldest turn first; None if there is nothing to say.
+    """The note for the next user message, oldest turn first; None if there is nothing to report.
 
     Calls that would read alike share a line: a turn that is dropped and sent again, and again,
     must not fill the context with its receipts.
@@ -76,12 +76,12 @@ def _ids(ids: Sequence[str]) -> str:
 
 
 def settled_text(reason: str) -> str:
-    """The neutral result of a call whose own result never came."""
+    """The neutral result of a call that got none of its own."""
     return _SETTLED[reason]
 
 
 def settled_answer(call_id: str, reason: SettleReason) -> Answer:
-    """What stands for a result that never came; the same one for the same call and reason."""
+    """The answer of a call that got no result. Always the same for the same call and reason."""
     content = msgspec.Raw(encode_json(settled_text(reason)))
     return Answer(call_id=call_id, content=content, is_error=True, settled=reason)
 
@@ -93,5 +93,5 @@ def brief_input(raw: bytes, limit_chars: int = 120) -> str:
 
 
 def seed_text(summary: str) -> str:
-    """What the first user message of a session says of the conversation it goes on from."""
+    """The text about an earlier conversation in the first user message of a session."""
     return f"Summary of an earlier conversation:\n\n{summary}"

@@ -82,11 +82,12 @@ Trigger: TypeAlias = Literal[
 """Why a compaction was applied when it was: the context passed its mark and the rewrite pays
 back (pays_back), or nothing was asked of the scheduler (threshold); the provider's cache was cold
 or about to be (cold_cache, idle); the prefix had broken anyway (prefix_broken); the next request
-would not fit (window), or the provider refused it (overflow); somebody asked."""
+would not fit (window), or the provider refused it (overflow); a caller asked for it (asked), or
+wrote the summary (caller)."""
 
 
 class CommandAnswer(msgspec.Struct, frozen=True):
-    """A command's id, a digest of what it asked, and what it was answered (JSON)."""
+    """A command's id, a digest of its arguments, and its answer as JSON."""
 
     id: str
     digest: str

@@ -1,4 +1,4 @@
-"""A reply, put together from a provider's stream. Feeds on events; waits for nothing."""
+"""Building a reply from the events of a provider's stream. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def calls(self) -> tuple[ToolUseBlock, ...]:
-        """The calls that the session has to get answered (not the provider's own tools)."""
+        """The calls that need a result. Calls of the provider's own tools do not."""
         calls = []
         for raw in self.blocks:
             if block_type(raw) == "tool_use":
@@ -91,7 +91,7 @@ class _Part:
         return pieces[0]
 
     def encode(self) -> bytes:
-        """The block with its deltas in it; every field that we do not know stays as it was."""
+        """The block with its deltas; unknown fields stay as they were."""
         if not self.pieces and not self.citations:
             return self.opened
         fields: dict[str, Any] = _Fields.decode(self.opened)
@@ -190,18 +190,18 @@ class ReplyBuilder:
         )
 
     def text_blocks(self) -> tuple[bytes, ...]:
-        """The text blocks so far that say something: what keep_text keeps."""
+        """The text blocks so far that are not blank: what ``keep_text`` keeps."""
         parts = (self._parts[index] for index in sorted(self._parts))
         encoded = (part.encode() for part in parts if part.type == "text")
         return tuple(raw for raw in encoded if _says_something(raw))
 
     def has_text(self) -> bool:
-        """Is there text that keep_text would keep?"""
+        """Is there text that ``keep_text`` would keep?"""
         return bool(self.text_blocks())
 
     def so_far(self) -> tuple[tuple[int, str, bytes, str], ...]:
-        """(index, delta kind, opened block, text so far) of each streamed block, for somebody
-        who joins in mid-stream."""
+        """(index, delta kind, opened block, text so far) of each streamed block, for a subscriber
+        that joins in mid-stream."""
         streamed = []
         for index in sorted(self._parts):
             part = self._parts[index]
@@ -229,7 +229,7 @@ def _opened(event: BlockStarted) -> _Part:
     except msgspec.DecodeError as error:
         raise _broken(f"{place} is not as its type says: {error}") from error
     if call:
-        # Nobody could answer it, and a call without an answer spoils every later request.
+        # It cannot be answered, and a call without a result makes every later request invalid.
         raise _broken(f"{place} is a call without an id or a name")
     return part
 

@@ -1,4 +1,4 @@
-"""What is sent to a provider: a pure value with one byte form."""
+"""Requests to a provider: immutable values, each with exactly one form as bytes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TokenFamily: TypeAlias = Literal["claude", "o200k", "other"]
 """Models whose tokenizers cut text alike: Claude, OpenAI's since gpt-4o, all others."""
 
 REPLY_TOKENS = 32_000
-"""The room for a reply where nobody says how much, at most: models that may say four times that
-rarely do, and what is kept for the reply is lost to the context."""
+"""The most tokens that are reserved for a reply unless configured. Longer replies are rare even
+where the model allows them, and what is reserved for the reply is lost to the context."""
 
 
 class RequestMessage(msgspec.Struct, frozen=True, rename={"body": "content"}):
@@ -89,16 +89,16 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     returns_thinking: bool = True
     """Is thinking that the reported output counts sent back with the next request?"""
     cache_ttl_s: float = 300.0
-    """How long the provider's prompt cache keeps what nobody asks for."""
+    """How long the provider's prompt cache keeps an unused prefix, in seconds."""
     window_tokens: int = 200_000
     """The model's limit for a request and its reply together."""
     max_output_tokens: int = 8_192
-    """The longest reply that may be asked for."""
+    """The longest reply that a request may allow."""
     provider_edits: frozenset[str] = frozenset()
     """Which edits of the context the provider makes itself if it is asked to: clear_tool_uses,
     clear_thinking, compact."""
     compacts_on_demand: bool = False
-    """Does it write a signed summary of a conversation if it is asked for one?"""
+    """Can it write a signed summary of a conversation?"""
 
 
 class Sizes(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +109,7 @@ class Sizes(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def budget_tokens(self) -> int:
-        """What a request may hold: the window less the room for the reply, at least one."""
+        """The largest request: the window minus the reserve for the reply, at least one."""
         return max(1, self.window_tokens - self.max_tokens)
 
 
@@ -117,13 +117,13 @@ def sizes_for(window_tokens: int | None, max_tokens: int | None, profile: Profil
     """What is given, and for the rest what *profile* has: a reply gets what the model may say,
     at most 32,000 tokens and at most a quarter of the window."""
     window = profile.window_tokens if window_tokens is None else window_tokens
-    room = min(profile.max_output_tokens, REPLY_TOKENS, max(1, window // 4))
-    return Sizes(window, room if max_tokens is None else max_tokens)
+    reserve = min(profile.max_output_tokens, REPLY_TOKENS, max(1, window // 4))
+    return Sizes(window, reserve if max_tokens is None else max_tokens)
 
 
 class StepTag(msgspec.Struct, frozen=True, order=True, gc=False):
-    """Which work a report belongs to. Everything we start carries it; a report with an old tag
-    is late, not wrong, and is dropped and counted."""
+    """The work that a report belongs to. Every work has a tag. A report with an old tag is late and
+    not wrong: it is dropped and counted."""
 
     turn: int
     step: int

@@ -15,9 +15,9 @@ class Follow(StrEnum):
     COMMIT = "commit"
     """The reply is whole: the turn ends and keeps it."""
     RUN_TOOLS = "run_tools"
-    """Its calls are run and answered; the turn goes on."""
+    """Its calls are run and answered, and the turn continues."""
     CONTINUE = "continue"
-    """The reply is kept as it is and the model is asked to go on."""
+    """The reply is kept as it is, and the next request continues it."""
     COMMIT_CUT = "commit_cut"
     """The reply was cut: what is complete is kept, its calls are left out and never run."""
     DROP = "drop"
@@ -39,7 +39,7 @@ STOP_RULES: dict[str, StopRule] = {
     "compaction": StopRule(Follow.CONTINUE, "the provider paused after compacting"),
     "max_tokens": StopRule(Follow.COMMIT_CUT, "a cut call may have lost half of its input"),
     "model_context_window_exceeded": StopRule(Follow.COMMIT_CUT, "cut by the window"),
-    # The provider asks for the refused turn to be taken out: kept, it is refused again.
+    # The provider says to remove a refused turn: with it, later requests are refused again.
     "refusal": StopRule(Follow.DROP, "the provider refused; the same context is refused again"),
 }
 

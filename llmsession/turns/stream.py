@@ -1,4 +1,4 @@
-"""What a provider's reply stream says, event by event, in one vocabulary for all providers.
+"""The events of a reply stream, in one vocabulary for all providers.
 
 A well-formed stream is ``ReplyStarted``, then for each block ``BlockStarted``, deltas and
 ``BlockStopped``, then ``ReplyEnded``. Failures are raised, not sent: ``ProviderError``.

@@ -130,7 +130,7 @@ RECEIPTS = (
         "a call past its deadline is told as failed",
         "rule 13",
         "session/actor/tool_calls.py",
-        "        # Its result never came: for a receipt it is neither finished nor failed.\n"
+        "        # There is no result of its own: its receipt must not say finished or failed.\n"
         '        track.status = "started"\n',
         "",
         "session/actor/test_receipts.py",

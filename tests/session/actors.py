@@ -54,6 +54,12 @@ class Stage:
             reply = await (await self.session.send(content)).text()
         return reply
 
+    async def interrupted(self, content: str) -> Turn:
+        """Send, and interrupt once nothing more happens by itself."""
+        turn = await self.begin(content)
+        await self.session.interrupt()
+        return turn
+
     async def begin(self, content: str, **options: Any) -> Turn:
         """Send, and wait until all has happened that can happen without time passing."""
         turn = await self.session.send(content, **options)

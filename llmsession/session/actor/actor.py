@@ -1,14 +1,14 @@
 """The actor of one session: reads its mailbox, keeps order, and answers everybody.
 
-It waits in one place, for its mailbox. Between two waits nothing else runs, so its state cannot
-change under it, and no lock is needed. Reports of its own work come first, then control, then
-work; every command has its ingress number from before any await.
+It waits in one place only, for its mailbox. Between two waits nothing else changes its state, so
+no lock is needed. Reports of its own work are read first, then control commands, then work
+commands. Every command gets its ingress number before any await.
 
 The order of a durable change is: append, fold, publish, answer. A task exists only while there
 is work: ``serve`` ends when nothing is open, and the next command starts it again.
 
-When the actor cannot go on (another owner, a failed store, a bug of ours) every caller that
-still waits gets an error by name; nobody is left hanging.
+When the actor cannot go on (another owner, a failed store, a bug of ours), every caller that
+still waits gets an error by name. No caller waits for ever.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from .turn_queue import TurnQueue
 __all__ = ["Actor", "ActorStatus"]
 
 ActorStatus: TypeAlias = Literal["live", "closing", "closed", "moved", "cold"]
-"""Does the actor take commands (live), or why not: it was closed, another owner took the session
-(moved), or it was evicted or lost its store (cold); a cold session comes back when it is opened."""
+"""Whether the actor takes commands (live), or why not. closed: somebody closed it. moved: another
+owner took the session. cold: it was evicted or lost its store, and is loaded when next used."""
 
 
 class Actor:
@@ -85,12 +85,12 @@ class Actor:
             report=self.report,
             services=services,
         )
-        self.book = IdempotencyKeys(state)
-        self.settings = Configuration(self.core, self.book, self._reconfiguring, self._reconfigured)
-        self.turns = TurnQueue(self.core, self.book.forget, self.settings.apply_waiting)
+        self.keys = IdempotencyKeys(state)
+        self.settings = Configuration(self.core, self.keys, self._reconfiguring, self._reconfigured)
+        self.turns = TurnQueue(self.core, self.keys.forget, self.settings.apply_waiting)
         self.changes = HistoryCommands(
             self.core,
-            self.book,
+            self.keys,
             self.turns,
             mailbox=self.mailbox,
             store=store,
@@ -120,12 +120,12 @@ class Actor:
 
     @property
     def state(self) -> SessionState:
-        """The fold of all that is durable so far. Only this actor changes it."""
+        """The fold of all durable records. Only this actor changes it."""
         return self.core.state
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is open and nothing is on its way."""
+        """Is no turn open, no command unread, no record being written and no job running?"""
         return (
             not self.turns.runs
             and self.mailbox.is_empty
@@ -137,13 +137,13 @@ class Actor:
 
     @property
     def open_calls(self) -> tuple[ToolUse, ...]:
-        """The running turn's calls that wait for their results, as far as is durable."""
+        """The running turn's durable calls that wait for their results."""
         run = self.turns.current
         if run is not None and run.turn.phase not in (Phase.ACCEPTED, Phase.TOOLS):
             return ()
         return unanswered_uses(self.state)
 
-    # Called by handles and works, in the event loop's thread. Nothing here waits.
+    # Called by handles and works, in the thread of the event loop. Nothing here waits.
 
     def check_open(self) -> None:
         """Raises SessionClosed, SessionMoved or StoreError when no more commands are taken."""
@@ -151,7 +151,7 @@ class Actor:
             raise self._error or SessionClosed(f"session {self.session!r} was closed")
 
     def report(self, report: Report) -> None:
-        """Put a report of our own work into the mailbox; never refused."""
+        """Put a report of our own work into the mailbox. It is never refused."""
         self.mailbox.report(report)
         self._wake()
 
@@ -159,7 +159,7 @@ class Actor:
         """Enqueue on the work lane. Raises Overloaded, or as ``check_open`` does."""
         self.check_open()
         self.mailbox.put_work(command)
-        self.book.remember(command.promise)
+        self.keys.remember(command.promise)
         self._wake()
 
     def put_interrupt(
@@ -176,13 +176,13 @@ class Actor:
             command_id, "interrupt", None if turn is None else str(turn), policy
         )
         caller = c.InterruptCaller(command_id, digest)
-        self.book.remember(caller.promise)
-        if self.book.is_repeat(caller):
+        self.keys.remember(caller.promise)
+        if self.keys.is_repeat(caller):
             return caller.promise
         try:
             self._enqueue(c.Interrupt(mark, turn, effective), caller)
         except Overloaded:
-            self.book.forget(caller)
+            self.keys.forget(caller)
             raise
         self._wake()
         return caller.promise
@@ -223,7 +223,9 @@ class Actor:
         try:
             while await self._next():
                 pass
-        except Exception as error:  # the top of the actor: a bug of ours must not hang callers
+        except (
+            Exception
+        ) as error:  # the top of the actor: a bug of ours must not leave callers waiting
             self.core.log.bug("actor.crashed", error)
             stopped = SessionClosed(
                 f"the actor of session {self.session!r} failed: {error_text(error)}"
@@ -236,11 +238,11 @@ class Actor:
             raise
         finally:
             self._serving = False
-            # A promise that failed holds the frames of its caller, and with them the handle.
-            self.book.drop_answered()
+            # A failed promise holds the frames of its caller, and so the session handle.
+            self.keys.drop_answered()
 
     async def _next(self) -> bool:
-        """Read one thing, or wait for one; False when nothing is open any more."""
+        """Read one item, or wait for one. False when nothing is open."""
         item = self.mailbox.next_nowait()
         if item is not None:
             self._read(item)
@@ -248,7 +250,7 @@ class Actor:
         self.core.journal.flush()
         if not self.mailbox.is_empty:
             return True
-        # Once it has given up nothing comes back that it would have to wait for.
+        # An actor that has given up gets no report that it would have to wait for.
         if not self.is_idle and self.status in ("live", "closing"):
             await self.mailbox.wait()
             return True
@@ -267,24 +269,24 @@ class Actor:
             item()
         self.changes.go_on()
         runner = self.turns.runner
-        # A change that is on its way makes another history or view: what waits is for that one.
+        # A pending change makes another history or view. A ready plan is checked against that one.
         if runner.may_compact() and self.changes.is_idle and self.settings.is_idle:
             runner.compactor.apply_if_ready()
 
     # Commands.
 
     def _command(self, command: c.WorkCommand) -> None:
-        """Perform a command, once: a repeated id gets the answer of the first."""
+        """Perform a command once. A repeated id gets the answer of the first."""
         if self.status != "live":
             closed = SessionClosed(f"session {self.session!r} was closed")
             command.promise.fail(self._error or closed)
             return
-        if self.book.is_repeat(command):
+        if self.keys.is_repeat(command):
             return
         try:
             self._perform(command)
         except SessionError as error:
-            self.book.refuse(command, error)
+            self.keys.refuse(command, error)
 
     def _perform(self, command: c.WorkCommand) -> None:
         match command:
@@ -300,13 +302,13 @@ class Actor:
                 noted = c.remembered(command.command_id, command.digest, None)
                 labels = {**command.labels, **reserved_labels(self.state.labels)}
                 labelled = r.SessionLabelled(labels=labels, commands=noted)
-                self.core.journal.write(labelled, self.book.answer(command))
+                self.core.journal.write(labelled, self.keys.answer(command))
             case c.Configure():
                 self.settings.configure(command, now=self.turns.current is None)
             case c.StoreSummaries():
                 self._store_summaries(command)
             case c.SetSummary():
-                self.turns.runner.compactor.caller_summaries.put(command, self.book)
+                self.turns.runner.compactor.caller_summaries.put(command, self.keys)
 
     def _submit(self, command: c.Submit) -> None:
         run = self._answerable(command)
@@ -314,11 +316,11 @@ class Actor:
         self.turns.runner.toolbox.answer(run, tuple(command.answers))
         if noted:
             self.core.journal.write(r.CommandAnswered(commands=noted))
-        # The results were queued before this, so they are durable when it is called.
-        self.core.journal.follow(self.book.answer(command))
+        # The results were queued before, so they are durable when this is called.
+        self.core.journal.follow(self.keys.answer(command))
 
     def _answerable(self, command: c.Submit) -> Run:
-        """The run that all the results are for. Raises for the first that has none."""
+        """The run that all results belong to. Raises for the first result that has none."""
         run, seen = self.turns.current, set[str]()
         if not command.answers:
             raise InvalidInput("no results were submitted")
@@ -348,13 +350,13 @@ class Actor:
         self.turns.runner.compactor.results.supersede(list(command.summaries))
         noted = c.remembered(command.command_id, command.digest, None)
         record = r.SummariesStored(summaries=command.summaries, commands=noted)
-        self.core.journal.write(record, self.book.answer(command))
+        self.core.journal.write(record, self.keys.answer(command))
 
     def _interrupt(self, command: c.Interrupt) -> None:
         if command.turn is not None:
             self.turns.interrupt_one(command.turn, command.policy, command.callers)
             return
-        # Sends that were enqueued before it and not read yet get their turns first.
+        # Unread sends that were enqueued before it get their turns first.
         unread = self.mailbox.take_work(
             lambda waiting: isinstance(waiting, c.Send) and waiting.ingress < command.mark
         )
@@ -390,13 +392,13 @@ class Actor:
                 self._give_up(failed, "cold")
 
     def fence(self) -> None:
-        """Another owner has the session: nothing that is known here is said any more."""
+        """Another owner has the session: give no more answers from this state."""
         if self.status in ("live", "closing"):
             message = f"session {self.session!r} was taken over by another owner"
             self._give_up(SessionMoved(message), "moved")
 
     def _take_in(self, record: r.Record) -> None:
-        """A durable record: fold it, then publish it."""
+        """Fold a durable record, then publish it."""
         terminal = record if r.is_terminal(record) else None
         turn = self.state.open.get(terminal.turn) if terminal else None
         self.state.apply(record)
@@ -409,8 +411,8 @@ class Actor:
         self.core.services.observers.recorded(self.session, record)
 
     def _look_for(self, written: Written) -> None:
-        """The head is not where we left it, in our own epoch: perhaps our batch was written and
-        its acknowledgement lost. The log knows."""
+        """The log moved in our own epoch. Perhaps our batch was written and its acknowledgement was
+        lost, so read the log."""
         batch = written.batch
 
         async def look() -> None:
@@ -421,7 +423,7 @@ class Actor:
                     result = Appended(batch.head + len(batch.bodies))
                 else:
                     result = Lost("the log is not where this owner left it")
-            except Exception as error:  # a store may be anybody's code
+            except Exception as error:  # a store is foreign code
                 result = Lost(error_text(error))
             self.report(lambda: self._written(written, result))
 
@@ -459,7 +461,7 @@ class Actor:
             self._close.promise.set(self._closed())
 
     def _closed(self) -> Closed:
-        # What an earlier life of the session has left running in this manager is named, too.
+        # Works of an earlier activation of this session that still run are named as well.
         left = self.core.works.stopping_in(self.session)
         return Closed(self.session, tuple(sorted(self.core.still_running.union(left))))
 
@@ -479,7 +481,7 @@ class Actor:
             self._give_up(error, "moved" if isinstance(error, SessionMoved) else "cold")
 
     def _give_up(self, error: SessionError, status: ActorStatus) -> None:
-        """Answer everybody with *error*: this actor cannot go on."""
+        """This actor cannot go on: answer all callers with *error*."""
         self._error = error
         self.core.log.trouble("session.given_up", error=str(error), status=status)
         self._end(status)
@@ -487,7 +489,7 @@ class Actor:
         self.turns.runner.compactor.fail(error)
         self.settings.refuse_waiting(error)
         self.mailbox.drain()
-        self.book.fail_all(error)
+        self.keys.fail_all(error)
         if status == "cold":
             self.core.hub.lag_all(self.session)
         else:

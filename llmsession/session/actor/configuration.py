@@ -19,18 +19,20 @@ __all__ = ["Configuration"]
 
 
 class Configuration:
-    """Takes the configuration commands of one session, and keeps those that come too early.
-    *changing* is called when a change goes into the log, *changed* when it is durable."""
+    """Performs the configuration commands of one session. Those that arrive while a turn runs wait.
+
+    *changing* is called when a change is queued for the log, *changed* when it is durable.
+    """
 
     def __init__(
         self,
         core: Core,
-        book: IdempotencyKeys,
+        keys: IdempotencyKeys,
         changing: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
         self._core = core
-        self._book = book
+        self._keys = keys
         self._changing = changing
         self._changed = changed
         self._waiting: list[c.Configure] = []
@@ -38,11 +40,11 @@ class Configuration:
 
     @property
     def is_idle(self) -> bool:
-        """No change is on its way into the log. One that is makes another view."""
+        """Is no change being written? A change that is being written makes another view."""
         return not self._writing
 
     def configure(self, command: c.Configure, *, now: bool) -> None:
-        """Change the configuration now, or else when the running turn has ended.
+        """Change the configuration: at once with *now*, else when the running turn has ended.
 
         Raises InvalidConfig.
         """
@@ -61,7 +63,7 @@ class Configuration:
             commands=c.remembered(command.command_id, command.digest, None),
         )
         self._core.configure(config)
-        answer = self._book.answer(command)
+        answer = self._keys.answer(command)
 
         def configured() -> None:
             self._writing -= 1
@@ -73,15 +75,15 @@ class Configuration:
         self._core.journal.write(record, configured)
 
     def _shows_otherwise(self, config: SessionConfig) -> bool:
-        """Is the provider's summary, that the context begins with, sent as a text from now on, or
-        as its block again?"""
+        """Does *config* change how the provider's summary at the start of the context is sent: as
+        text, or as the provider's own block?"""
         profile, prefix_summary = self._core.builder.profile, self._core.state.view.prefix_summary
         frames = (self._core.config.frame(profile), config.frame(profile))
         old, new = (is_sent_as_block(prefix_summary, profile, frame) for frame in frames)
         return old != new
 
     def _check_tools(self, config: SessionConfig) -> None:
-        # A request whose messages hold tool calls needs tools: every later one would be refused.
+        # Providers refuse a request with tool calls but no tools, so every later turn would fail.
         messages = self._core.state.context_messages()
         if not config.frame().tools and any(message.tool_calls for message in messages):
             raise InvalidConfig(
@@ -95,14 +97,14 @@ class Configuration:
         for command in waiting:
             try:
                 self.configure(command, now=True)
-            except SessionError as error:  # it does not go with one that was made before it
-                self._book.refuse(command, error)
+            except SessionError as error:  # it contradicts a change that was applied before it
+                self._keys.refuse(command, error)
 
     def refuse_waiting(self, error: SessionError) -> None:
-        """No turn will end any more: answer those that wait for one."""
+        """The session ends: answer the changes that wait for a turn to end."""
         waiting, self._waiting = self._waiting, []
         for command in waiting:
-            self._book.refuse(command, error)
+            self._keys.refuse(command, error)
 
     def bind(self, tools: Sequence[Tool]) -> None:
         """Bind callables to the configured tools of their names. Raises InvalidConfig."""

@@ -1,7 +1,7 @@
-"""Commands on a whole history: clear, rewind, forget, and fork, which only looks at it.
+"""Commands on a whole history: clear, rewind, forget, and fork, which only reads it.
 
-Each is made between turns, and alone: until it is durable, and what it forgets is out of the
-log, the work lane is not read. So whatever comes behind one meets the history that it made.
+Each runs between turns, and alone. The work lane is not read until the command is durable and
+what it forgets is out of the log. So every later command sees the history that it made.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ _Change: TypeAlias = c.Clear | c.Rewind | c.Forget
 
 
 class HistoryCommands:
-    """Takes the history commands of one session. ``lost`` is called when what was to be forgotten
-    could not be taken out of the log: then the session cannot go on."""
+    """Performs the history commands of one session.
+
+    ``lost`` is called when forgotten content could not be taken out of the log. The session
+    cannot go on then.
+    """
 
     def __init__(
         self,
         core: Core,
-        book: IdempotencyKeys,
+        keys: IdempotencyKeys,
         turns: TurnQueue,
         *,
         mailbox: Mailbox[c.ControlCommand, c.WorkCommand, Report],
@@ -50,19 +53,19 @@ class HistoryCommands:
         lost: Callable[[SessionError], None],
     ) -> None:
         self._core = core
-        self._book = book
+        self._keys = keys
         self._turns = turns
         self._mailbox = mailbox
         self._store = store
         self._lost = lost
         self._waiting: c.HistoryCommand | None = None
-        """What waits until the turns have ended that it interrupted."""
+        """The command that waits until the turns that it interrupted have ended."""
         self._writing = False
         self._erasing = False
 
     @property
     def is_idle(self) -> bool:
-        """No change waits, is being written, or has something in the log to take out."""
+        """Does no change wait, is none being written, and is nothing left to erase?"""
         return (
             self._waiting is None
             and not self._writing
@@ -71,13 +74,13 @@ class HistoryCommands:
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """The name of the job that takes things out of the log, while it runs."""
+        """The name of the job that erases records, while it runs."""
         return ("redaction",) if self._erasing else ()
 
     def begin(self, command: c.HistoryCommand) -> None:
-        """Make the change, now or when the open turns have ended that it interrupts.
+        """Make the change: at once, or when the open turns that it interrupts have ended.
 
-        Raises InvalidInput, and SessionBusy where it is not to interrupt any.
+        Raises InvalidInput, and SessionBusy if a turn is open and it may not interrupt.
         """
         self._check(command)
         if not self._turns.runs:
@@ -88,11 +91,11 @@ class HistoryCommands:
             raise SessionBusy(f"session {self._core.session!r} has a turn open; {advice}")
         self._waiting = command
         self._mailbox.hold_work()
-        # Everything that is open was asked for before: the work lane is read in order.
+        # The work lane is read in order, so every open turn was sent before this command.
         self._turns.interrupt_all(command.ingress, self._core.config.interrupt_policy, [])
 
     def go_on(self) -> None:
-        """Make the change that waits, once every open turn has ended."""
+        """Make the waiting change if every open turn has ended."""
         if self._waiting is None or self._turns.runs:
             return
         command, self._waiting = self._waiting, None
@@ -100,13 +103,13 @@ class HistoryCommands:
         try:
             self._check(command)
             self._make(command)
-        except SessionError as error:  # it named a turn that was open, and was dropped
-            self._book.refuse(command, error)
+        except SessionError as error:  # the turn that it named was open, and was dropped
+            self._keys.refuse(command, error)
 
     def refuse_waiting(self, error: SessionError) -> None:
-        """The session is ended: answer the change that waits for turns to end."""
+        """The session ends: answer the change that waits for turns to end."""
         if self._waiting is not None:
-            self._book.refuse(self._waiting, error)
+            self._keys.refuse(self._waiting, error)
             self._waiting = None
             self._mailbox.release_work()
 
@@ -124,7 +127,7 @@ class HistoryCommands:
                 problem = "was never committed, or was forgotten"
             case _:
                 return
-        # A turn that is open now may be committed by the interrupt.
+        # A turn that is open now may still be committed by the interrupt.
         if not known and turn not in self._turns.runs:
             raise InvalidInput(f"turn {turn} of session {state.session!r} {problem}")
 
@@ -145,7 +148,7 @@ class HistoryCommands:
         journal, state = self._core.journal, self._core.state
         upto = journal.seq if command.at is None else state.committed_at[command.at]
         point = c.ForkPoint(command.session, upto)
-        answer = self._book.answer_with(command, point)
+        answer = self._keys.answer_with(command, point)
         noted = c.remembered(command.command_id, command.digest, point)
         if noted:
             journal.write(r.CommandAnswered(commands=noted), answer)
@@ -170,9 +173,9 @@ class HistoryCommands:
     def _answer_unchanged(self, command: _Change) -> None:
         noted = c.remembered(command.command_id, command.digest, None)
         if noted:
-            self._core.journal.write(r.CommandAnswered(commands=noted), self._book.answer(command))
+            self._core.journal.write(r.CommandAnswered(commands=noted), self._keys.answer(command))
         else:
-            self._core.journal.follow(self._book.answer(command))
+            self._core.journal.follow(self._keys.answer(command))
 
     def _write(
         self,
@@ -190,7 +193,7 @@ class HistoryCommands:
         if self._core.state.pending_redaction is None:
             self._end(command)
             return
-        # What was built of it is not needed again, nor to be kept.
+        # The builder remembers requests with the forgotten content.
         self._core.renew_builder()
         self._erasing = True
         self._core.works.start(f"redaction of {self._core.session}", self._erasure(command))
@@ -202,7 +205,7 @@ class HistoryCommands:
         async def work() -> None:
             try:
                 await erase(self._store, core.journal.lease, pending_redaction)
-            except Exception as error:  # a store may be anybody's code
+            except Exception as error:  # a store is foreign code
                 lost = self._error(error)
                 core.report(lambda: self._lost(lost))
             else:
@@ -228,4 +231,4 @@ class HistoryCommands:
     def _end(self, command: _Change) -> None:
         self._writing = False
         self._mailbox.release_work()
-        self._book.answer(command)()
+        self._keys.answer(command)()

@@ -1,4 +1,4 @@
-"""Interrupts on their way: which turns they wait for, and what their callers are told."""
+"""Pending interrupts: which turns each one waits for, and the outcome for its callers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["PendingInterrupt"]
 
 
 class PendingInterrupt:
-    """One folded interrupt: it is answered when every turn that it ends has durably ended.
+    """One interrupt with all its callers. It is answered when every turn that it ends has durably
+    ended.
 
-    ``main`` is the run that the answer's result speaks of: the named or the running turn.
+    ``main`` is the run that the result is about: the turn that was named, or the running one.
     """
 
     def __init__(self, callers: list[InterruptCaller], main: Run | None) -> None:
@@ -40,7 +41,7 @@ class PendingInterrupt:
         return not self._open
 
     def outcome(self) -> InterruptOutcome:
-        """What the callers are told, once it is complete."""
+        """The answer to the callers. Only valid once it is complete."""
         turn = TurnId("u", self.main.number) if self.main else None
         return InterruptOutcome(result=self._result(), turn=turn, turns=tuple(self.turns))
 

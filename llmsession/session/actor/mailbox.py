@@ -1,4 +1,4 @@
-"""The mailbox of one actor: numbered on arrival, two bounded lanes, reports beside them."""
+"""The mailbox of one actor: commands numbered on arrival, two bounded lanes, and reports."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class MailboxStatistics(msgspec.Struct, frozen=True):
 
 
 class Mailbox(Generic[C, W, R]):
-    """Control is read before work; both are bounded, and being full is an answer.
+    """Control commands are read before work commands. Both lanes are bounded; a full lane refuses.
 
-    Reports of the actor's own work are never refused: their number is bounded by the work that
-    was started. They are read first, so that a command meets the newest state.
+    Reports of the actor's own work are never refused, because the started work bounds their
+    number. They are read first, so that a command sees the newest state.
     """
 
     def __init__(self, *, work_limit: int, control_limit: int = 1024) -> None:
@@ -48,7 +48,7 @@ class Mailbox(Generic[C, W, R]):
         self._refused = 0
 
     def number(self) -> int:
-        """The next ingress number. Take it before any await: it is a command's place in time."""
+        """The next ingress number. Take it before any await: it orders the commands by arrival."""
         self._ingress += 1
         return self._ingress
 
@@ -70,23 +70,23 @@ class Mailbox(Generic[C, W, R]):
             raise Overloaded(f"the session's {lane} lane is full; retry later")
 
     def report(self, report: R) -> None:
-        """Put in a report of the actor's own work. Never refused."""
+        """Add a report of the actor's own work. Never refused."""
         self._reports.append(report)
         self._notify()
 
     def find_control(self, predicate: Callable[[C], bool]) -> C | None:
-        """The first unread control command that *wanted* is true of."""
+        """The first unread control command for which *predicate* is true."""
         return next((command for command in self._control if predicate(command)), None)
 
     def take_work(self, predicate: Callable[[W], bool]) -> list[W]:
-        """Take every unread work command that *wanted* is true of, oldest first."""
+        """Remove every unread work command for which *predicate* is true; returns them in order."""
         commands = [command for command in self._work if predicate(command)]
         if commands:
             self._work = [command for command in self._work if not predicate(command)]
         return commands
 
     def hold_work(self) -> None:
-        """Keep the work lane unread until ``release_work``; it still takes commands."""
+        """Do not read the work lane until ``release_work``. It still accepts commands."""
         self._held = True
 
     def release_work(self) -> None:
@@ -95,7 +95,7 @@ class Mailbox(Generic[C, W, R]):
         self._notify()
 
     def drain(self) -> None:
-        """Forget everything unread: there is nobody to read it any more."""
+        """Drop everything unread: the actor has ended."""
         self._control.clear()
         self._work.clear()
         self._reports.clear()
@@ -108,7 +108,7 @@ class Mailbox(Generic[C, W, R]):
         return self._work.pop(0) if self._work and not self._held else None
 
     async def wait(self) -> None:
-        """Until there is something to read. Cancellable; loses nothing."""
+        """Wait until there is something to read. Cancellable; a cancelled wait loses nothing."""
         if self.is_empty:
             self._wake = anyio.Event()
             await self._wake.wait()
@@ -120,7 +120,7 @@ class Mailbox(Generic[C, W, R]):
 
     @property
     def is_empty(self) -> bool:
-        """Is there nothing to read? Work that is held back is not read."""
+        """Is there nothing to read? A work lane that is held back does not count."""
         return not (self._reports or self._control or (self._work and not self._held))
 
     def statistics(self) -> MailboxStatistics:

@@ -1,7 +1,8 @@
-"""What a new owner does with the turns that an earlier one left open: ends them, or goes on.
+"""What a new owner does with the turns that an earlier owner left open: end them, or go on.
 
-The log is all that it knows. A call in it may have been started; a reply that was streaming, a
-retry, an end that was decided and not written are not in it, and come again or never.
+The new owner knows only the log. A call in the log may have been started. A reply that was
+streaming, a retry, or an end that was decided but not written is not in the log; it happens again,
+or never.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ __all__ = ["recovery_records", "resume_event", "resumed_run"]
 
 
 def recovery_records(state: SessionState, recovery: Recovery = "drop") -> tuple[r.Record, ...]:
-    """What is written before anybody may use a session whose log is *state*. Same log, same
-    records.
+    """The records to write before a session in *state* may be used. The same log always gives the
+    same records.
 
     With ``drop`` the running turn ends as after an interrupt, with a receipt for the calls that
-    may have started. With ``resume`` it goes on, and those of its open calls that the session
-    runs itself get a result that says so: they may have had effects, and are not run again.
-    Queued sends end aborted either way.
+    may have started. With ``resume`` it goes on. Its open calls of the session's own tools may
+    have had effects, so they are not run again: their result says that the outcome is unknown.
+    Queued turns are aborted either way.
     """
     running = state.running() if recovery == "resume" else None
     ended = (
@@ -54,8 +55,8 @@ def _resumption(turn: OpenTurn) -> tuple[r.Record, ...]:
 
 
 def resumed_run(turn: OpenTurn) -> Run:
-    """The volatile side of a turn that goes on, as far as the log knows it."""
-    # Numbered before every command: the next interrupt without a turn covers it.
+    """The in-memory state of a turn that goes on, as far as the log has it."""
+    # Ingress 0 is before every command, so the next interrupt without a turn covers this turn.
     run = Run(turn.number, ingress=0)
     run.usage = turn.usage
     run.requests = list(turn.requests)
@@ -70,7 +71,7 @@ def resumed_run(turn: OpenTurn) -> Run:
 
 
 def resume_event(turn: OpenTurn, limits: TurnLimits) -> e.Event:
-    """Where the turn goes on."""
+    """The event that says where the turn goes on."""
     tokens = turn.usage.prompt_tokens + turn.usage.output_tokens
     return event_for_resume(
         turn.step, turn.calls, turn.unanswered, pauses=_pauses(turn), tokens=tokens, limits=limits
@@ -78,7 +79,7 @@ def resume_event(turn: OpenTurn, limits: TurnLimits) -> e.Event:
 
 
 def _pauses(turn: OpenTurn) -> int:
-    """How often the turn was sent on after a pause: a pause beside calls is none."""
+    """How often the turn continued after a pause. A pause in a reply with calls does not count."""
     return sum(
         message.is_assistant
         and not message.tool_calls
@@ -88,7 +89,7 @@ def _pauses(turn: OpenTurn) -> int:
 
 
 def _receipts(turn: OpenTurn) -> tuple[r.CallReceipt, ...]:
-    """Every call that was journaled: the complete steps' are known, the rest is not."""
+    """A receipt for every call in the log: known for complete steps, unknown for the rest."""
     known = _statuses(turn)
     return tuple(
         r.CallReceipt(call.id, call.name, known.get(call.id, "unknown"), call.brief)
@@ -97,8 +98,8 @@ def _receipts(turn: OpenTurn) -> tuple[r.CallReceipt, ...]:
 
 
 def _statuses(turn: OpenTurn) -> dict[str, r.CallStatus]:
-    """How the calls ended whose results are in the log. One that the session settled itself has
-    no result of its own: it is as unknown as one without."""
+    """How the calls with a result in the log ended. A call that the session settled itself counts
+    as unknown, because the result is not the tool's own."""
     known: dict[str, r.CallStatus] = {}
     for message in turn.staged:
         for index, block in enumerate(message.content):

@@ -1,4 +1,4 @@
-"""The calls of a step: who runs each, until when, and their answers as they come."""
+"""The calls of a step: who runs each one, its deadline, and its answer."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = ["Toolbox", "is_pure"]
 
 
 def is_pure(call: r.PendingCall) -> bool:
-    """Is it a call of the session's own tool, which only reads the history? It may run again."""
+    """Is it a call of the recall tool, which only reads the history? Then it may run again."""
     return call.runner == "session" and call.name == RECALL_TOOL_NAME
 
 
 class Toolbox:
-    """Gets the calls of one session's steps answered. ``feed`` gives an event to a run's turn."""
+    """Runs the pending calls of one session. ``feed`` gives an event to a run's turn."""
 
     def __init__(self, core: Core, works: RunWorks, feed: Callable[[Run, e.Event], None]) -> None:
         self._core = core
@@ -48,10 +48,10 @@ class Toolbox:
         return r.PendingCall(call.id, call.name, "session" if ours else "caller", brief)
 
     def start(self, run: Run, tag: StepTag) -> None:
-        """Run the open calls that are ours, and start the deadlines of all. Those of the caller
-        were offered when they became durable."""
+        """Run the calls of the session's own tools, and start the deadline of every open call. The
+        caller got its calls when they became durable."""
         config = self._core.config
-        # Of this step alone: a turn may have made thousands of calls before.
+        # Only this step: the turn may have made thousands of calls before.
         step_calls = self._core.state.open[run.number].calls
         tracks = [run.calls[call.id] for call in step_calls if call.id in run.turn.open_calls]
         inputs = self._inputs(run)
@@ -72,7 +72,7 @@ class Toolbox:
         self._core.log.event("tools.started", run.turn, calls=len(tracks))
 
     def _inputs(self, run: Run) -> dict[str, Any]:
-        """The inputs of the calls of the step that was journaled last."""
+        """The inputs of the newest step's calls, by call id."""
         staged = self._core.state.open[run.number].staged
         return {call.id: call.input for call in staged[-1].tool_calls} if staged else {}
 
@@ -94,7 +94,7 @@ class Toolbox:
             result = ToolResult(call.id, output.content, output.is_error, output.compact_summary)
             try:
                 answers = await prepare_answers((result,), compaction=core.capping)
-            except Exception as error:  # a callable may return anything; the model is told
+            except Exception as error:  # a callable may return anything; the model gets the text
                 answers = (make_error(call.id, error_text(error)),)
             core.report(partial(self._tool_ended, run, tag, answers[0]))
 
@@ -109,7 +109,7 @@ class Toolbox:
         self.answer(run, (answer,), tag)
 
     def answer(self, run: Run, answers: tuple[r.Answer, ...], tag: StepTag | None = None) -> None:
-        """Take results of open calls, as they come. The caller has checked that they are open."""
+        """Take results of calls that are open, as the caller has checked."""
         for answer in answers:
             run.calls[answer.call_id].status = "failed" if answer.is_error else "finished"
             timer = run.timers.pop(answer.call_id, None)
@@ -126,5 +126,5 @@ class Toolbox:
         if track.work is not None:
             self._works.cancel(run, track.work)
         self.answer(run, (settled_answer(call_id, "deadline"),))
-        # Its result never came: for a receipt it is neither finished nor failed.
+        # There is no result of its own: its receipt must not say finished or failed.
         track.status = "started"

@@ -1,4 +1,4 @@
-"""Running a session's callables, and turning what comes back into answers."""
+"""Running a session's callables, and making durable answers of their results."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ __all__ = ["make_answer", "make_error", "prepare_answers", "run_callable"]
 async def run_callable(
     tool: Tool, call_input: Any, *, threads: CapacityLimiter | None = None
 ) -> ToolOutput:
-    """What *tool* returned for *call_input*, the call's input as decoded JSON.
+    """What *tool* returns for *call_input*, the call's input as decoded JSON.
 
-    Synchronous callables run in a thread of *threads*, which a cancellation leaves behind. What
-    the callable raises becomes an error output; only our own cancellation passes.
+    Synchronous callables run in a thread of *threads*; a cancellation does not wait for that
+    thread. An exception becomes an error output. Only our own cancellation is raised.
     """
     run = tool.run
-    assert run is not None  # without a callable the call is the caller's to answer
+    assert run is not None  # calls of a tool without a callable go to the caller
     try:
         arguments = _arguments(call_input)
         if inspect.iscoroutinefunction(_function(run)):
             returned = await run(**arguments)
         else:
-            # In a tuple: trio takes no awaitable from a thread.
+            # In a tuple, because trio refuses an awaitable that a thread returns.
             (returned,) = await anyio.to_thread.run_sync(
                 lambda: (run(**arguments),), abandon_on_cancel=True, limiter=threads
             )
@@ -56,9 +56,9 @@ async def run_callable(
     except anyio.get_cancelled_exc_class() as error:
         if anyio.current_effective_deadline() == -math.inf:
             raise
-        # Nobody cancelled us: the tool cancelled something of its own and let it out.
+        # We were not cancelled: the tool cancelled a scope of its own and let the exception out.
         return ToolOutput(content=f"{type(error).__name__}: the tool was cancelled", is_error=True)
-    except (Exception, SystemExit) as error:  # a tool may raise anything; the model is told
+    except (Exception, SystemExit) as error:  # a tool may raise anything; the model gets the text
         return ToolOutput(content=error_text(error), is_error=True)
 
 
@@ -85,11 +85,11 @@ def _content(returned: Any) -> Content:
 
 
 def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
-    """The durable answer to a call: its content as JSON, its cap and its summary, decided now.
+    """The durable answer to a call: its content as JSON, its capped text and its summary.
 
-    The caller's summary comes first; else one is extracted, where the result is long enough.
-    Raises InvalidMessage for content that is no content, or over 32 MiB, and for fields of
-    other types: what is logged has to be readable.
+    The caller's summary is used if there is one. Otherwise a long result gets an extracted one.
+    Raises InvalidMessage for invalid content, for content over 32 MiB, and for fields of the
+    wrong type, because the log must stay readable.
     """
     _check_fields(result)
     content = _encoded(result.content)
@@ -124,13 +124,13 @@ def _check_fields(result: ToolResult) -> None:
 
 
 INLINE_CHARS = 32_000
-"""Up to here capping and summarising a result takes less than the hop to a thread."""
+"""Capping and summarising a result of this size takes less time than a switch to a thread."""
 
 
 async def prepare_answers(
     results: Sequence[ToolResult], *, compaction: CompactionConfig
 ) -> tuple[Answer, ...]:
-    """``make_answer`` for each result, off the event loop where they are large.
+    """``make_answer`` for each result; large results are prepared in a thread.
 
     Raises InvalidMessage, before anything is changed.
     """
@@ -152,7 +152,7 @@ def _size(content: Content) -> int:
         return len(content)
     if not isinstance(content, Sequence):
         return 0  # no content; make_answer refuses it
-    # Blocks are small in number; only their texts can be long.
+    # There are few blocks; only their texts can be long.
     return sum(len(str(block)) for block in content)
 
 
@@ -169,5 +169,5 @@ def _encoded(content: Content) -> bytes:
 
 
 def make_error(call_id: str, text: str) -> Answer:
-    """The durable answer to a call whose own result could not be used; *text* says why."""
+    """The durable answer to a call whose result could not be used; *text* says why."""
     return Answer(call_id=call_id, content=msgspec.Raw(encode_json(text)), is_error=True)

@@ -1,4 +1,4 @@
-"""The order of a session's turns: who runs, who waits, who is interrupted, who is answered."""
+"""The order of a session's turns: which one runs, which wait, and the answers to their callers."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class TurnQueue:
 
     @property
     def waiting(self) -> int:
-        """How many accepted turns wait for their turn."""
+        """How many accepted turns have not started."""
         return len(self._waiting)
 
     def resume(self) -> None:
-        """Go on with the turn that the log has running, if any: its next event is a report."""
+        """Go on with the running turn of the log, if there is one. Its next event is a report."""
         turn = self._core.state.running()
         if turn is not None:
             run = self.runs[turn.number] = self.runner.current = resumed_run(turn)
@@ -67,8 +67,8 @@ class TurnQueue:
     # Sends.
 
     def send(self, command: c.Send) -> None:
-        """Accept *command* in its mode. Raises SessionBusy, HeadMoved, Overloaded or
-        BudgetExhausted, and changes nothing then."""
+        """Accept *command* in its mode. Changes nothing if it raises SessionBusy, HeadMoved,
+        Overloaded or BudgetExhausted."""
         current, session = self.current, self._core.session
         if command.expected_head is not None:
             self._check_head(command.expected_head)
@@ -98,7 +98,7 @@ class TurnQueue:
             raise HeadMoved(f"a{expected}", f"a{actual}" if actual else None)
 
     def _accept(self, command: c.Send) -> Run:
-        """Number the turn and journal its acceptance; it starts at once if nothing is open."""
+        """Number the turn and journal its acceptance. It starts at once if no turn is open."""
         state = self._core.state
         starts = not self.runs
         number = state.counter.next()
@@ -127,7 +127,7 @@ class TurnQueue:
         return run
 
     def _seed(self) -> str | None:
-        """The summary that the message of a turn which starts now begins with."""
+        """The summary of an earlier conversation, if the turn that starts is the first one."""
         state = self._core.state
         return state.seed.text if state.seed is not None and not state.history else None
 
@@ -155,7 +155,7 @@ class TurnQueue:
         covered = current if current is not None and current.ingress < mark else None
         pending = PendingInterrupt(callers, covered)
         self._interrupts.append(pending)
-        # A queued turn that is being aborted already is waited for, too.
+        # A queued turn that is already being aborted must end as well.
         for run in [run for run in self.runs.values() if run.ingress < mark and run is not covered]:
             pending.wait_for(run)
             self._abort_waiting(run, "interrupt")
@@ -166,7 +166,7 @@ class TurnQueue:
     def interrupt_one(
         self, number: int, policy: r.InterruptPolicy, callers: list[c.InterruptCaller]
     ) -> None:
-        """End one turn, wherever it stands."""
+        """End one turn, running or queued."""
         run = self.runs.get(number)
         if run is None:
             known = number in self._core.state.ended
@@ -194,7 +194,7 @@ class TurnQueue:
             pending.wait_for(run)
             self.runner.interrupt(run, policy, "interrupt")
         elif run.turn.phase is Phase.ABORTING or _was_kept(run):
-            # An earlier interrupt decided it; this one gets the same answer.
+            # An earlier interrupt decided its end. This one gets the same answer.
             pending.wait_for(run)
         else:
             pending.too_late = True
@@ -242,7 +242,7 @@ class TurnQueue:
         self.runs.pop(run.number, None)
         outcome = run.ended_as
         if outcome is None:
-            return  # fenced or lost: abandon() has told everybody
+            return  # fenced or lost: abandon() has answered the callers
         for pending in self._interrupts:
             pending.ended(run, outcome)
         self._core.log.event("turn.ended", run.turn, status=outcome.status, why=outcome.stop_reason)
@@ -266,9 +266,9 @@ class TurnQueue:
         self._core.journal.write(record, lambda: self.runner.start(run))
 
     def leave(self, error: SessionError) -> None:
-        """Stop what is open without an end, for the next owner to recover, and start nothing
-        more. A turn whose end is decided, or that stops already, still ends: who interrupted it
-        is answered, and what was decided is written."""
+        """Stop the open turns without ending them, so that the next owner recovers them, and start
+        no other turn. A turn that is already stopping, or whose end is decided, still ends: its
+        end is written, and its interrupters are answered."""
         left, self._waiting = self._waiting, []
         current = self.current
         if current is not None and _goes_on(current):
@@ -284,7 +284,7 @@ class TurnQueue:
         self.runner.feed(run, event)
 
     def abandon(self, error: SessionError, *, fenced: bool) -> None:
-        """This owner may not or cannot write any more: every turn is left to recovery."""
+        """This owner can write no more: leave every turn to recovery."""
         for run in tuple(self.runs.values()):
             self._drop(run, error, e.Fenced() if fenced else e.StoreLost())
         self._interrupts.clear()

@@ -1,7 +1,7 @@
-"""Runs one session's turns: feeds the machine, performs what it orders, reports what happened.
+"""Runs one session's turns: feeds events to the machine and performs the effects that it returns.
 
-Nothing here decides what a turn does; that is ``turns.machine``. Nothing here waits either:
-what takes time is a work in the manager's group, and its report comes back by the mailbox.
+Nothing here decides what a turn does: ``turns.machine`` decides. Nothing here waits: what takes
+time is a work in the manager's task group, and its report comes back through the mailbox.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SETTLE: dict[str, r.SettleReason] = {
 
 
 class TurnRunner:
-    """The runner of one session. ``ended`` is told of each run whose turn has ended."""
+    """The runner of one session. ``ended`` is called with each run whose turn has ended."""
 
     def __init__(self, core: Core, ended: Callable[[Run], None]) -> None:
         self._core = core
@@ -73,7 +73,8 @@ class TurnRunner:
     # Feeding the machine.
 
     def feed(self, run: Run, event: e.Event) -> None:
-        """Give *event* to the run's turn and perform the effects, and what follows from them."""
+        """Give *event* to the run's turn, and perform its effects and those of the events that
+        follow."""
         self._events.append((run, event))
         if self._feeding:
             return
@@ -102,13 +103,13 @@ class TurnRunner:
             _PERFORM[type(effect)](self, run, effect)
         if run.turn.phase in ENDED:
             run.cancel_timers()
-            # A call past its deadline may be within its grace still: close() has to name it.
+            # A call past its deadline may still be in its grace. close() has to name it.
             self._core.still_running.update(n for n, work in run.works.items() if not work.is_done)
             self._ended(run)
             self.compactor.results.consider()
 
     def start(self, run: Run) -> None:
-        """The run's user message is durable: its turn begins."""
+        """Start the turn: its user message is durable."""
         self._start_clock(run)
         self.feed(run, e.Started())
 
@@ -128,7 +129,7 @@ class TurnRunner:
             self.feed(run, event_for_limit(stop_reason))
 
     def interrupt(self, run: Run, policy: r.InterruptPolicy, reason: str) -> None:
-        """Ask the turn to stop under *policy*. *reason* is what an aborted turn's record says."""
+        """Ask the turn to stop under *policy*. *reason* goes into the record of an aborted turn."""
         builder = run.builder if policy == "keep_text" else None  # the others do not ask
         has_text = builder is not None and builder.has_text()
         self.feed(run, event_for_interrupt(run.turn, policy, reason=reason, has_text=has_text))
@@ -142,8 +143,8 @@ class TurnRunner:
         self._builds.resume()
 
     def reconsider(self) -> None:
-        """The configuration is another. With a smaller window, or where the prompt is written
-        anew anyway, a plan is made at once: it is there when the next turn begins."""
+        """The configuration changed. If the window is smaller, or the prompt cache is lost anyway,
+        make a plan at once, so that it is ready when the next turn begins."""
         self.compactor.reconfigured()
         messages = self._core.state.context_messages()
         if self.current is not None or not messages:
@@ -178,14 +179,14 @@ class TurnRunner:
                 reply = await self._read(request, tag, builder)
             except ProviderError as error:
                 core.report(partial(self._stream_failed, run, tag, error))
-            except Exception as error:  # a provider may be anybody's code
+            except Exception as error:  # a provider is foreign code
                 core.log.bug("provider.crashed", error)
                 fatal = ProviderError(f"the provider raised {error_text(error)}", kind="fatal")
                 core.report(partial(self._stream_failed, run, tag, fatal))
             except anyio.get_cancelled_exc_class():
                 if anyio.current_effective_deadline() == -math.inf:
                     raise
-                # Nobody cancelled us: the provider cancelled something of its own and let it out.
+                # We were not cancelled: the provider cancelled a scope of its own and let it out.
                 fatal = ProviderError("the provider was cancelled from within", kind="fatal")
                 core.report(partial(self._stream_failed, run, tag, fatal))
             else:
@@ -200,7 +201,7 @@ class TurnRunner:
         def show(preview: Preview) -> None:
             nonlocal is_first
             run = self.current
-            # The gate: an attempt that is not read any more shows nothing.
+            # An attempt that is over shows no more previews.
             if run is not None and run.builder is builder:
                 if is_first:
                     is_first = False
@@ -227,7 +228,7 @@ class TurnRunner:
         if reply.edits:
             cleared = cleared_tokens(reply.edits)
             self._core.log.event("context.edited", run.turn, cleared=cleared)
-        # What the provider cleared or summarised itself says nothing of how it counts.
+        # After an edit or summary by the provider the usage is not that of the request we sized.
         if run.sent_size is not None and not (reply.edits or reply.context):
             self._core.builder.learn(run.sent_size, reply.usage.prompt_tokens)
         blocks = rename_calls(reply.blocks, self._core.state.call_turns.keys())
@@ -379,7 +380,7 @@ class TurnRunner:
         self._core.journal.write(record, lambda: self.feed(run, e.Failed()))
 
     def may_compact(self) -> bool:
-        """Is no reply on its way that was asked for under the present view?"""
+        """May the view change now? Not while a reply to a request of this view is pending."""
         run = self.current
         if run is None:
             return True

@@ -1,4 +1,4 @@
-"""What runs for a turn, and how it stops: cancelled, given its grace, then left alone and named."""
+"""What runs for a turn, and how it stops: cancelled, then, after the grace, abandoned and named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["RunWorks"]
 
 
 class RunWorks:
-    """The works and deadlines of one session's runs. ``stopped`` is told of a stopping run when
+    """The works and deadlines of one session's runs. ``stopped`` is called with a stopping run when
     all its works have ended, or its grace is over."""
 
     def __init__(self, core: Core, stopped: Callable[[Run], None]) -> None:
@@ -31,11 +31,11 @@ class RunWorks:
         return work
 
     def after(self, run: Run, name: str, delay_s: float, fire: Callable[[], None]) -> None:
-        """Report *fire* in *delay_s* seconds, unless the turn has ended by then."""
+        """Put *fire* into the mailbox in *delay_s* seconds, unless the turn has ended by then."""
         run.timers[name] = self._core.timers.after(delay_s, partial(self._core.report, fire))
 
     def cancel(self, run: Run, work: Work) -> None:
-        """Stop one work of a turn that goes on; after the grace it is no longer waited for."""
+        """Stop one work of a turn that goes on. After the grace nothing waits for it."""
         if work.is_done:
             return
         work.cancel()
@@ -49,7 +49,7 @@ class RunWorks:
         self._core.timers.after(self._core.config.grace_s, partial(self._core.report, abandon))
 
     def stop(self, run: Run) -> None:
-        """Cancel everything that runs for *run*; ``stopped`` is told when that is over."""
+        """Cancel everything that runs for *run*; ``stopped`` is called when that is over."""
         for work in run.works.values():
             work.cancel()
         if not run.works:

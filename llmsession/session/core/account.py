@@ -21,10 +21,10 @@ __all__ = ["Account", "check_priced", "usage_of"]
 
 
 class Account:
-    """The spending of one live session: what its log says, and each request as its stream ends.
+    """The spending of one live session: the requests in its log, and each new one at its end.
 
-    Live and opened again it comes to the same, but for replies that a crash kept out of the log.
-    Nothing is summed before somebody asks.
+    A live session and the same session opened again give the same sum, except for replies that a
+    crash kept out of the log. Sums are only made when they are needed.
     """
 
     def __init__(self, state: SessionState, prices: PriceTable, tenants: Tenants) -> None:
@@ -44,7 +44,7 @@ class Account:
         self._spent: Spending | None = None
 
     def add(self, request: ModelRequest) -> None:
-        """The stream of *request* has ended, however it did."""
+        """The stream of *request* has ended, whole or broken off."""
         self._new.append(request)
         self.tell_tenant()
 
@@ -54,7 +54,7 @@ class Account:
         self.tell_tenant()
 
     def spent(self) -> Spending:
-        """All that was spent by this session itself, the open turn included."""
+        """The spending of this session itself, including the open turn."""
         if self._spent is None:
             ended = chain.from_iterable(islice(self._ended.values(), self._turns))
             self._spent = Spending().and_cost(chain(ended, self._summaries), self._prices)
@@ -67,7 +67,7 @@ class Account:
         return self._spent
 
     def tell_tenant(self) -> None:
-        """Let the tenant's account know, if there is one and somebody looks at it."""
+        """Update the sum of the session's tenant, if it has one and that sum is in use."""
         if self.tenant is not None and self._tenants.is_summed(self.tenant):
             self._tenants.note(self.tenant, self._session, self.spent())
 
@@ -90,8 +90,8 @@ def check_priced(model: str, budget: SpendingBudget | None, prices: PriceTable) 
 
 
 def usage_of(state: SessionState, prices: PriceTable, run: Run | None = None) -> SessionUsage:
-    """The usage and the cost of a session: what its log has of ended turns, and *run*, the open
-    one, so far; without it what the log has of the open turns."""
+    """The usage and the cost of a session: its ended turns from the log, and *run*, the open turn.
+    Without *run* the open turns count as far as the log has them."""
     usages, turns = dict(state.turn_usage), dict(state.requests)
     if run is not None and run.number not in usages:
         streaming = run.streaming()

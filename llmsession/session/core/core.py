@@ -1,4 +1,4 @@
-"""What the parts of one live session share. The actor owns it; nobody else changes it."""
+"""What the parts of one live session share. Only the actor changes it."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from .tenants import Tenants
 
 MIN_CAP_CHARS = 1_000
 TOOL_THREADS = 256
-"""Synchronous tools that run at once in one manager; the next ones wait for a thread."""
+"""How many synchronous tools of one manager run at the same time. Others wait for a thread."""
 
 __all__ = ["Core", "Report", "Services", "profile_of"]
 
 Report: TypeAlias = Callable[[], None]
-"""What a work has to say, as a call that the actor makes."""
+"""The report of a work: a call that the actor makes when it reads its mailbox."""
 
 
 class Services:
-    """What a manager gives each of its sessions."""
+    """What all sessions of one manager share: provider, clock, works, prices and so on."""
 
     __slots__ = (
         "_frame", "_shared", "calibrations", "clock", "counter", "hub", "logger", "observers",
@@ -71,7 +71,7 @@ class Services:
         self.observers = Observers(observers, prices, logger)
         self.calibrations = Calibrations()
         self.counter: Counter | None = None
-        """Made when somebody counts."""
+        """Made by the first ``count``."""
         self.prices = prices
         self.tenants = tenants
         self.works = works
@@ -79,22 +79,22 @@ class Services:
         self.hub = hub
         self.clock = clock
         self.logger = logger
-        # Not the backend's own threads: tools that hang must not keep compaction from running.
+        # Not the backend's own threads: hanging tools must not block the threads of compaction.
         self.tool_threads = anyio.CapacityLimiter(TOOL_THREADS)
         self._shared: tuple[SessionConfig, msgspec.Raw] | None = None
         self._frame: tuple[SessionConfig, Profile, Frame] | None = None
 
     def shared(self, config: SessionConfig) -> tuple[SessionConfig, msgspec.Raw]:
-        """*config*, checked before, and its logged form; those of the session before this one
-        where they are alike: many sessions of one kind keep their tools once."""
+        """The checked *config* and its logged form. If the session before had an equal one, that
+        one is returned, so that many sessions of one kind share the memory of their tools."""
         stored = store_config(config)
-        # The bytes as well: 1 and 1.0 are equal, but are not sent alike.
+        # Compare the bytes as well: 1 and 1.0 are equal, but are sent as different text.
         if self._shared is None or self._shared[1] != stored or self._shared[0] != config:
             self._shared = (config, stored)
         return self._shared
 
     def check_priced(self, config: SessionConfig, tenant: str | None) -> None:
-        """Raises InvalidConfig where a budget is in dollars and the model has no price."""
+        """Raises InvalidConfig if a budget is in dollars and a model has no price."""
         summariser = config.compaction.summariser
         models = (config.model,) if summariser is None else (config.model, summariser.model)
         for budget in (config.budget, self.tenants.budget(tenant)):
@@ -102,7 +102,7 @@ class Services:
                 check_priced(model, budget, self.prices)
 
     def frame(self, config: SessionConfig, profile: Profile) -> Frame:
-        """What surrounds the messages of a session with *config*, whose model has *profile*."""
+        """What a request of *config* has beside its messages, for a model with *profile*."""
         known = self._frame
         if known is None or known[0] is not config or known[1] != profile:
             known = self._frame = (config, profile, config.frame(profile))
@@ -113,16 +113,18 @@ def profile_of(provider: Provider, config: SessionConfig) -> Profile:
     """What the configured model needs. Raises InvalidConfig if the provider cannot say."""
     try:
         return provider.profile(config.model)
-    except Exception as error:  # a provider may be anybody's code
+    except Exception as error:  # a provider is foreign code
         message = f"the provider has no profile of model {config.model!r}: {error_text(error)}"
         raise InvalidConfig(message) from error
 
 
 class Core:
-    """One session's state and the ways out of it.
+    """One session's state, and what its parts need to read and write it.
 
-    ``report`` puts a report of our own work into the mailbox; the actor calls it there. So
-    everything that changes the state runs in the actor, one thing after the other.
+    ``report`` puts a report of our own work into the mailbox, and the actor calls it there. So
+    everything that changes the state runs in the actor, one call after the other.
+
+    It is not called a context, because a context is what the model is sent.
     """
 
     __slots__ = (
@@ -174,23 +176,23 @@ class Core:
             profile, services.frame(config, profile), services.calibrations
         )
         self.budget_tokens = config.sizes(profile).budget_tokens
-        """What a request may hold."""
+        """The largest request, in tokens."""
         self.account = Account(state, services.prices, services.tenants)
         self.context_size: Size | None = None
-        """The size of the last request that was built, None before there was one."""
+        """The size of the newest request. None before the first one."""
         self.counted_at: float | None = None
-        """When, in seconds since the epoch."""
+        """When ``context_size`` was noted, in seconds since the epoch."""
         self.policy = config.compaction.make_policy()
         self.capping = self._capping()
-        """What results are capped and summarised by when they arrive."""
+        """How results are capped and summarised when they arrive."""
         self.counters = Counters()
         self.late_reports = 0
-        """Reports of work that its turn was no longer doing."""
+        """How many reports came too late: their turn had gone on without that work."""
         self.still_running: set[str] = set()
         """Works of ended turns that still run, by name."""
 
     def _capping(self) -> CompactionConfig:
-        # No single result may take more than a quarter of what a request may hold.
+        # A single result may take a quarter of a request at most.
         compaction = self.config.compaction
         most = int(self.budget_tokens * self.builder.profile.chars_per_token) // 4
         cap_chars = min(compaction.cap_chars or CAP_CHARS, max(MIN_CAP_CHARS, most))
@@ -198,7 +200,7 @@ class Core:
 
     @property
     def context_tokens(self) -> int:
-        """The tokens of the last request that was built; 0 before there was one."""
+        """The tokens of the newest request. 0 before the first one."""
         return self.context_size.tokens if self.context_size is not None else 0
 
     def size_now(self) -> Size:
@@ -208,7 +210,7 @@ class Core:
         return self.builder.size(request, messages, view, self.state.reported)
 
     async def count(self) -> Count:
-        """The context as it would be sent now, counted: see ``LLMSession.count``."""
+        """Count the context as it would be sent now. See ``LLMSession.count``."""
         messages, view = self.state.context_messages(), self.state.view
         request = self.builder.project(messages, view)
         if self.services.counter is None:
@@ -224,7 +226,7 @@ class Core:
         )
 
     def counted(self, size: Size) -> None:
-        """Note *size* as that of the context as it would be sent now."""
+        """Note *size* as the size of the context as it would be sent now."""
         self.context_size = size
         self.counted_at = self.services.clock()
 
@@ -237,9 +239,9 @@ class Core:
         *,
         trouble: str,
     ) -> Work:
-        """Let a thread build the request for *messages* as *view* shows them, for the first time:
-        the work *name*. *warmed* is reported with the builder that has done so, or with None where
-        that failed, which is logged as *trouble*: it is built again, where that is told of."""
+        """Start the work *name*: a thread builds the request for *messages* and *view* with a new
+        builder. *warmed* is reported with that builder. If the build fails, the error is logged as
+        *trouble* and *warmed* gets None: the same error comes up where the request is built."""
         builder = self.builder
 
         async def warm() -> None:
@@ -253,21 +255,21 @@ class Core:
         return self.works.start(name, warm)
 
     def take_warmed(self, warmed: ContextBuilder | None, old: ContextBuilder) -> None:
-        """Go on with *warmed*, unless *old*, whose place it takes, is not in use any more."""
+        """Use *warmed* from now on, unless its predecessor *old* was replaced meanwhile."""
         if warmed is not None and self.builder is old:
             self.builder = warmed
 
     def renew_builder(self) -> None:
-        """Forget what the builder remembers of the requests so far."""
+        """Drop what the builder remembers of earlier requests."""
         profile = self.builder.profile
         self.builder = ContextBuilder(
             profile, self.services.frame(self.config, profile), self.services.calibrations
         )
 
     def configure(self, config: SessionConfig) -> None:
-        """Run with *config* from now on. What the builder remembers was for the old one.
+        """Use *config* from now on, with a new builder.
 
-        Raises InvalidConfig, as ``profile_of`` does or for its sizes, and changes nothing.
+        Raises InvalidConfig as ``profile_of`` does, or for its sizes; nothing is changed then.
         """
         profile = profile_of(self.provider, config)
         config.check_model(profile)

@@ -1,4 +1,4 @@
-"""How often things happened in a session since it came to memory."""
+"""How often things happened in a session since it was loaded."""
 
 from __future__ import annotations
 

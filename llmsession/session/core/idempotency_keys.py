@@ -1,4 +1,4 @@
-"""Which commands were asked, under which ids, and what they were answered."""
+"""The ids of commands, and their answers: a repeated command gets the first answer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ T = TypeVar("T")
 
 
 class IdempotencyKeys:
-    """A repeated id gets the answer of the first, while that is on its way, and ever after: the
-    answers that are durable are in the state. Every promise that was handed out is kept here
-    until it is answered, so that nobody is left hanging when the actor cannot go on."""
+    """The command ids of one session. A repeated id gets the answer of the first command, also
+    while that one is still being performed. Durable answers are in the state.
+
+    Every promise of a caller is kept here until it is answered, so that no caller waits for ever
+    when the actor cannot go on.
+    """
 
     def __init__(self, state: SessionState) -> None:
         self._state = state
@@ -29,18 +32,18 @@ class IdempotencyKeys:
         self._promises: list[Promise[Any]] = []
 
     def remember(self, promise: Promise[Any]) -> None:
-        """*promise* was handed to a caller."""
+        """Note *promise*, which a caller waits for."""
         if len(self._promises) >= 64 and len(self._promises) % 64 == 0:
             self.drop_answered()
         self._promises.append(promise)
 
     def drop_answered(self) -> None:
-        """Forget the promises that are kept: they hold their callers' frames."""
+        """Drop the answered promises, because they hold their callers' frames."""
         self._promises = [promise for promise in self._promises if not promise.is_set]
 
     def is_repeat(self, command: c.Command[Any] | c.InterruptCaller) -> bool:
-        """Was its id used before? Then it is answered, now or with the first one: with that
-        one's answer, or KeyReused where it asks for something else."""
+        """Was its id used before? Then it gets the first command's answer, now or later; or
+        KeyReused if the first command was a different one."""
         command_id = command.command_id
         if command_id is None:
             return False
@@ -59,21 +62,21 @@ class IdempotencyKeys:
         return True
 
     def refuse(self, command: c.Command[Any], error: SessionError) -> None:
-        """Answer with *error*. A refused command changed nothing, so its id may be used again."""
+        """Answer *command* with *error*. It changed nothing, so its id may be used again."""
         self.forget(command)
         command.promise.fail(error)
 
     def forget(self, command: c.Command[Any] | c.InterruptCaller) -> None:
-        """The command is on its way no longer."""
+        """*command* is not being performed any more."""
         if command.command_id is not None:
             self._in_flight.pop(command.command_id, None)
 
     def answer(self, command: c.Command[None]) -> Callable[[], None]:
-        """What to do when the command's record is durable."""
+        """A callback for when the record of *command* is durable: it answers the command."""
         return self.answer_with(command, None)
 
     def answer_with(self, command: c.Command[T], answer: T) -> Callable[[], None]:
-        """As ``answer``, for a command that is answered with a value."""
+        """As ``answer``, for a command whose answer is a value."""
 
         def durable() -> None:
             self.forget(command)
@@ -82,7 +85,7 @@ class IdempotencyKeys:
         return durable
 
     def fail_all(self, error: SessionError) -> None:
-        """Answer everybody who still waits."""
+        """Fail every promise that is not answered yet."""
         self._in_flight.clear()
         for promise in self._promises:
             promise.fail(error)

@@ -1,4 +1,4 @@
-"""Who watches what all sessions of a manager do, for metrics and traces."""
+"""Observers of all sessions of a manager, for metrics and traces."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Observers", "SessionObserver"]
 
 
 class SessionObserver(Protocol):
-    """Is told what happens in the sessions of a manager. Called in the event loop's thread: it
-    must not block. What it raises is logged, and changes nothing."""
+    """Receives what happens in the sessions of a manager. It is called in the thread of the event
+    loop and must not block. An exception is logged and has no other effect."""
 
     def recorded(self, session: str, record: Record) -> None:
-        """*record* is durable, and published. What recovery writes is not told."""
+        """*record* is durable and published. The records that recovery writes are not reported."""
         ...
 
     def requested(
@@ -31,7 +31,7 @@ class SessionObserver(Protocol):
         ...
 
     def began(self, session: str, turn: int) -> None:
-        """The first delta of the reply to the turn's newest request is there."""
+        """The first delta of the reply to the turn's newest request has arrived."""
         ...
 
     def ended(
@@ -43,18 +43,18 @@ class SessionObserver(Protocol):
         provider: str,
         stop_reason: str | None,
     ) -> None:
-        """The turn's newest request is over. *stop_reason* is the reply's; None where it broke off
-        or was stopped."""
+        """The turn's newest request has ended. *stop_reason* is that of the reply; None if the
+        reply broke off or was stopped."""
         ...
 
     def charged(self, session: str, spent: ModelRequest, cost_nano_usd: int | None) -> None:
-        """A request of a turn, or one for a summary, was charged for. The cost is None where the
-        model has no price."""
+        """A request of a turn, or for a summary, was charged. The cost is None if the model has no
+        price."""
         ...
 
 
 class Observers:
-    """Tells every one of *observers*, and keeps what they raise from the session."""
+    """Calls every one of *observers*, and logs what they raise."""
 
     __slots__ = ("_logger", "_observers", "_prices")
 
@@ -67,7 +67,7 @@ class Observers:
 
     @property
     def is_on(self) -> bool:
-        """Is there anybody to tell?"""
+        """Is there any observer?"""
         return bool(self._observers)
 
     def recorded(self, session: str, record: Record) -> None:
@@ -95,7 +95,7 @@ class Observers:
     def ended(
         self, session: str, turn: int, spent: ModelRequest, provider: str, reply: Reply | None
     ) -> None:
-        """See ``SessionObserver``; *reply* is None where there is no whole one."""
+        """See ``SessionObserver``; *reply* is None if it is not complete."""
         stop_reason = reply.stop_reason if reply is not None else None
         for observer in self._observers:
             with self._guarded():
@@ -115,6 +115,6 @@ class Observers:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # an observer may be anybody's code
+        except Exception as error:  # an observer is foreign code
             logger = self._logger if self._logger is not None else default_logger()
             logger.error("observer.failed", exc_info=error)

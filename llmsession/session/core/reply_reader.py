@@ -19,7 +19,7 @@ __all__ = ["previews_so_far", "read_reply"]
 CLOSE_S = 1.0
 """How long a provider's stream may take to close. It is closed on cancellation too."""
 REST_EVENTS = 256
-"""How many events that are there already are read before others may run, and may interrupt."""
+"""How many ready events are read in a row before other tasks run, which may interrupt."""
 
 _PREVIEWS: dict[str, type[TextDelta] | type[ThinkingDelta] | type[ToolInputDelta]] = {
     "text": TextDelta,
@@ -36,9 +36,9 @@ async def read_reply(
     builder: ReplyBuilder,
     show: Callable[[Preview], None],
 ) -> Reply:
-    """The whole reply to *request*; its deltas are shown as previews on the way.
+    """Read the whole reply to *request*, and show its deltas as previews.
 
-    Raises ProviderError; on cancellation the stream is closed and what was read stays in
+    Raises ProviderError. On cancellation the stream is closed, and what was read stays in
     *builder*.
     """
     stream = provider.stream(request, tag)
@@ -56,14 +56,14 @@ async def read_reply(
             elif builder.ended:
                 break
     finally:
-        # How it closes says nothing about what it said: the reply, or the error, stands.
+        # An error in closing changes neither the reply nor the error that was raised.
         with anyio.move_on_after(CLOSE_S, shield=True), suppress(Exception):
             await stream.aclose()
     return builder.reply()
 
 
 def previews_so_far(builder: ReplyBuilder, tag: StepTag) -> tuple[Preview, ...]:
-    """What a step has said up to now, for somebody who joins in mid-stream."""
+    """The text of a step so far, for a subscriber that joins in mid-stream."""
     return tuple(
         _PREVIEWS[kind](tag.turn, tag.step, tag.attempt, index, text)
         for index, kind, _, text in builder.so_far()

@@ -37,13 +37,13 @@ def default_logger() -> Any:
 class SessionLog:
     """The log of one session. ``content`` is written only where the configuration asks for it.
 
-    A logger that raises loses its entry and stops nothing: it may be anybody's code."""
+    If the logger raises, its entry is lost and nothing else happens: it may be foreign code."""
 
     __slots__ = ("_bound", "_content", "_session", "_standard")
 
     def __init__(self, logger: Any | None, session: str, *, content: bool) -> None:
         self._standard = logger is None
-        # The standard one is bound when it is first needed: most sessions log nothing.
+        # The standard logger is bound when it is first needed: most sessions log nothing.
         self._bound = None if logger is None else logger.bind(session=session)
         self._session = session
         self._content = content
@@ -55,18 +55,18 @@ class SessionLog:
         return self._bound
 
     def event(self, name: str, turn: Turn | None = None, **fields: Any) -> None:
-        """Something that happened, at level info. *content*, as JSON bytes, is what was said."""
+        """Log an event at level info. *content* is message content as JSON bytes."""
         if not self._standard or _STANDARD.isEnabledFor(logging.INFO):
             with suppress(Exception):
                 self._logger.info(name, **_bound(turn), **self._allowed(fields))
 
     def trouble(self, name: str, turn: Turn | None = None, **fields: Any) -> None:
-        """Something that an operator should see, at level warning."""
+        """Log a problem for the operator at level warning."""
         with suppress(Exception):
             self._logger.warning(name, **_bound(turn), **self._allowed(fields))
 
     def bug(self, name: str, error: BaseException) -> None:
-        """A fault of ours, with its traceback."""
+        """Log a bug with its traceback at level error."""
         with suppress(Exception):
             self._logger.error(name, exc_info=error)
 

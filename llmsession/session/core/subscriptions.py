@@ -1,7 +1,8 @@
-"""Subscribers: what was durable, in order, and previews as far as they keep up.
+"""Subscribers: durable records in order, and previews as far as the subscriber keeps up.
 
-Publishing never waits. A subscriber that does not read costs a bounded buffer: previews are
-merged, then lost; if durable records would overflow it, it is told where it was and dropped.
+Publishing never waits. Each subscriber has a bounded buffer. Previews are merged, then lost. If
+durable records would overflow the buffer, the subscriber gets ``Lagged`` with its cursor and is
+dropped.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ __all__ = ["Event", "EventSink", "Lagged", "Subscription", "Subscriptions"]
 
 
 class Lagged(msgspec.Struct, frozen=True, tag="lagged", tag_field="kind"):
-    """The subscriber fell behind. It saw everything up to ``cursor``; subscribe again after it."""
+    """The subscriber fell behind. It got everything up to ``cursor``: subscribe again after it."""
 
     cursor: int
 
 
 Event: TypeAlias = Record | Preview | ToolUse | Lagged
 Replay: TypeAlias = Callable[[int, int], Awaitable[Sequence[Record]]]
-"""Called with (after, up to): the next durable records in between, oldest first."""
+"""Called with (after, up to). Returns the next durable records in between, oldest first."""
 
 MAX_DURABLE = 1024
 """Durable records that one subscriber may be behind: a few hundred turns' worth."""
@@ -45,24 +46,24 @@ MAX_PREVIEW_CHARS = 256 * 1024
 
 
 class EventSink(Protocol):
-    """Who is told what is published. Called in the event loop's thread, by those who publish: it
-    takes what it is given, and waits for nothing. A hub holds it weakly."""
+    """A receiver of published events. It is called in the thread of the event loop and must not
+    wait. ``Subscriptions`` holds it weakly."""
 
     def offer_record(self, record: Record) -> None:
-        """A durable record that comes next."""
+        """Take the next durable record."""
 
     def offer_preview(self, preview: Preview) -> None:
-        """A piece of a reply that streams; it may be merged, or lost."""
+        """Take a piece of a streaming reply. It may be merged with others, or lost."""
 
     def lag(self) -> None:
-        """What is durable is not known here any more; nothing follows."""
+        """Records may be missing from here on. Nothing follows."""
 
     def end(self) -> None:
-        """The session is closed or moved; nothing follows."""
+        """The session is closed or moved. Nothing follows."""
 
 
 class _Merged:
-    """Neighbouring previews of one block, joined when they are read."""
+    """Consecutive previews of one block. They are joined when they are read."""
 
     __slots__ = ("chars", "first", "pieces")
 
@@ -118,7 +119,7 @@ class Subscription:
         self._live_from = head
         self._replay = replay if after < head else None
         self._open_calls = open_calls
-        # Lists, as in the mailbox: mostly empty, and bounded.
+        # Lists and no deques, as in the mailbox: they are bounded and mostly empty.
         self._backlog: list[Record] = []
         self._expanded: list[ToolUse] = []
         self._buffer: list[Record | _Merged] = []
@@ -132,8 +133,8 @@ class Subscription:
 
     @property
     def cursor(self) -> int:
-        """The seq of the last durable record that was read whole: with all its ``ToolUse``
-        events. Who resumes after it misses nothing."""
+        """The seq of the last durable record that was read with all its ``ToolUse`` events. A
+        subscriber that resumes after it misses nothing."""
         return self._cursor - 1 if self._expanded else self._cursor
 
     @property
@@ -142,7 +143,7 @@ class Subscription:
         return self._durable, self._preview_chars
 
     def offer_record(self, record: Record) -> None:
-        """Buffer a durable record that comes next; ``lag`` where the buffer is full."""
+        """Buffer the next durable record; ``lag`` if the buffer is full."""
         if self._turn is not None and turn_of(record) != self._turn:
             return
         if self._durable >= MAX_DURABLE:
@@ -153,7 +154,7 @@ class Subscription:
             self._notify()
 
     def lag(self) -> None:
-        """Drop what is buffered and say ``Lagged`` next: the records are in the store."""
+        """Drop the buffer; the next event is ``Lagged``. The records are in the store."""
         self._buffer.clear()
         self._durable = self._preview_chars = 0
         self._lagged = True
@@ -161,7 +162,7 @@ class Subscription:
         self._notify()
 
     def offer_preview(self, preview: Preview) -> None:
-        """Buffer a preview, merged with its neighbour; count it as lost where it does not fit."""
+        """Buffer a preview, merged with the one before; count it as lost if it does not fit."""
         if self._turn is not None and preview.turn != self._turn:
             return
         size = len(preview.text)
@@ -177,12 +178,12 @@ class Subscription:
         self._notify()
 
     def end(self) -> None:
-        """No more events will come; what is buffered is still read."""
+        """No more events will come. The buffer can still be read."""
         self._ended = True
         self._notify()
 
     def close(self) -> None:
-        """Stop listening. Nothing is interrupted by it."""
+        """Stop receiving events. This interrupts no turn."""
         self._hub.remove(self._session, self)
         self._buffer.clear()
         self._backlog.clear()
@@ -251,15 +252,15 @@ class Subscription:
         if isinstance(record, ToolsRequested):
             self._expanded.extend(tool_uses(record))
         elif isinstance(record, TurnResumed):
-            # Those of a record that is not read here: each call is told once.
-            offered = [use for use in self._open_calls() if use.turn == record.turn]
-            self._expanded.extend(use for use in offered if use.seq <= self._begun_after)
+            # Only calls of records before the cursor: every call is reported once.
+            calls = [use for use in self._open_calls() if use.turn == record.turn]
+            self._expanded.extend(use for use in calls if use.seq <= self._begun_after)
             self._begun_after = 0
         return record
 
 
 class _Place:
-    """Where a listener is: the newest record that it was told of, or knows."""
+    """A listener and its position: the newest record that it got, or had before."""
 
     __slots__ = ("listener", "newest")
 
@@ -271,8 +272,8 @@ class _Place:
 class Subscriptions:
     """All subscribers of a manager, by session. They outlive a session's eviction.
 
-    Subscriptions are held weakly: one that its reader has dropped without closing, for example
-    by leaving a loop over a turn's events, is gone with it.
+    Subscriptions are held weakly. One that its reader dropped without closing it, for example by
+    leaving a loop over a turn's events, disappears.
     """
 
     def __init__(self) -> None:
@@ -280,7 +281,7 @@ class Subscriptions:
         self._closed = False
 
     def has(self, session: str) -> bool:
-        """Does anybody listen to *session*?"""
+        """Does *session* have a subscriber?"""
         return bool(self._listeners(session))
 
     def _listeners(self, session: str) -> list[tuple[_Place, EventSink]]:
@@ -290,7 +291,7 @@ class Subscriptions:
         pairs = ((place, place.listener()) for place in places)
         listeners = [(place, listener) for place, listener in pairs if listener]
         if len(listeners) < len(places):
-            # Here and not when one is collected: that may be in any thread, at any moment.
+            # Not in a callback of the weak reference: that runs in any thread, at any moment.
             self._keep(session, [place for place in places if place.listener() is not None])
         return listeners
 
@@ -301,8 +302,8 @@ class Subscriptions:
             del self._subscribers[session]
 
     def add(self, session: str, listener: EventSink, head: int) -> None:
-        """Give *listener*, which knows of the records up to *head*, what is published from now on;
-        nothing more if all was ended."""
+        """Give *listener* what is published from now on; it knows the records up to *head*. After
+        ``end_all`` it is ended at once."""
         if self._closed:
             listener.end()
             return
@@ -310,13 +311,13 @@ class Subscriptions:
         self._subscribers.setdefault(session, []).append(_Place(listener, head))
 
     def remove(self, session: str, listener: EventSink) -> None:
-        """Give it nothing more. Without effect if it is not there."""
+        """Give *listener* nothing more. No effect if it is not there."""
         places = self._subscribers.get(session)
         if places is not None:
             self._keep(session, [place for place in places if place.listener() is not listener])
 
     def publish(self, session: str, record: Record) -> None:
-        """Offer a durable record to every subscriber of *session*. Never waits."""
+        """Give a durable record to every subscriber of *session*. Never waits."""
         for place, listener in self._listeners(session):
             if place.newest < record.seq - 1:
                 self._lag(session, listener)
@@ -325,8 +326,8 @@ class Subscriptions:
                 listener.offer_record(record)
 
     def reached(self, session: str, head: int) -> None:
-        """The log of *session* goes up to *head*. Who was not told of all up to there lags: an
-        append whose answer was lost is found in the log when the session is loaded again."""
+        """The log of *session* ends at *head*: subscribers that did not get all records up to there
+        lag. An append whose answer was lost is only found when the session is loaded again."""
         for place, listener in self._listeners(session):
             if place.newest < head:
                 self._lag(session, listener)
@@ -336,26 +337,26 @@ class Subscriptions:
         listener.lag()
 
     def preview(self, session: str, preview: Preview) -> None:
-        """Offer a preview to every subscriber of *session*. Never waits."""
-        # There is one for each delta: no list is made. Who is removed meanwhile makes a new one.
+        """Give a preview to every subscriber of *session*. Never waits."""
+        # Called for each delta, so no copy is made: a removal replaces the list.
         for place in self._subscribers.get(session, ()):
             subscription = place.listener()
             if subscription is not None:
                 subscription.offer_preview(preview)
 
     def end(self, session: str) -> None:
-        """The session is closed or moved: its subscribers read what they have, and end."""
+        """The session is closed or moved: its subscribers read their buffers and end."""
         for _, listener in self._listeners(session):
             listener.end()
         self._subscribers.pop(session, None)
 
     def lag_all(self, session: str) -> None:
-        """The session lost its store: nobody knows here what is durable."""
+        """The session lost its store, so it is not known which records are durable."""
         for _, listener in self._listeners(session):
             listener.lag()
 
     def end_all(self) -> None:
-        """The manager is closed: ``end`` for every session, and for whoever subscribes later."""
+        """The manager is closed: ``end`` for every session, and for later subscribers."""
         self._closed = True
         for session in tuple(self._subscribers):
             self.end(session)

@@ -1,4 +1,4 @@
-"""The volatile side of one accepted turn: what the log does not need to know."""
+"""The in-memory state of one accepted turn: what the log does not need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TrackStatus: TypeAlias = Literal["requested", "started", "finished", "failed"]
 
 
 class CallTrack:
-    """A call of this turn and how far it got, for the receipt."""
+    """A call of a turn, and how far it got, for the receipt."""
 
     __slots__ = ("call", "status", "work")
 
@@ -38,15 +38,15 @@ class CallTrack:
         self.call = call
         self.status: TrackStatus = "requested"
         self.work: Work | None = None
-        """What runs it, where the session does."""
+        """The work that runs it, if the session does."""
 
     @property
     def may_have_started(self) -> bool:
-        """A caller is offered its calls when they are in the log, whatever the turn comes to."""
+        """The caller gets its calls as soon as they are in the log, so they may have started."""
         return self.status != "requested" or self.call.runner == "caller"
 
     def receipt(self) -> CallReceipt:
-        """What a receipt says of it: a call without its own result may have had effects."""
+        """Its receipt. A call without a result of its own may have had effects: unknown."""
         status: CallStatus = "unknown"
         if self.status in ("finished", "failed"):
             status = self.status

@@ -1,4 +1,4 @@
-"""Taking what was forgotten out of a session's log, in the store."""
+"""Erasing forgotten content from a session's log in the store."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .redaction import Redaction
 __all__ = ["erase"]
 
 PAGE = 256
-"""Records read at a time: a few turns' worth, that they need not all be in memory."""
+"""Records read at a time, so that the log need not fit into memory: a few turns."""
 
 
 async def erase(store: Store, lease: Lease, pending_redaction: Redaction) -> int:
-    """Take what is *owed* out of the log of *lease*, in one rewrite; returns how many records
-    changed. Done twice, the second time changes nothing.
+    """Erase *pending_redaction* from the log of *lease*, in one rewrite; returns how many records
+    changed. A second call changes nothing.
 
     Raises RecordDamaged, SessionMoved, SessionNotFound and StoreError; then nothing was changed,
     unless the rewrite's own answer was lost.

@@ -1,4 +1,4 @@
-"""Where a history is cut: by a rewind, by a forgetting, and by a fork of what was forgotten."""
+"""Where a history is cut: by a rewind, by forgetting, and by a fork of a forgotten history."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def forgotten_turns(
     before: int,
     edge: int,
 ) -> frozenset[int]:
-    """The turns that go when *history* is to begin with turn *before*: those before it there,
-    and those that are in no history, have ended, and were accepted before the record *edge*."""
+    """The turns to forget so that *history* begins with turn *before*: the turns before it in the
+    history, and ended turns outside the history that were accepted before the record *edge*."""
     count = messages_before(history, before)
     gone = {message.turn for message in history[:count]}
     remaining = {message.turn for message in history[count:]}
@@ -60,8 +60,8 @@ def first_since(
     moment: float,
     head: int,
 ) -> tuple[int, int]:
-    """The turn that *history* begins with, and the ``edge``, once all is gone that was said
-    before *moment*: nothing that was said then or later goes, whatever clocks showed."""
+    """The first turn to keep and the ``edge``, to forget everything before *moment*. Nothing from
+    *moment* or later is forgotten, even if clocks went backwards."""
     later = [turn for turn, time in accepted_time.items() if time >= moment]
     edge = min((accepted_at[turn] for turn in later), default=head + 1)
     in_order = dict.fromkeys(message.turn for message in history)
@@ -70,8 +70,8 @@ def first_since(
 
 
 def first_kept(history: Sequence[Message]) -> int | None:
-    """The turn that a *history* has to begin with because all before it was taken out of the
-    log; 0 if nothing is left, None if nothing was taken out."""
+    """The turn that *history* has to begin with, because everything before it was erased. 0 if
+    nothing is left, None if nothing was erased."""
     silent = [message.turn for message in history if message.body == NOTHING_SAID]
     if not silent:
         return None

@@ -1,4 +1,4 @@
-"""The way of records into the store: in order, one batch on its way at a time."""
+"""Writing records to the store: in order, one batch at a time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from llmsession.turns.records import (
 __all__ = ["Journal", "Written"]
 
 Then: TypeAlias = Callable[[], None]
-"""What the actor does once a record is durable and folded."""
+"""What the actor calls when a record is durable and folded."""
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A batch that came back from the store, with what is to follow each record."""
+    """A batch with the store's result, and what is to follow each record."""
 
     entries: tuple[tuple[Record | None, Then | None], ...]
     batch: Batch
@@ -32,8 +32,9 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """Numbers records and hands them to the store; what was handed over meanwhile goes in one
-    batch. ``report`` gets each batch back, in order. Nothing here waits or is cancelled."""
+    """Numbers records and appends them to the store. Records that arrive during an append go into
+    the next batch. ``report`` gets each batch with its result, in order. Nothing here waits, so
+    nothing can be cancelled."""
 
     def __init__(
         self,
@@ -54,22 +55,22 @@ class Journal:
 
     @property
     def lease(self) -> Lease:
-        """The hold that it writes under, with the head that it was taken at."""
+        """The lease that it writes under, with the head at which the lease was taken."""
         return self._lease
 
     @property
     def seq(self) -> int:
-        """The seq of the last record that was queued, written or not yet."""
+        """The seq of the last queued record, written or not."""
         return self._seq
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is queued and nothing is on its way, or nothing is written any more."""
+        """Is nothing queued or being written? True as well after ``stop``."""
         return self._stopped or (not self._queue and not self._in_flight)
 
     def write(self, record: Record, then: Then | None = None) -> None:
-        """Queue *record* under the next seq; *then* is called by the actor once it is durable
-        and folded. Once stopped, nothing is queued and *then* is never called."""
+        """Queue *record* under the next seq. The actor calls *then* when it is durable and folded.
+        After ``stop`` nothing is queued and *then* is never called."""
         if self._stopped:
             return
         self._seq += 1
@@ -79,11 +80,11 @@ class Journal:
         self._queue.append((stamped, then))
 
     def follow(self, then: Then) -> None:
-        """Let the actor call *then* once everything written so far is durable and folded."""
+        """Let the actor call *then* when everything queued so far is durable and folded."""
         self._queue.append((None, then))
 
     def flush(self) -> None:
-        """Hand over what is queued, unless a batch is on its way: then it follows that one."""
+        """Append what is queued. While a batch is being written the queue waits for it."""
         if self._in_flight or self._stopped or not self._queue:
             return
         entries, self._queue = tuple(self._queue), []
@@ -104,10 +105,10 @@ class Journal:
 
         def done(result: AppendResult) -> None:
             nonlocal answered
-            if answered:  # a store may be anybody's code: the first answer is the answer
+            if answered:  # a store is foreign code: only its first answer counts
                 return
             answered = True
-            # What follows a batch waits until it is known to be there: see ``settled``.
+            # The next batch waits until this one is known to be in the log: see ``settled``.
             if isinstance(result, Appended):
                 self.settled(batch)
             self._report(Written(entries, batch, result))
@@ -118,18 +119,18 @@ class Journal:
             done(Lost(error_text(error)))
 
     def settled(self, batch: Batch) -> None:
-        """*batch* is in the log; the next one may follow."""
+        """*batch* is in the log. The next one may be written."""
         self._in_flight = False
         self._written = batch.head + len(batch.bodies)
 
     def stop(self) -> None:
-        """Write nothing more: the store failed, or somebody else owns the session."""
+        """Write nothing more: the store failed, or another owner has the session."""
         self._stopped = True
         self._queue.clear()
 
 
 def _labels(records: Sequence[Record]) -> dict[str, str] | None:
-    """The labels that *records* leave the session with; None if they say nothing of them."""
+    """The session's labels after *records*; None if none of them sets labels."""
     labels: dict[str, str] | None = None
     for record in records:
         if isinstance(record, SessionCreated | SessionForked | SessionLabelled):

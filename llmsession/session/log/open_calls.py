@@ -1,4 +1,4 @@
-"""Calls as they are offered to whoever runs them: read out of the log or its fold."""
+"""Pending calls as ``ToolUse`` events, read from a record or from the fold of the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["tool_uses", "unanswered_uses"]
 
 
 def tool_uses(record: ToolsRequested) -> list[ToolUse]:
-    """The calls that *record* made durable, in their order."""
+    """The calls of *record*, in order."""
     runners = {call.id: call.runner for call in record.calls}
     return [
         ToolUse(
@@ -30,7 +30,7 @@ def tool_uses(record: ToolsRequested) -> list[ToolUse]:
 
 
 def unanswered_uses(state: SessionState) -> tuple[ToolUse, ...]:
-    """The calls of the running turn without a result in the log, in their order."""
+    """The calls of the running turn that have no result in the log, in order."""
     turn = state.running()
     if turn is None or not turn.calls:
         return ()

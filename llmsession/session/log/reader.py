@@ -1,4 +1,4 @@
-"""Reading a session's log back: its records, a turn's outcome, a doubtful batch."""
+"""Reading a session's log: its records, a turn's outcome, whether a batch was written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .state import SessionState
 __all__ = ["is_in_log", "read_outcome", "read_page", "read_record"]
 
 PAGE = 256
-"""Records read at a time for a subscriber who starts behind: a few turns' worth."""
+"""Records read at a time for a subscriber that starts behind: a few turns."""
 
 
 def read_record(session: str, stored: StoredRecord) -> Record:
@@ -35,10 +35,10 @@ async def read_page(store: Store, session: str, after: int, up_to: int) -> list[
 async def read_outcome(
     store: Store, session: str, number: int, *, after: int, head: int, born_in: str
 ) -> TurnOutcome:
-    """The outcome of turn *number*, whose records are between *after* and *head*; *born_in* is
-    the session that its messages were made in.
+    """The outcome of turn *number*, whose records are between *after* and *head*. *born_in* is
+    the session in which its messages were made.
 
-    Raises SessionClosed if its end is not there, StoreError, SessionNotFound.
+    Raises SessionClosed if its end is not there; StoreError, SessionNotFound.
     """
     state = SessionState(born_in)
     while after < head:
@@ -48,7 +48,7 @@ async def read_outcome(
                 continue
             if isinstance(record, TurnImported):
                 return outcome_of_import(record)
-            # A fold of this turn's records alone: the others do not touch it.
+            # Fold only the records of this turn: other records do not change it.
             turn = state.open.get(number)
             state.head = record.seq - 1
             state.apply(record)
@@ -59,7 +59,7 @@ async def read_outcome(
 
 
 async def is_in_log(store: Store, batch: Batch) -> bool:
-    """Does the log hold *batch* at its place? Then only its acknowledgement was lost.
+    """Is *batch* in the log at its place? Then only its acknowledgement was lost.
 
     Raises StoreError and SessionNotFound, as reading does.
     """

@@ -1,7 +1,7 @@
-"""Taking what was said out of a log: the same records, in the same places, without the words.
+"""Redacting a log: the same records at the same places, without their content.
 
-A redacted log folds to the same state as the log that it was made of. So every record keeps its
-kind, and every message stays a message; what was in it is no block at all, which nobody says.
+A redacted log folds to the same state as the original. So every record keeps its kind, and every
+message stays a message. Its content is a list without blocks, which no real message has.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from llmsession.turns.messages import Message
 __all__ = ["NOTHING_SAID", "Redaction", "redact_answer"]
 
 NOTHING_SAID = msgspec.Raw(b"[]")
-"""The content of a message that was taken out of the log."""
+"""The content of a redacted message."""
 _EMPTY_STEER = msgspec.Raw(b'[{"type":"text","text":""}]')
-"""A step that only steers answer is closed by their message: without a block there was none."""
+"""A step without calls is closed by the message of its steers: that message needs a block."""
 
 
 class Redaction(msgspec.Struct, frozen=True):
-    """What has to go from the records before *seq*: all of *turns*, which made *calls*, and
-    what an imported session's file held beside them; with *seed* also what it began with.
-    *receipts* are what is left of the notes that other turns carry on them, by turn."""
+    """What to remove from the records before *seq*: the content of *turns* and of their *calls*,
+    and what an imported file held beside them; with *seed* the seed as well. *receipts* are the
+    new texts of receipts that other turns carry, by turn."""
 
     turns: frozenset[int]
     calls: frozenset[str]
@@ -35,7 +35,7 @@ class Redaction(msgspec.Struct, frozen=True):
     seed: bool
 
     def joined(self, other: Redaction | None) -> Redaction:
-        """This and *other*, which was asked for earlier."""
+        """This redaction and *other*, an earlier one, as one."""
         if other is None:
             return self
         return Redaction(
@@ -47,7 +47,7 @@ class Redaction(msgspec.Struct, frozen=True):
         )
 
     def apply(self, record: r.Record) -> r.Record:
-        """*record* as it may stay: itself, where it says nothing that has to go."""
+        """*record* without what has to go; *record* itself if nothing has to."""
         if record.seq >= self.seq:
             return record
         match record:
@@ -82,7 +82,7 @@ def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r
         case r.SteerAccepted():
             return replace(record, body=_EMPTY_STEER)
         case r.ToolsRequested():
-            return replace(record, reply=_silent(record.reply), calls=_offers(record))
+            return replace(record, reply=_silent(record.reply), calls=_pending_calls(record))
         case r.ToolsAnswered():
             return replace(record, answers=())
         case r.StepCompleted():
@@ -138,8 +138,8 @@ def _silent_message(message: Message) -> Message:
     return replace(message, id="", body=NOTHING_SAID, synthetic=(), error=None, extra=msgspec.UNSET)
 
 
-def _offers(record: r.ToolsRequested) -> tuple[r.PendingCall, ...]:
-    # A message answers each; and their ids are not used again, lest a late result find another.
+def _pending_calls(record: r.ToolsRequested) -> tuple[r.PendingCall, ...]:
+    # The ids stay: a message answers each call, and a late result must not match a new call.
     return tuple(r.PendingCall(call.id, "", call.runner) for call in record.calls)
 
 
@@ -149,7 +149,8 @@ def _commands(record: r.Record, turns: Collection[int]) -> r.Record:
 
 
 def redact_answer(command: r.CommandAnswer, turns: Collection[int]) -> r.CommandAnswer:
-    """*command* without what its answer says of *turns*: an interrupt's holds whole outcomes."""
+    """*command* without the content of *turns* in its answer: an interrupt's answer holds whole
+    outcomes."""
     answer = msgspec.json.decode(command.answer)
     outcomes = answer.get("turns") if isinstance(answer, dict) else None
     if not outcomes:

@@ -1,4 +1,4 @@
-"""What the provider said of the last request: the surest size of a context there is."""
+"""The usage that the provider reported for the last request: the best known context size."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from llmsession.turns.usage import Usage
 __all__ = ["Calibrations", "Reported"]
 
 MAX_MODELS = 256
-"""More names than that are no models; the oldest is forgotten."""
+"""Nobody uses more models than that. The oldest entry is dropped."""
 
 
 class Calibrations:
-    """What the usage of each model has taught about our estimates, for all sessions of a manager.
-    It begins anew with the manager: a few requests teach it."""
+    """How far our estimates are from each model's reported usage, for all sessions of a manager.
+    It is learned anew by each manager, from a few requests."""
 
     def __init__(self) -> None:
         self._known: dict[str, Calibration] = {}
 
     def of(self, model: str) -> Calibration:
-        """What is known of *model*."""
+        """The calibration of *model*."""
         return self._known.get(model) or _UNTAUGHT
 
     def learn(self, model: str, sized: Sized, prompt_tokens: int) -> None:
-        """A request of *model* that was taken for *sized* had *prompt_tokens*."""
+        """Learn from a request of *model*: we estimated *sized*, the provider counted
+        *prompt_tokens*."""
         if prompt_tokens <= 0:
             return
         self._known[model] = sized.taught(self.of(model), prompt_tokens)
@@ -38,15 +39,15 @@ _UNTAUGHT = Calibration()
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """The usage of the request that the first ``count`` messages of the context end with: the
-    last of them is its reply. It holds until something before that is shown otherwise."""
+    """The usage of a request and its reply, which is the last of the first ``count`` messages of
+    the context. It is valid until a message before that is shown differently."""
 
     count: int
     usage: Usage
     at: float
     """When the reply was complete, in seconds since the epoch."""
     cleared_tokens: int = 0
-    """What the provider cleared before the model read it: so much more was sent."""
+    """Tokens that were sent, but that the provider cleared before the model read them."""
 
     @property
     def sent_tokens(self) -> int:
@@ -60,5 +61,5 @@ class Reported(msgspec.Struct, frozen=True):
 
     @property
     def cached_tokens(self) -> int:
-        """What the provider's cache has of it since."""
+        """The tokens of it that are in the provider's cache."""
         return self.usage.cache_read_tokens + self.usage.cache_write_tokens

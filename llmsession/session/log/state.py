@@ -1,4 +1,4 @@
-"""A session's state: the fold of its log. Live state and recovered state are made here alike."""
+"""A session's state: the fold of its log. Live and recovered states are made by the same code."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = ["OpenTurn", "SessionState", "fold"]
 
 
 _NOTHING_USED = Usage()
-# ``summary_in`` copies a body to look into it, which was a sixth of a fold.
+# A cheap test first: ``summary_in`` copies the body, which took a sixth of a fold's time.
 _MAY_SUMMARISE = re.compile(rf'"{COMPACTION}"'.encode()).search
 
 
 class OpenTurn(msgspec.Struct):
-    """A turn that was accepted and has not ended: its staged messages, and what waits."""
+    """A turn that was accepted and has not ended: its staged messages, calls and steers."""
 
     number: int
     body: msgspec.Raw
@@ -43,29 +43,29 @@ class OpenTurn(msgspec.Struct):
     """How many pending receipts its user message carries."""
     staged: tuple[Message, ...] = ()
     user_count: int = 0
-    """How many messages of the user's side are staged, ..."""
+    """How many messages of the user's side are staged."""
     reply_count: int = 0
-    """... and of the assistant's."""
+    """How many messages of the assistant are staged."""
     steers: tuple[msgspec.Raw, ...] = ()
     step: int = 0
     calls: tuple[r.PendingCall, ...] = ()
-    """The calls of the step that is not complete yet."""
+    """The calls of the incomplete step."""
     calls_seq: int = 0
-    """The seq of the record that they are in."""
+    """The seq of the record with these calls."""
     answers: dict[str, r.Answer] = {}
     all_calls: tuple[r.PendingCall, ...] = ()
     usage: Usage = _NOTHING_USED
     requests: tuple[r.ModelRequest, ...] = ()
-    """Those whose replies are in the log."""
+    """The requests whose replies are in the log."""
 
     @property
     def unanswered(self) -> tuple[r.PendingCall, ...]:
-        """The calls of the step that is not complete yet whose results are not in the log."""
+        """The calls of the incomplete step without a result in the log."""
         return tuple(call for call in self.calls if call.id not in self.answers)
 
 
 class SessionState:
-    """What the log says. Only the actor changes it, by ``apply``, one durable record at a time.
+    """The fold of the log. Only the actor changes it, with ``apply``, one durable record at a time.
 
     ``history`` is a flat tuple of the committed messages; a commit makes a new one that shares
     every old message. A reference to it is a snapshot, valid for ever.
@@ -73,13 +73,13 @@ class SessionState:
 
     def __init__(self, session: str) -> None:
         self.session = session
-        """Whose messages are made now: before its own first record, a fork's parent's."""
+        """The session id of new messages: in a fork the parent's, up to the first own record."""
         self.parent: str | None = None
         self.id_ranges: tuple[tuple[int, str], ...] = ()
-        """From which record on whose messages are made; more than one entry in a fork."""
+        """(seq, session): from this record on messages get this session id. A fork has several."""
         self.labels: dict[str, str] = {}
         self.seed: r.Seed | None = None
-        """What the next first message of a history says of an earlier conversation."""
+        """The summary of an earlier conversation, for the first message of the history."""
         self.source: r.Source | None = None
         self.head = 0
         self.epoch = 0
@@ -87,11 +87,11 @@ class SessionState:
         self.generation = 1
         self._history: tuple[Message, ...] = ()
         self._unjoined: list[Message] | None = None
-        """Committed messages that are not in the tuple yet, while a whole log is folded."""
+        """Committed messages that are not in ``_history`` yet, while a whole log is folded."""
         self.head_turn: int | None = None
         self.counter = TurnCounter()
         self.reported: Reported | None = None
-        """What the provider said of the newest request that the context still begins with."""
+        """The reported usage of the newest request, if the context still begins with it."""
         self._committed_report: Reported | None = None
         self.prefix_broken = False
         """Have the model, the system text or the tools changed since the last reply?"""
@@ -100,29 +100,29 @@ class SessionState:
         self.summaries: dict[str, str] = {}
         self.receipts: tuple[PendingReceipt, ...] = ()
         self.call_turns: dict[str, int] = {}
-        """Every call id that was ever offered, and its turn: ids are never used again."""
+        """Every call id of the session, and its turn. Ids are never reused."""
         self.ended: dict[int, str] = {}
         """How each turn ended: committed, aborted or failed."""
         self.accepted_at: dict[int, int] = {}
         """The seq of each turn's acceptance, where its events start."""
         self.accepted_time: dict[int, float] = {}
-        """When each turn was accepted that was not forgotten, in seconds since the epoch; an
-        imported one when its first message was said, where its source knows that."""
+        """When each turn was accepted, in seconds since the epoch; not for forgotten turns. For
+        an imported turn, the time of its first message if the source has it."""
         self.committed_at: dict[int, int] = {}
-        """The seq of each turn's commit: up to there the log is a fork at that turn."""
+        """The seq of each turn's commit. A fork at that turn has the log up to there."""
         self.receipts_by_turn: dict[int, tuple[PendingReceipt, ...]] = {}
-        """The receipts that a turn's message carries: pending again if it is rewound."""
+        """The receipts in a turn's message. They are pending again if the turn is rewound."""
         self.pending_redaction: Redaction | None = None
-        """What has to be taken out of the log and is still in it."""
+        """Forgotten content that is still in the log and has to be erased."""
         self.commands: dict[str, r.CommandAnswer] = {}
         self.turn_usage: dict[int, Usage] = {}
         self.usage = Usage()
         self.requests: dict[int, tuple[r.ModelRequest, ...]] = {}
-        """What was asked of models for each ended turn, in order: the usage ledger."""
+        """The requests of each ended turn, in order: the usage ledger."""
         self.summary_requests: tuple[r.ModelRequest, ...] = ()
-        """What was asked of a model for summaries, beside all turns."""
+        """The requests for summaries, which belong to no turn."""
         self.charged = Charged()
-        """What budgets charge for it, and the prompt that the next one is compared with."""
+        """The tokens charged to budgets, and the prompt to compare the next one with."""
 
     def running(self) -> OpenTurn | None:
         """The open turn that has started, if any."""
@@ -144,8 +144,8 @@ class SessionState:
 
     @contextmanager
     def whole_log(self) -> Iterator[None]:
-        """While records are applied that nobody looks at in between: the history is put together
-        once, not once a turn. Not for a state that somebody else may read."""
+        """For applying a whole log: the history is joined once, and not once a turn. Only for a
+        state that nothing reads until the end."""
         self._unjoined = []
         try:
             yield
@@ -154,12 +154,12 @@ class SessionState:
             self._unjoined = None
 
     def context_messages(self) -> tuple[Message, ...]:
-        """History and the running turn's staged messages: what a projection is made of."""
+        """The history and the running turn's staged messages: the input of a projection."""
         running = self.running()
         return self.history + running.staged if running and running.staged else self.history
 
     def apply(self, record: r.Record) -> None:
-        """Take one durable record in. Raises KeyError or ValueError for one that cannot follow:
+        """Apply one durable record. Raises KeyError or ValueError for a record that cannot follow:
         the log is damaged there."""
         if record.seq != self.head + 1:
             raise ValueError(f"record {record.seq} cannot follow record {self.head}")
@@ -181,7 +181,7 @@ class SessionState:
         self.source = record.source
 
     def _forked(self, record: r.SessionForked) -> None:
-        """What the parent said is kept. What it was asked, has open and has spent is its own."""
+        """A fork keeps the parent's history, but not its commands, open turns and spending."""
         self.session, self.parent = record.session, record.parent
         self.id_ranges = (*self.id_ranges, (record.seq, record.session))
         self.config = record.config
@@ -191,7 +191,7 @@ class SessionState:
             self._drop(turn)
         self.commands = {}
         self.turn_usage, self.usage = {}, Usage()
-        # What the parent was charged for is not charged again.
+        # The parent's requests are not charged to the fork.
         self.requests, self.charged = {}, Charged(0, self.charged.prompt_tokens)
         self.summary_requests = ()
 
@@ -206,14 +206,14 @@ class SessionState:
             self.prefix_broken = True
 
     def _unreport(self) -> None:
-        """What was sent is not what would be sent now."""
+        """The context no longer begins with the reported request."""
         self.reported = self._committed_report = None
 
     def _accepted(self, record: r.TurnAccepted) -> None:
         number = record.turn
         self.counter.saw(number)
         self.accepted_at[number] = record.seq
-        if record.body != NOTHING_SAID:  # it was forgotten by the session that this is a fork of
+        if record.body != NOTHING_SAID:  # the parent session forgot it
             self.accepted_time[number] = record.at
         self.open[number] = turn = OpenTurn(number, record.body)
         if record.started:
@@ -293,14 +293,14 @@ class SessionState:
                 self.view = self.view.with_provider_summary(summary)
         self.history = self.history + record.messages
         self._unreport()
-        # It was made behind another system text, with other tools.
+        # It was made with another system text and other tools.
         self.view = self.view.voided(len(self.history))
         self.head_turn = record.turn
         self.ended[record.turn] = "committed"
         self.call_turns.update((call, record.turn) for call in record.calls)
 
     def _drop(self, turn: OpenTurn) -> None:
-        """What the turn computed goes with it."""
+        """Remove an open turn and the summaries of its calls."""
         del self.open[turn.number]
         for call in turn.all_calls:
             self.summaries.pop(call.id, None)
@@ -384,8 +384,7 @@ class SessionState:
         self.head_turn = history[-1].turn if history else None
 
     def _forget(self, seq: int, turns: frozenset[int]) -> None:
-        """Nothing of *turns* is known any more but their numbers, the ids of their calls, how they
-        ended and what they cost."""
+        """Forget *turns*. Only their numbers, call ids, ends and costs stay known."""
         calls = frozenset(call for call, turn in self.call_turns.items() if turn in turns)
         self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
         receipts = self._forget_receipts(turns)
@@ -397,13 +396,13 @@ class SessionState:
         }
         if self.source is not None:
             self.source = r.Source(format=self.source.format, id=self.source.id)
-        # A log without what was forgotten has to fold to the same version.
+        # The redacted log has to fold to the same version.
         self.view = msgspec.structs.replace(self.view, version=seq)
         redaction = Redaction(turns, calls, receipts, seq, self.seed is None)
         self.pending_redaction = redaction.joined(self.pending_redaction)
 
     def _forget_receipts(self, turns: frozenset[int]) -> dict[int, str]:
-        """Take *turns* out of what other turns' messages carry; returns what they say now."""
+        """Take *turns* out of other turns' receipts. Returns the new receipt texts, by turn."""
         changed: dict[int, str] = {}
         for turn, receipts in tuple(self.receipts_by_turn.items()):
             left = tuple(receipt for receipt in receipts if receipt.turn not in turns)
@@ -431,7 +430,7 @@ class SessionState:
         seq = self.accepted_at[turn]
         return next(session for first, session in reversed(self.id_ranges) if first < seq)
 
-    # Messages are made here and nowhere else, so that a replayed log makes the same ones.
+    # Messages are made only here, so that a replayed log makes the same messages.
 
     def _stage_user_message(
         self, turn: OpenTurn, body: msgspec.Raw, time: float, synthetic: tuple[int, ...]
@@ -514,7 +513,7 @@ class SessionState:
 def _with_notes(
     body: msgspec.Raw, seed: str | None, receipt: str | None
 ) -> tuple[msgspec.Raw, tuple[int, ...]]:
-    """*body* with a seed before it and a receipt after it, and where those stand."""
+    """*body* with a seed before it and a receipt after it, and the indexes of both."""
     blocks: list[bytes | msgspec.Raw] = [*split_blocks(body)]
     synthetic: tuple[int, ...] = ()
     if seed:
@@ -527,7 +526,7 @@ def _with_notes(
 
 
 def _with_receipt(message: Message, receipt: str) -> Message:
-    """*message*, a turn's first, with *receipt* in place of its own; without one if it is ""."""
+    """*message*, the first of a turn, with *receipt* instead of its own; with none if it is ""."""
     blocks: list[bytes | msgspec.Raw] = [*split_blocks(message.body)[:-1]]
     synthetic = message.synthetic[:-1]
     if receipt:

@@ -1,4 +1,4 @@
-"""A value that somebody waits for: Rust's oneshot channel, on anyio."""
+"""A value that tasks wait for: like Rust's oneshot channel, on anyio."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Promise(Generic[T]):
         return self._set
 
     def set(self, value: T) -> None:
-        """Answer everybody who waits, and who will, with *value*."""
+        """Give *value* to all that wait, now and later."""
         if not self._set:
             self._value = value
             self._settle()
 
     def fail(self, error: BaseException) -> None:
-        """Answer everybody who waits, and who will, by raising *error*."""
+        """Raise *error* in all that wait, now and later."""
         if not self._set:
             self._error = error
             self._settle()
@@ -61,12 +61,12 @@ class Promise(Generic[T]):
                 follower.set(self._value)  # type: ignore[arg-type]  # None only where T allows it
 
     async def wait(self) -> T:
-        """The value, once it is there. Raises what the promise failed with.
+        """Wait for the value. Raises the error if the promise failed.
 
-        Cancelling the wait changes nothing for others, nor for what was asked.
+        Cancelling the wait has no effect on other waiters, or on the command.
         """
         if not self._set:
-            # Made only when somebody waits: most promises are kept before that.
+            # Made by the first waiter: most promises are set before anything waits.
             if self._event is None:
                 self._event = anyio.Event()
             await self._event.wait()
@@ -76,10 +76,11 @@ class Promise(Generic[T]):
 
 
 def _again(error: BaseException) -> BaseException:
-    """*error*, to be raised: one of ours as a copy.
+    """*error* to raise; errors of this package as a copy.
 
-    What is raised gets a traceback, whose frames hold the command that holds this promise. Kept
-    here it would be a cycle, and hold a session in memory until somebody collects garbage.
+    A raised error gets a traceback, and its frames hold the command that holds this promise. If
+    the error were kept here, that cycle would keep a session in memory until the next garbage
+    collection.
     """
     if not isinstance(error, SessionError):
         return error.with_traceback(None)

@@ -1,4 +1,4 @@
-"""Where everything runs that is not the caller's, and where it is ended in order."""
+"""The task that all sessions of a manager run in, and their orderly end."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ class TaskHost:
     of the manager's ``async with``, and the sessions are then ended in order instead of being
     torn.
 
-    *furnish* is given the group once it is there. When the house is left, *close* ends what runs
-    in it, and *last* is called when nothing runs any more.
+    *start* gets the task group when it is open. When the host is left, *close* ends what runs in
+    the group, and *last* is called when nothing runs.
     """
 
     def __init__(
         self,
-        furnish: Callable[[TaskGroup], None],
+        start: Callable[[TaskGroup], None],
         close: Callable[[], Awaitable[None]],
         last: Callable[[], Awaitable[None]],
     ) -> None:
-        self._furnish = furnish
+        self._start = start
         self._close = close
         self._last = last
 
     async def enter(self) -> None:
-        """Open it, once, in the task that will leave it."""
+        """Open the task group. Once, in the task that will leave it."""
         self._leave, self._left = anyio.Event(), anyio.Event()
         self._host = anyio.create_task_group()
         await self._host.__aenter__()
         try:
             ready = anyio.Event()
-            self._host.start_soon(self._home, ready)
-            # It takes no time, and ``leave`` would not be called.
+            self._host.start_soon(self._run, ready)
+            # Shielded: it takes no time, and after a cancellation ``leave`` would not be called.
             with anyio.CancelScope(shield=True):
                 await ready.wait()
         except BaseException:  # the task itself was cancelled, which asyncio lets pass a shield
@@ -47,21 +47,21 @@ class TaskHost:
             raise
 
     async def leave(self) -> None:
-        """End what runs in it, and wait for that, whoever cancels the wait."""
+        """End what runs in the group and wait for it, even if the wait is cancelled."""
         self._leave.set()
         try:
             with anyio.CancelScope(shield=True):
                 await self._left.wait()
         finally:
-            # Nothing runs in it any more; what the body raised goes on as it is, not in a group.
+            # Nothing runs any more. An error of the body is raised as it is, not in a group.
             # Where asyncio cancelled the task in its wait, the waiting is done here.
             await self._host.__aexit__(None, None, None)
 
-    async def _home(self, ready: anyio.Event) -> None:
+    async def _run(self, ready: anyio.Event) -> None:
         with anyio.CancelScope(shield=True):
             try:
                 async with anyio.create_task_group() as group:
-                    self._furnish(group)
+                    self._start(group)
                     ready.set()
                     await self._leave.wait()
                     await self._close()

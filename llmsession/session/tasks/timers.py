@@ -1,4 +1,4 @@
-"""Deadlines of all sessions of a manager, in one task that exists while there are any."""
+"""The deadlines of all sessions of a manager, in one task that exists while there are any."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from anyio.abc import TaskGroup
 __all__ = ["Timer", "Timers"]
 
 PRUNE_AT = 256
-"""From here on, cancelled deadlines are taken out whenever their number may have doubled."""
+"""From this many on, cancelled deadlines are removed whenever the number may have doubled."""
 
 
 class Timer:
-    """A call that will be made at ``at`` (the backend's clock), unless it is cancelled."""
+    """A call at the time ``at`` (of the backend's clock), unless it is cancelled."""
 
     __slots__ = ("_fire", "at")
 
@@ -30,7 +30,7 @@ class Timer:
 
     @property
     def is_cancelled(self) -> bool:
-        """Will it not call any more, because it was cancelled or has fired?"""
+        """Was it cancelled, or has it fired?"""
         return self._fire is None
 
     def fire(self) -> None:
@@ -77,7 +77,7 @@ class Timers:
             self._wake.set()
 
     def _prune(self) -> None:
-        # Most deadlines are cancelled long before their time: a call's is, when it is answered.
+        # Most deadlines are cancelled long before their time, for example when a call is answered.
         self._heap = [entry for entry in self._heap if not entry[2].is_cancelled]
         heapq.heapify(self._heap)
         self._prune_at = max(PRUNE_AT, 2 * len(self._heap))

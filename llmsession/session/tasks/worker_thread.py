@@ -1,10 +1,10 @@
-"""Long pure work, off the event loop: in a thread that hands over often.
+"""Long pure functions in a thread, without slowing the event loop down.
 
-A thread that runs Python keeps the interpreter for five milliseconds before it hands over, so
-each wake-up of the event loop would wait that long. While such work runs the interval is
-shortened, for the whole interpreter, and put back after it.
+A thread keeps the interpreter lock for five milliseconds before another thread gets it, so each
+wake-up of the event loop would wait that long. While such a function runs, that interval is
+shortened for the whole interpreter. It is restored afterwards.
 
-In a simulation nothing runs in a thread: ``in_virtual_threads`` says what stands for one.
+A simulation uses no threads: ``in_virtual_threads`` says what replaces them.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 BRISK_S = 0.0005
-"""After so long a thread hands over while somebody waits for it."""
+"""The interval after which a thread releases the interpreter lock, in seconds."""
 
 
 class _Switching:
-    """The interpreter's interval, shortened while anybody wants it so."""
+    """The interpreter's switch interval, shortened while any such function runs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._wanted = 0
+        self._users = 0
         self._before = 0.0
 
     @contextmanager
     def brisk(self) -> Iterator[None]:
         with self._lock:
-            self._wanted += 1
-            if self._wanted == 1:
+            self._users += 1
+            if self._users == 1:
                 self._before = sys.getswitchinterval()
                 sys.setswitchinterval(min(self._before, BRISK_S))
         try:
             yield
         finally:
             with self._lock:
-                self._wanted -= 1
-                if not self._wanted:
+                self._users -= 1
+                if not self._users:
                     sys.setswitchinterval(self._before)
 
 
@@ -57,8 +57,8 @@ _virtual: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("virtual
 
 @contextmanager
 def in_virtual_threads(takes: Callable[[], Awaitable[None]]) -> Iterator[None]:
-    """In the body, and in the tasks that it starts, work is done where it is asked for, after
-    *takes* has waited as long as the thread would have taken."""
+    """In the body, and in the tasks that it starts, ``off_loop`` runs functions in the event loop,
+    after *takes* has waited for as long as the thread would have taken."""
     token = _virtual.set(takes)
     try:
         yield
@@ -67,8 +67,8 @@ def in_virtual_threads(takes: Callable[[], Awaitable[None]]) -> Iterator[None]:
 
 
 async def off_loop(work: Callable[[*Ts], T], *args: *Ts) -> T:
-    """What ``work(*args)`` returns or raises, in a thread. A cancelled wait leaves the thread to
-    finish alone: *work* is pure, so nobody misses it."""
+    """Run ``work(*args)`` in a thread. A cancelled wait does not wait for the thread: *work* is
+    pure, so its result is not needed."""
     takes = _virtual.get()
     if takes is not None:
         await takes()

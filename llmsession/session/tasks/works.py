@@ -1,7 +1,7 @@
-"""Work outside the actor: provider streams, tools, jobs. Each runs in a scope of its own.
+"""Works: tasks outside the actor, such as provider streams, tools and jobs, each in its own scope.
 
-The actor waits for the messages of its works, never for their tasks. Were they children of the
-actor, one that swallows cancellation would hold the actor with it.
+The actor waits for the reports of its works, never for their tasks. If a work were a child of the
+actor, a work that swallows cancellation would hold up the actor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Work", "Works"]
 
 
 class Work:
-    """One running piece of work, and the two scopes that it is stopped by."""
+    """One running work, and the two scopes that stop it."""
 
     __slots__ = ("_inner", "_outer", "_stopping", "is_done", "name")
 
@@ -27,14 +27,14 @@ class Work:
         self._inner = anyio.CancelScope()
 
     def cancel(self) -> None:
-        """Ask it to stop. It may refuse."""
+        """Cancel it. It may swallow the cancellation."""
         if not self.is_done:
             self._stopping.add(self)
         self._outer.cancel()
 
     def abandon(self) -> None:
-        """Stop asking. Without this, cancellation is delivered again on every turn of the event
-        loop to work that ignores it, which costs a whole core."""
+        """Stop cancelling it. Otherwise the event loop delivers the cancellation again on every
+        iteration to a work that swallows it, which costs a whole core."""
         self._inner.shield = True
 
     async def run(self, body: Callable[[], Awaitable[None]], ended: Callable[[Work], None]) -> None:
@@ -55,7 +55,7 @@ class Works:
         self._group = group
         self._running: set[Work] = set()
         self._stopping: set[Work] = set()
-        """Of these, those that were asked to stop."""
+        """Those of ``_running`` that were cancelled."""
         self._emptied: anyio.Event | None = None
 
     def start(
@@ -83,16 +83,16 @@ class Works:
 
     @property
     def running(self) -> tuple[str, ...]:
-        """The names of what runs now, sorted."""
+        """The names of the running works, sorted."""
         return tuple(sorted(work.name for work in self._running))
 
     def stopping_in(self, session: str) -> tuple[str, ...]:
-        """The names of what was asked to stop in *session* and still runs."""
+        """The names of the cancelled works of *session* that still run."""
         end = f" in {session}"
         return tuple(work.name for work in self._stopping if work.name.endswith(end))
 
     async def stop_all(self, grace_s: float) -> None:
-        """Cancel everything, give it *grace_s* to stop, and stop asking what still runs then."""
+        """Cancel all works, wait for *grace_s* at most, then abandon those that still run."""
         for work in tuple(self._running):
             work.cancel()
         try:

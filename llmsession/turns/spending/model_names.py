@@ -46,7 +46,7 @@ def is_dated(name: str, model: str) -> bool:
 
 
 def family_of(model: str) -> TokenFamily:
-    """Whose tokenizer *model* has, by its canonical name: "other" if nobody knows."""
+    """The tokenizer family of *model*, a canonical name; "other" if it is unknown."""
     name = canonical_name(model)
     if name.startswith("claude"):
         return "claude"

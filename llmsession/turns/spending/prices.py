@@ -83,7 +83,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         ).checked()
 
     def checked(self) -> Price:
-        """This price. Raises InvalidConfig for one that nobody can pay by."""
+        """This price, checked. Raises InvalidConfig."""
         for name in ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h"):
             _check_count(getattr(self, name), f"price {name}")
         if (self.long_prompt is None) != (self.long_prompt_tokens is None):

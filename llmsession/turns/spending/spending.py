@@ -1,4 +1,4 @@
-"""What requests to models used up, and how far that may go: the usage ledger's arithmetic.
+"""Spending and budgets: what requests to models used, and whether a budget allows more.
 
 Tokens are charged marginally: a request costs its output, and of its prompt what came since the
 request before it. So a long conversation is not charged its whole history at every step; and a
@@ -36,7 +36,7 @@ class SpendingBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     ``max_tokens`` counts marginally: the output, and of each prompt what came since the request
     before it. ``max_cost_usd`` counts as billed, in dollars; every model has to have a price.
-    It is looked at before each request to the model, so that the last one may go over it.
+    It is checked before each request to the model, so the last request may exceed it.
     """
 
     max_tokens: int | None = None
@@ -127,7 +127,7 @@ def find_exceeded(
 ) -> ExceededBudget | None:
     """What of *budget* is used up; None if there is some left of everything.
 
-    Costs that nobody knows cannot be held to a budget, so they exhaust it.
+    Unknown costs cannot be checked against a budget, so they use it up.
     """
     if budget.max_tokens is not None and spent.tokens >= budget.max_tokens:
         return ExceededBudget(
@@ -149,7 +149,7 @@ def find_exceeded(
 
 
 def exhausted(exceeded: ExceededBudget) -> BudgetExhausted:
-    """The error that says so."""
+    """The error for *exceeded*."""
     return BudgetExhausted(
         _told(exceeded),
         whose=exceeded.whose,

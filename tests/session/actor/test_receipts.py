@@ -143,8 +143,7 @@ async def test_a_receipt_is_told_until_a_turn_that_carries_it_commits_and_then_n
         await on.session.send("dropped")
         await anyio.sleep(1)
         await on.session.interrupt()
-        await on.say("second")
-        await on.say("third")
+        await on.say("second", "third")
         assert receipt(on, 0) is not None
         assert receipt(on, 2) is None
 

@@ -48,8 +48,7 @@ async def test_a_rewind_to_0_leaves_nothing() -> None:
 
 async def test_the_log_keeps_what_was_rewound() -> None:
     async with stage(["one", "two"]) as on:
-        await on.say("first")
-        await on.say("second")
+        await on.say("first", "second")
         await on.session.rewind(1)
         log = await on.log()
         assert isinstance(log[-1], r.ConversationRewound)
@@ -73,8 +72,7 @@ async def test_a_turn_that_is_not_in_the_history_is_refused(to: int) -> None:
 
 async def test_a_running_turn_refuses_a_rewind_or_is_interrupted_first() -> None:
     async with stage(["one", "two", never()]) as on:
-        await on.say("first")
-        await on.say("second")
+        await on.say("first", "second")
         running = await on.session.send("third")
         with pytest.raises(SessionBusy):
             await on.session.rewind(1)
@@ -123,9 +121,7 @@ async def test_receipts_that_rewound_messages_carried_are_pending_again() -> Non
     script = ["one", call("t", id="c"), never(), "noted", "noted again"]
     async with stage(script, tools=[tool]) as on:
         await on.say("first")
-        await on.session.send("dropped")
-        await settled()
-        await on.session.interrupt()
+        await on.interrupted("dropped")
         await on.say("carries it")
         assert live_state(on.session).receipts == ()
         await on.session.rewind(1)
@@ -156,8 +152,7 @@ async def test_compacted_results_and_thinking_of_what_is_left_stay_as_they_are_s
 async def test_thinking_before_the_rewind_is_sent_on_and_later_thinking_is_gone() -> None:
     script = [think("early", "s1") + say("one"), think("late", "s2") + say("two"), "three"]
     async with stage(script) as on:
-        await on.say("first")
-        await on.say("second")
+        await on.say("first", "second")
         await on.session.rewind(1)
         await on.say("third")
         sent = on.provider.requests[-1].encode()
@@ -173,8 +168,7 @@ async def test_a_compaction_that_runs_is_discarded_by_a_rewind() -> None:
     async with stage(
         script, tools=[Tool(name="t", run=Quick(long))], compaction=compaction, store=store
     ) as on:
-        await on.say("one")
-        await on.say("two")
+        await on.say("one", "two")
         answers: list[str] = []
 
         async def compact() -> None:
@@ -195,8 +189,7 @@ async def test_a_compaction_that_runs_is_discarded_by_a_rewind() -> None:
 async def test_what_comes_behind_a_rewind_meets_the_history_that_it_left() -> None:
     store = FaultyStore(MemoryStore())
     async with stage(["one", "two", "three"], store=store) as on:
-        await on.say("first")
-        await on.say("second")
+        await on.say("first", "second")
         store.delay()
         async with anyio.create_task_group() as group:
             group.start_soon(on.session.rewind, 1)
@@ -258,8 +251,7 @@ async def test_a_rewind_that_waits_for_a_turn_is_refused_when_the_session_is_clo
 
 async def test_a_repeated_rewind_changes_nothing() -> None:
     async with stage(["one", "two", "three"]) as on:
-        await on.say("first")
-        await on.say("second")
+        await on.say("first", "second")
         await on.session.rewind(1, command_id="k")
         await on.say("third")
         await on.session.rewind(1, command_id="k")
@@ -269,8 +261,7 @@ async def test_a_repeated_rewind_changes_nothing() -> None:
 async def test_a_rewind_survives_a_restart() -> None:
     store = MemoryStore()
     async with stage(["one", "two"], store=store) as on:
-        await on.say("first")
-        await on.say("second")
+        await on.say("first", "second")
         await on.session.rewind(1)
     async with stage(["three"], store=store, reopen=True) as on:
         assert [m.text for m in on.session.conversation()] == ["first", "one"]

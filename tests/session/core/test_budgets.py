@@ -157,9 +157,7 @@ async def test_over_budget_no_mode_of_sending_touches_the_turn_that_is_open(
 async def test_an_interrupted_reply_is_charged_to_the_budget() -> None:
     streams = say("streams").costing(COST).hanging(at=3)
     async with stage([streams], budget=SpendingBudget(max_tokens=10)) as on:
-        await on.session.send("go")
-        await settled()
-        await on.session.interrupt()
+        await on.interrupted("go")
         with pytest.raises(BudgetExhausted):
             await on.session.send("more")
 
@@ -176,9 +174,7 @@ async def test_a_session_that_is_opened_again_has_spent_what_it_had() -> None:
     store = MemoryStore()
     streams = say("streams").costing(COST).hanging(at=3)
     async with stage([streams], budget=SpendingBudget(max_tokens=10), store=store) as on:
-        await on.session.send("go")
-        await settled()
-        await on.session.interrupt()
+        await on.interrupted("go")
     async with stage(["x"], store=store, reopen=True) as on:
         assert on.session.config.budget == SpendingBudget(max_tokens=10)
         with pytest.raises(BudgetExhausted, match="10 of 10"):

@@ -72,8 +72,7 @@ async def test_iterating_a_turn_gives_its_durable_events_whenever_it_starts(when
 @pytest.mark.parametrize("after", [0, 1, 3, 5])
 async def test_from_any_cursor_every_later_durable_event_comes_once_in_order(after: int) -> None:
     async with stage(lambda request, tag: say("some text").slow(0.1)) as on:
-        await on.say("one")
-        await on.say("two")
+        await on.say("one", "two")
         events = on.session.subscribe(after=after)
         await on.session.send("three")
         await on.session.send("four")

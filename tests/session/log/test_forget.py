@@ -89,9 +89,7 @@ async def test_a_purge_takes_everything_that_was_said_out_of_the_log() -> None:
 async def test_a_purge_keeps_numbers_costs_and_ends() -> None:
     async with stage(["one", never(), "three"]) as on:
         await on.say("first")
-        await on.session.send("dropped")
-        await settled()
-        await on.session.interrupt()
+        await on.interrupted("dropped")
         usage = on.session.usage()
         await on.session.clear(purge=True)
         assert on.session.usage() == usage
@@ -214,9 +212,7 @@ async def test_aborted_rewound_and_failed_turns_from_before_go_with_it() -> None
         call("t", {"x": "marker"}, id="a"), never(), "rewound marker", "kept",
     ]  # fmt: skip
     async with stage(script, tools=[tool]) as on:
-        await on.session.send("marker aborted")
-        await settled()
-        await on.session.interrupt()
+        await on.interrupted("marker aborted")
         await on.say("marker rewound")
         await on.session.rewind(0)
         await on.say("kept question")
@@ -235,13 +231,9 @@ async def test_a_receipt_keeps_what_it_says_of_turns_that_are_not_forgotten() ->
     ]  # fmt: skip
     async with stage(script, tools=[tool]) as on:
         await on.say("first")
-        await on.session.send("dropped early")
-        await settled()
-        await on.session.interrupt()
+        await on.interrupted("dropped early")
         await on.say("carries early")
-        await on.session.send("dropped late")
-        await settled()
-        await on.session.interrupt()
+        await on.interrupted("dropped late")
         await on.say("carries late")
         await on.session.forget(3)
         texts = [block.text for block in on.session.conversation()[2].content]  # type: ignore[union-attr]  # texts
@@ -255,8 +247,7 @@ async def test_a_receipt_keeps_what_it_says_of_turns_that_are_not_forgotten() ->
 async def test_thinking_that_was_bound_to_what_is_forgotten_is_not_sent_again() -> None:
     script = [say("one"), think("bound", "s") + say("two"), think("free", "s2") + say("three"), "x"]
     async with stage(script) as on:
-        await on.say("first")
-        await on.say("second")
+        await on.say("first", "second")
         await on.session.forget(2)
         await on.say("third")
         assert b"bound" not in on.provider.requests[-1].encode()
@@ -323,9 +314,7 @@ async def test_forgetting_before_the_first_turn_changes_nothing() -> None:
 async def test_the_id_of_a_forgotten_call_is_not_given_to_another() -> None:
     script = [call("t", {"x": "marker"}, id="c"), call("t", id="c"), "done"]
     async with stage(script, tools=[Tool(name="t")]) as on:
-        await on.session.send("first")
-        await settled()
-        await on.session.interrupt()
+        await on.interrupted("first")
         await on.session.clear(purge=True)
         turn = await on.session.send("second")
         await settled()
@@ -344,8 +333,7 @@ async def test_a_fork_does_not_know_the_turns_that_were_forgotten_before_it() ->
     async with stage(["marker one", "two", "three"]) as on:
         await on.say("marker first")
         await on.session.rewind(0)
-        await on.say("second")
-        await on.say("third")
+        await on.say("second", "third")
         await on.session.forget(3)
         fork = await on.session.fork(at=3)
         for at in (1, 2):
@@ -419,9 +407,7 @@ async def test_an_aborted_turn_from_after_the_moment_stays_in_the_log() -> None:
         await on.say("first")
         await anyio.lowlevel.checkpoint()
         log = await on.log()
-        await on.session.send("the marker")
-        await settled()
-        await on.session.interrupt()
+        await on.interrupted("the marker")
         moment = (await on.log())[len(log)].at
         assert moment > log[1].at
         await on.session.forget(moment)
@@ -453,8 +439,7 @@ async def test_a_fork_at_a_turn_behind_forgotten_ones_begins_with_what_is_left()
 
 async def test_a_fork_that_was_left_half_made_begins_with_what_is_left_too() -> None:
     async with stage(["one", "two"]) as on:
-        await on.say("first")
-        await on.say("second")
+        await on.say("first", "second")
         upto = live_state(on.session).committed_at[2]
         await on.session.forget(2)
         lease = await on.store.fork("s", upto, "f", (await on.store.row("s")).owner)  # type: ignore[arg-type]  # it is held
@@ -593,8 +578,7 @@ async def test_a_store_that_fails_at_either_record_leaves_a_session_that_opens_w
 async def test_a_crash_between_the_steps_is_finished_by_the_next_owner() -> None:
     store = Doubtful()
     async with stage(["marker", "kept"], store=store) as on:
-        await on.say("first")
-        await on.say("second")
+        await on.say("first", "second")
         store.failures = [StoreError("cut", committed=False)]
         with pytest.raises(StoreError):
             await on.session.forget(2)
