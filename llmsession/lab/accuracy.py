@@ -122,10 +122,7 @@ def summed(measured: Iterable[Measured]) -> list[Measured]:
 
 
 def _row(
-    subject: _Subject,
-    pairs: Sequence[_Pair],
-    excluded: dict[str, int],
-    notes: tuple[str, ...],
+    subject: _Subject, pairs: Sequence[_Pair], excluded: dict[str, int], notes: tuple[str, ...]
 ) -> Accuracy:
     errors = sorted(pair.error for pair in pairs)
     median = p95 = bias = None

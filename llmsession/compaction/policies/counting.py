@@ -12,12 +12,7 @@ from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
-__all__ = [
-    "kept_before_tokens",
-    "rest_tokens",
-    "sizes_in_budget",
-    "sizes_in_quarters",
-]
+__all__ = ["kept_before_tokens", "rest_tokens", "sizes_in_budget", "sizes_in_quarters"]
 
 
 def sizes_in_budget(view: View, messages: Sequence[Message], budget: Budget) -> list[int]:

@@ -13,14 +13,7 @@ from typing import TypeAlias
 from llmsession.compaction.planning.boundaries import has_own_words, is_safe_cut, newest_request
 from llmsession.turns.messages import Message
 
-__all__ = [
-    "Span",
-    "begins_turn",
-    "beside_pins",
-    "left_out",
-    "pinned",
-    "spans_between",
-]
+__all__ = ["Span", "begins_turn", "beside_pins", "left_out", "pinned", "spans_between"]
 
 Span: TypeAlias = tuple[int, int]
 """A range of positions: the first, and the first that is not in it any more."""

@@ -258,10 +258,7 @@ class FactsCache:
                 self.thinking_at.append(at)
 
     def _read(
-        self,
-        messages: Sequence[RequestMessage | Message],
-        known: int,
-        beside: FactsCache | None,
+        self, messages: Sequence[RequestMessage | Message], known: int, beside: FactsCache | None
     ) -> list[MessageFacts]:
         # What is new here is at the end there: a request shows no message twice.
         old = self.facts[known:] + (beside.facts[-len(messages) :] if beside else [])

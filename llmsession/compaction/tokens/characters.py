@@ -17,13 +17,7 @@ import msgspec
 
 from llmsession.turns.request import TokenFamily
 
-__all__ = [
-    "FAMILIES",
-    "SAMPLED_CHARS",
-    "FamilyWeights",
-    "TextWeights",
-    "text_tokens",
-]
+__all__ = ["FAMILIES", "SAMPLED_CHARS", "FamilyWeights", "TextWeights", "text_tokens"]
 
 # Control characters cost about what punctuation does.
 _PUNCTUATION = frozenset(string.punctuation) | {chr(byte) for byte in range(32)} - set("\t\r\n")

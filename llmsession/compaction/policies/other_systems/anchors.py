@@ -93,12 +93,7 @@ class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
             if upto and at > upto and beside + sum(sizes[upto:]) > threshold:
                 upto = at
         return summary_plan(
-            self.name,
-            view,
-            messages,
-            budget,
-            upto=upto,
-            max_tokens=self.summary_tokens,
+            self.name, view, messages, budget, upto=upto, max_tokens=self.summary_tokens
         )
 
 

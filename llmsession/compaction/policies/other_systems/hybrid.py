@@ -51,9 +51,7 @@ def hybrid_budget(
 
 
 def hybrid_action(
-    history_tokens: int,
-    budget_tokens: int,
-    shares: tuple[float, float, float] = (0.60, 0.80, 0.90),
+    history_tokens: int, budget_tokens: int, shares: tuple[float, float, float] = (0.60, 0.80, 0.90)
 ) -> tuple[Action, bool]:
     """What to do with a history of so many tokens, and whether to warn."""
     truncates, condenses, warns = (

@@ -24,13 +24,7 @@ from ..limits import check_fraction, check_whole, portion, reached
 from ..registry import make_policy, register
 from .reads import drop_duplicate_reads, saved_enough
 
-__all__ = [
-    "FourStage",
-    "MiddlewarePipeline",
-    "Stage",
-    "shows_pairs",
-    "window_fractions",
-]
+__all__ = ["FourStage", "MiddlewarePipeline", "Stage", "shows_pairs", "window_fractions"]
 
 RESULT_CLEARED = "[Tool result cleared]"
 READ_BELOW = "[File {path} - refer to latest read below]"
