@@ -19,8 +19,10 @@ def sizes_in_budget(view: View, messages: Sequence[Message], budget: Budget) -> 
     """The tokens of each message as *view* shows it, in those of ``used_tokens``; 0 for one that
     is not shown."""
     return [
-        budget.scaled(shown_tokens(message, at, view, budget.profile)) if view.shows(at) else 0
-        for at, message in enumerate(messages)
+        budget.scaled(shown_tokens(message, index, view, budget.profile))
+        if view.shows(index)
+        else 0
+        for index, message in enumerate(messages)
     ]
 
 
@@ -44,6 +46,8 @@ def sizes_in_quarters(view: View, messages: Sequence[Message], profile: Profile)
     """
     quarters = msgspec.structs.replace(profile, chars_per_token=4.0, token_family=None)
     return [
-        shown_tokens(message, at, view, quarters) - MESSAGE_OVERHEAD_TOKENS if view.shows(at) else 0
-        for at, message in enumerate(messages)
+        shown_tokens(message, index, view, quarters) - MESSAGE_OVERHEAD_TOKENS
+        if view.shows(index)
+        else 0
+        for index, message in enumerate(messages)
     ]

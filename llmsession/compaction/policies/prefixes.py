@@ -104,7 +104,9 @@ def pin_of(messages: Sequence[Message], upto: int) -> Injected | None:
 def request_starts(messages: Sequence[Message], start: int = 0) -> list[int]:
     """The positions from *start* on at which a person's request opens a turn."""
     places = range(start, len(messages))
-    return [at for at in places if is_turn_start(messages, at) and begins_turn(messages[at])]
+    return [
+        index for index in places if is_turn_start(messages, index) and begins_turn(messages[index])
+    ]
 
 
 def summary_plan(

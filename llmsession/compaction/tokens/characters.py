@@ -120,7 +120,7 @@ def text_tokens(text: str, family: TokenFamily) -> int:
         return -(-_weigh(text, weights) // 1_000)
     # The last slice ends where the text ends.
     span = length - SLICE_CHARS
-    starts = (span * at // (SLICES - 1) for at in range(SLICES))
+    starts = (span * index // (SLICES - 1) for index in range(SLICES))
     weight = sum(_weigh(text[start : start + SLICE_CHARS], weights) for start in starts)
     return -(-weight * length // (SAMPLED_CHARS * 1_000))
 

@@ -145,7 +145,7 @@ def content_cost(
     *thinking* its thinking blocks are left out.
     """
     cost = ContentCost()
-    for at, block in enumerate(message.content):
+    for index, block in enumerate(message.content):
         if not thinking and is_thinking(block):
             continue
         if texts and isinstance(block, ToolResultBlock) and block.tool_use_id in texts:
@@ -155,8 +155,8 @@ def content_cost(
             cost.calls += 1
             cost.texts.append(block.name)
             cost.add_value(msgspec.json.decode(inputs[block.id]), flat=False)
-        elif shortened and at in shortened:
-            cost.texts.append(shortened[at])
+        elif shortened and index in shortened:
+            cost.texts.append(shortened[index])
         else:
             cost.add_block(block)
     return cost

@@ -128,11 +128,11 @@ def context_tokens(
 
     Messages before position *start* are not counted.
     """
-    total = sum(text_tokens_for(each.text, profile) for each in view.injected if each.at < 0)
+    total = sum(text_tokens_for(item.text, profile) for item in view.injected if item.at < 0)
     prefix_summary = view.prefix_summary
     if prefix_summary is not None and start < view.start and prefix_summary.inside is None:
         total += text_tokens_for(prefix_summary.text, profile) + MESSAGE_OVERHEAD_TOKENS
-    notes = {each.at: each.text for each in view.injected}
+    notes = {item.at: item.text for item in view.injected}
     for position in range(max(start, view.start), len(messages)):
         if position in notes:
             total += text_tokens_for(notes[position], profile)
@@ -156,9 +156,9 @@ def shown_tokens(message: Message, position: int, view: View, profile: Profile) 
             if call.id in view.inputs
         ),
         tuple(
-            (at, view.texts[key])
-            for at in range(len(message.content) if view.texts else 0)
-            if (key := text_key(message, at)) in view.texts
+            (index, view.texts[key])
+            for index in range(len(message.content) if view.texts else 0)
+            if (key := text_key(message, index)) in view.texts
         ),
     )
     return _remembered(message, profile, shown)
