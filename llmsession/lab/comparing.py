@@ -46,7 +46,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ready(conversations: Iterable[Conversation], *, min_tokens: int = 0) -> list[Subject]:
-    """Those of *conversations* that have a request and at least *least_tokens*, ready to be
+    """Those of *conversations* that have a request and at least *min_tokens*, ready to be
     replayed. Raises InvalidMessage."""
     found = []
     for conversation in conversations:

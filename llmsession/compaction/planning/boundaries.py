@@ -147,7 +147,7 @@ def recent_from(
     max_tokens: int,
 ) -> int:
     """Where the recent part begins: the newest *keep_turns* turns, of them the newest
-    *keep_steps* steps, and never more than *most_tokens* of them, by *sizes*. The newest step of
+    *keep_steps* steps, and never more than *max_tokens* of them, by *sizes*. The newest step of
     the newest turns is always recent, and so is the last message."""
     by_turns = turns_from(messages, keep_turns)
     by_steps, by_tokens = steps_from(messages, keep_steps), newest_that_fit(sizes, max_tokens)

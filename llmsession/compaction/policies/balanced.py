@@ -293,7 +293,7 @@ class _Draft(Draft):
 
     def _cut_message(self, at: int, share: int, min_chars: int) -> None:
         """Cut the message at *at* to about *share* tokens, none of its parts below
-        *least_chars*. Parts that an earlier plan has cut stay as they are."""
+        *min_chars*. Parts that an earlier plan has cut stay as they are."""
         if self.messages[at].is_assistant:
             self._shorten(at, 0, min_chars * KEPT_STRING_CHARS // MIN_SHOWN_CHARS)
         parts = self._parts(at)

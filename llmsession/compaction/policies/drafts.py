@@ -152,7 +152,7 @@ class Draft:
                 self.measure(index)
 
     def keep_newest(self, max_tokens: int) -> None:
-        """Leave out the oldest messages, until the request has at most *most_tokens* or nothing
+        """Leave out the oldest messages, until the request has at most *max_tokens* or nothing
         is left that may go."""
         room = max_tokens - (self.used - sum(self.sizes))
         charged, left = beside_pins(self.sizes, pinned(self.messages), room)
@@ -198,7 +198,7 @@ class Draft:
 
     def condense(self, upto: int, max_tokens: int) -> bool:
         """A summary in place of what stands before *upto*, of half of that and at most
-        *most_tokens*, if there is enough of it; is there?"""
+        *max_tokens*, if there is enough of it; is there?"""
         source = sum(self.sizes[self.start : upto])
         if upto <= self.start or source < 2 * MIN_SUMMARY_TOKENS:
             return False

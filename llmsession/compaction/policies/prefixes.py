@@ -125,7 +125,7 @@ def summary_plan(
     figures: Mapping[str, int] | None = None,
 ) -> Plan | None:
     """The plan of the policy *name* that wants a summary of what stands before *upto*, in at most
-    *most_tokens* (as ``used_tokens`` counts) and half of what it stands for; None if too little
+    *max_tokens* (as ``used_tokens`` counts) and half of what it stands for; None if too little
     stands there. Behind it *omitted* is left out, if the summary comes.
 
     The summary so far is folded in: it is the first thing that the next one is made of.

@@ -1,4 +1,4 @@
-"""A request as the validity rules see it: who speaks in turn, who calls, who answers."""
+"""A request as the validity rules read it: runs of one role, their calls and their results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["Dialogue"]
 
 
 class Dialogue:
-    """A request as the rules see it. *before*, the last one that was seen, spares the reading of
-    the messages that this one has in common with it."""
+    """A request as the rules read it. *before* is the request before it: the messages that both
+    have in common are not read again."""
 
     __slots__ = (
         "answering", "call_count", "call_ids", "calling", "late", "messages", "notable", "paused",

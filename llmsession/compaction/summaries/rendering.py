@@ -95,7 +95,7 @@ def render(messages: Sequence[Message], caps: Caps = RUNGS[0]) -> tuple[Passage,
 
 
 def render_result(result: ToolResultBlock, tool: str | None, max_chars: int) -> Passage:
-    """One tool result by itself, its text at most *most_chars* long."""
+    """One tool result by itself, its text at most *max_chars* long."""
     name = {} if tool is None else {result.tool_use_id: tool}
     return Passage(tuple(_result(result, name, max_chars)))
 

@@ -16,7 +16,7 @@ _MAX_DEPTH = 32
 
 
 def shorten_text(text: str, max_chars: int) -> str:
-    """*text*, at most *most_chars* long and at least its marker: head, what is left out, tail."""
+    """*text*, at most *max_chars* long and at least its marker: head, what is left out, tail."""
     if len(text) <= max_chars:
         return text
     marker = f"\n[{len(text):,} characters, the middle is left out]\n"

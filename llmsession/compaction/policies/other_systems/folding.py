@@ -190,7 +190,7 @@ class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def middle_cut(text: str, max_chars: int) -> str:
-    """Head and tail of *text*, halves of *most_chars* characters, and what is between counted."""
+    """Head and tail of *text*, halves of *max_chars* characters, and what is between counted."""
     if len(text) <= max_chars:
         return text
     half = max_chars // 2

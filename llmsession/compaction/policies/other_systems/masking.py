@@ -66,7 +66,7 @@ def head_and_tail(text: str, head_chars: int, tail_chars: int, limit_chars: int)
 
 
 def _within(text: str, max_chars: int) -> str:
-    """*text* as a head of 70 % and a tail, with the marker at most about *most_chars*."""
+    """*text* as a head of 70 % and a tail, with the marker at most about *max_chars*."""
     room = max(0, max_chars - 60)
     head = room * HEAD_PERCENT // 100
     return head_and_tail(text, head, room - head, max_chars)

@@ -42,7 +42,7 @@ def extracted_lines(
     messages: Sequence[Message], earlier: str, max_tokens: int, count: Callable[[str], int]
 ) -> str:
     """MiniSearch's summary by rules: the earlier one and ``ROLE: text`` of each message, the
-    newest that come to at most *most_tokens*. A newest one that is longer by itself is cut to
+    newest that come to at most *max_tokens*. A newest one that is longer by itself is cut to
     head and tail; there it left nothing."""
     parts = [earlier] if earlier.strip() else []
     parts += [
