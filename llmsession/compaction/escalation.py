@@ -21,7 +21,7 @@ __all__ = ["escalation_of", "hardest_plan", "plan_by_rules"]
 
 
 def escalation_of(policy: Policy) -> tuple[Policy, ...]:
-    """*policy*, and the policies to try if it frees too little: those of its ``harder()``, if any."""
+    """*policy*, and the policies to try if it frees too little: those of its ``harder()``."""
     harder: Callable[[], tuple[Policy, ...]] | None = getattr(policy, "harder", None)
     if harder is not None:
         return (policy, *harder())
