@@ -1,6 +1,6 @@
-"""A request that has to shrink now: policies from the gentlest to the hardest, and what they give.
+"""A request must shrink now: policies are tried from the gentlest to the hardest.
 
-Nothing here waits, so a summary that one of them wants is made by rules.
+Nothing here waits, so a summary that a policy asks for is made by rules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["escalation_of", "hardest_plan", "plan_by_rules"]
 
 
 def escalation_of(policy: Policy) -> tuple[Policy, ...]:
-    """*policy*, and what is tried where it is not enough: its own ``harder()``, if it has that."""
+    """*policy*, and the policies to try if it frees too little: those of its ``harder()``."""
     harder: Callable[[], tuple[Policy, ...]] | None = getattr(policy, "harder", None)
     if harder is not None:
         return (policy, *harder())
@@ -31,7 +31,7 @@ def escalation_of(policy: Policy) -> tuple[Policy, ...]:
 def plan_by_rules(
     policy: Policy, view: View, messages: Sequence[Message], budget: Budget
 ) -> Plan | None:
-    """The plan of *policy*, with the summary that it wants made by rules. Raises what it raises."""
+    """The plan of *policy*, with its summary made by rules. Raises what the policy raises."""
     plan = policy.plan(view, messages, budget)
     if plan is None or plan.summary_request is None:
         return plan
@@ -42,20 +42,20 @@ def plan_by_rules(
 def hardest_plan(
     escalation: Sequence[Policy], view: View, messages: Sequence[Message], budget: Budget
 ) -> tuple[Plan | None, tuple[Exception, ...]]:
-    """The first plan of *ladder* that brings the request within the limit, else the one that frees
-    most, None if nothing frees anything; and what was raised by policies that were passed over."""
+    """The first plan of *escalation* that brings the request within the limit, else the plan that
+    frees most, None if none frees anything. Behind it are the errors of policies that failed."""
     best: Plan | None = None
-    faults: list[Exception] = []
+    errors: list[Exception] = []
     for policy in escalation:
         try:
-            made = plan_by_rules(policy, view, messages, budget)
-        except Exception as error:  # a policy may be anybody's code, the next is ours
-            faults.append(error)
+            plan = plan_by_rules(policy, view, messages, budget)
+        except Exception as error:  # A policy may be the user's code; the next one is ours.
+            errors.append(error)
             continue
-        if made is None or not is_worthwhile(made, 0.0):
+        if plan is None or not is_worthwhile(plan, 0.0):
             continue
-        if best is None or made.tokens_after < best.tokens_after:
-            best = replace(made, trigger=budget.trigger)
-        if made.tokens_before - made.tokens_after >= budget.used_tokens - budget.limit_tokens:
+        if best is None or plan.tokens_after < best.tokens_after:
+            best = replace(plan, trigger=budget.trigger)
+        if plan.tokens_before - plan.tokens_after >= budget.used_tokens - budget.limit_tokens:
             break
-    return best, tuple(faults)
+    return best, tuple(errors)

@@ -154,7 +154,7 @@ class ProviderSideConfig(msgspec.Struct, frozen=True, kw_only=True):
         that the provider wants them in."""
         taken = profile.provider_edits
         wanted = (getattr(self, name) for name in EDITS if name in taken)
-        return [each.edit() for each in wanted if each is not None]
+        return [item.edit() for item in wanted if item is not None]
 
     def checked(self) -> ProviderSideConfig:
         """These settings. Raises InvalidConfig, naming the first that cannot be."""

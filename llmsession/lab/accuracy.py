@@ -105,16 +105,16 @@ def summed(measured: Iterable[Measured]) -> list[Measured]:
     rows = list(measured)
     excluded: Counter[str] = Counter()
     files: set[str] = set()
-    for each in rows:
+    for item in rows:
         # All rows of a file tell the same.
-        if each.row.file not in files:
-            files.add(each.row.file)
-            excluded.update(each.row.excluded)
+        if item.row.file not in files:
+            files.add(item.row.file)
+            excluded.update(item.row.excluded)
     found = []
     for counter in COUNTERS:
-        ours = [each for each in rows if each.row.counter == counter]
-        pairs = tuple(pair for each in ours for pair in each.pairs)
-        notes = tuple(dict.fromkeys(note for each in ours for note in each.row.notes))
+        ours = [item for item in rows if item.row.counter == counter]
+        pairs = tuple(pair for item in ours for pair in item.pairs)
+        notes = tuple(dict.fromkeys(note for item in ours for note in item.row.notes))
         found.append(
             Measured(_row(_Subject(ALL, ALL, counter), pairs, dict(excluded), notes), pairs)
         )
@@ -122,10 +122,7 @@ def summed(measured: Iterable[Measured]) -> list[Measured]:
 
 
 def _row(
-    subject: _Subject,
-    pairs: Sequence[_Pair],
-    excluded: dict[str, int],
-    notes: tuple[str, ...],
+    subject: _Subject, pairs: Sequence[_Pair], excluded: dict[str, int], notes: tuple[str, ...]
 ) -> Accuracy:
     errors = sorted(pair.error for pair in pairs)
     median = p95 = bias = None

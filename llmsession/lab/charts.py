@@ -120,7 +120,7 @@ def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     if len(points) <= MAX_POINTS:
         return list(points)
     size = -(-len(points) // MAX_POINTS)
-    buckets = (points[at : at + size] for at in range(0, len(points), size))
+    buckets = (points[index : index + size] for index in range(0, len(points), size))
     return [max(bucket, key=lambda point: point[1]) for bucket in buckets]
 
 

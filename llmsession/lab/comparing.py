@@ -46,7 +46,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ready(conversations: Iterable[Conversation], *, min_tokens: int = 0) -> list[Subject]:
-    """Those of *conversations* that have a request and at least *least_tokens*, ready to be
+    """Those of *conversations* that have a request and at least *min_tokens*, ready to be
     replayed. Raises InvalidMessage."""
     found = []
     for conversation in conversations:
@@ -107,9 +107,9 @@ def summed(name: str, compared: Iterable[Compared]) -> list[Compared]:
     """A row a window and policy over all of *compared*, called *name*: of what they counted, not
     of their shares."""
     sums: dict[tuple[int, str, str], Figures] = {}
-    for each in compared:
-        key = (each.row.window, each.row.policy, each.row.unit)
-        sums.setdefault(key, Figures()).add(each.figures)
+    for comparison in compared:
+        key = (comparison.row.window, comparison.row.policy, comparison.row.unit)
+        sums.setdefault(key, Figures()).add(comparison.figures)
     return [
         Compared(row=row_of(name, policy, window, figures, unit), figures=figures)
         for (window, policy, unit), figures in sums.items()

@@ -42,7 +42,7 @@ def find_tiktoken(encodings: Encodings = ENCODINGS) -> TextCounter | None:
         return None
 
     def count(text: str) -> int:
-        pieces = (text[at : at + SLICE_CHARS] for at in range(0, len(text), SLICE_CHARS))
+        pieces = (text[index : index + SLICE_CHARS] for index in range(0, len(text), SLICE_CHARS))
         return sum(len(encoding.encode_ordinary(piece)) for piece in pieces)
 
     return count
@@ -100,7 +100,7 @@ def _sized(growths: Iterable[Growth], tiktoken: TextCounter | None) -> list[int]
         sized = size_after(
             Anchor(growth.at, growth.prompt_tokens, growth.output_tokens),
             reply_tokens=_estimate(growth.model, growth.reply, tiktoken),
-            after_tokens=sum(_estimate(growth.model, each, tiktoken) for each in growth.after),
+            after_tokens=sum(_estimate(growth.model, item, tiktoken) for item in growth.after),
             returns_thinking=not growth.model.startswith(_KEEPS_THOUGHTS_BACK),
             calibration=calibration,
         )

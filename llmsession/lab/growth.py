@@ -56,8 +56,8 @@ def growths(conversation: Conversation) -> tuple[list[Growth], Counter[str]]:
     reason. Of a branch, what it shares with the path it leaves is not looked at again."""
     found: list[Growth] = []
     excluded: Counter[str] = Counter()
-    for at, following in _pairs(conversation):
-        between = conversation.messages[at : following + 1]
+    for index, following in _pairs(conversation):
+        between = conversation.messages[index : following + 1]
         reply, last = between[0], between[-1]
         before, now = reply.usage, last.usage
         if before is None or now is None or not before.prompt_tokens or not now.prompt_tokens:
@@ -72,17 +72,17 @@ def growths(conversation: Conversation) -> tuple[list[Growth], Counter[str]]:
                 prompt_tokens=before.prompt_tokens,
                 output_tokens=before.output_tokens,
                 grown_tokens=now.prompt_tokens - before.prompt_tokens,
-                at=at,
+                at=index,
             )
             found.append(growth)
     return found, excluded
 
 
 def _pairs(conversation: Conversation) -> Iterator[tuple[int, int]]:
-    replies = [at for at, message in enumerate(conversation.messages) if message.is_assistant]
-    for at, following in pairwise(replies):
+    replies = [index for index, message in enumerate(conversation.messages) if message.is_assistant]
+    for index, following in pairwise(replies):
         if conversation.messages[following].turn > conversation.shared_turns:
-            yield at, following
+            yield index, following
 
 
 def _unfit(

@@ -85,7 +85,9 @@ def record(conversation: Conversation) -> Recording:
     imported = import_turns(conversation, conversation.id or "recorded", compaction=compaction)
     messages = imported.messages
     model = _model(messages)
-    summaries = {key: text for each in imported.summaries for key, text in each.summaries.items()}
+    summaries = {
+        key: text for summary in imported.summaries for key, text in summary.summaries.items()
+    }
     return Recording(
         id=conversation.id,
         model=model,
@@ -135,26 +137,26 @@ def _model(messages: Sequence[Message]) -> str:
 def _asks(messages: Sequence[Message], shared_turns: int) -> Iterator[Ask]:
     """A run of replies is the answer to one request: neighbours of one side are one message."""
     shared = set(list(dict.fromkeys(message.turn for message in messages))[:shared_turns])
-    turn_start = at = 0
-    while at < len(messages):
-        if at == 0 or messages[at].turn != messages[at - 1].turn:
-            turn_start = at
-        if not messages[at].is_assistant or at == 0:
-            at += 1
+    turn_start = index = 0
+    while index < len(messages):
+        if index == 0 or messages[index].turn != messages[index - 1].turn:
+            turn_start = index
+        if not messages[index].is_assistant or index == 0:
+            index += 1
             continue
-        end = at
+        end = index
         while end < len(messages) and messages[end].is_assistant:
             end += 1
-        before, last = messages[at - 1], messages[end - 1]
+        before, last = messages[index - 1], messages[end - 1]
         yield Ask(
-            at=at,
+            at=index,
             end=end,
             committed=turn_start,
             asked_at=before.completed_at or before.created_at or last.created_at or None,
             replied_at=last.completed_at or last.created_at or None,
-            counts=messages[at].turn not in shared,
+            counts=messages[index].turn not in shared,
         )
-        at = end
+        index = end
 
 
 def _taught(conversation: Conversation, model: str) -> Calibrations:
@@ -166,7 +168,7 @@ def _taught(conversation: Conversation, model: str) -> Calibrations:
         sized = size_after(
             Anchor(growth.at, growth.prompt_tokens, growth.output_tokens),
             reply_tokens=message_tokens(growth.reply, profile),
-            after_tokens=sum(message_tokens(each, profile) for each in growth.after),
+            after_tokens=sum(message_tokens(item, profile) for item in growth.after),
             returns_thinking=profile.returns_thinking,
             calibration=calibrations.of(model),
         )

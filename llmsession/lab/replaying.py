@@ -193,8 +193,8 @@ class _Run:
     def _note_invalid(self, built: Built, ask: Ask) -> None:
         self.replayed.invalid_requests += bool(built.violations)
         for broken in built.violations[: 3 - len(self.replayed.faults)]:
-            told = f"{broken.rule} {broken.where}: {broken.text}"
-            self.replayed.faults.append(f"before message {ask.at}: {told}")
+            text = f"{broken.rule} {broken.where}: {broken.text}"
+            self.replayed.faults.append(f"before message {ask.at}: {text}")
 
     def _scaled(self, tokens: int) -> int:
         return self._recording.calibrations.of(self._recording.model).scaled(tokens)
@@ -266,12 +266,12 @@ class _Run:
         if not self._policy.due(size.tokens + ahead, self._limit):
             return
         # Nobody has said anything yet: what the next turn begins with is not there.
-        at = max(before.end, ask.committed)
+        index = max(before.end, ask.committed)
         if self._ready is None:
-            self._plan(messages[:at], size, "idle", ask.committed)
+            self._plan(messages[:index], size, "idle", ask.committed)
         if self._ready is not None:
             ready, self._ready = self._ready, None
-            self._apply(ready.plan, "idle", at)
+            self._apply(ready.plan, "idle", index)
 
     def _consider(self, messages: tuple[Message, ...], size: Size, ask: Ask) -> None:
         stalled = self._stalled_at

@@ -63,16 +63,16 @@ def html_report(compared: Sequence[Compared], sums: Sequence[Compared] = ()) -> 
     """A page for *compared*, with their *sums* in front. For each file and window it has the
     context over the steps, a curve for each policy with its rewrites marked; cost against retained
     facts; and the rows."""
-    colours = _colours(list(dict.fromkeys(each.row.policy for each in (*sums, *compared))))
+    colours = _colours(list(dict.fromkeys(item.row.policy for item in (*sums, *compared))))
     charted = set(_largest(compared))
     groups: dict[tuple[str, int], list[Compared]] = {}
-    for each in (*sums, *compared):
-        groups.setdefault((each.row.file, each.row.window), []).append(each)
+    for item in (*sums, *compared):
+        groups.setdefault((item.row.file, item.row.window), []).append(item)
     sections = []
     for (file, window), group in groups.items():
         draws = group[0] in sums or file in charted
         sections.append(_section(file, window, group, colours, draws=draws))
-    caveats = "".join(f"<li>{escape(each)}</li>" for each in CAVEATS)
+    caveats = "".join(f"<li>{escape(item)}</li>" for item in CAVEATS)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -83,23 +83,25 @@ def html_report(compared: Sequence[Compared], sums: Sequence[Compared] = ()) -> 
 
 def _largest(compared: Sequence[Compared]) -> list[str]:
     requests: dict[str, int] = {}
-    for each in compared:
-        requests[each.row.file] = max(requests.get(each.row.file, 0), each.row.requests)
+    for comparison in compared:
+        requests[comparison.row.file] = max(
+            requests.get(comparison.row.file, 0), comparison.row.requests
+        )
     return sorted(requests, key=lambda file: -requests[file])[:MAX_CHARTED]
 
 
 def _colours(policies: Sequence[str]) -> dict[str, str]:
     # Steps of the golden angle: neighbours in the list are far from each other in colour.
     return {
-        policy: f"hsl({at * 137.508 % 360:.0f} 62% {42 + 12 * (at % 2)}%)"
-        for at, policy in enumerate(policies)
+        policy: f"hsl({index * 137.508 % 360:.0f} 62% {42 + 12 * (index % 2)}%)"
+        for index, policy in enumerate(policies)
     }
 
 
 def _section(
     file: str, window: int, group: Sequence[Compared], colours: dict[str, str], *, draws: bool
 ) -> str:
-    rows = [each.row for each in group]
+    rows = [item.row for item in group]
     best = frontier(rows)
     named = {row.policy for row in best} | {"balanced"}
     charts = ""
@@ -117,19 +119,19 @@ def _section(
 
 def _curves(group: Sequence[Compared], named: set[str], colours: dict[str, str]) -> str:
     lines = []
-    for each in group:
-        if each.curve is None:
+    for item in group:
+        if item.curve is None:
             continue
-        steps = [(at, step) for at, step in enumerate(each.curve.steps) if not step.too_large]
+        steps = [(index, step) for index, step in enumerate(item.curve.steps) if not step.too_large]
         lines.append(
             Line(
-                name=each.row.policy,
-                colour=colours[each.row.policy],
-                points=tuple((float(at), float(step.tokens)) for at, step in steps),
+                name=item.row.policy,
+                colour=colours[item.row.policy],
+                points=tuple((float(index), float(step.tokens)) for index, step in steps),
                 marks=tuple(
-                    (float(at), float(step.tokens)) for at, step in steps if step.rewritten
+                    (float(index), float(step.tokens)) for index, step in steps if step.rewritten
                 ),
-                stands_back=each.row.policy not in named,
+                stands_back=item.row.policy not in named,
             )
         )
     return curves(
@@ -156,10 +158,10 @@ def _scatter(rows: Sequence[Row], best: Sequence[Row], colours: dict[str, str]) 
 
 def _legend(named: set[str], rows: Sequence[Row], colours: dict[str, str]) -> str:
     shown = [row.policy for row in rows if row.policy in named]
-    told = "".join(
-        f'<span><i style="background:{colours[each]}"></i>{escape(each)}</span>' for each in shown
+    text = "".join(
+        f'<span><i style="background:{colours[item]}"></i>{escape(item)}</span>' for item in shown
     )
-    return f'<p class="legend">{told}<span>grey: the others; dots: the context rewritten</span></p>'
+    return f'<p class="legend">{text}<span>grey: the others; dots: the context rewritten</span></p>'
 
 
 def _table(rows: Sequence[Row], best: Sequence[Row]) -> str:

@@ -173,7 +173,7 @@ class Needs:
             if page is None:
                 return None
             if text in page[1]:
-                return [each for each, _ in self._pages[call_id, max_chars][: number + 1]]
+                return [item for item, _ in self._pages[call_id, max_chars][: number + 1]]
         return None
 
     def _page(self, call_id: str, number: int, max_chars: int) -> tuple[str, frozenset[str]] | None:
@@ -194,8 +194,8 @@ class Needs:
 
 
 def _continues(page: str, call_id: str) -> dict[str, object] | None:
-    told = re.match(r"\[[^\n]*recall\(id=\"[^\n]*\", (line|char)=(\d+)\) continues\]\n", page)
-    return None if told is None else {"id": call_id, told[1]: int(told[2])}
+    text = re.match(r"\[[^\n]*recall\(id=\"[^\n]*\", (line|char)=(\d+)\) continues\]\n", page)
+    return None if text is None else {"id": call_id, text[1]: int(text[2])}
 
 
 def find_needs(
@@ -216,10 +216,10 @@ def find_needs(
     from_others = set(vocabulary.intersection(distinctive(system or "")))
     newest: dict[str, str] = {}
     by_ask: dict[int, tuple[Need, ...]] = {}
-    for at, message in enumerate(messages):
-        if at in uses:
-            needed = [Need(text, newest[text]) for text in uses[at] if text in from_results]
-            by_ask[at] = tuple(needed[:MAX_NEEDS])
+    for index, message in enumerate(messages):
+        if index in uses:
+            needed = [Need(text, newest[text]) for text in uses[index] if text in from_results]
+            by_ask[index] = tuple(needed[:MAX_NEEDS])
         held: set[str] = set()
         for result in message.tool_results:
             found = vocabulary.intersection(distinctive(result.text))
@@ -227,7 +227,7 @@ def find_needs(
             from_results |= found - from_others
             held |= found
         said = vocabulary.intersection(
-            each for text in _said(message.content) for each in distinctive(text)
+            item for text in _said(message.content) for item in distinctive(text)
         )
         from_others |= said - from_results
         words[id(message.body)] = frozenset(held | said)

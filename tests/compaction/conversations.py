@@ -30,11 +30,7 @@ class Talk:
         owner: Any = "u" if role == "user" else "a"
         identity = message_id("s", TurnId(owner, max(self.turn, 1)), len(self.messages))
         message = Message(
-            id=identity,
-            session="s",
-            turn=max(self.turn, 1),
-            role=role,
-            body=encode_blocks(content),
+            id=identity, session="s", turn=max(self.turn, 1), role=role, body=encode_blocks(content)
         )
         self.messages.append(message)
         return message

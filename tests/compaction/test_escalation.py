@@ -14,7 +14,7 @@ from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from tests.compaction.conversations import Talk
-from tests.compaction.policies.requested import a_budget
+from tests.compaction.policies.plans import budget_for
 
 
 class Frees(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ def hardest(
     messages: Sequence[Message], limit: int, *escalation: Any
 ) -> tuple[int | None, list[str]]:
     """How many messages the plan leaves out, and what was raised."""
-    budget = a_budget(messages, limit, trigger="window")
+    budget = budget_for(messages, limit, trigger="window")
     plan, faults = hardest_plan(escalation, View(), messages, budget)
     return plan.omitted[0][1] if plan else None, [str(fault) for fault in faults]
 
@@ -89,7 +89,7 @@ def test_what_a_policy_raises_is_told_and_the_next_one_is_tried() -> None:
 
 def test_the_plan_says_why_it_was_made() -> None:
     messages = questions(8)
-    budget = a_budget(messages, 5_000, trigger="overflow")
+    budget = budget_for(messages, 5_000, trigger="overflow")
     plan, _ = hardest_plan([Frees(8)], View(), messages, budget)
     assert plan is not None
     assert plan.trigger == "overflow"
@@ -97,7 +97,7 @@ def test_the_plan_says_why_it_was_made() -> None:
 
 def test_a_summary_that_is_wanted_is_made_by_rules() -> None:
     messages = questions(8)
-    budget = a_budget(messages, 5_000)
+    budget = budget_for(messages, 5_000)
     plan = plan_by_rules(Wants(12), View(), messages, budget)
     assert plan is not None
     assert plan.summary_request is None

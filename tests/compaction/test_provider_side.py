@@ -84,14 +84,8 @@ def test_a_configuration_comes_back_from_the_log_as_it_was() -> None:
     ("side", "told"),
     [
         ({}, "says nothing"),
-        (
-            {"compact": CompactAtThreshold(), "summaries": ProviderSummaries()},
-            "exclude each other",
-        ),
-        (
-            {"clear_tool_uses": ClearToolUses(trigger_tokens=1, trigger_tool_uses=1)},
-            "two triggers",
-        ),
+        ({"compact": CompactAtThreshold(), "summaries": ProviderSummaries()}, "exclude each other"),
+        ({"clear_tool_uses": ClearToolUses(trigger_tokens=1, trigger_tool_uses=1)}, "two triggers"),
         ({"clear_tool_uses": ClearToolUses(keep=-1)}, "clear_tool_uses.keep is -1"),
         ({"clear_thinking": ClearThinking(keep_turns=0)}, "keep_turns is 0"),
         ({"compact": CompactAtThreshold(trigger_tokens=49_999)}, "a number from 50000"),

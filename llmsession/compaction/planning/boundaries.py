@@ -52,7 +52,7 @@ def is_turn_start(messages: Sequence[Message], at: int) -> bool:
 
 def safe_cuts(messages: Sequence[Message], start: int, end: int) -> Iterator[int]:
     """The positions from *start* up to *end*, both included, where a cut is safe."""
-    return (at for at in range(start, end + 1) if is_safe_cut(messages, at))
+    return (index for index in range(start, end + 1) if is_safe_cut(messages, index))
 
 
 def shows_open_thinking(view: View, messages: Sequence[Message], committed: int) -> bool:
@@ -66,14 +66,14 @@ def shows_open_thinking(view: View, messages: Sequence[Message], committed: int)
 def _loop_start(messages: Sequence[Message]) -> int:
     """The position of the first reply of the tool loop that the next reply would go on with; the
     number of messages if there is none."""
-    at = start = len(messages)
+    index = start = len(messages)
     answers = False
-    while at > 0:
-        at -= 1
-        if messages[at].is_user:
-            answers = answers or bool(messages[at].tool_results)
+    while index > 0:
+        index -= 1
+        if messages[index].is_user:
+            answers = answers or bool(messages[index].tool_results)
         elif answers:
-            start, answers = at, False
+            start, answers = index, False
         else:
             break
     return start
@@ -93,34 +93,34 @@ def has_own_words(message: Message) -> bool:
     """Does a person say something in *message*: words, an image, a document? Tool results and
     what the session wrote itself are not that."""
     return message.is_user and any(
-        (isinstance(block, TextBlock) and block.text.strip() and at not in message.synthetic)
+        (isinstance(block, TextBlock) and block.text.strip() and index not in message.synthetic)
         or isinstance(block, ImageBlock | DocumentBlock)
-        for at, block in enumerate(message.content)
+        for index, block in enumerate(message.content)
     )
 
 
 def newest_request(messages: Sequence[Message]) -> int | None:
     """The position of the newest message in which a person says something; None if there is
     none. A word that came while tools ran stands behind their results."""
-    places = (at for at in range(len(messages) - 1, -1, -1) if has_own_words(messages[at]))
+    places = (index for index in range(len(messages) - 1, -1, -1) if has_own_words(messages[index]))
     return next(places, None)
 
 
 def newest_that_fit(sizes: Sequence[int], room: int) -> int:
     """Where the longest suffix of *sizes* begins whose sum is at most *room*: the first one, from
     the newest, that does not fit ends it."""
-    at = len(sizes)
-    while at > 0 and sizes[at - 1] <= room:
-        at -= 1
-        room -= sizes[at]
-    return at
+    index = len(sizes)
+    while index > 0 and sizes[index - 1] <= room:
+        index -= 1
+        room -= sizes[index]
+    return index
 
 
 def turns_from(messages: Sequence[Message], count: int) -> int:
     """Where the newest *count* turns begin; 0 if there are no older ones."""
     turns = list(dict.fromkeys(message.turn for message in messages))
     kept = set(turns[-count:])
-    return next((at for at, message in enumerate(messages) if message.turn in kept), 0)
+    return next((index for index, message in enumerate(messages) if message.turn in kept), 0)
 
 
 def steps_from(messages: Sequence[Message], count: int | None) -> int:
@@ -133,9 +133,9 @@ def steps_from(messages: Sequence[Message], count: int | None) -> int:
 def _steps_backwards(messages: Sequence[Message]) -> Iterator[int]:
     """Positions of the messages with calls, newest first. Calls in the very last message are
     not answered yet; all others are answered by the message after them."""
-    for at in range(len(messages) - 2, -1, -1):
-        if messages[at].tool_calls:
-            yield at
+    for index in range(len(messages) - 2, -1, -1):
+        if messages[index].tool_calls:
+            yield index
 
 
 def recent_from(
@@ -147,7 +147,7 @@ def recent_from(
     max_tokens: int,
 ) -> int:
     """Where the recent part begins: the newest *keep_turns* turns, of them the newest
-    *keep_steps* steps, and never more than *most_tokens* of them, by *sizes*. The newest step of
+    *keep_steps* steps, and never more than *max_tokens* of them, by *sizes*. The newest step of
     the newest turns is always recent, and so is the last message."""
     by_turns = turns_from(messages, keep_turns)
     by_steps, by_tokens = steps_from(messages, keep_steps), newest_that_fit(sizes, max_tokens)

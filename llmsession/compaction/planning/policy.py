@@ -66,12 +66,7 @@ class Policy(Protocol):
 
 
 def planned(
-    policy: str,
-    view: View,
-    messages: Sequence[Message],
-    budget: Budget,
-    did: str,
-    **changes: Any,
+    policy: str, view: View, messages: Sequence[Message], budget: Budget, did: str, **changes: Any
 ) -> Plan:
     """The plan of *policy* that makes *changes*, by the names of the fields of a ``Plan``; *did*
     says in words what they are. What every plan says beside them is filled in, and its tokens are

@@ -158,14 +158,16 @@ class _Draft(Draft):
 
     def swap(self, end: int, target: int) -> None:
         """Results before position *end* become their summaries, until *target* is reached."""
-        for at in range(self.start, end):
+        for index in range(self.start, end):
             if self.used <= target:
                 break
-            if self.shows(at):
-                swapped = [self._swap(at, result) for result in self.messages[at].tool_results]
+            if self.shows(index):
+                swapped = [
+                    self._swap(index, result) for result in self.messages[index].tool_results
+                ]
                 if any(swapped):
-                    self.measure(at)
-            self._compacted_before = max(self._compacted_before, at + 1)
+                    self.measure(index)
+            self._compacted_before = max(self._compacted_before, index + 1)
 
     def _swap(self, at: int, result: ToolResultBlock) -> bool:
         call_id = result.tool_use_id
@@ -206,11 +208,11 @@ class _Draft(Draft):
 
     def shorten_inputs(self, end: int, target: int) -> None:
         """Long strings in the inputs of calls before *end* are shortened, the oldest first."""
-        for at in range(self.start, end):
+        for index in range(self.start, end):
             if self.used <= target:
                 break
-            if self.shows(at) and self.messages[at].is_assistant:
-                self._shorten(at, LONG_INPUT_CHARS)
+            if self.shows(index) and self.messages[index].is_assistant:
+                self._shorten(index, LONG_INPUT_CHARS)
 
     def _shorten(self, at: int, min_chars: int, string_chars: int = KEPT_STRING_CHARS) -> None:
         shortened = False
@@ -262,17 +264,17 @@ class _Draft(Draft):
             return None
         gone = list(accumulate(self.sizes, initial=0))
         left = self.used - self._summary_tokens + room
-        reaching = [at for at in cuts if left - gone[at] <= target]
+        reaching = [index for index in cuts if left - gone[index] <= target]
         if not reaching:
             return cuts[-1]
         first = reaching[0]
         # A turn's start a little later is better than the middle of a turn.
         spare = self.budget.limit_tokens // 20
-        for at in reaching:
-            if gone[at] - gone[first] > spare:
+        for index in reaching:
+            if gone[index] - gone[first] > spare:
                 break
-            if is_turn_start(self.messages, at):
-                return at
+            if is_turn_start(self.messages, index):
+                return index
         return first
 
     def cut(self, limit: int) -> None:
@@ -280,28 +282,28 @@ class _Draft(Draft):
         most an equal share. What a cut leaves is measured, and cut again where it is too much:
         how many tokens a text has by its characters differs with the text."""
         for least in (MIN_SHOWN_CHARS, MIN_SHOWN_CHARS // 2, MIN_SHOWN_CHARS // 4):
-            shown = [at for at, size in enumerate(self.sizes) if size]
-            room = max(0, limit - (self.used - sum(self.sizes[at] for at in shown)))
-            share = _fair_share([self.sizes[at] for at in shown], room)
-            for at in shown:
+            shown = [index for index, size in enumerate(self.sizes) if size]
+            room = max(0, limit - (self.used - sum(self.sizes[index] for index in shown)))
+            share = _fair_share([self.sizes[index] for index in shown], room)
+            for index in shown:
                 if self.used <= limit:
                     return
-                if self.sizes[at] > share:
-                    self._cut_message(at, share, least)
+                if self.sizes[index] > share:
+                    self._cut_message(index, share, least)
 
     def _cut_message(self, at: int, share: int, min_chars: int) -> None:
         """Cut the message at *at* to about *share* tokens, none of its parts below
-        *least_chars*. Parts that an earlier plan has cut stay as they are."""
+        *min_chars*. Parts that an earlier plan has cut stay as they are."""
         if self.messages[at].is_assistant:
             self._shorten(at, 0, min_chars * KEPT_STRING_CHARS // MIN_SHOWN_CHARS)
         parts = self._parts(at)
         lengths = [len(part.shown) for part in parts]
         # A little less: what is left out has to be told.
         chars = sum(lengths) * share * 9 // (10 * max(1, self.sizes[at]))
-        each = max(min_chars, _fair_share(lengths, chars))
+        item = max(min_chars, _fair_share(lengths, chars))
         cut = False
         for part in parts:
-            if len(part.shown) > each and (shorter := part.cut(each)) is not None:
+            if len(part.shown) > item and (shorter := part.cut(item)) is not None:
                 if part.is_result:
                     self.shown.shown_results[part.key] = shorter
                     self._compacted_before = max(self._compacted_before, at + 1)

@@ -12,20 +12,17 @@ from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
-__all__ = [
-    "kept_before_tokens",
-    "rest_tokens",
-    "sizes_in_budget",
-    "sizes_in_quarters",
-]
+__all__ = ["kept_before_tokens", "rest_tokens", "sizes_in_budget", "sizes_in_quarters"]
 
 
 def sizes_in_budget(view: View, messages: Sequence[Message], budget: Budget) -> list[int]:
     """The tokens of each message as *view* shows it, in those of ``used_tokens``; 0 for one that
     is not shown."""
     return [
-        budget.scaled(shown_tokens(message, at, view, budget.profile)) if view.shows(at) else 0
-        for at, message in enumerate(messages)
+        budget.scaled(shown_tokens(message, index, view, budget.profile))
+        if view.shows(index)
+        else 0
+        for index, message in enumerate(messages)
     ]
 
 
@@ -49,6 +46,8 @@ def sizes_in_quarters(view: View, messages: Sequence[Message], profile: Profile)
     """
     quarters = msgspec.structs.replace(profile, chars_per_token=4.0, token_family=None)
     return [
-        shown_tokens(message, at, view, quarters) - MESSAGE_OVERHEAD_TOKENS if view.shows(at) else 0
-        for at, message in enumerate(messages)
+        shown_tokens(message, index, view, quarters) - MESSAGE_OVERHEAD_TOKENS
+        if view.shows(index)
+        else 0
+        for index, message in enumerate(messages)
     ]

@@ -52,7 +52,7 @@ class Draft:
         self.start = view.start
         self.summary_request: SummaryRequest | None = None
         self.drops_thinking = False
-        self.sizes = [self._size(at) for at in range(len(messages))]
+        self.sizes = [self._size(index) for index in range(len(messages))]
         self._summary_tokens = told_tokens(view, budget)
         self._before = self._size_before()
         # What the request has beside the messages: system text and tools.
@@ -78,8 +78,8 @@ class Draft:
 
     def text_tokens(self, text: str) -> int:
         """The tokens of *text* as a message of its own."""
-        told = text_tokens_for(text, self.budget.profile) + MESSAGE_OVERHEAD_TOKENS
-        return self.budget.scaled(told)
+        words = text_tokens_for(text, self.budget.profile) + MESSAGE_OVERHEAD_TOKENS
+        return self.budget.scaled(words)
 
     def _size(self, at: int) -> int:
         if not self.shows(at):
@@ -117,8 +117,8 @@ class Draft:
     def text(self, at: int, block: int) -> str:
         """What is shown of the text block number *block* of the message at *at*."""
         own = self.messages[at].content[block]
-        told = own.text if isinstance(own, TextBlock) else ""
-        return self.shown.texts.get(text_key(self.messages[at], block), told)
+        text = own.text if isinstance(own, TextBlock) else ""
+        return self.shown.texts.get(text_key(self.messages[at], block), text)
 
     def shorten(self, at: int, block: int, text: str) -> bool:
         """Show *text* for a text block, if it is shorter and no earlier plan decided that."""
@@ -139,7 +139,7 @@ class Draft:
 
     def omit(self, ranges: Collection[tuple[int, int]]) -> None:
         """Leave out the messages in *ranges*."""
-        ranges = [each for each in ranges if any(map(self.shows, range(*each)))]
+        ranges = [span for span in ranges if any(map(self.shows, range(*span)))]
         if not ranges:
             return
         draft = Plan(
@@ -148,11 +148,11 @@ class Draft:
         )  # fmt: skip
         self.shown = self.shown.applied(draft, 0)
         for first, end in ranges:
-            for at in range(first, end):
-                self.measure(at)
+            for index in range(first, end):
+                self.measure(index)
 
     def keep_newest(self, max_tokens: int) -> None:
-        """Leave out the oldest messages, until the request has at most *most_tokens* or nothing
+        """Leave out the oldest messages, until the request has at most *max_tokens* or nothing
         is left that may go."""
         room = max_tokens - (self.used - sum(self.sizes))
         charged, left = beside_pins(self.sizes, pinned(self.messages), room)
@@ -198,7 +198,7 @@ class Draft:
 
     def condense(self, upto: int, max_tokens: int) -> bool:
         """A summary in place of what stands before *upto*, of half of that and at most
-        *most_tokens*, if there is enough of it; is there?"""
+        *max_tokens*, if there is enough of it; is there?"""
         source = sum(self.sizes[self.start : upto])
         if upto <= self.start or source < 2 * MIN_SUMMARY_TOKENS:
             return False
@@ -209,9 +209,9 @@ class Draft:
         """Leave out all thinking made so far."""
         self.drops_thinking = True
         self.shown = msgspec.structs.replace(self.shown, thinking_from=len(self.messages))
-        for at, message in enumerate(self.messages):
+        for index, message in enumerate(self.messages):
             if message.is_assistant:
-                self.measure(at)
+                self.measure(index)
 
     def absorb(self, plan: Plan) -> None:
         """Take over what *plan*, made for ``shown``, changes, with the summary that it wants."""
@@ -222,8 +222,8 @@ class Draft:
             applied, version=self.view.version, thinking_from=self.shown.thinking_from
         )
         self.start = max(self.start, self.shown.start)
-        for at in range(len(self.messages)):
-            self.measure(at)
+        for index in range(len(self.messages)):
+            self.measure(index)
         self.used = self.rest + self.budget.size(self.messages, self.shown)
         if plan.summary_request is not None:
             self.summary_request = plan.summary_request
@@ -248,11 +248,11 @@ class Draft:
         view, shown, budget = self.view, self.shown, self.budget
         shown_results, inputs, texts = self.changed()
         compacted_before, turns = view.compacted_before, set[int]()
-        for at, message in enumerate(self.messages):
+        for index, message in enumerate(self.messages):
             if any(result.tool_use_id in shown_results for result in message.tool_results):
-                compacted_before = max(compacted_before, at + 1)
+                compacted_before = max(compacted_before, index + 1)
                 turns.add(message.turn)
-            elif view.shows(at) and not self.shows(at):
+            elif view.shows(index) and not self.shows(index):
                 turns.add(message.turn)
         prefix_summary = (
             shown.prefix_summary if shown.prefix_summary != view.prefix_summary else None
@@ -268,7 +268,7 @@ class Draft:
             inputs=inputs,
             texts=texts,
             prefix_summary=prefix_summary,
-            omitted=tuple(each for each in shown.omitted if each not in view.omitted),
+            omitted=tuple(span for span in shown.omitted if span not in view.omitted),
             injected=shown.injected if shown.injected != view.injected else None,
             drops_thinking=self.drops_thinking,
             summary_request=self.summary_request,
@@ -316,7 +316,7 @@ def cut_ranges(
     # Results and a later question would become one message, which looks like an open tool loop.
     joins = draft.budget.profile.thinking_opens_tool_loop
     ranges: list[tuple[int, int]] = []
-    edges = [at for at in range(first, end) if at in kept]
+    edges = [index for index in range(first, end) if index in kept]
     for before, after in zip([first - 1, *edges], [*edges, end], strict=True):
         start, stop = before + 1, after
         while start < stop and (

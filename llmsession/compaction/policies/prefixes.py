@@ -104,7 +104,9 @@ def pin_of(messages: Sequence[Message], upto: int) -> Injected | None:
 def request_starts(messages: Sequence[Message], start: int = 0) -> list[int]:
     """The positions from *start* on at which a person's request opens a turn."""
     places = range(start, len(messages))
-    return [at for at in places if is_turn_start(messages, at) and begins_turn(messages[at])]
+    return [
+        index for index in places if is_turn_start(messages, index) and begins_turn(messages[index])
+    ]
 
 
 def summary_plan(
@@ -123,7 +125,7 @@ def summary_plan(
     figures: Mapping[str, int] | None = None,
 ) -> Plan | None:
     """The plan of the policy *name* that wants a summary of what stands before *upto*, in at most
-    *most_tokens* (as ``used_tokens`` counts) and half of what it stands for; None if too little
+    *max_tokens* (as ``used_tokens`` counts) and half of what it stands for; None if too little
     stands there. Behind it *omitted* is left out, if the summary comes.
 
     The summary so far is folded in: it is the first thing that the next one is made of.

@@ -13,14 +13,7 @@ from typing import TypeAlias
 from llmsession.compaction.planning.boundaries import has_own_words, is_safe_cut, newest_request
 from llmsession.turns.messages import Message
 
-__all__ = [
-    "Span",
-    "begins_turn",
-    "beside_pins",
-    "left_out",
-    "pinned",
-    "spans_between",
-]
+__all__ = ["Span", "begins_turn", "beside_pins", "left_out", "pinned", "spans_between"]
 
 Span: TypeAlias = tuple[int, int]
 """A range of positions: the first, and the first that is not in it any more."""
@@ -35,7 +28,7 @@ def pinned(messages: Sequence[Message]) -> tuple[int, ...]:
     """The positions that are never left out: the newest message that a context may begin with,
     and a later word that came with results, with the calls that they answer."""
     opening = next(
-        (at for at in range(len(messages) - 1, -1, -1) if begins_turn(messages[at])), None
+        (index for index in range(len(messages) - 1, -1, -1) if begins_turn(messages[index])), None
     )
     if opening is None:
         return ()
@@ -54,14 +47,18 @@ def left_out(
     opening = pins[0]
     if start <= opening:
         places = range(start, -1, -1) if back else range(start, opening + 1)
-        first = next((at for at in places if begins_turn(messages[at])), 0)
+        first = next((index for index in places if begins_turn(messages[index])), 0)
         return spans_between(shown_from, first, ())
     steps = range(opening + 1, len(messages))
-    safe = [at for at in steps if is_safe_cut(messages, at)]
+    safe = [index for index in steps if is_safe_cut(messages, index)]
     if not safe:
         return spans_between(shown_from, opening, ())
     # Backwards a cut is moved to the calls that own a result; and a step stays in any case.
-    wider = [at for at in safe if at <= start] if back else [at for at in safe if at >= start]
+    wider = (
+        [index for index in safe if index <= start]
+        if back
+        else [index for index in safe if index >= start]
+    )
     begin = (wider[-1] if back else wider[0]) if wider else (safe[0] if back else safe[-1])
     return spans_between(shown_from, begin, pins)
 
@@ -78,5 +75,5 @@ def spans_between(first: int, end: int, pins: tuple[int, ...]) -> tuple[Span, ..
 
 def beside_pins(sizes: list[int], pins: tuple[int, ...], room: int) -> tuple[list[int], int]:
     """*sizes* and *room* with what is pinned charged first."""
-    charged = [0 if at in pins else size for at, size in enumerate(sizes)]
-    return charged, room - sum(sizes[at] for at in pins)
+    charged = [0 if index in pins else size for index, size in enumerate(sizes)]
+    return charged, room - sum(sizes[index] for index in pins)

@@ -150,7 +150,7 @@ def raise_if_any(violations: Sequence[RuleViolation]) -> None:
     """Raises InvalidRequest if there are violations; its message names the first ten."""
     if not violations:
         return
-    named = [f"{each.rule} at {each.where}: {each.text}" for each in violations[:MAX_NAMED]]
+    named = [f"{item.rule} at {item.where}: {item.text}" for item in violations[:MAX_NAMED]]
     if len(violations) > MAX_NAMED:
         named.append(f"and {len(violations) - MAX_NAMED} more")
     raise InvalidRequest(

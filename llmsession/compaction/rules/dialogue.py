@@ -1,4 +1,4 @@
-"""A request as the validity rules see it: who speaks in turn, who calls, who answers."""
+"""A request as the validity rules read it: runs of one role, their calls and their results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["Dialogue"]
 
 
 class Dialogue:
-    """A request as the rules see it. *before*, the last one that was seen, spares the reading of
-    the messages that this one has in common with it."""
+    """A request as the rules read it. *before* is the request before it: the messages that both
+    have in common are not read again."""
 
     __slots__ = (
         "answering", "call_count", "call_ids", "calling", "late", "messages", "notable", "paused",
@@ -65,18 +65,18 @@ class Dialogue:
     def _gather(self, start: int) -> None:
         before = self.messages[start - 1].role if start else ""
         last = self.runs[-1].role if self.runs else ""
-        for at, facts in enumerate(self.messages[start:], start):
+        for index, facts in enumerate(self.messages[start:], start):
             role = facts.role
             if facts.notable:
-                self.notable.append(at)
+                self.notable.append(index)
             if role == before:
-                self.repeated.append(at)
+                self.repeated.append(index)
             before = role
             if role == last:
-                self.runs[-1] = merged(self.runs[-1], facts, at - self.starts[-1])
+                self.runs[-1] = merged(self.runs[-1], facts, index - self.starts[-1])
             elif role in ("user", "assistant"):
                 self.runs.append(facts)
-                self.starts.append(at)
+                self.starts.append(index)
                 last = role
             else:
                 continue
@@ -88,16 +88,16 @@ class Dialogue:
         for found in (self.calling, self.answering, self.unpaired, self.late):
             while found and found[-1] >= settled:
                 found.pop()
-        for at in range(settled, len(self.runs)):
-            run = self.runs[at]
+        for index in range(settled, len(self.runs)):
+            run = self.runs[index]
             if run.call_ids:
-                self.calling.append(at)
+                self.calling.append(index)
             if run.result_ids:
-                self.answering.append(at)
-            if run.call_ids != self.answers(at) or run.result_ids != self.calls_before(at):
-                self.unpaired.append(at)
+                self.answering.append(index)
+            if run.call_ids != self.answers(index) or run.result_ids != self.calls_before(index):
+                self.unpaired.append(index)
             if run.late_results:
-                self.late.append(at)
+                self.late.append(index)
 
     def answers(self, at: int) -> tuple[str, ...]:
         """The ids that the run after the run *at* has results for."""
@@ -109,10 +109,10 @@ class Dialogue:
 
     def found(self, rule: str) -> Iterator[RuleViolation]:
         """What single messages break of *rule* by themselves."""
-        for at in self.notable:
-            for fault in self.messages[at].faults:
+        for index in self.notable:
+            for fault in self.messages[index].faults:
                 if fault.rule == rule:
-                    yield RuleViolation(rule, f"messages[{at}].{fault.place}", fault.text)
+                    yield RuleViolation(rule, f"messages[{index}].{fault.place}", fault.text)
 
     def where(self, run: int, mark: Mark) -> str:
         """The path of a block in a run."""

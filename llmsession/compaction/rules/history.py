@@ -48,8 +48,8 @@ def find_astray(
     if len(thoughts) <= len(made.valid) and all(map(operator.is_, thoughts, made.valid)):
         return []
     places = (
-        f"messages[{at}].content[{thought.block}]"
-        for at, thought in zip(sent.thinking_at, thoughts, strict=True)
+        f"messages[{index}].content[{thought.block}]"
+        for index, thought in zip(sent.thinking_at, thoughts, strict=True)
     )
     return list(_walk(zip(places, thoughts, strict=True), made))
 
@@ -70,21 +70,21 @@ def _made(history: FactsCache, thinking_from: int, edited_from: int | None) -> M
 
 
 def _walk(sent: Iterable[tuple[str, Thought]], made: Made) -> Iterator[Astray]:
-    at = 0
+    index = 0
     for where, thought in sent:
-        match = _find(thought, made.valid, at)
+        match = _find(thought, made.valid, index)
         if match is None:
             yield Astray(where, _why_unmatched(thought, made))
             continue
-        if _leaves_a_gap(made, at, match):
+        if _leaves_a_gap(made, index, match):
             yield Astray(where, "gap")
-        at = match + 1
+        index = match + 1
 
 
 def _find(thought: Thought, made: Sequence[Thought], start: int) -> int | None:
-    for at in range(start, len(made)):
-        if made[at].raw == thought.raw:
-            return at
+    for index in range(start, len(made)):
+        if made[index].raw == thought.raw:
+            return index
     return None
 
 

@@ -24,13 +24,13 @@ THINKING = ("thinking", "redacted_thinking")
 
 def v4_tool_blocks_stand_on_their_side(role: str, blocks: Sequence[BlockFields]) -> Iterator[Fault]:
     """Calls are the assistant's, results the user's, and both carry an id."""
-    for at, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         if block.type == "tool_use":
-            yield from _side(at, "tool_use", "assistant", role)
-            yield from _id(f"content[{at}].id", block.id)
+            yield from _side(index, "tool_use", "assistant", role)
+            yield from _id(f"content[{index}].id", block.id)
         elif block.type == "tool_result":
-            yield from _side(at, "tool_result", "user", role)
-            yield from _id(f"content[{at}].tool_use_id", block.tool_use_id)
+            yield from _side(index, "tool_result", "user", role)
+            yield from _id(f"content[{index}].tool_use_id", block.tool_use_id)
 
 
 def _side(at: int, kind: str, owner: str, role: str) -> Iterator[Fault]:
@@ -46,8 +46,8 @@ def _id(place: str, value: Any) -> Iterator[Fault]:
 
 def v5_no_text_is_empty(role: str, blocks: Sequence[BlockFields]) -> Iterator[Fault]:
     """No empty or blank text, not in a result either; an error result says something."""
-    for at, block in enumerate(blocks):
-        place = f"content[{at}]"
+    for index, block in enumerate(blocks):
+        place = f"content[{index}]"
         yield from _blank(place, block)
         if block.type == "tool_result":
             yield from _result_text(place, block)
@@ -63,8 +63,8 @@ def _blank(place: str, block: BlockFields) -> Iterator[Fault]:
 
 
 def _result_text(place: str, block: BlockFields) -> Iterator[Fault]:
-    for at, inner in enumerate(block.inner()):
-        yield from _blank(f"{place}.content[{at}]", inner)
+    for index, inner in enumerate(block.inner()):
+        yield from _blank(f"{place}.content[{index}]", inner)
     if block.is_error is True and _is_empty(block.content):
         text = "tool_result: content cannot be empty if `is_error` is true"
         yield Fault("V5", place, text)
@@ -83,26 +83,26 @@ def v7_thinking_is_the_assistants_and_signed(
     role: str, blocks: Sequence[BlockFields]
 ) -> Iterator[Fault]:
     """Thinking stands in assistant messages, with the signature that came with it."""
-    for at, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         if block.type not in THINKING:
             continue
         if role != "assistant":
             text = f"`{block.type}` blocks can only be in `assistant` messages"
-            yield Fault("V7", f"content[{at}]", text)
+            yield Fault("V7", f"content[{index}]", text)
         elif block.type == "thinking" and not (
             isinstance(block.signature, str) and block.signature
         ):
-            yield Fault("V7", f"content[{at}]", "thinking.signature: Field required")
+            yield Fault("V7", f"content[{index}]", "thinking.signature: Field required")
 
 
 def v12_no_breakpoint_on_thinking_or_empty_text(
     role: str, blocks: Sequence[BlockFields]
 ) -> Iterator[Fault]:
     """A cache breakpoint needs a block that can be cached."""
-    for at, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         if block.cache_control is None:
             continue
-        place = f"content[{at}].cache_control"
+        place = f"content[{index}].cache_control"
         if block.type in THINKING:
             yield Fault("V12", place, f"{block.type}.cache_control: Extra inputs are not permitted")
         elif block.type == "text" and not block.text:
@@ -113,10 +113,10 @@ def v6_server_blocks_are_the_assistants(
     role: str, blocks: Sequence[BlockFields]
 ) -> Iterator[Fault]:
     """What the provider's own tools say stands in assistant messages."""
-    for at, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         if role != "assistant" and (is_server_call(block.type) or is_server_result(block.type)):
             text = f"`{block.type}` blocks can only be in `assistant` messages"
-            yield Fault("V6", f"content[{at}]", text)
+            yield Fault("V6", f"content[{index}]", text)
 
 
 MESSAGE_RULES: dict[str, MessageRule] = {

@@ -95,8 +95,10 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
     results = tuple(_marks(blocks, "tool_result"))
     strays = tuple(_stray_server_results(blocks))
     breakpoints = tuple(_breakpoints(blocks, "content"))
-    compactions = tuple(at for at, block in enumerate(blocks) if _is_signed_compaction(block))
-    first_other = next((at for at, p in enumerate(blocks) if p.type != "tool_result"), len(blocks))
+    compactions = tuple(index for index, block in enumerate(blocks) if _is_signed_compaction(block))
+    first_other = next(
+        (index for index, p in enumerate(blocks) if p.type != "tool_result"), len(blocks)
+    )
     return MessageFacts(
         role=role,
         body=body,
@@ -141,23 +143,23 @@ def _ends_in_space(blocks: Sequence[BlockFields]) -> bool:
 
 
 def _marks(blocks: Sequence[BlockFields], kind: str) -> Iterator[Mark]:
-    for at, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         if block.type == kind:
-            yield Mark(0, at, str(block.id if kind == "tool_use" else block.tool_use_id), kind)
+            yield Mark(0, index, str(block.id if kind == "tool_use" else block.tool_use_id), kind)
 
 
 def _stray_server_results(blocks: Sequence[BlockFields]) -> Iterator[Mark]:
     called: set[str] = set()
-    for at, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         if is_server_call(block.type):
             called.add(str(block.id))
         elif is_server_result(block.type) and str(block.tool_use_id) not in called:
-            yield Mark(0, at, str(block.tool_use_id), block.type)
+            yield Mark(0, index, str(block.tool_use_id), block.type)
 
 
 def _breakpoints(blocks: Sequence[BlockFields], path: str) -> Iterator[tuple[str, str]]:
-    for at, block in enumerate(blocks):
-        place = f"{path}[{at}]"
+    for index, block in enumerate(blocks):
+        place = f"{path}[{index}]"
         if block.type == "tool_result":
             yield from _breakpoints(block.inner(), f"{place}.content")
         if block.cache_control is not None:
@@ -179,11 +181,11 @@ def _thoughts(blocks: Sequence[BlockFields], body: msgspec.Raw) -> Iterator[Thou
         return
     raws = msgspec.json.decode(body, type=list[msgspec.Raw])
     called = False
-    for at, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         called = called or block.type == "tool_use"
         if block.type in THINKING:
             signed = block.type != "thinking" or bool(block.signature)
-            yield Thought(at, raws[at], called, signed)
+            yield Thought(index, raws[index], called, signed)
 
 
 def _shifted(marks: tuple[Mark, ...], by: int) -> tuple[Mark, ...]:
@@ -252,16 +254,13 @@ class FactsCache:
     def _find_thoughts(self, known: int) -> None:
         kept = bisect_left(self.thinking_at, known)
         del self._thoughts[kept:], self.thinking_at[kept:]
-        for at in range(known, len(self.facts)):
-            for thought in self.facts[at].thinking:
+        for index in range(known, len(self.facts)):
+            for thought in self.facts[index].thinking:
                 self._thoughts.append(thought)
-                self.thinking_at.append(at)
+                self.thinking_at.append(index)
 
     def _read(
-        self,
-        messages: Sequence[RequestMessage | Message],
-        known: int,
-        beside: FactsCache | None,
+        self, messages: Sequence[RequestMessage | Message], known: int, beside: FactsCache | None
     ) -> list[MessageFacts]:
         # What is new here is at the end there: a request shows no message twice.
         old = self.facts[known:] + (beside.facts[-len(messages) :] if beside else [])

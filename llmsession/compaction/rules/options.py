@@ -66,12 +66,12 @@ def v12_few_breakpoints_the_longest_lived_first(dialogue: Dialogue) -> Iterator[
 
 
 def _all_breakpoints(dialogue: Dialogue) -> Iterator[tuple[str, str]]:
-    for at, tool in enumerate(dialogue.tools):
+    for index, tool in enumerate(dialogue.tools):
         if tool.cache_control is not None:
-            yield f"tools[{at}]", time_to_live(tool.cache_control)
-    for at in dialogue.notable:
-        for place, ttl in dialogue.messages[at].breakpoints:
-            yield f"messages[{at}].{place}", ttl
+            yield f"tools[{index}]", time_to_live(tool.cache_control)
+    for index in dialogue.notable:
+        for place, ttl in dialogue.messages[index].breakpoints:
+            yield f"messages[{index}].{place}", ttl
     # Automatic caching takes one of the places, at the end of the messages.
     if (automatic := dialogue.request.options.get("cache_control")) is not None:
         yield "cache_control", time_to_live(automatic)
@@ -87,15 +87,15 @@ def v13_tools_are_sent_and_well_named(dialogue: Dialogue) -> Iterator[RuleViolat
 
 def _tool_faults(tools: Sequence[BlockFields]) -> Iterator[RuleViolation]:
     names: set[str] = set()
-    for at, tool in enumerate(tools):
+    for index, tool in enumerate(tools):
         name = tool.name
         if name is None and tool.type not in ("", "custom"):
             continue  # the provider's own kinds may go by their type alone
         if not isinstance(name, str) or TOOL_NAME.fullmatch(name) is None:
             text = f"name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$', not {name!r}"
-            yield RuleViolation("V13", f"tools[{at}]", text)
+            yield RuleViolation("V13", f"tools[{index}]", text)
         elif name in names:
-            yield RuleViolation("V13", f"tools[{at}]", f"Tool names must be unique: {name}")
+            yield RuleViolation("V13", f"tools[{index}]", f"Tool names must be unique: {name}")
         else:
             names.add(name)
 
@@ -105,9 +105,9 @@ def v14_context_edits_are_ordered_and_alone(dialogue: Dialogue) -> Iterator[Rule
     management = _option(dialogue, "context_management")
     edits = management.get("edits")
     kinds = [_kind(edit) for edit in edits] if isinstance(edits, Sequence) else []
-    for at, kind in enumerate(kinds):
-        if at and kind.startswith("clear_thinking"):
-            where = f"context_management.edits[{at}]"
+    for index, kind in enumerate(kinds):
+        if index and kind.startswith("clear_thinking"):
+            where = f"context_management.edits[{index}]"
             yield RuleViolation("V14", where, f"{kind} must be the first edit")
     if management and dialogue.request.options.get("compaction") is not None:
         text = "compaction cannot be combined with context_management"
@@ -124,20 +124,20 @@ def _kind(edit: Any) -> str:
 
 def _signed_blocks(dialogue: Dialogue) -> Iterator[tuple[int, int]]:
     """The message and block of each signed compaction block."""
-    for at in dialogue.notable:
-        for block in dialogue.messages[at].compactions:
-            yield at, block
+    for index in dialogue.notable:
+        for block in dialogue.messages[index].compactions:
+            yield index, block
 
 
 def v15_one_signed_compaction_block_that_comes_first(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """A signed compaction block is the first block of all and the only one of its kind. A
     request for compaction leaves no call of the last assistant turn unanswered."""
-    for number, (at, block) in enumerate(_signed_blocks(dialogue)):
-        where = f"messages[{at}].content[{block}]"
+    for number, (index, block) in enumerate(_signed_blocks(dialogue)):
+        where = f"messages[{index}].content[{block}]"
         if number:
             text = "compaction_block_ambiguous: only one signed compaction block is accepted"
             yield RuleViolation("V15", where, text)
-        elif (at, block) != (0, 0):
+        elif (index, block) != (0, 0):
             text = "compaction_block_misplaced: it must be the first block of the first message"
             yield RuleViolation("V15", where, text)
     last = len(dialogue.runs) - 1

@@ -89,9 +89,9 @@ class _Pairing:
 
 
 def _assistant_runs(draft: Draft) -> Iterator[tuple[Run, Run | None]]:
-    for at, run in enumerate(draft.runs):
+    for index, run in enumerate(draft.runs):
         if run.role == "assistant":
-            yield run, draft.runs[at + 1] if at + 1 < len(draft.runs) else None
+            yield run, draft.runs[index + 1] if index + 1 < len(draft.runs) else None
 
 
 def _drop_calls_of_the_user(draft: Draft) -> None:
@@ -215,8 +215,8 @@ def _place_results(draft: Draft, turn: _Pairing, pairs: Pairs) -> None:
     if now == wanted + others:
         return
     _note_order(draft, now, [slot for slot in wanted if slot in now])
-    for at in range(turn.after.start, turn.after.stop):
-        draft.content[at] = [slot for slot in draft.content[at] if slot.kind != "result"]
+    for index in range(turn.after.start, turn.after.stop):
+        draft.content[index] = [slot for slot in draft.content[index] if slot.kind != "result"]
     draft.content[turn.after.start][:0] = wanted
 
 
@@ -225,7 +225,7 @@ def _note_order(draft: Draft, now: Sequence[Slot], wanted: Sequence[Slot]) -> No
     if results != wanted:
         first = next(is_ for is_, should in zip(results, wanted, strict=True) if is_ != should)
         draft.note("R2", first.message, first.call_id, "results put in the order of the calls")
-    first_other = next((at for at, slot in enumerate(now) if slot.kind != "result"), len(now))
+    first_other = next((index for index, slot in enumerate(now) if slot.kind != "result"), len(now))
     late = next((slot for slot in now[first_other:] if slot.kind == "result"), None)
     if late is not None:
         draft.note("R6", late.message, late.call_id, "results put before the other blocks")

@@ -75,17 +75,17 @@ class Draft:
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.messages = messages
-        self.content = [list(_slots(at, message)) for at, message in enumerate(messages)]
+        self.content = [list(_slots(index, message)) for index, message in enumerate(messages)]
         self.runs: list[Run] = []
         self.repairs: list[Repair] = []
         self._before = [tuple(slots) for slots in self.content]
         self._renamed: set[int] = set()
         self._added: dict[int, Message] = {}
-        for at, message in enumerate(messages):
+        for index, message in enumerate(messages):
             if self.runs and self.runs[-1].role == message.role:
-                self.runs[-1].stop = at + 1
+                self.runs[-1].stop = index + 1
             else:
-                self.runs.append(Run(message.role, at))
+                self.runs.append(Run(message.role, index))
 
     def note(self, rule: str, message: int, call_id: str, what: str) -> None:
         """Report a change."""
@@ -103,7 +103,7 @@ class Draft:
 
     def take(self, slot: Slot) -> None:
         """Take a block out of its message, to put it elsewhere."""
-        self.content[slot.message] = [each for each in self.content[slot.message] if each != slot]
+        self.content[slot.message] = [item for item in self.content[slot.message] if item != slot]
 
     def rename(self, slot: Slot, new_id: str) -> None:
         """Give a block another id."""
@@ -113,32 +113,32 @@ class Draft:
     def add_after(self, message: int, slots: Sequence[Slot]) -> None:
         """Put a user message with these blocks after the assistant message at *message*."""
         above = self.messages[message]
-        at = above.completed_at or above.created_at
+        index = above.completed_at or above.created_at
         self._added[message] = Message(
             id=f"{above.id}+results",
             session=above.session,
             turn=above.turn,
             role="user",
             body=join_blocks(slot.raw for slot in slots),
-            created_at=at,
-            completed_at=at,
+            created_at=index,
+            completed_at=index,
             synthetic=_synthetic(slots),
         )
 
     def finished(self) -> Iterator[Message]:
         """The messages as they now are. What did not change is the same object; a message that
         lost all its blocks is left out and reported (R7)."""
-        for at, message in enumerate(self.messages):
-            slots = self.content[at]
-            if tuple(slots) == self._before[at] and at not in self._renamed:
+        for index, message in enumerate(self.messages):
+            slots = self.content[index]
+            if tuple(slots) == self._before[index] and index not in self._renamed:
                 yield message
             elif slots:
                 body = join_blocks(slot.raw for slot in slots)
                 yield msgspec.structs.replace(message, body=body, synthetic=_synthetic(slots))
             else:
-                self.note("R7", at, "", "removed: no block is left in it")
-            if at in self._added:
-                yield self._added[at]
+                self.note("R7", index, "", "removed: no block is left in it")
+            if index in self._added:
+                yield self._added[index]
 
 
 def _slots(at: int, message: Message) -> Iterator[Slot]:
@@ -152,4 +152,4 @@ def _slots(at: int, message: Message) -> Iterator[Slot]:
 
 
 def _synthetic(slots: Sequence[Slot]) -> tuple[int, ...]:
-    return tuple(at for at, slot in enumerate(slots) if slot.synthetic)
+    return tuple(index for index, slot in enumerate(slots) if slot.synthetic)

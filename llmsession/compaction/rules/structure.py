@@ -34,9 +34,9 @@ def v1_the_user_speaks_first_and_roles_alternate(dialogue: Dialogue) -> Iterator
         if dialogue.messages[first].opens_with != COMPACTION:
             text = 'first message must use the "user" role'
             yield RuleViolation("V1", f"messages[{first}]", text)
-    for at in dialogue.repeated if dialogue.profile.merges_roles else ():
-        role = dialogue.messages[at].role
-        yield RuleViolation("V1", f"messages[{at}]", f"two {role} messages in a row; merge them")
+    for index in dialogue.repeated if dialogue.profile.merges_roles else ():
+        role = dialogue.messages[index].role
+        yield RuleViolation("V1", f"messages[{index}]", f"two {role} messages in a row; merge them")
 
 
 def v2_the_last_message_is_the_users(dialogue: Dialogue) -> Iterator[RuleViolation]:
@@ -66,14 +66,14 @@ def v3_every_call_is_answered_in_the_next_user_message(
     dialogue: Dialogue,
 ) -> Iterator[RuleViolation]:
     """All results of a message's calls stand in the very next user message, before all else."""
-    for at in dialogue.unpaired:
-        run = dialogue.runs[at]
-        if run.role == "assistant" and run.calls and run.call_ids != dialogue.answers(at):
-            yield from _unanswered(dialogue, at)
-    for at in dialogue.late:
-        for mark in dialogue.runs[at].late_results:
+    for index in dialogue.unpaired:
+        run = dialogue.runs[index]
+        if run.role == "assistant" and run.calls and run.call_ids != dialogue.answers(index):
+            yield from _unanswered(dialogue, index)
+    for index in dialogue.late:
+        for mark in dialogue.runs[index].late_results:
             text = "`tool_result` blocks must come first in the content of a user message"
-            yield RuleViolation("V3", dialogue.where(at, mark), text)
+            yield RuleViolation("V3", dialogue.where(index, mark), text)
 
 
 def _unanswered(dialogue: Dialogue, at: int) -> Iterator[RuleViolation]:
@@ -93,10 +93,10 @@ def _unanswered(dialogue: Dialogue, at: int) -> Iterator[RuleViolation]:
 def v4_every_result_has_its_call_and_ids_are_unique(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """Each result's call is in the previous assistant message; one result a call; no id twice."""
     yield from dialogue.found("V4")
-    for at in dialogue.unpaired:
-        run = dialogue.runs[at]
-        if run.role == "user" and run.results and run.result_ids != dialogue.calls_before(at):
-            yield from _unexpected(dialogue, at)
+    for index in dialogue.unpaired:
+        run = dialogue.runs[index]
+        if run.role == "user" and run.results and run.result_ids != dialogue.calls_before(index):
+            yield from _unexpected(dialogue, index)
     if len(dialogue.call_ids) != dialogue.call_count:
         yield from _repeated_ids(dialogue)
 
@@ -123,11 +123,11 @@ def _unexpected(dialogue: Dialogue, at: int) -> Iterator[RuleViolation]:
 
 def _repeated_ids(dialogue: Dialogue) -> Iterator[RuleViolation]:
     known: set[str] = set()
-    for at in dialogue.calling:
-        for mark in dialogue.runs[at].calls:
+    for index in dialogue.calling:
+        for mark in dialogue.runs[index].calls:
             if mark.id in known:
                 text = f"`tool_use` ids must be unique: {mark.id}"
-                yield RuleViolation("V4", dialogue.where(at, mark), text)
+                yield RuleViolation("V4", dialogue.where(index, mark), text)
             known.add(mark.id)
 
 
@@ -135,14 +135,14 @@ def v5_no_content_is_empty(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """No empty text, and no empty message but a final one of the assistant."""
     yield from dialogue.found("V5")
     last = len(dialogue.messages) - 1
-    for at in dialogue.notable:
-        facts = dialogue.messages[at]
-        if facts.size == 0 and not (at == last and facts.role == "assistant"):
+    for index in dialogue.notable:
+        facts = dialogue.messages[index]
+        if facts.size == 0 and not (index == last and facts.role == "assistant"):
             text = (
                 "all messages must have non-empty content except for the optional final"
                 " assistant message"
             )
-            yield RuleViolation("V5", f"messages[{at}].content", text)
+            yield RuleViolation("V5", f"messages[{index}].content", text)
 
 
 def v6_every_server_result_has_its_call_before_it(dialogue: Dialogue) -> Iterator[RuleViolation]:
@@ -152,17 +152,17 @@ def v6_every_server_result_has_its_call_before_it(dialogue: Dialogue) -> Iterato
     beginning of the next reply (recorded traffic), so a tool loop counts as one content.
     """
     yield from dialogue.found("V6")
-    if not any(dialogue.messages[at].stray_server_results for at in dialogue.notable):
+    if not any(dialogue.messages[index].stray_server_results for index in dialogue.notable):
         return
-    for at, run in enumerate(dialogue.runs):
+    for index, run in enumerate(dialogue.runs):
         for mark in run.stray_server_results:
-            if run.role == "assistant" and mark.id not in _server_calls_in_loop(dialogue, at):
+            if run.role == "assistant" and mark.id not in _server_calls_in_loop(dialogue, index):
                 text = (
                     f"unexpected `tool_use_id` found in `{mark.type}` blocks: {mark.id}. Each"
                     f" `{mark.type}` block must have a corresponding `server_tool_use` block"
                     " before it."
                 )
-                yield RuleViolation("V6", dialogue.where(at, mark), text)
+                yield RuleViolation("V6", dialogue.where(index, mark), text)
 
 
 def _server_calls_in_loop(dialogue: Dialogue, at: int) -> set[str]:
@@ -198,10 +198,10 @@ def v16_only_user_and_assistant_speak(dialogue: Dialogue) -> Iterator[RuleViolat
     """No message of another role; our roles have no "system", so it is allowed nowhere."""
     if len(dialogue.starts) + len(dialogue.repeated) == len(dialogue.messages):
         return
-    for at, facts in enumerate(dialogue.messages):
+    for index, facts in enumerate(dialogue.messages):
         if facts.role not in ("user", "assistant"):
             text = f"role: Input should be 'user' or 'assistant', not {facts.role!r}"
-            yield RuleViolation("V16", f"messages[{at}]", text)
+            yield RuleViolation("V16", f"messages[{index}]", text)
 
 
 STRUCTURE_RULES: dict[str, RequestRule] = {

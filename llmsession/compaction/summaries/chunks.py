@@ -17,7 +17,7 @@ _TRIES = 12
 def chunked(
     passages: Sequence[Passage], max_tokens: int, profile: Profile
 ) -> tuple[tuple[Passage, ...], ...]:
-    """*passages* in runs of at most *most_tokens*, each at least one passage long: all of them,
+    """*passages* in runs of at most *max_tokens*, each at least one passage long: all of them,
     in order. One that is longer by itself is cut to its head and its tail."""
     runs: list[tuple[Passage, ...]] = []
     run: list[Passage] = []
@@ -38,7 +38,7 @@ def chunked(
 
 
 def fitted(passage: Passage, max_tokens: int, profile: Profile) -> Passage:
-    """*passage* in at most *most_tokens*, or as few as a cut can leave: without its images and
+    """*passage* in at most *max_tokens*, or as few as a cut can leave: without its images and
     documents, if they are most of it, and its text cut to head and tail."""
     if passage_tokens(passage, profile) <= max_tokens:
         return passage

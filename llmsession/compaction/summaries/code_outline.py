@@ -150,9 +150,9 @@ def _lines(text: str) -> Iterator[_Line]:
         if is_numbered and mark is None:
             continue
         number = int(mark[1]) if is_numbered and mark else count
-        told = line[mark.end() :] if is_numbered and mark else line
-        if told.strip():
-            yield _Line(number, told[:_READ_LINE_CHARS].replace("\t", "    ").rstrip())
+        words = line[mark.end() :] if is_numbered and mark else line
+        if words.strip():
+            yield _Line(number, words[:_READ_LINE_CHARS].replace("\t", "    ").rstrip())
 
 
 def _indent(text: str) -> int:

@@ -100,17 +100,17 @@ def _requests(requests: list[tuple[str, str]], room: int) -> str:
     room -= len(title) + 30
     kept: dict[int, str] = {}
     order = [0, *range(len(requests) - 1, 0, -1)] if requests else []
-    for at in order:
-        name, text = requests[at]
+    for index in order:
+        name, text = requests[index]
         least = min(len(text), _LINE_CHARS)
         fits = min(_REQUEST_CHARS, room - len(name) - 5)
         if fits < least:
             break
-        kept[at] = f"- {name}: {_clip(text, fits)}"
-        room -= len(kept[at]) + 1
+        kept[index] = f"- {name}: {_clip(text, fits)}"
+        room -= len(kept[index]) + 1
     if not kept:
         return ""
-    lines = [title, *(kept[at] for at in sorted(kept))]
+    lines = [title, *(kept[index] for index in sorted(kept))]
     if len(kept) < len(requests):
         lines.insert(2, f"- ({len(requests) - len(kept):,} more)")
     return "\n".join(lines)
@@ -124,7 +124,7 @@ def _tools(names: Iterable[str], room: int) -> str:
 
 
 def _paths(inputs: Iterable[Any], room: int) -> str:
-    counted = Counter(path for each in inputs for path in _paths_of(each))
+    counted = Counter(path for entry in inputs for path in _paths_of(entry))
     ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:_MAX_PATHS]
     return _listed("Paths named: ", [path for path, _ in ordered], room)
 
@@ -138,17 +138,17 @@ def _failures(messages: Sequence[Message], tools: Mapping[str, str], room: int) 
             if result.is_error:
                 why = " ".join(result.text[:_READ_CHARS].split())
                 name = tools.get(result.tool_use_id, "a tool")[:64]
-                told = f"- {name}: {_clip(why, _FAILURE_CHARS - len(name) - 4)}"
-                found.pop(told, None)
-                found[told] = told
+                text = f"- {name}: {_clip(why, _FAILURE_CHARS - len(name) - 4)}"
+                found.pop(text, None)
+                found[text] = text
     kept: list[str] = []
     # A line break each, and the line that counts what is left out.
     room -= len(title) + 30
-    for told in reversed(found):
-        if len(kept) == _MAX_FAILURES or len(told) + 1 > room:
+    for text in reversed(found):
+        if len(kept) == _MAX_FAILURES or len(text) + 1 > room:
             break
-        kept.append(told)
-        room -= len(told) + 1
+        kept.append(text)
+        room -= len(text) + 1
     if not kept:
         return ""
     left = len(found) - len(kept)
@@ -158,11 +158,11 @@ def _failures(messages: Sequence[Message], tools: Mapping[str, str], room: int) 
 
 def _largest(messages: Sequence[Message], tools: Mapping[str, str], room: int) -> str:
     sizes: list[tuple[int, int, str]] = []
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         for result in message.tool_results:
             chars = len(result.text)
             if chars >= _LARGE_CHARS:
-                sizes.append((-chars, -at, result.tool_use_id))
+                sizes.append((-chars, -index, result.tool_use_id))
     # By size, then the newest: equal conversations give equal texts.
     items = [
         f"{call_id} ({tools.get(call_id, '?')[:64]}, {-chars:,} characters)"

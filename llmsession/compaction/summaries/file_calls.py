@@ -99,5 +99,5 @@ def command_of(call: ToolUseBlock) -> str | None:
         return None
     command = next((given[name] for name in ("command", "cmd") if name in given), None)
     if isinstance(command, list):
-        command = " ".join(each for each in command if isinstance(each, str))
+        command = " ".join(item for item in command if isinstance(item, str))
     return " ".join(command.split()) if isinstance(command, str) else None

@@ -95,7 +95,7 @@ def render(messages: Sequence[Message], caps: Caps = RUNGS[0]) -> tuple[Passage,
 
 
 def render_result(result: ToolResultBlock, tool: str | None, max_chars: int) -> Passage:
-    """One tool result by itself, its text at most *most_chars* long."""
+    """One tool result by itself, its text at most *max_chars* long."""
     name = {} if tool is None else {result.tool_use_id: tool}
     return Passage(tuple(_result(result, name, max_chars)))
 
@@ -106,8 +106,8 @@ def _rendered(block: Block, tools: dict[str, str], caps: Caps) -> Iterable[Part]
             if block.text.strip():
                 yield shorten_text(block.text.strip(), caps.text_chars)
         case ToolUseBlock():
-            told = encode_json(block.input).decode()
-            yield f"call {block.id}: {_name(block.name)} {shorten_text(told, caps.tool_chars)}"
+            text = encode_json(block.input).decode()
+            yield f"call {block.id}: {_name(block.name)} {shorten_text(text, caps.tool_chars)}"
         case ToolResultBlock():
             yield from _result(block, tools, caps.tool_chars)
         case ImageBlock() | DocumentBlock():
@@ -167,7 +167,7 @@ def body_of(passages: Sequence[Passage], *, shows_media: bool) -> tuple[msgspec.
     blocks: list[bytes] = []
     texts: list[str] = []
     for passage in passages:
-        for at, part in enumerate(passage.parts):
+        for index, part in enumerate(passage.parts):
             if isinstance(part, str):
                 texts.append(part)
             elif id(part) in shown:
@@ -176,11 +176,11 @@ def body_of(passages: Sequence[Passage], *, shows_media: bool) -> tuple[msgspec.
                 texts = []
             else:
                 texts.append(part.label)
-            if at == len(passage.parts) - 1:
+            if index == len(passage.parts) - 1:
                 texts.append("")
-    told = "\n".join(texts).strip()
-    if told:
-        blocks.append(text_block(told))
+    text = "\n".join(texts).strip()
+    if text:
+        blocks.append(text_block(text))
     return join_blocks(blocks), bool(shown)
 
 

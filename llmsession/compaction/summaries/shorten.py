@@ -16,7 +16,7 @@ _MAX_DEPTH = 32
 
 
 def shorten_text(text: str, max_chars: int) -> str:
-    """*text*, at most *most_chars* long and at least its marker: head, what is left out, tail."""
+    """*text*, at most *max_chars* long and at least its marker: head, what is left out, tail."""
     if len(text) <= max_chars:
         return text
     marker = f"\n[{len(text):,} characters, the middle is left out]\n"
@@ -39,9 +39,9 @@ def _shortened(value: Any, chars: int, depth: int) -> Any:
     if depth == 0:
         return value
     if isinstance(value, dict):
-        changed = {key: _shortened(each, chars, depth - 1) for key, each in value.items()}
+        changed = {key: _shortened(item, chars, depth - 1) for key, item in value.items()}
         return changed if any(changed[key] is not value[key] for key in value) else value
     if isinstance(value, list):
-        items = [_shortened(each, chars, depth - 1) for each in value]
+        items = [_shortened(item, chars, depth - 1) for item in value]
         return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
     return value

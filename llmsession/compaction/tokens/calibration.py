@@ -48,11 +48,11 @@ class Calibration(msgspec.Struct, frozen=True):
         ratios.append((ONE, PRIOR_TOKENS))
         ratios.sort()
         left = sum(weight for _, weight in ratios)
-        at = -1
+        index = -1
         while left > 0:
-            at += 1
-            left -= 2 * ratios[at][1]
-        return ratios[at][0]
+            index += 1
+            left -= 2 * ratios[index][1]
+        return ratios[index][0]
 
     @property
     def error_permille(self) -> int | None:

@@ -17,13 +17,7 @@ import msgspec
 
 from llmsession.turns.request import TokenFamily
 
-__all__ = [
-    "FAMILIES",
-    "SAMPLED_CHARS",
-    "FamilyWeights",
-    "TextWeights",
-    "text_tokens",
-]
+__all__ = ["FAMILIES", "SAMPLED_CHARS", "FamilyWeights", "TextWeights", "text_tokens"]
 
 # Control characters cost about what punctuation does.
 _PUNCTUATION = frozenset(string.punctuation) | {chr(byte) for byte in range(32)} - set("\t\r\n")
@@ -126,7 +120,7 @@ def text_tokens(text: str, family: TokenFamily) -> int:
         return -(-_weigh(text, weights) // 1_000)
     # The last slice ends where the text ends.
     span = length - SLICE_CHARS
-    starts = (span * at // (SLICES - 1) for at in range(SLICES))
+    starts = (span * index // (SLICES - 1) for index in range(SLICES))
     weight = sum(_weigh(text[start : start + SLICE_CHARS], weights) for start in starts)
     return -(-weight * length // (SAMPLED_CHARS * 1_000))
 

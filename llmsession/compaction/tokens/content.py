@@ -1,7 +1,6 @@
-"""What of a message costs tokens: its texts, and what costs by itself, found without recursion.
+"""What of a message costs tokens: its texts and its flat costs, found without recursion.
 
-Images, documents and base64 are a flat cost, because their bytes say nothing about what a model
-is charged for them.
+Images, documents and base64 have a flat cost, because their bytes say nothing about their price.
 """
 
 from __future__ import annotations
@@ -31,11 +30,12 @@ _FLAT_TYPES = frozenset({"image", "image_url", "input_image", "base64"})
 
 
 class ContentCost(msgspec.Struct, gc=False):
-    """Grows with what is added to it.
+    """The parts of content that cost tokens. It grows with each block that is added.
 
-    ``texts`` are counted as text; ``mark_chars`` are the quotes, colons and commas around them;
-    ``flats`` are images and documents; ``signed`` are pairs of the characters of a signature, or
-    of encrypted thinking, and of the thinking's text, which may be a summary.
+    - ``texts`` are counted as text, ``mark_chars`` are the quotes, colons and commas around them.
+    - ``flats`` counts images and documents.
+    - ``signed`` has a pair for each thinking block: the length of its signature, or of its
+      encrypted form, and its text, which may be a summary.
     """
 
     texts: list[str] = []
@@ -145,7 +145,7 @@ def content_cost(
     *thinking* its thinking blocks are left out.
     """
     cost = ContentCost()
-    for at, block in enumerate(message.content):
+    for index, block in enumerate(message.content):
         if not thinking and is_thinking(block):
             continue
         if texts and isinstance(block, ToolResultBlock) and block.tool_use_id in texts:
@@ -155,8 +155,8 @@ def content_cost(
             cost.calls += 1
             cost.texts.append(block.name)
             cost.add_value(msgspec.json.decode(inputs[block.id]), flat=False)
-        elif shortened and at in shortened:
-            cost.texts.append(shortened[at])
+        elif shortened and index in shortened:
+            cost.texts.append(shortened[index])
         else:
             cost.add_block(block)
     return cost

@@ -1,7 +1,7 @@
 """Tokens of messages and contexts: estimates that need no vocabulary, no network and no time.
 
-A profile with a token family is estimated as that family counts (``estimate.py``); one without
-by its characters. Images, documents and base64 are a flat cost.
+A profile with a token family is estimated as that family counts (``characters.py``), any other
+by its characters. Images, documents and base64 have a flat cost.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ def text_tokens_for(text: str, profile: Profile) -> int:
 def cost_tokens(
     cost: ContentCost, profile: Profile, *, count: Callable[[str], int] | None = None
 ) -> int:
-    """The estimated tokens of the message that *tally* is of.
+    """The estimated tokens of the message that costs *cost*.
 
-    *count*, if given, counts its texts in place of the estimate: a tokenizer's own count. It
-    only takes effect where the profile has a family.
+    *count*, if given, counts its texts with a tokenizer in place of the estimate. It only takes
+    effect if the profile has a family.
     """
     flats = cost.flats * profile.image_tokens
     if profile.token_family is None:
         return estimate_text_tokens(cost.chars, profile) + flats + MESSAGE_OVERHEAD_TOKENS
     family = FAMILIES[profile.token_family]
     counted = count or partial(text_tokens, family=profile.token_family)
-    # What is joined is counted in one pass, and a line end stands for the marks between parts.
+    # Joined texts are counted in one pass; a line end stands for the marks between them.
     total = counted("\n".join(cost.texts)) if cost.texts else 0
     for signed, text in cost.signed:
         shown = counted(text) if text else 0
@@ -128,11 +128,11 @@ def context_tokens(
 
     Messages before position *start* are not counted.
     """
-    total = sum(text_tokens_for(each.text, profile) for each in view.injected if each.at < 0)
+    total = sum(text_tokens_for(item.text, profile) for item in view.injected if item.at < 0)
     prefix_summary = view.prefix_summary
     if prefix_summary is not None and start < view.start and prefix_summary.inside is None:
         total += text_tokens_for(prefix_summary.text, profile) + MESSAGE_OVERHEAD_TOKENS
-    notes = {each.at: each.text for each in view.injected}
+    notes = {item.at: item.text for item in view.injected}
     for position in range(max(start, view.start), len(messages)):
         if position in notes:
             total += text_tokens_for(notes[position], profile)
@@ -156,9 +156,9 @@ def shown_tokens(message: Message, position: int, view: View, profile: Profile) 
             if call.id in view.inputs
         ),
         tuple(
-            (at, view.texts[key])
-            for at in range(len(message.content) if view.texts else 0)
-            if (key := text_key(message, at)) in view.texts
+            (index, view.texts[key])
+            for index in range(len(message.content) if view.texts else 0)
+            if (key := text_key(message, index)) in view.texts
         ),
     )
     return _remembered(message, profile, shown)

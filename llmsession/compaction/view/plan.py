@@ -10,9 +10,11 @@ __all__ = ["Plan", "SummaryRequest", "plan_of", "record_of"]
 
 
 class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary that a plan would have in place of a prefix: of the messages from position
-    ``first`` up to ``upto``, with ``earlier``, the text that stands for those before, in at most
-    ``max_tokens``."""
+    """A plan's request for a summary of the messages from position ``first`` up to ``upto``.
+
+    ``earlier`` is the text that stands for the messages before. The summary may have at most
+    ``max_tokens``.
+    """
 
     first: int
     upto: int
@@ -20,22 +22,22 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     earlier: str = ""
     instructions: str = ""
     appendix: str = ""
-    """What stands behind the summary, whoever writes it: what rules can say for certain."""
+    """Text behind the summary, whoever writes it: what rules know for certain."""
     fallback: str = ""
-    """What stands instead where no summary comes, or none that is shorter than its source; the
-    policy's own text by rules, without a title."""
+    """The policy's own text by rules, without a title. It is used if no summary comes, or none
+    that is shorter than its source."""
     omitted: tuple[tuple[int, int], ...] = ()
-    """The ranges that are left out together with it, or not at all."""
+    """The ranges that are left out only if the summary comes."""
     pinned: Injected | None = None
-    """What of the messages up to ``upto`` is said once more behind the summary, word for word:
-    injected together with it, or not at all."""
+    """A message before ``upto`` that is repeated behind the summary, word for word. It is injected
+    only if the summary comes."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to show from now on: only what is new. Tokens are estimates of the messages.
+    """What to show from now on, as changes of the view. Tokens are estimates of the messages.
 
-    ``summary_request`` is a summary that somebody has to write first; the plan with its text is
-    ``prefix_summary``. The other fields are as in ``compaction.applied``.
+    A plan with a ``summary_request`` needs a summary first, which then is its ``prefix_summary``.
+    The other fields are as in ``compaction.applied``.
     """
 
     policy: str

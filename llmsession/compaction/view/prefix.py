@@ -1,4 +1,5 @@
-"""How far two sequences are the same: what the memories of a growing conversation ask."""
+"""How many items two sequences share at their start: the question of every cache of a growing
+conversation."""
 
 from __future__ import annotations
 

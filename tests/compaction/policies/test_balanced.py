@@ -20,15 +20,7 @@ from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Frame, Profile
-from tests.compaction.conversations import (
-    FRAME,
-    Talk,
-    call_block,
-    image,
-    result_block,
-    talk,
-    text,
-)
+from tests.compaction.conversations import FRAME, Talk, call_block, image, result_block, talk, text
 
 PROFILE = Profile()
 OUTPUT = "a line of output\n" * 300  # 5,100 characters, about 1,900 tokens

@@ -31,13 +31,7 @@ from tests.compaction.policies.contract import (
     live,
     order_kept,
 )
-from tests.compaction.policies.transcripts import (
-    PROFILES,
-    Talked,
-    forget_all,
-    tell,
-    transcripts,
-)
+from tests.compaction.policies.transcripts import PROFILES, Talked, forget_all, tell, transcripts
 
 LIMIT_PERCENTS = (30, 60, 90)
 """The limit of a life, in hundredths of what the whole conversation is."""

@@ -15,14 +15,14 @@ from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 from tests.compaction.conversations import result_block, talk, text
-from tests.compaction.policies.requested import PLAIN, a_budget
+from tests.compaction.policies.plans import PLAIN, budget_for
 
 OPENS = replace(PLAIN, thinking_opens_tool_loop=True)
 
 
 def drafted(messages: list[Message], view: View | None = None, **fields: object) -> Draft:
     view = view or View()
-    return Draft(view, messages, a_budget(messages, 10_000, view, **fields))
+    return Draft(view, messages, budget_for(messages, 10_000, view, **fields))
 
 
 def test_a_draft_without_changes_is_no_plan() -> None:

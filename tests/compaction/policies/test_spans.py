@@ -4,12 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsession.compaction.planning.boundaries import is_safe_cut, newest_request
-from llmsession.compaction.policies.spans import (
-    begins_turn,
-    left_out,
-    pinned,
-    spans_between,
-)
+from llmsession.compaction.policies.spans import begins_turn, left_out, pinned, spans_between
 from tests.compaction.conversations import Talk, result_block, text
 from tests.compaction.policies.transcripts import Talked, transcripts
 

@@ -13,7 +13,7 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.session.values.config import CompactionConfig, SessionConfig
 from tests.compaction.conversations import Talk
 from tests.compaction.policies.contract import RULES
-from tests.compaction.policies.requested import asked
+from tests.compaction.policies.plans import plan_of
 from tests.compaction.policies.test_contract import lived
 
 PAGE = (Path(__file__).parents[3] / "docs" / "writing-a-policy.md").read_text("utf-8")
@@ -49,7 +49,7 @@ def test_the_example_forgets_old_failures_and_nothing_else(ran: dict[str, Any]) 
     for _ in range(2):
         built.step("x" * 200, is_error=True)
     built.reply()
-    plan = asked(ran["ForgetFailures"](keep_messages=5), built.messages, 500)
+    plan = plan_of(ran["ForgetFailures"](keep_messages=5), built.messages, 500)
     assert isinstance(plan, Plan)
     assert plan.shown_results == {"c1": "[failed, long ago]"}
 

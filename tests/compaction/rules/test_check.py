@@ -25,30 +25,22 @@ from llmsession.errors import InvalidRequest
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, RequestMessage
-from tests.compaction.conversations import (
-    FRAME,
-    Talk,
-    call_block,
-    image,
-    result_block,
-    talks,
-    text,
-)
-from tests.compaction.requests_said import (
+from tests.compaction.conversations import FRAME, Talk, call_block, image, result_block, talks, text
+from tests.compaction.requests import (
     BASH,
     FOUND,
     LOOP,
     PROFILE,
     SEARCH,
     Said,
-    against,
     assistant,
-    broken,
+    broken_rules,
     history,
     raw_tool,
     request,
     thought,
     user,
+    violations,
 )
 
 # --- the tables ---------------------------------------------------------------------------
@@ -227,8 +219,8 @@ def valid_transcripts(draw: st.DrawFn) -> list[Said]:
 @given(valid_transcripts())
 @settings(derandomize=True, max_examples=60, deadline=None)
 def test_a_valid_transcript_breaks_no_rule(said: list[Said]) -> None:
-    assert broken(request(*said)) == []
-    assert against(said, said) == []
+    assert broken_rules(request(*said)) == []
+    assert violations(said, said) == []
 
 
 def last_result(said: list[Said]) -> tuple[int, int]:
@@ -307,7 +299,7 @@ def test_one_corruption_breaks_a_rule(
     corrupt: Callable[[list[Said], random.Random], None], said: list[Said], pick: random.Random
 ) -> None:
     corrupt(said, pick)
-    assert broken(request(*said)) != []
+    assert broken_rules(request(*said)) != []
 
 
 @pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda each: each.__name__)
@@ -345,4 +337,4 @@ def test_what_the_projection_makes_keeps_the_rules_on_pairs_and_thinking(
     made = project(built.messages, view, PROFILE, FRAME)
     found = check_against_history(made, built.messages, view.thinking_from, 0)
     assert found == ()
-    assert not {"V3", "V4", "V6", "V7"} & set(broken(made))
+    assert not {"V3", "V4", "V6", "V7"} & set(broken_rules(made))

@@ -37,15 +37,7 @@ from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.usage import Usage
-from tests.compaction.conversations import (
-    FRAME,
-    Talk,
-    call_block,
-    image,
-    result_block,
-    sent,
-    text,
-)
+from tests.compaction.conversations import FRAME, Talk, call_block, image, result_block, sent, text
 from tests.session.actors import Quick, Stage, settled, stage
 
 PROFILE = Profile()
@@ -109,7 +101,7 @@ ELSEWHERE: dict[int, tuple[str, str]] = {
 """Fault -> the file under ``tests/`` and the test that has it."""
 
 
-def plan_for(
+def plan_of(
     messages: list[Message], limit: int, view: View | None = None, trigger: Trigger = "threshold"
 ) -> Plan | None:
     """What ``balanced`` does about *messages*, with the summary that it wants extracted."""
@@ -129,7 +121,7 @@ def plan_for(
 
 
 def compacted(messages: list[Message], limit: int, view: View | None = None) -> View:
-    plan = plan_for(messages, limit, view)
+    plan = plan_of(messages, limit, view)
     assert plan is not None
     return (view or View()).applied(plan, len(messages))
 
@@ -209,7 +201,7 @@ def test_03_a_boundary_inside_a_tool_turn_is_moved() -> None:
     for _ in range(40):
         built.step(*["out " * 40] * 3)
     for limit in range(1_000, 6_000, 250):
-        plan = plan_for(built.messages, limit)
+        plan = plan_of(built.messages, limit)
         if plan is not None and plan.prefix_summary is not None:
             assert plan.prefix_summary.upto in set(
                 safe_cuts(built.messages, 0, len(built.messages))
@@ -252,7 +244,7 @@ def test_09_and_12_no_result_is_left_without_its_call() -> None:
     messages = talking(20).messages
     for length in range(10, len(messages), 2):
         part = messages[:length] if messages[length - 1].is_user else messages[: length - 1]
-        plan = plan_for(part, 6_000)
+        plan = plan_of(part, 6_000)
         if plan is not None:
             view = View().applied(plan, len(part))
             calls = [b["id"] for m in sent(shown(part, view)) for b in m if b["type"] == "tool_use"]
@@ -272,7 +264,7 @@ def test_10_a_summary_that_is_merged_with_its_neighbour_is_still_known_as_one() 
     assert first.prefix_summary is not None
     head = sent(shown(messages, first))[0]
     assert head[0]["text"] == first.prefix_summary.text
-    second = plan_for(messages, 7_000, first)
+    second = plan_of(messages, 7_000, first)
     assert second is not None
     assert second.prefix_summary is not None
     assert second.prefix_summary.upto > first.prefix_summary.upto
@@ -317,7 +309,7 @@ def test_15_and_19_the_newest_message_is_always_shown() -> None:
     built.ask("THE NEWEST QUESTION " + "word " * 3_000)
     for limit in (1, 100, 500, 1_000, 4_000):
         for trigger in ("threshold", "window"):
-            plan = plan_for(built.messages, limit, trigger=trigger)
+            plan = plan_of(built.messages, limit, trigger=trigger)
             view = View() if plan is None else View().applied(plan, len(built.messages))
             assert b"THE NEWEST QUESTION" in bytes(shown(built.messages, view).messages[-1].body)
 
@@ -327,7 +319,7 @@ def test_17_a_fresh_summary_is_not_evicted_by_the_next_plan() -> None:
     messages = talking(14).messages
     view = compacted(messages, 8_000)
     for limit in (7_000, 6_000, 5_000):
-        plan = plan_for(messages, limit, view)
+        plan = plan_of(messages, limit, view)
         if plan is not None:
             view = view.applied(plan, len(messages))
         body = bytes(shown(messages, view).messages[0].body).decode()
@@ -340,10 +332,10 @@ def test_20_a_prefix_is_folded_once() -> None:
     """MiniSearch: it was folded again every turn."""
     built = talking(14)
     view = compacted(built.messages, 12_000)
-    assert plan_for(built.messages, 12_000, view) is None
+    assert plan_of(built.messages, 12_000, view) is None
     built.ask("one more")
     built.reply("short")
-    assert plan_for(built.messages, 12_000, view) is None
+    assert plan_of(built.messages, 12_000, view) is None
 
 
 def test_23_two_messages_of_the_user_in_a_row_lose_no_word() -> None:
@@ -378,7 +370,7 @@ def test_28_calls_that_are_open_when_it_is_compacted_are_not_cut_off() -> None:
     built = talking(10)
     built.ask()
     built.add("assistant", [call_block("open")])
-    plan = plan_for(built.messages, 3_000, trigger="window")
+    plan = plan_of(built.messages, 3_000, trigger="window")
     assert plan is not None
     view = View().applied(plan, len(built.messages))
     assert view.shows(len(built.messages) - 1)

@@ -26,12 +26,7 @@ BLOCKS = st.one_of(
 MESSAGES = st.tuples(st.sampled_from(["user", "assistant"]), st.lists(BLOCKS, max_size=5))
 ANY = st.lists(MESSAGES, max_size=8)
 MODES = st.sampled_from(["synthesise", "strip"])
-PAIRED = {
-    "tool_use",
-    "tool_result",
-    "server_tool_use",
-    "web_search_tool_result",
-}
+PAIRED = {"tool_use", "tool_result", "server_tool_use", "web_search_tool_result"}
 
 
 def runs_of(messages: Sequence[Message]) -> list[tuple[str, list[dict[str, Any]]]]:

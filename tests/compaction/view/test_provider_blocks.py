@@ -28,10 +28,7 @@ from llmsession.turns.records import PrefixSummary
 from llmsession.turns.request import Profile
 from tests.compaction.conversations import FRAME, Talk, image, sent, talk, text, thinking_block
 
-TAKES = Profile(
-    provider_edits=frozenset({"clear_tool_uses", "compact"}),
-    compacts_on_demand=True,
-)
+TAKES = Profile(provider_edits=frozenset({"clear_tool_uses", "compact"}), compacts_on_demand=True)
 COMPACTS = replace(FRAME, options={"context_management": {"edits": [{"type": "compact_20260112"}]}})
 BLOCK: dict[str, Any] = {"type": "compaction", "content": "so far"}
 SIGNED: dict[str, Any] = {**BLOCK, "signature": "sig"}

@@ -81,24 +81,19 @@ class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
         percent = max(10, min(self.retain_percent, 50))
         keep = max(2, path * percent // 100)
         latest = latest_cut(view, messages, budget)
-        starts = [at for at in request_starts(messages, view.start + 1) if at <= latest]
+        starts = [index for index in request_starts(messages, view.start + 1) if index <= latest]
         # Who asks for it keeps the last turn only.
         last = len(messages) if budget.trigger == "asked" else len(messages) - keep
-        early = [at for at in starts if at <= last]
+        early = [index for index in starts if index <= last]
         upto = early[-1] if early else 0
         sizes = sizes_in_budget(view, messages, budget)
         beside = beside_tokens(sizes, view, budget) + self.summary_tokens
         threshold = self._threshold(budget.limit_tokens)
-        for at in starts:
-            if upto and at > upto and beside + sum(sizes[upto:]) > threshold:
-                upto = at
+        for index in starts:
+            if upto and index > upto and beside + sum(sizes[upto:]) > threshold:
+                upto = index
         return summary_plan(
-            self.name,
-            view,
-            messages,
-            budget,
-            upto=upto,
-            max_tokens=self.summary_tokens,
+            self.name, view, messages, budget, upto=upto, max_tokens=self.summary_tokens
         )
 
 

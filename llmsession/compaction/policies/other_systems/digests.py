@@ -190,7 +190,7 @@ class RecencyTurnSummary(msgspec.Struct, frozen=True, kw_only=True):
         if not starts:
             return 0
         most, sizes = self.max_recent_tokens, sizes_in_budget(view, messages, budget)
-        fitting = [at for at in starts if most is None or sum(sizes[at:]) <= most]
+        fitting = [index for index in starts if most is None or sum(sizes[index:]) <= most]
         return cut_at_most(messages, min(latest, (fitting or starts[-1:])[0]))
 
 
@@ -283,7 +283,7 @@ class SummaryKeepLast4(msgspec.Struct, frozen=True, kw_only=True):
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """A summary and what is left out behind it, or only that; None if nothing can go."""
         latest = latest_cut(view, messages, budget)
-        shown = [at for at in range(len(messages)) if view.shows(at)]
+        shown = [index for index in range(len(messages)) if view.shows(index)]
         count = len(shown) + (view.prefix_summary is not None)
         if not latest or budget.used_tokens <= budget.limit_tokens:
             return None
@@ -334,5 +334,5 @@ def _oldest_pairs(
     spans = left_out(messages, end, shown_from=start)
     profile = budget.profile
     if profile.thinking_opens_tool_loop and not profile.binds_thinking:
-        return tuple(each for each in spans if each[1] <= budget.committed)
+        return tuple(span for span in spans if span[1] <= budget.committed)
     return spans

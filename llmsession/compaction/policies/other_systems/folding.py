@@ -99,8 +99,8 @@ def fold_notice(messages: Sequence[Message]) -> str:
         ("Commands ran:", ran),
         ("Your recent responses:", latest),
     ]
-    told = "\n\n".join("\n".join([title, *items]) for title, items in sections if items)
-    return f"{_NOTICE_HEAD}\n{told}{_NOTICE_END}"
+    text = "\n\n".join("\n".join([title, *items]) for title, items in sections if items)
+    return f"{_NOTICE_HEAD}\n{text}{_NOTICE_END}"
 
 
 @register
@@ -150,12 +150,14 @@ class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
     def _gaps(self, draft: Draft, room: int) -> list[tuple[int, int]]:
         """What to fold so that the request has about *room* tokens."""
         messages, sizes = draft.messages, draft.sizes
-        kept = {at for at in range(draft.start, len(messages)) if has_own_words(messages[at])}
-        kept |= {each for at in kept for each in range(calls_before(messages, at), at)}
+        kept = {
+            index for index in range(draft.start, len(messages)) if has_own_words(messages[index])
+        }
+        kept |= {item for index in kept for item in range(calls_before(messages, index), index)}
         kept |= never_left_out(messages)
         # What comes first opens a turn, and a context begins with that.
-        kept.add(next(at for at, size in enumerate(sizes) if size or at in kept))
-        room -= draft.used - sum(sizes) + sum(sizes[at] for at in kept)
+        kept.add(next(index for index, size in enumerate(sizes) if size or index in kept))
+        room -= draft.used - sum(sizes) + sum(sizes[index] for index in kept)
         newest = newest_request(messages) or 0
         suffix = tail = live_tail(messages)
         while suffix - 1 > newest:
@@ -167,17 +169,17 @@ class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
         while suffix < tail and not messages[suffix].is_assistant:
             suffix += 1
         kept.update(range(suffix, len(messages)))
-        for at in range(newest - 1, draft.start - 1, -1):
-            message = messages[at]
-            last = message.is_assistant and messages[at + 1].turn != message.turn
-            if last and not message.tool_calls and message.text.strip() and sizes[at] <= room:
-                kept.add(at)
-                room -= sizes[at]
+        for index in range(newest - 1, draft.start - 1, -1):
+            message = messages[index]
+            last = message.is_assistant and messages[index + 1].turn != message.turn
+            if last and not message.tool_calls and message.text.strip() and sizes[index] <= room:
+                kept.add(index)
+                room -= sizes[index]
         return list(cut_ranges(draft, draft.start, len(messages), kept))
 
     def _tell(self, draft: Draft) -> None:
         """A notice behind each gap that this draft made or made longer."""
-        before = {each.at: each for each in draft.view.injected if each.text.startswith(_NOTICE)}
+        before = {item.at: item for item in draft.view.injected if item.text.startswith(_NOTICE)}
         notices: list[Injected] = []
         for first, end in draft.shown.omitted:
             if (first, end) in draft.view.omitted:
@@ -188,7 +190,7 @@ class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def middle_cut(text: str, max_chars: int) -> str:
-    """Head and tail of *text*, halves of *most_chars* characters, and what is between counted."""
+    """Head and tail of *text*, halves of *max_chars* characters, and what is between counted."""
     if len(text) <= max_chars:
         return text
     half = max_chars // 2
@@ -227,7 +229,7 @@ class BudgetProjection(msgspec.Struct, frozen=True, kw_only=True):
             draft.drop_thinking()
             draft.drops_thinking = draft.used < before
         thinking = before - draft.used
-        asked = [at for at, message in enumerate(messages) if has_own_words(message)]
+        asked = [index for index, message in enumerate(messages) if has_own_words(message)]
         kept = never_left_out(messages) | set(asked[:1])
         texts = _shrink(draft, kept, target)
         gone = _leave_out(draft, kept, target)
@@ -248,18 +250,20 @@ class BudgetProjection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _shrink(draft: Draft, kept: frozenset[int], target: int) -> int:
-    shown = [at for at in range(draft.start, len(draft.messages)) if draft.shows(at)]
+    shown = [index for index in range(draft.start, len(draft.messages)) if draft.shows(index)]
     share = int(target // max(1, len(shown)) * draft.budget.profile.chars_per_token)
     share = max(share * 1_000 // max(1, draft.budget.scale_permille), 200)
     cut = 0
-    for at in reversed(shown):
+    for index in reversed(shown):
         if draft.used <= target:
             break
-        for number, block in enumerate(draft.messages[at].content if at not in kept else ()):
+        for number, block in enumerate(draft.messages[index].content if index not in kept else ()):
             if isinstance(block, TextBlock):
-                cut += draft.shorten(at, number, middle_cut(draft.text(at, number), share))
+                cut += draft.shorten(index, number, middle_cut(draft.text(index, number), share))
             elif isinstance(block, ToolResultBlock) and not other_blocks(block.content):
-                cut += draft.show_result(at, block, middle_cut(draft.result(at, block), share))
+                cut += draft.show_result(
+                    index, block, middle_cut(draft.result(index, block), share)
+                )
     return cut
 
 
@@ -267,16 +271,16 @@ def _leave_out(draft: Draft, kept: frozenset[int], target: int) -> int:
     """Leave out calls with their results, and other messages, the oldest first."""
     messages, gone = draft.messages, 0
     opens = draft.budget.profile.thinking_opens_tool_loop
-    at = draft.start
-    while at < len(messages) and draft.used > target:
+    index = draft.start
+    while index < len(messages) and draft.used > target:
         # Recorded results may stand one by one, and so may the parts of a reply.
-        end = next(safe_cuts(messages, at + 1, len(messages)), len(messages))
+        end = next(safe_cuts(messages, index + 1, len(messages)), len(messages))
         # As in ``cut_ranges``: what follows must not join the results before.
-        joins = opens and at > 0 and draft.shows(at - 1) and messages[at - 1].tool_results
-        if draft.shows(at) and not joins and kept.isdisjoint(range(at, end)):
-            draft.omit([(at, end)])
-            gone += end - at
-        at = end
+        joins = opens and index > 0 and draft.shows(index - 1) and messages[index - 1].tool_results
+        if draft.shows(index) and not joins and kept.isdisjoint(range(index, end)):
+            draft.omit([(index, end)])
+            gone += end - index
+        index = end
     return gone
 
 

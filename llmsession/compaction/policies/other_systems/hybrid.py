@@ -51,9 +51,7 @@ def hybrid_budget(
 
 
 def hybrid_action(
-    history_tokens: int,
-    budget_tokens: int,
-    shares: tuple[float, float, float] = (0.60, 0.80, 0.90),
+    history_tokens: int, budget_tokens: int, shares: tuple[float, float, float] = (0.60, 0.80, 0.90)
 ) -> tuple[Action, bool]:
     """What to do with a history of so many tokens, and whether to warn."""
     truncates, condenses, warns = (
@@ -130,9 +128,9 @@ class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
         most = budget.used_tokens - history + room
         if draft.used > most:
             draft.keep_newest(most)
-        told = "; a new session is suggested" if warns else ""
+        text = "; a new session is suggested" if warns else ""
         return draft.plan(
-            self.name, f"{action} at {history:,} of {room:,} tokens{told}",
+            self.name, f"{action} at {history:,} of {room:,} tokens{text}",
             suggest_new_session=int(warns),
         )  # fmt: skip
 
@@ -141,8 +139,8 @@ class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
 
     def _share_cut(self, messages: Sequence[Message]) -> int:
         """Where the newest 70 % begin, or the request that they belong to."""
-        at = portion(len(messages), 1 - self.keep_share)
-        return max((start for start in request_starts(messages) if start <= at), default=0)
+        index = portion(len(messages), 1 - self.keep_share)
+        return max((start for start in request_starts(messages) if start <= index), default=0)
 
 
 @register

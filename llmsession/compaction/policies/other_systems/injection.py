@@ -81,11 +81,11 @@ def memory_block(
     characters long; "" without memories."""
     most = max(MIN_SECTION_CHARS, section_chars)
     sections = [
-        _section("[User Memory]", [each for each in memories if each.strip()], most),
-        _section("[Relevant Context]", [each for each in relevant if each.strip()], most),
+        _section("[User Memory]", [memory for memory in memories if memory.strip()], most),
+        _section("[Relevant Context]", [memory for memory in relevant if memory.strip()], most),
     ]
-    told = "\n".join(filter(None, sections))
-    return f"{_MEMORY}\n{told}\n{_MEMORY_END}" if told else ""
+    text = "\n".join(filter(None, sections))
+    return f"{_MEMORY}\n{text}\n{_MEMORY_END}" if text else ""
 
 
 @register
@@ -128,7 +128,7 @@ class MemoryInjection(msgspec.Struct, frozen=True, kw_only=True):
 
     def _best(self, messages: Sequence[Message]) -> list[str]:
         words = set(_WORD.findall(memory_query(messages).lower()))
-        scores = [len(words & set(_WORD.findall(each.lower()))) for each in self.relevant]
+        scores = [len(words & set(_WORD.findall(memory.lower()))) for memory in self.relevant]
         order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))
         return [self.relevant[at] for at in order[: self.top] if scores[at]]
 
@@ -185,7 +185,7 @@ class FocusChain(msgspec.Struct, frozen=True, kw_only=True):
         said, replies = checklist_in(messages)
         told = self.checklist.strip() or said
         text = f"{_FOCUS}{told}"
-        shown = next((each for each in view.injected if each.text.startswith(_FOCUS)), None)
+        shown = next((item for item in view.injected if item.text.startswith(_FOCUS)), None)
         if not told:
             return None
         since = replies if shown is None else _replies(messages, shown.at)
@@ -245,9 +245,9 @@ class ContextProviders(msgspec.Struct, frozen=True, kw_only=True):
         if must_wait(view, messages, budget.profile, budget.committed):
             return None
         places: dict[int, int] = {}
-        for at, message in enumerate(messages):
+        for index, message in enumerate(messages):
             if message.is_user and message.turn not in places:
-                places[message.turn] = at
+                places[message.turn] = index
         told = rendered_items([item for item in self.items if item.turn in places], self.item_chars)
         draft = Draft(view, messages, budget)
         items = [Injected(places[turn], text) for turn, text in told.items()]
@@ -259,13 +259,13 @@ def rendered_items(items: Sequence[ContextItem], item_chars: int = ITEM_CHARS) -
     """Turn -> what stands before its message: its items, those that are attached again later as
     one line."""
     latest: dict[tuple[str, str, str], int] = {}
-    for at, item in enumerate(items):
+    for index, item in enumerate(items):
         key = (item.provider, item.id, item.content)
         if key not in latest or items[latest[key]].turn <= item.turn:
-            latest[key] = at
+            latest[key] = index
     told: dict[int, list[str]] = {}
-    for at, item in enumerate(items):
-        if latest[item.provider, item.id, item.content] == at:
+    for index, item in enumerate(items):
+        if latest[item.provider, item.id, item.content] == index:
             title = " - ".join(filter(None, (item.name, item.description)))
             text = f"{title}\n{shorten_text(item.content, item_chars)}"
         else:

@@ -66,7 +66,7 @@ def head_and_tail(text: str, head_chars: int, tail_chars: int, limit_chars: int)
 
 
 def _within(text: str, max_chars: int) -> str:
-    """*text* as a head of 70 % and a tail, with the marker at most about *most_chars*."""
+    """*text* as a head of 70 % and a tail, with the marker at most about *max_chars*."""
     room = max(0, max_chars - 60)
     head = room * HEAD_PERCENT // 100
     return head_and_tail(text, head, room - head, max_chars)
@@ -111,21 +111,21 @@ def _effective(budget: Budget, reserve: float) -> int:
 
 def _results(draft: Draft, end: int) -> list[_Result]:
     return [
-        _Result(at, result)
-        for at in range(draft.start, end)
-        if draft.shows(at)
-        for result in draft.messages[at].tool_results
+        _Result(index, result)
+        for index in range(draft.start, end)
+        if draft.shows(index)
+        for result in draft.messages[index].tool_results
     ]
 
 
 def _read_until(messages: Sequence[Message]) -> int:
     """Where what the model has read and acted on ends: its newest message with words."""
-    for at in range(len(messages) - 1, -1, -1):
-        message = messages[at]
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
         if message.is_assistant and any(
             isinstance(block, TextBlock) and block.text.strip() for block in message.content
         ):
-            return at
+            return index
     return 0
 
 
@@ -164,17 +164,17 @@ class MaskConsumed(msgspec.Struct, frozen=True, kw_only=True):
         consumed = _results(draft, _read_until(messages))
         tokens = _effective(budget, self.reserve)
         masked = 0
-        for number, (at, result) in enumerate(consumed):
+        for number, (index, result) in enumerate(consumed):
             most = masked_chars(number, len(consumed), tokens, self.min_chars)
-            text = draft.result(at, result)
+            text = draft.result(index, result)
             if len(text) <= most or other_blocks(result.content):
                 continue
             summary = budget.summaries.get(result.tool_use_id, "").strip()
             if summary:
                 shown = compact_text(summary, call_id=result.tool_use_id, chars=len(text))
-                masked += draft.show_result(at, result, shown)
+                masked += draft.show_result(index, result, shown)
             else:
-                masked += draft.show_result(at, result, _within(text, most))
+                masked += draft.show_result(index, result, _within(text, most))
         return draft.plan(self.name, f"{masked} results that were read are shortened")
 
 
@@ -210,11 +210,11 @@ class PressureFading(msgspec.Struct, frozen=True, kw_only=True):
         tokens = fading_tokens(effective, budget.used_tokens, budget.limit_tokens)
         found = _results(draft, len(messages))
         faded = 0
-        for number, (at, result) in enumerate(found):
+        for number, (index, result) in enumerate(found):
             most = fading_chars(number, len(found), tokens)
-            text = draft.result(at, result)
+            text = draft.result(index, result)
             if len(text) > most and not other_blocks(result.content):
-                faded += draft.show_result(at, result, _within(text, most))
+                faded += draft.show_result(index, result, _within(text, most))
         most = min(tokens * CHARS_PER_TOKEN * INPUT_PERCENT // 100, MAX_INPUT_CHARS)
         inputs = _shorten_inputs(draft, most)
         return draft.plan(self.name, f"{faded} results and {inputs} inputs faded")
@@ -222,12 +222,12 @@ class PressureFading(msgspec.Struct, frozen=True, kw_only=True):
 
 def _shorten_inputs(draft: Draft, max_chars: int) -> int:
     shortened = 0
-    for at, message in enumerate(draft.messages):
-        for call in message.tool_calls if draft.shows(at) else ():
+    for index, message in enumerate(draft.messages):
+        for call in message.tool_calls if draft.shows(index) else ():
             if len(msgspec.json.encode(call.input)) > max_chars:
                 shown = shorten_input(call.input, string_chars=max(100, max_chars // 4))
                 if shown is not None:
-                    shortened += draft.shorten_input(at, call, shown)
+                    shortened += draft.shorten_input(index, call, shown)
     return shortened
 
 
@@ -273,22 +273,24 @@ class PositionClear(msgspec.Struct, frozen=True, kw_only=True):
             return None
         draft = Draft(view, messages, budget)
         count, trimmed, cleared = len(messages), 0, 0
-        for at, result in _results(draft, self._old_until(messages)):
-            text = draft.result(at, result)
-            age = count - at
+        for index, result in _results(draft, self._old_until(messages)):
+            text = draft.result(index, result)
+            age = count - index
             if len(text) < self.long_chars or age < portion(count, self.trim_age):
                 continue
             if age >= portion(count, self.clear_age):
-                cleared += draft.show_result(at, result, CLEARED)
+                cleared += draft.show_result(index, result, CLEARED)
             elif not other_blocks(result.content):
                 kept = self.kept_chars
                 shown = head_and_tail(text, kept, kept, 2 * kept)
-                trimmed += draft.show_result(at, result, shown)
+                trimmed += draft.show_result(index, result, shown)
         reason = f"{cleared} old results cleared, {trimmed} trimmed"
         return draft.plan(self.name, reason, cleared=cleared, trimmed=trimmed)
 
     def _old_until(self, messages: Sequence[Message]) -> int:
         """Where the newest turns that an assistant spoke in begin."""
-        reply = dict.fromkeys(each.turn for each in reversed(messages) if each.is_assistant)
+        reply = dict.fromkeys(
+            message.turn for message in reversed(messages) if message.is_assistant
+        )
         kept = set(list(reply)[: self.keep_turns])
-        return next((at for at, each in enumerate(messages) if each.turn in kept), 0)
+        return next((index for index, message in enumerate(messages) if message.turn in kept), 0)

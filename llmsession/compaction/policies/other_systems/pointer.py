@@ -115,20 +115,20 @@ class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Plan | None:
         """Head and tail of the messages from *first* on that have more than *most* tokens."""
         draft = Draft(view, messages, budget)
-        for at in range(first, len(messages)):
-            size = draft.sizes[at]
+        for index in range(first, len(messages)):
+            size = draft.sizes[index]
             if size <= most:
                 continue
-            for number, block in enumerate(messages[at].content):
+            for number, block in enumerate(messages[index].content):
                 if isinstance(block, TextBlock):
-                    told = draft.text(at, number)
-                    draft.shorten(at, number, shorten_text(told, len(told) * most // size))
+                    text = draft.text(index, number)
+                    draft.shorten(index, number, shorten_text(text, len(text) * most // size))
                 elif isinstance(block, ToolResultBlock):
-                    chars = len(draft.result(at, block)) * most // size
+                    chars = len(draft.result(index, block)) * most // size
                     call_id = block.tool_use_id
                     capped = cap_content(block.content, max_chars=chars, call_id=call_id)
                     if capped is not None:
-                        draft.show_result(at, block, capped)
+                        draft.show_result(index, block, capped)
         return draft.plan(self.name, f"messages of over {most:,} tokens are cut")
 
 

@@ -67,20 +67,20 @@ def _calls(draft: Draft) -> dict[str, tuple[FileCall, ToolUseBlock]]:
 def _copies(draft: Draft) -> Iterator[_Copy]:
     """The copies of files in the context, in order."""
     calls = _calls(draft)
-    for at in range(draft.start, len(draft.messages)):
-        if not draft.shows(at):
+    for index in range(draft.start, len(draft.messages)):
+        if not draft.shows(index):
             continue
-        message = draft.messages[at]
+        message = draft.messages[index]
         for number, block in enumerate(message.content):
             if isinstance(block, ToolResultBlock) and block.tool_use_id in calls:
-                yield from _copies_of_result(draft, at, block, *calls[block.tool_use_id])
+                yield from _copies_of_result(draft, index, block, *calls[block.tool_use_id])
             elif (
                 isinstance(block, TextBlock)
                 and message.is_user
                 and text_key(message, number) not in draft.view.texts
             ):
                 for path, span in _tagged(block.text, "file_content"):
-                    yield _Copy(at, path, block=number, span=span)
+                    yield _Copy(index, path, block=number, span=span)
 
 
 def _copies_of_result(
@@ -94,9 +94,9 @@ def _copies_of_result(
         if not known.lines:
             yield _Copy(at, known.path, result)
         return
-    told = list(_tagged(draft.result(at, result), "final_file_content"))
-    if told:
-        path, span = told[-1]
+    text = list(_tagged(draft.result(at, result), "final_file_content"))
+    if text:
+        path, span = text[-1]
         yield _Copy(at, path, result, span=span)
     elif known.kind == "write" and _has_content(call) and call.id not in draft.shown.inputs:
         yield _Copy(at, known.path)
@@ -104,14 +104,14 @@ def _copies_of_result(
 
 def _tagged(text: str, tag: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """The path and the place of what stands between each *tag* and its end."""
-    at = 0
-    while (opened := _OPENS[tag].search(text, at)) is not None:
+    index = 0
+    while (opened := _OPENS[tag].search(text, index)) is not None:
         end = text.find(f"</{tag}>", opened.end())
         if end < 0:
             return
         if path := normal_path(opened[1]):
             yield path, (opened.end(), end)
-        at = end
+        index = end
 
 
 def _has_content(call: ToolUseBlock) -> bool:
@@ -140,13 +140,13 @@ def drop_duplicate_reads(draft: Draft, notice: str = DUPLICATE_NOTICE) -> int:
                 saved += len(before) - len(shown)
         elif copy.span is not None and copy.at != request:
             mentions.setdefault((copy.at, copy.block), []).append(copy)
-    for (at, block), found in mentions.items():
-        before = shown = draft.text(at, block)
+    for (index, block), found in mentions.items():
+        before = shown = draft.text(index, block)
         for copy in reversed(found):
             first, end = copy.span or (0, 0)
             if end - first > len(notice):
                 shown = shown[:first] + notice.replace("{path}", copy.path) + shown[end:]
-        if draft.shorten(at, block, shown):
+        if draft.shorten(index, block, shown):
             saved += len(before) - len(shown)
     return saved
 
@@ -224,11 +224,12 @@ class StaleReadBatching(msgspec.Struct, frozen=True, kw_only=True):
         draft = Draft(view, messages, budget)
         stale = self._stale(draft)
         waiting = sum(
-            len(draft.result(at, result).encode()) - len(OUTDATED_NOTICE) for at, result in stale
+            len(draft.result(index, result).encode()) - len(OUTDATED_NOTICE)
+            for index, result in stale
         )
         if waiting < self.batch_bytes:
             return None
-        count = sum(draft.show_result(at, result, OUTDATED_NOTICE) for at, result in stale)
+        count = sum(draft.show_result(index, result, OUTDATED_NOTICE) for index, result in stale)
         return draft.plan(
             self.name, f"{count} reads that are outdated go: {waiting:,} bytes",
             reclaimed_bytes=waiting,
@@ -239,16 +240,18 @@ class StaleReadBatching(msgspec.Struct, frozen=True, kw_only=True):
         calls = _calls(draft)
         stale: list[tuple[int, ToolResultBlock]] = []
         known: set[tuple[str, str]] = set()
-        for at in range(len(draft.messages) - 1, draft.start - 1, -1):
-            for result in reversed(draft.messages[at].tool_results if draft.shows(at) else ()):
+        for index in range(len(draft.messages) - 1, draft.start - 1, -1):
+            for result in reversed(
+                draft.messages[index].tool_results if draft.shows(index) else ()
+            ):
                 call = calls.get(result.tool_use_id, (None,))[0]
                 if call is None or call.kind != "read" or result.is_error:
                     continue
-                if draft.shown.text_for(result.tool_use_id, at) is not None:
+                if draft.shown.text_for(result.tool_use_id, index) is not None:
                     continue
                 if (call.path, "") in known or (call.path, call.lines) in known:
-                    if len(draft.result(at, result)) > len(OUTDATED_NOTICE):
-                        stale.append((at, result))
+                    if len(draft.result(index, result)) > len(OUTDATED_NOTICE):
+                        stale.append((index, result))
                 elif not other_blocks(result.content):
                     known.add((call.path, call.lines))
         return stale[::-1]

@@ -42,10 +42,12 @@ def extracted_lines(
     messages: Sequence[Message], earlier: str, max_tokens: int, count: Callable[[str], int]
 ) -> str:
     """MiniSearch's summary by rules: the earlier one and ``ROLE: text`` of each message, the
-    newest that come to at most *most_tokens*. A newest one that is longer by itself is cut to
+    newest that come to at most *max_tokens*. A newest one that is longer by itself is cut to
     head and tail; there it left nothing."""
     parts = [earlier] if earlier.strip() else []
-    parts += [f"{each.role.upper()}: {text}" for each in messages if (text := each.text.strip())]
+    parts += [
+        f"{message.role.upper()}: {text}" for message in messages if (text := message.text.strip())
+    ]
     kept: list[str] = []
     for part in reversed(parts):
         if count("\n\n".join([part, *kept])) > max_tokens:

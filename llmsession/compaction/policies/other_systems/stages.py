@@ -24,13 +24,7 @@ from ..limits import check_fraction, check_whole, portion, reached
 from ..registry import make_policy, register
 from .reads import drop_duplicate_reads, saved_enough
 
-__all__ = [
-    "FourStage",
-    "MiddlewarePipeline",
-    "Stage",
-    "shows_pairs",
-    "window_fractions",
-]
+__all__ = ["FourStage", "MiddlewarePipeline", "Stage", "shows_pairs", "window_fractions"]
 
 RESULT_CLEARED = "[Tool result cleared]"
 READ_BELOW = "[File {path} - refer to latest read below]"
@@ -45,11 +39,11 @@ def window_fractions(over_tokens: int, current_tokens: int) -> tuple[int, ...]:
     """The hundredths of the messages to leave out, one after the other until it is enough: what
     is over and 15 more, from 10 to 90, then by ten up to 95."""
     first = -(-over_tokens * 100 // max(1, current_tokens)) + 15
-    at = min(90, max(10, first))
-    tries = [at]
-    while len(tries) < 6 and at < 95:
-        at = min(95, at + 10)
-        tries.append(at)
+    index = min(90, max(10, first))
+    tries = [index]
+    while len(tries) < 6 and index < 95:
+        index = min(95, index + 10)
+        tries.append(index)
     return tuple(tries)
 
 
@@ -119,51 +113,53 @@ class FourStage(msgspec.Struct, frozen=True, kw_only=True):
         return draft.plan(self.name, f"stages used: {', '.join(used)}", **figures)
 
     def _clear(self, draft: Draft) -> int:
-        tools = {call.id: call.name for each in draft.messages for call in each.tool_calls}
+        tools = {call.id: call.name for message in draft.messages for call in message.tool_calls}
         budget, room = draft.budget, self.protected_tokens
         old: list[tuple[int, ToolResultBlock]] = []
         saved = -1
         unread = live_tail(draft.messages)
-        for at in range(len(draft.messages) - 1, draft.start - 1, -1):
-            for result in reversed(draft.messages[at].tool_results if draft.shows(at) else ()):
-                text = draft.result(at, result)
+        for index in range(len(draft.messages) - 1, draft.start - 1, -1):
+            for result in reversed(
+                draft.messages[index].tool_results if draft.shows(index) else ()
+            ):
+                text = draft.result(index, result)
                 tokens = budget.scaled(text_tokens_for(text, budget.profile))
                 room -= tokens
                 is_protected = tools.get(result.tool_use_id) in self.protected_tools
-                if room >= 0 or at > unread or is_protected or not draft.is_open(result):
+                if room >= 0 or index > unread or is_protected or not draft.is_open(result):
                     continue
-                old.append((at, result))
+                old.append((index, result))
                 saved += tokens
         if saved < self.min_saved_tokens:
             return 0
-        return sum(draft.show_result(at, result, RESULT_CLEARED) for at, result in old)
+        return sum(draft.show_result(index, result, RESULT_CLEARED) for index, result in old)
 
     def _summarise(self, draft: Draft, target: int) -> int:
         """Want a summary for all but the recent messages; for how many."""
-        shown = sum(draft.shows(at) for at in range(len(draft.messages)))
+        shown = sum(draft.shows(index) for index in range(len(draft.messages)))
         if shown + bool(draft.start) <= FEW_MESSAGES:
             return 0
         recent = newest_that_fit(draft.sizes, portion(target, self.recent_share))
         upto = summary_cut(draft, recent)
-        count = sum(draft.shows(at) for at in range(draft.start, upto))
+        count = sum(draft.shows(index) for index in range(draft.start, upto))
         return count if draft.condense(upto, SUMMARY_TOKENS) else 0
 
 
 def _shown_chars(draft: Draft) -> int:
     chars = 0
-    for at, message in enumerate(draft.messages):
-        for number, block in enumerate(message.content if draft.shows(at) else ()):
+    for index, message in enumerate(draft.messages):
+        for number, block in enumerate(message.content if draft.shows(index) else ()):
             if isinstance(block, TextBlock):
-                chars += len(draft.text(at, number))
+                chars += len(draft.text(index, number))
             elif isinstance(block, ToolResultBlock):
-                chars += len(draft.result(at, block))
+                chars += len(draft.result(index, block))
     return chars
 
 
 def _leave_out(draft: Draft, target: int) -> int:
     """Keep the first two messages and a tail, as much of it as fits; how many are left out."""
     messages = draft.messages
-    shown = [at for at in range(draft.start, len(messages)) if draft.shows(at)]
+    shown = [index for index in range(draft.start, len(messages)) if draft.shows(index)]
     first = KEPT_FIRST - bool(draft.start)
     if len(shown) <= FEW_MESSAGES:
         return 0
@@ -215,16 +211,16 @@ def _cut_longest(draft: Draft, target: int) -> int:
 
 def _parts(draft: Draft, request: int | None) -> list[_Part]:
     parts: list[_Part] = []
-    for at in range(draft.start, len(draft.messages)):
-        for number, block in enumerate(draft.messages[at].content if draft.shows(at) else ()):
+    for index in range(draft.start, len(draft.messages)):
+        for number, block in enumerate(draft.messages[index].content if draft.shows(index) else ()):
             if isinstance(block, ToolResultBlock):
-                chars = len(draft.result(at, block))
-            elif isinstance(block, TextBlock) and at != request:
-                chars = len(draft.text(at, number))
+                chars = len(draft.result(index, block))
+            elif isinstance(block, TextBlock) and index != request:
+                chars = len(draft.text(index, number))
             else:
                 continue
             if chars > MIN_CUT_CHARS:
-                parts.append(_Part(chars, at, number))
+                parts.append(_Part(chars, index, number))
     return sorted(parts, key=lambda part: (-part.chars, part.at, part.block))
 
 
@@ -338,16 +334,16 @@ def _stage_plan(policy: Policy, draft: Draft) -> Plan | None:
 def shows_pairs(view: View, messages: Sequence[Message]) -> bool:
     """Does *view* show each call with its results, and a person's word first?"""
     begins = view.prefix_summary is not None
-    for at in range(view.start, len(messages)):
-        if not view.shows(at):
+    for index in range(view.start, len(messages)):
+        if not view.shows(index):
             continue
-        message = messages[at]
+        message = messages[index]
         if not begins:
-            begins = message.is_user or any(each.at == at for each in view.injected)
+            begins = message.is_user or any(item.at == index for item in view.injected)
             if not begins:
                 return False
-        if message.tool_results and at and not view.shows(at - 1):
+        if message.tool_results and index and not view.shows(index - 1):
             return False
-        if message.tool_calls and at + 1 < len(messages) and not view.shows(at + 1):
+        if message.tool_calls and index + 1 < len(messages) and not view.shows(index + 1):
             return False
     return True

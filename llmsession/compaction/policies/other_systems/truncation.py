@@ -126,7 +126,7 @@ class AdaptiveWindowTruncate(msgspec.Struct, frozen=True, kw_only=True):
             keep: Keep = "quarter" if crowded or budget.trigger == "overflow" else "half"
             self._truncate(draft, keep)
             done = f"{keep} of the messages behind the first pair kept"
-        first = next((at for at, size in enumerate(sizes) if draft.sizes[at] != size), 0)
+        first = next((index for index, size in enumerate(sizes) if draft.sizes[index] != size), 0)
         kept = kept_before_tokens(first, view, messages, budget)
         plan = draft.plan(self.name, done, saved_chars=saved_chars, kept_before_tokens=kept)
         return plan if plan is not None and plan.tokens_after < plan.tokens_before else None
@@ -135,10 +135,10 @@ class AdaptiveWindowTruncate(msgspec.Struct, frozen=True, kw_only=True):
         messages, view = draft.messages, draft.view
         first = max(_behind_first_pair(draft), view.start)
         start = max([first, *(end for _, end in view.omitted)])
-        assistants = [at for at, message in enumerate(messages) if message.is_assistant]
+        assistants = [index for index, message in enumerate(messages) if message.is_assistant]
         end = deleted_end(len(messages), start, keep, assistants) + 1
         spans = spans_between(first, cut_at_most(messages, end), pinned(messages))
-        if any(view.shows(at) for begin, behind in spans for at in range(begin, behind)):
+        if any(view.shows(index) for begin, behind in spans for index in range(begin, behind)):
             draft.omit(spans)
             draft.inject([Injected(first, NOTICE)], instead_of=NOTICE)
 
@@ -150,7 +150,7 @@ def _behind_first_pair(draft: Draft) -> int:
         # Results that a later request is joined to are an open loop again, which would have to
         # begin with the thinking that a truncation voids. So the first reply is not kept.
         return 1
-    return next((at for at in range(2, len(messages)) if is_safe_cut(messages, at)), 2)
+    return next((index for index in range(2, len(messages)) if is_safe_cut(messages, index)), 2)
 
 
 DEFAULT_REPLY_TOKENS = 8_192
@@ -182,7 +182,7 @@ def _hidden(
     """What to hide behind the first message that is shown. That may be a summary: the one in
     *view*, or one that will stand for the first *folded* messages."""
     start = max(view.start, folded)
-    rest = [at for at in range(start, len(messages)) if view.shows(at)]
+    rest = [index for index in range(start, len(messages)) if view.shows(index)]
     if start == 0:
         rest = rest[1:]
     count = hidden_count(len(rest) + 1, fraction)
@@ -197,9 +197,9 @@ def _marked(
     """What is injected where *view* without *spans* leaves messages out behind the first *folded*:
     one marker, where they begin."""
     after = replace(view, omitted=view.omitted + spans)
-    others = tuple(each for each in view.injected if not each.text.startswith(_MARKER))
+    others = tuple(item for item in view.injected if not item.text.startswith(_MARKER))
     start = max(view.start, folded)
-    hidden = [at for at in range(start, len(messages)) if not after.shows(at)]
+    hidden = [index for index in range(start, len(messages)) if not after.shows(index)]
     if not hidden:
         return others
     text = f"{_MARKER}{len(hidden)} messages hidden to reduce context]"
@@ -217,7 +217,7 @@ def _truncation(
 ) -> Plan | None:
     """The plan that leaves *spans* out and says so where they begin; None if nothing more is left
     out, or nothing is freed."""
-    gone = [at for first, end in spans for at in range(first, end) if view.shows(at)]
+    gone = [index for first, end in spans for index in range(first, end) if view.shows(index)]
     if not gone:
         return None
     plan = planned(
@@ -228,7 +228,7 @@ def _truncation(
         f"{len(gone)} messages left out, {what}",
         omitted=spans,
         injected=_marked(view, messages, spans),
-        turns_compacted=len({messages[at].turn for at in gone}),
+        turns_compacted=len({messages[index].turn for index in gone}),
         figures={
             "messages_left_out": len(gone),
             "kept_before_tokens": kept_before_tokens(gone[0], view, messages, budget),

@@ -46,11 +46,11 @@ def _window_plan(
     figures: dict[str, int] | None = None,
 ) -> Plan | None:
     """The plan that leaves *spans* out and shows *texts*; None if that changes nothing."""
-    gone = [at for first, end in spans for at in range(first, end) if view.shows(at)]
+    gone = [index for first, end in spans for index in range(first, end) if view.shows(index)]
     if not gone and not texts:
         return None
     cleaned = {key.rpartition("#")[0] for key in texts or ()}
-    edited = next((at for at, message in enumerate(messages) if message.id in cleaned), None)
+    edited = next((index for index, message in enumerate(messages) if message.id in cleaned), None)
     first = min([*gone[:1], *([] if edited is None else [edited])])
     edits = [f"{len(gone)} messages left out"] * bool(gone)
     edits += [f"{len(texts)} texts cleaned"] if texts else []
@@ -62,7 +62,7 @@ def _window_plan(
         ", ".join(edits),
         omitted=spans,
         texts=texts or {},
-        turns_compacted=len({messages[at].turn for at in gone}),
+        turns_compacted=len({messages[index].turn for index in gone}),
         figures={
             "messages_left_out": len(gone),
             "kept_before_tokens": kept_before_tokens(first, view, messages, budget),
@@ -193,7 +193,9 @@ class AgeCountToken(msgspec.Struct, frozen=True, kw_only=True):
         if self.max_age_h <= 0 or not times:
             return 0
         oldest = max(times) - self.max_age_h * 3_600_000
-        return max((at + 1 for at, time in enumerate(times) if time and time <= oldest), default=0)
+        return max(
+            (index + 1 for index, time in enumerate(times) if time and time <= oldest), default=0
+        )
 
     def start_by_count(self, messages: Sequence[Message]) -> int:
         """Where the newest ``max_messages`` begin."""
@@ -319,17 +321,17 @@ class CleanAndBudget30k(msgspec.Struct, frozen=True, kw_only=True):
             return None
         texts: dict[str, str] = {}
         empty: list[Span] = []
-        for at, message in enumerate(messages):
-            if view.shows(at):
+        for index, message in enumerate(messages):
+            if view.shows(index):
                 cleaned = _cleaned(view, message)
                 if cleaned and _leaves_nothing(message, {**view.texts, **cleaned}):
-                    empty.append((at, at + 1))
+                    empty.append((index, index + 1))
                 else:
                     texts |= cleaned
         cleaner = replace(view, texts={**view.texts, **texts})
         sizes = sizes_in_quarters(cleaner, messages, budget.profile)
-        for at, _ in empty:
-            sizes[at] = 0
+        for index, _ in empty:
+            sizes[index] = 0
         start = newest_that_fit(*beside_pins(sizes, pinned(messages), self.budget_tokens))
         spans = (*empty, *left_out(messages, start, shown_from=view.start))
         return _window_plan(self.name, view, messages, budget, spans=spans, texts=texts)

@@ -13,7 +13,7 @@ from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 from tests.compaction.conversations import Talk
-from tests.compaction.policies.requested import PLAIN, a_budget, asked, shown
+from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, visible
 
 WIDE = replace(PLAIN, window_tokens=1_000_000)
 """A window whose own budget is above every limit of these tests, which then counts."""
@@ -38,8 +38,7 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, wrong: dict[
 
 
 @pytest.mark.parametrize(
-    ("window", "budget"),
-    [(200_000, 141_500), (128_000, 83_900), (32_000, 7_100), (16_000, None)],
+    ("window", "budget"), [(200_000, 141_500), (128_000, 83_900), (32_000, 7_100), (16_000, None)]
 )
 def test_the_vectors_of_the_budget(window: int, budget: int | None) -> None:
     assert hybrid_budget(window, 2_000, 500) == budget
@@ -74,15 +73,15 @@ def turns(count: int, size: int = 1_000) -> list[Message]:
 
 
 def at_share(policy: Any, messages: list[Message], percent: int, **fields: Any) -> Plan | None:
-    whole = a_budget(messages, 1).used_tokens
-    return asked(policy, messages, whole * 100 // percent, profile=WIDE, **fields)
+    whole = budget_for(messages, 1).used_tokens
+    return plan_of(policy, messages, whole * 100 // percent, profile=WIDE, **fields)
 
 
 def folded(plan: Plan, messages: list[Message], view: View | None = None) -> View:
     view = view or View()
     assert plan.summary_request is not None
     prefix_summary = extracted_summary(plan.summary_request, messages, WIDE)
-    filled = with_summary(plan, prefix_summary, view, messages, a_budget(messages, 1, view))
+    filled = with_summary(plan, prefix_summary, view, messages, budget_for(messages, 1, view))
     assert filled is not None
     assert filled.prefix_summary is not None
     return view.applied(filled, len(messages))
@@ -98,7 +97,7 @@ def test_from_60_percent_on_the_newest_70_percent_stay_back_to_a_request() -> No
     assert plan is not None
     assert plan.summary_request is None
     assert "truncate" in plan.reason
-    assert shown(plan, messages) == list(range(6, 20))
+    assert visible(plan, messages) == list(range(6, 20))
     plan = at_share(Hybrid608090(), turns(11), 65)  # 22 messages: 6.6 is in the fourth turn
     assert plan is not None
     assert plan.omitted == ((0, 6),)
@@ -132,8 +131,8 @@ def test_what_is_over_the_budget_after_a_summary_is_left_out_the_oldest_first() 
     visible = [at for at in range(20) if view.shows(at)]
     assert visible == list(range(visible[0], 20))
     assert visible[0] > 10
-    limit = a_budget(messages, 1).used_tokens * 100 // 300
-    assert a_budget(messages, limit, view).used_tokens <= limit
+    limit = budget_for(messages, 1).used_tokens * 100 // 300
+    assert budget_for(messages, limit, view).used_tokens <= limit
 
 
 def test_where_no_summary_can_be_made_the_oldest_go() -> None:
@@ -141,20 +140,20 @@ def test_where_no_summary_can_be_made_the_oldest_go() -> None:
     plan = at_share(Hybrid608090(), messages, 120)
     assert plan is not None
     assert plan.summary_request is None
-    assert shown(plan, messages)[-1] == 7
-    assert 0 not in shown(plan, messages)
+    assert visible(plan, messages)[-1] == 7
+    assert 0 not in visible(plan, messages)
 
 
 def test_a_window_without_room_for_a_history_gives_no_plan() -> None:
     messages = turns(10)
     small = replace(PLAIN, window_tokens=16_000)
-    assert asked(Hybrid608090(), messages, 11_000, profile=small) is None
+    assert plan_of(Hybrid608090(), messages, 11_000, profile=small) is None
 
 
 def test_its_own_budget_counts_where_it_is_below_the_limit() -> None:
     messages = turns(10)  # 10,000 tokens; a window of 32,000 leaves 32,000 * 8 / 10 - 16,000
     window = replace(PLAIN, window_tokens=32_000)
-    plan = asked(Hybrid608090(), messages, 25_000, profile=window)
+    plan = plan_of(Hybrid608090(), messages, 25_000, profile=window)
     assert plan is not None
     assert "10,000 of 9,600" in plan.reason
 
@@ -176,7 +175,7 @@ def test_the_next_fold_takes_the_summary_in() -> None:
     assert plan is not None
     view = folded(plan, messages)
     more = turns(20)
-    again = asked(Hybrid7060(), more, 10_000, view, profile=WIDE)
+    again = plan_of(Hybrid7060(), more, 10_000, view, profile=WIDE)
     assert again is not None
     assert again.summary_request is not None
     assert (again.summary_request.first, again.summary_request.upto) == (12, 24)

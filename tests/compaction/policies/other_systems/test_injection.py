@@ -24,7 +24,7 @@ from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.records import Injected
 from tests.compaction.conversations import FRAME, Talk, result_block, talk
-from tests.compaction.policies.requested import PLAIN, asked, texts
+from tests.compaction.policies.plans import PLAIN, plan_of, texts_sent
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, wrong: dict[
 
 @pytest.mark.parametrize("policy", [MemoryInjection(), FocusChain(), ContextProviders()])
 def test_with_nothing_to_inject_nothing_changes(policy: Any) -> None:
-    assert asked(policy, talk(9).messages, 1_000) is None
+    assert plan_of(policy, talk(9).messages, 1_000) is None
 
 
 def applied(plan: Plan | None, built: Talk, view: View | None = None) -> View:
@@ -89,7 +89,7 @@ def test_a_section_is_cut_between_entries_and_has_a_floor() -> None:
 
 def test_the_block_ends_the_system_text_whose_head_stays() -> None:
     built = talk(1)
-    view = applied(asked(MemoryInjection(memories=("likes tabs",)), built.messages, 1_000), built)
+    view = applied(plan_of(MemoryInjection(memories=("likes tabs",)), built.messages, 1_000), built)
     system = project(built.messages, view, PLAIN, FRAME).system
     assert system == f"be brief\n\n{memory_block(['likes tabs'], [])}"
 
@@ -100,10 +100,10 @@ def test_injected_twice_is_injected_once_and_what_others_injected_stays() -> Non
     other = Injected(-1, "something else")
     view = View(injected=(other, note))
     policy = MemoryInjection(memories=("likes tabs",))
-    view = applied(asked(policy, built.messages, 1_000, view), built, view)
-    assert asked(policy, built.messages, 1_000, view) is None
+    view = applied(plan_of(policy, built.messages, 1_000, view), built, view)
+    assert plan_of(policy, built.messages, 1_000, view) is None
     policy = MemoryInjection(memories=("likes spaces",))
-    view = applied(asked(policy, built.messages, 1_000, view), built, view)
+    view = applied(plan_of(policy, built.messages, 1_000, view), built, view)
     block = memory_block(["likes spaces"], [])
     assert sorted(each.text for each in view.injected) == sorted(
         ["a note", "something else", block]
@@ -112,8 +112,8 @@ def test_injected_twice_is_injected_once_and_what_others_injected_stays() -> Non
 
 def test_without_memories_the_block_goes() -> None:
     built = talk(1)
-    view = applied(asked(MemoryInjection(memories=("a",)), built.messages, 1_000), built)
-    view = applied(asked(MemoryInjection(), built.messages, 1_000, view), built, view)
+    view = applied(plan_of(MemoryInjection(memories=("a",)), built.messages, 1_000), built)
+    view = applied(plan_of(MemoryInjection(), built.messages, 1_000, view), built, view)
     assert view.injected == ()
 
 
@@ -122,7 +122,7 @@ def test_of_what_may_be_relevant_the_best_eight_by_shared_words_are_told() -> No
     built.ask("where is the parser of the config file")
     relevant = [f"the parser has fault {number}" for number in range(9)]
     policy = MemoryInjection(relevant=("cats purr", *relevant, "the config parser is in b.py"))
-    view = applied(asked(policy, built.messages, 1_000), built)
+    view = applied(plan_of(policy, built.messages, 1_000), built)
     lines = view.injected[0].text.splitlines()[2:-1]
     assert lines[0] == "- the config parser is in b.py"
     assert len(lines) == 8
@@ -167,13 +167,13 @@ def test_the_list_comes_back_at_the_end_every_six_requests_and_only_once() -> No
     progress(built, "- [ ] one")
     view, places = View(), []
     for _ in range(20):
-        plan = asked(FocusChain(), built.messages, 1_000, view)
+        plan = plan_of(FocusChain(), built.messages, 1_000, view)
         if plan is not None:
             view = applied(plan, built, view)
             places.append(len(built.messages))
             (item,) = view.injected
             assert item.at == len(built.messages)
-            assert texts(built.messages, view)[-1][-1].endswith("\n- [ ] one")
+            assert texts_sent(built.messages, view)[-1][-1].endswith("\n- [ ] one")
         built.step("x")
     # A request each two messages: the sixth reply after the list, and after each reminder.
     assert places == [13, 25, 37]
@@ -184,16 +184,16 @@ def test_a_list_that_the_user_edited_is_shown_at_once_and_then_every_six_request
     built.ask()
     progress(built, "- [ ] one")
     policy = FocusChain(checklist="- [ ] something else")
-    view = applied(asked(policy, built.messages, 1_000), built)
+    view = applied(plan_of(policy, built.messages, 1_000), built)
     assert view.injected[0].text.endswith("- [ ] something else")
     built.step("x")
-    assert asked(policy, built.messages, 1_000, view) is None
+    assert plan_of(policy, built.messages, 1_000, view) is None
 
 
 def test_history_never_has_the_list() -> None:
     built = talk(9)
     before = [bytes(message.body) for message in built.messages]
-    assert asked(FocusChain(checklist="- [ ] one"), built.messages, 1_000) is not None
+    assert plan_of(FocusChain(checklist="- [ ] one"), built.messages, 1_000) is not None
     assert [bytes(message.body) for message in built.messages] == before
 
 
@@ -212,11 +212,11 @@ def test_items_stand_before_the_users_message_in_the_order_given() -> None:
     policy = ContextProviders(
         items=(item(2, "b = 2", name="b.py"), item(2, description="the old one"))
     )
-    view = applied(asked(policy, built.messages, 1_000), built)
+    view = applied(plan_of(policy, built.messages, 1_000), built)
     said = "<context_items>\nb.py\nb = 2\na.py - the old one\na = 1\n</context_items>"
     assert view.injected == (Injected(4, said),)
-    assert texts(built.messages, view)[4] == [said, "go on"]
-    assert asked(policy, built.messages, 1_000, view) is None
+    assert texts_sent(built.messages, view)[4] == [said, "go on"]
+    assert plan_of(policy, built.messages, 1_000, view) is None
 
 
 def test_the_same_item_again_stands_where_it_is_newest() -> None:
@@ -236,4 +236,4 @@ def test_an_item_that_is_too_long_is_cut() -> None:
 
 
 def test_an_item_of_a_turn_that_is_not_there_waits() -> None:
-    assert asked(ContextProviders(items=(item(9),)), talk(2).messages, 1_000) is None
+    assert plan_of(ContextProviders(items=(item(9),)), talk(2).messages, 1_000) is None

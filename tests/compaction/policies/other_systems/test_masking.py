@@ -18,7 +18,7 @@ from llmsession.compaction.summaries.extractive import compact_text
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from tests.compaction.conversations import Talk, image, text
-from tests.compaction.policies.requested import asked
+from tests.compaction.policies.plans import plan_of
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def read_and_unread() -> Talk:
 
 
 def test_only_what_was_read_is_masked() -> None:
-    plan = asked(MaskConsumed(), read_and_unread().messages, 2_000)
+    plan = plan_of(MaskConsumed(), read_and_unread().messages, 2_000)
     assert plan is not None
     assert set(plan.shown_results) == {"c1"}
     assert "… [truncated: 20000 chars exceeded 7600 limit] …" in plan.shown_results["c1"]
@@ -130,11 +130,11 @@ def test_words_and_not_calls_say_that_a_result_was_read() -> None:
     built.ask()
     for _ in range(3):
         built.step("a" * 20_000)
-    assert asked(MaskConsumed(), built.messages, 2_000) is None
+    assert plan_of(MaskConsumed(), built.messages, 2_000) is None
 
 
 def test_a_summary_stands_instead_where_there_is_one() -> None:
-    plan = asked(
+    plan = plan_of(
         MaskConsumed(), read_and_unread().messages, 2_000, summaries={"c1": "twenty thousand a"}
     )
     assert plan is not None
@@ -147,16 +147,16 @@ def test_an_image_is_not_masked() -> None:
     built.ask()
     built.step([text("a" * 20_000), image()])
     built.reply()
-    assert asked(MaskConsumed(), built.messages, 2_000) is None
+    assert plan_of(MaskConsumed(), built.messages, 2_000) is None
 
 
 def test_what_is_masked_once_stays_as_it_is() -> None:
     built = read_and_unread()
-    plan = asked(MaskConsumed(), built.messages, 2_000)
+    plan = plan_of(MaskConsumed(), built.messages, 2_000)
     assert plan is not None
     view = View().applied(plan, len(built.messages))
     built.reply()
-    more = asked(MaskConsumed(), built.messages, 2_000, view)
+    more = plan_of(MaskConsumed(), built.messages, 2_000, view)
     assert more is not None
     assert set(more.shown_results) == {"c2"}
     assert view.applied(more, len(built.messages)).shown_results["c1"] == plan.shown_results["c1"]
@@ -169,7 +169,7 @@ def test_masking_only_shrinks(sizes: list[int], limit: int) -> None:
     for size in sizes:
         built.step("x" * size)
     built.reply()
-    plan = asked(MaskConsumed(), built.messages, limit)
+    plan = plan_of(MaskConsumed(), built.messages, limit)
     for call, shown in (plan.shown_results if plan else {}).items():
         assert len(shown) < sizes[int(call[1:]) - 1]
 
@@ -184,7 +184,7 @@ def test_every_result_fades_the_oldest_most_and_inputs_too() -> None:
         built.step("x" * 20_000)
     written = {"type": "tool_use", "id": "w", "name": "write", "input": {"content": "y" * 20_000}}
     built.add("assistant", [written])
-    plan = asked(PressureFading(), built.messages, 90_000, used=89_500)
+    plan = plan_of(PressureFading(), built.messages, 90_000, used=89_500)
     assert plan is not None
     sizes = [len(plan.shown_results[call]) for call in ("c1", "c2", "c3")]
     assert sizes == sorted(sizes)
@@ -197,10 +197,10 @@ def test_a_faded_result_does_not_fade_again_under_more_pressure() -> None:
     built.ask()
     for _ in range(3):
         built.step("x" * 20_000)
-    plan = asked(PressureFading(), built.messages, 70_000)
+    plan = plan_of(PressureFading(), built.messages, 70_000)
     assert plan is not None
     view = View().applied(plan, len(built.messages))
-    more = asked(PressureFading(), built.messages, 70_000, view, used=69_990)
+    more = plan_of(PressureFading(), built.messages, 70_000, view, used=69_990)
     assert more is not None
     assert "c1" in plan.shown_results
     assert set(more.shown_results) == {"c1", "c2", "c3"} - set(plan.shown_results)
@@ -221,7 +221,7 @@ def with_long_results(turns: int, chars: int = 50_000) -> Talk:
 
 def test_the_older_half_is_cleared_what_is_younger_trimmed_and_three_turns_stay() -> None:
     built = with_long_results(10)
-    plan = asked(PositionClear(), built.messages, 100_000)
+    plan = plan_of(PositionClear(), built.messages, 100_000)
     assert plan is not None
     # Forty messages; results at 2, 6, ...: the older half is up to 20, and 30 % up to 28.
     cleared = [call for call, shown in plan.shown_results.items() if shown == CLEARED]
@@ -233,8 +233,8 @@ def test_the_older_half_is_cleared_what_is_younger_trimmed_and_three_turns_stay(
 
 
 def test_a_result_under_50_000_characters_stays() -> None:
-    assert asked(PositionClear(), with_long_results(10, 49_999).messages, 100_000) is None
+    assert plan_of(PositionClear(), with_long_results(10, 49_999).messages, 100_000) is None
 
 
 def test_the_newest_turns_stay_however_old_their_messages_are() -> None:
-    assert asked(PositionClear(), with_long_results(3).messages, 100_000) is None
+    assert plan_of(PositionClear(), with_long_results(3).messages, 100_000) is None

@@ -3,9 +3,7 @@ from __future__ import annotations
 import pytest
 
 from llmsession.compaction.policies import PointerSummary
-from llmsession.compaction.policies.other_systems.pointer import (
-    threshold_of,
-)
+from llmsession.compaction.policies.other_systems.pointer import threshold_of
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import PrefixSummary
@@ -90,9 +88,7 @@ def test_the_pointer_only_moves_on() -> None:
 
 
 @pytest.mark.parametrize("is_result", [False, True])
-def test_a_message_over_80_percent_of_the_threshold_is_cut_and_not_dropped(
-    is_result: bool,
-) -> None:
+def test_a_message_over_80_percent_of_the_threshold_is_cut_and_not_dropped(is_result: bool) -> None:
     built = chat(1_000, 1_000)
     if is_result:
         built.ask()

@@ -17,7 +17,7 @@ from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from tests.compaction.conversations import FRAME, Talk, image, result_block, text
-from tests.compaction.policies.requested import PLAIN, a_budget, asked, texts
+from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, texts_sent
 
 DEDUPE = FileReadDedupe()
 CODE = "a = 1\n" * 200
@@ -39,7 +39,7 @@ def asking() -> Talk:
 
 
 def replaced(built: Talk, view: View | None = None) -> dict[str, str]:
-    plan = asked(DEDUPE, built.messages, 1_000, view)
+    plan = plan_of(DEDUPE, built.messages, 1_000, view)
     return plan.shown_results if plan else {}
 
 
@@ -128,11 +128,11 @@ def test_a_file_in_a_users_message_is_replaced_and_his_words_stay() -> None:
     uses(built, "read_file", CODE, path="a.py")
     built.reply()
     built.ask("and now?")
-    plan = asked(DEDUPE, built.messages, 1_000)
+    plan = plan_of(DEDUPE, built.messages, 1_000)
     assert plan is not None
     view = View().applied(plan, len(built.messages))
     expected = f'see <file_content path="a.py">{DUPLICATE_NOTICE}</file_content> and'
-    assert texts(built.messages, view)[0][0].startswith(expected)
+    assert texts_sent(built.messages, view)[0][0].startswith(expected)
     (left,) = plan.texts.values()
     assert left.endswith(f'<file_content path="b.py">{CODE}</file_content> please')
 
@@ -141,7 +141,7 @@ def test_the_users_newest_message_stays_as_it_is() -> None:
     built = Talk()
     built.ask(f'see <file_content path="a.py">{CODE}</file_content>')
     uses(built, "read_file", CODE, path="a.py")
-    assert asked(DEDUPE, built.messages, 1_000) is None
+    assert plan_of(DEDUPE, built.messages, 1_000) is None
 
 
 def test_marks_without_an_end_cost_no_time() -> None:
@@ -149,7 +149,7 @@ def test_marks_without_an_end_cost_no_time() -> None:
     built.ask('<file_content path="a.py">' * 20_000)
     uses(built, "read_file", CODE, path="a.py")
     built.ask()
-    assert asked(DEDUPE, built.messages, 1_000) is None
+    assert plan_of(DEDUPE, built.messages, 1_000) is None
 
 
 def test_the_saving_decides_if_something_else_has_to_be_cut() -> None:
@@ -159,7 +159,7 @@ def test_the_saving_decides_if_something_else_has_to_be_cut() -> None:
     built = asking()
     uses(built, "read_file", CODE, path="a.py")
     uses(built, "read_file", CODE, path="a.py")
-    draft = Draft(View(), built.messages, a_budget(built.messages, 1_000))
+    draft = Draft(View(), built.messages, budget_for(built.messages, 1_000))
     assert drop_duplicate_reads(draft) == len(CODE) - len(DUPLICATE_NOTICE)
 
 
@@ -182,11 +182,11 @@ def test_the_constants_are_the_original_ones() -> None:
 def test_outdated_reads_wait_until_they_are_a_batch_and_go_together() -> None:
     policy = StaleReadBatching()
     room = len(OUTDATED_NOTICE)
-    assert asked(policy, stale(2, BATCH_BYTES + room - 1).messages, 1) is None
-    plan = asked(policy, stale(2, BATCH_BYTES + room).messages, 1)
+    assert plan_of(policy, stale(2, BATCH_BYTES + room - 1).messages, 1) is None
+    plan = plan_of(policy, stale(2, BATCH_BYTES + room).messages, 1)
     assert plan is not None
     assert plan.shown_results == {"c2": OUTDATED_NOTICE}
-    plan = asked(policy, stale(4, 30_000).messages, 1)
+    plan = plan_of(policy, stale(4, 30_000).messages, 1)
     assert plan is not None
     assert plan.shown_results == dict.fromkeys(("c2", "c4", "c6"), OUTDATED_NOTICE)
     assert plan.figures == {"reclaimed_bytes": 3 * (30_000 - room)}
@@ -196,7 +196,7 @@ def test_bytes_are_counted_and_not_characters() -> None:
     built = asking()
     for _ in range(2):
         uses(built, "read_file", "é" * 33_000, path="a.py")
-    assert asked(StaleReadBatching(), built.messages, 1) is not None
+    assert plan_of(StaleReadBatching(), built.messages, 1) is not None
 
 
 def test_the_same_lines_again_make_a_read_old_and_other_lines_do_not() -> None:
@@ -205,11 +205,11 @@ def test_the_same_lines_again_make_a_read_old_and_other_lines_do_not() -> None:
     uses(built, "read_file", "x" * 5_000, path="a.py", offset=1, limit=50)
     uses(built, "read_file", "y" * 5_000, path="a.py", offset=51, limit=50)
     uses(built, "read_file", "z" * 5_000, path="a.py", offset=1, limit=50)
-    plan = asked(policy, built.messages, 1)
+    plan = plan_of(policy, built.messages, 1)
     assert plan is not None
     assert set(plan.shown_results) == {"c1"}
     uses(built, "read_file", "w" * 5_000, path="a.py")
-    plan = asked(policy, built.messages, 1)
+    plan = plan_of(policy, built.messages, 1)
     assert plan is not None
     assert set(plan.shown_results) == {"c1", "c2", "c3"}
 
@@ -217,12 +217,12 @@ def test_the_same_lines_again_make_a_read_old_and_other_lines_do_not() -> None:
 def test_between_two_batches_the_prefix_stays_as_it_is() -> None:
     policy = StaleReadBatching()
     built = stale(4, 30_000)
-    plan = asked(policy, built.messages, 1)
+    plan = plan_of(policy, built.messages, 1)
     assert plan is not None
     view = View().applied(plan, len(built.messages))
     before = project(built.messages, view, PLAIN, FRAME).messages
     uses(built, "read_file", "x" * 30_000, path="a.py")
-    assert asked(policy, built.messages, 1, view) is None
+    assert plan_of(policy, built.messages, 1, view) is None
     assert project(built.messages, view, PLAIN, FRAME).messages[: len(before)] == before
 
 

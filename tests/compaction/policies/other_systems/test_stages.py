@@ -29,7 +29,7 @@ from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidRequest
 from llmsession.turns.messages import Message
 from tests.compaction.conversations import Talk, result_block, talk
-from tests.compaction.policies.requested import PLAIN, a_budget, asked, shown, texts
+from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, texts_sent, visible
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def filled(plan: Plan | None, messages: Sequence[Message], limit: int) -> View:
     assert plan is not None
     if plan.summary_request is not None:
         prefix_summary = extracted_summary(plan.summary_request, messages, PLAIN)
-        made = with_summary(plan, prefix_summary, View(), messages, a_budget(messages, limit))
+        made = with_summary(plan, prefix_summary, View(), messages, budget_for(messages, limit))
         assert made is not None
         plan = made
     return View().applied(plan, len(messages))
@@ -75,12 +75,12 @@ def filled(plan: Plan | None, messages: Sequence[Message], limit: int) -> View:
 
 def test_under_the_target_no_stage_runs() -> None:
     built = reading(*[("bash", "a", "x" * 1_000)] * 5)
-    assert asked(SMALL, built.messages, 100_000) is None
+    assert plan_of(SMALL, built.messages, 100_000) is None
 
 
 def test_the_first_stage_clears_results_before_the_newest_tokens_of_them() -> None:
     built = reading(*[("bash", "a", "x" * 900)] * 4)
-    plan = asked(SMALL, built.messages, 3_500)
+    plan = plan_of(SMALL, built.messages, 3_500)
     assert plan is not None
     assert plan.shown_results == dict.fromkeys(("c1", "c2", "c3"), RESULT_CLEARED)
     assert plan.figures == {"results_cleared": 3}
@@ -90,14 +90,14 @@ def test_the_first_stage_clears_results_before_the_newest_tokens_of_them() -> No
 
 def test_the_newest_40000_tokens_of_results_are_protected() -> None:
     built = reading(*[("bash", "a", "x" * 20_000)] * 3)
-    plan = asked(FourStage(), built.messages, 50_000)
+    plan = plan_of(FourStage(), built.messages, 50_000)
     assert plan is not None
     assert set(plan.shown_results) == {"c1"}
 
 
 def test_a_skill_is_never_cleared() -> None:
     built = reading(("skill", "a", "x" * 900), ("bash", "a", "x" * 900), ("bash", "a", "y" * 900))
-    plan = asked(SMALL, built.messages, 2_500)
+    plan = plan_of(SMALL, built.messages, 2_500)
     assert plan is not None
     assert set(plan.shown_results) == {"c2"}
 
@@ -105,9 +105,9 @@ def test_a_skill_is_never_cleared() -> None:
 def test_clearing_that_saves_under_500_tokens_is_not_done() -> None:
     policy = replace(SMALL, protected_tokens=300)
     built = reading(*[("bash", "a", "x" * 240)] * 3)  # 480 beside what is protected
-    plan = asked(policy, built.messages, 600)
+    plan = plan_of(policy, built.messages, 600)
     assert plan is None or RESULT_CLEARED not in plan.shown_results.values()
-    plan = asked(replace(policy, min_saved_tokens=400), built.messages, 600)
+    plan = plan_of(replace(policy, min_saved_tokens=400), built.messages, 600)
     assert plan is not None
     assert RESULT_CLEARED in plan.shown_results.values()
 
@@ -117,13 +117,13 @@ def test_the_second_stage_drops_files_that_were_read_again_if_that_saves_30_perc
     built = reading(
         ("read", "a.py", "x" * 900), ("bash", "b", "z" * 900), ("read", "a.py", "y" * 900)
     )
-    plan = asked(policy, built.messages, 2_400)
+    plan = plan_of(policy, built.messages, 2_400)
     assert plan is not None
     assert plan.shown_results == {"c1": READ_BELOW.replace("{path}", "a.py")}
     assert plan.shown_results["c1"] == "[File a.py - refer to latest read below]"
     others = [("bash", "b", "z" * 900)] * 3
     less = reading(("read", "a.py", "x" * 900), *others, ("read", "a.py", "y" * 900))
-    plan = asked(policy, less.messages, 4_200)
+    plan = plan_of(policy, less.messages, 4_200)
     assert plan is not None
     assert "characters_deduplicated" not in plan.figures
 
@@ -138,7 +138,7 @@ def chatting(turns: int, size: int = 1_000) -> list[Message]:
 
 def test_the_third_stage_wants_a_summary_and_keeps_30_percent_of_the_target() -> None:
     messages = chatting(10)
-    plan = asked(FourStage(), messages, 15_000)
+    plan = plan_of(FourStage(), messages, 15_000)
     assert plan is not None
     assert plan.summary_request is not None
     # 4,500 tokens are four messages.
@@ -149,7 +149,7 @@ def test_the_third_stage_wants_a_summary_and_keeps_30_percent_of_the_target() ->
 
 
 def test_four_messages_are_not_summarised() -> None:
-    plan = asked(FourStage(), chatting(2), 3_000)
+    plan = plan_of(FourStage(), chatting(2), 3_000)
     assert plan is not None
     assert plan.summary_request is None
 
@@ -161,7 +161,7 @@ def test_the_fourth_stage_keeps_the_first_two_messages_a_marker_and_a_tail() -> 
     for number in range(20):
         built.step(f"{number} " + "x" * 300)
     policy = FourStage()
-    plan = asked(policy, built.messages, 4_000)
+    plan = plan_of(policy, built.messages, 4_000)
     assert plan is not None
     assert plan.summary_request is None
     assert plan.shown_results == {}
@@ -170,9 +170,9 @@ def test_the_fourth_stage_keeps_the_first_two_messages_a_marker_and_a_tail() -> 
     assert plan.injected is not None
     assert [(each.at, each.text) for each in plan.injected] == [(end, TRUNCATED)]
     view = filled(plan, built.messages, 4_000)
-    assert a_budget(built.messages, 1, view).used_tokens <= 4_000
-    assert any(TRUNCATED in each for each in texts(built.messages, view))
-    assert asked(policy, built.messages, 4_000, view) is None
+    assert budget_for(built.messages, 1, view).used_tokens <= 4_000
+    assert any(TRUNCATED in each for each in texts_sent(built.messages, view))
+    assert plan_of(policy, built.messages, 4_000, view) is None
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_what_is_over_in_the_end_is_cut_the_longest_first() -> None:
     built = Talk()
     built.ask("do it")
     built.step("x" * 90_000, "y" * 3_000)
-    plan = asked(FourStage(), built.messages, 10_000)
+    plan = plan_of(FourStage(), built.messages, 10_000)
     assert plan is not None
     assert set(plan.shown_results) == {"c1"}
     assert 'recall(id="c1"' in plan.shown_results["c1"]
@@ -205,14 +205,14 @@ def test_what_the_user_said_last_is_never_cut() -> None:
     built = Talk()
     built.ask("q" * 9_000)
     built.step("x" * 9_000)
-    plan = asked(FourStage(), built.messages, 1_000)
+    plan = plan_of(FourStage(), built.messages, 1_000)
     assert plan is not None
     assert plan.texts == {}
 
 
 def test_the_stages_are_told_in_the_order_they_ran() -> None:
     built = reading(*[("bash", "a", "x" * 3_000)] * 20)
-    plan = asked(SMALL, built.messages, 2_000)
+    plan = plan_of(SMALL, built.messages, 2_000)
     assert plan is not None
     assert list(plan.figures) == ["results_cleared", "messages_left_out", "texts_cut"]
     assert "stages used: results cleared, messages left out, texts cut" in plan.reason
@@ -264,11 +264,11 @@ def test_the_stages_run_in_the_order_given_on_what_the_ones_before_left(
 ) -> None:
     messages = chatting(4)
     pipeline = MiddlewarePipeline(stages=(stage("b", omits=[[0, 2]]), stage("c"), stage("a")))
-    plan = asked(pipeline, messages, 1_000)
-    whole = a_budget(messages, 1).used_tokens
+    plan = plan_of(pipeline, messages, 1_000)
+    whole = budget_for(messages, 1).used_tokens
     assert [label for label, _ in noted] == ["b", "c", "a"]
     assert [used for _, used in noted] == [whole, whole * 3 // 4, whole * 3 // 4]
-    assert shown(plan, messages) == [2, 3, 4, 5, 6, 7]
+    assert visible(plan, messages) == [2, 3, 4, 5, 6, 7]
 
 
 def test_an_optional_stage_that_fails_is_as_if_it_were_not_there_and_is_named(
@@ -276,7 +276,7 @@ def test_an_optional_stage_that_fails_is_as_if_it_were_not_there_and_is_named(
 ) -> None:
     messages = chatting(4)
     pipeline = MiddlewarePipeline(stages=(stage("a", raises=True), stage("b", omits=[[0, 2]])))
-    plan = asked(pipeline, messages, 1_000)
+    plan = plan_of(pipeline, messages, 1_000)
     assert plan is not None
     assert plan.omitted == ((0, 2),)
     assert "noted failed (LookupError)" in plan.reason
@@ -286,27 +286,25 @@ def test_an_optional_stage_that_fails_is_as_if_it_were_not_there_and_is_named(
 def test_what_a_required_stage_raises_is_raised(noted: list[tuple[str, int]]) -> None:
     pipeline = MiddlewarePipeline(stages=(stage("a", raises=True, required=True),))
     with pytest.raises(LookupError):
-        asked(pipeline, chatting(4), 1_000)
+        plan_of(pipeline, chatting(4), 1_000)
 
 
-def test_a_stage_that_parts_a_call_from_its_result_has_failed(
-    noted: list[tuple[str, int]],
-) -> None:
+def test_a_stage_that_parts_a_call_from_its_result_has_failed(noted: list[tuple[str, int]]) -> None:
     messages = talk(3).messages
     optional = MiddlewarePipeline(stages=(stage("a", omits=[[2, 3]]),))
-    assert asked(optional, messages, 1_000) is None
+    assert plan_of(optional, messages, 1_000) is None
     required = MiddlewarePipeline(stages=(stage("a", omits=[[2, 3]], required=True),))
     with pytest.raises(InvalidRequest, match="noted"):
-        asked(required, messages, 1_000)
+        plan_of(required, messages, 1_000)
 
 
 def test_a_stage_that_is_not_due_is_not_asked_unless_a_plan_was_asked_for(
     noted: list[tuple[str, int]],
 ) -> None:
     pipeline = MiddlewarePipeline(stages=(stage("a", is_due=False),))
-    asked(pipeline, chatting(2), 1_000)
+    plan_of(pipeline, chatting(2), 1_000)
     assert noted == []
-    asked(pipeline, chatting(2), 1_000, trigger="asked")
+    plan_of(pipeline, chatting(2), 1_000, trigger="asked")
     assert len(noted) == 1
     assert not pipeline.due(10**9, 1)
 
@@ -325,7 +323,7 @@ def test_an_unknown_stage_or_option_is_refused() -> None:
 
 def test_a_stage_that_wants_a_summary_is_the_last(noted: list[tuple[str, int]]) -> None:
     pipeline = MiddlewarePipeline(stages=(Stage(policy="four_stage"), stage("after")))
-    plan = asked(pipeline, chatting(10), 15_000)
+    plan = plan_of(pipeline, chatting(10), 15_000)
     assert plan is not None
     assert plan.summary_request is not None
     assert noted == []
@@ -338,13 +336,13 @@ def test_by_default_memories_are_told_first_and_the_fold_counts_them() -> None:
     ]  # fmt: skip
     first = replace(stages[0], options={"memories": ["m" * 900]})
     messages = chatting(4)  # about 8,000 tokens
-    plan = asked(MiddlewarePipeline(stages=(first, *stages[1:])), messages, 9_500)
+    plan = plan_of(MiddlewarePipeline(stages=(first, *stages[1:])), messages, 9_500)
     assert plan is not None
     assert plan.injected is not None
     assert plan.injected[0].at == -1
     assert plan.omitted != ()
     # Without the memory the fold is not due.
-    assert asked(MiddlewarePipeline(), messages, 9_500) is None
+    assert plan_of(MiddlewarePipeline(), messages, 9_500) is None
 
 
 def test_pairs_are_seen_on_both_sides_and_at_the_start() -> None:

@@ -31,7 +31,7 @@ from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 from tests.compaction.conversations import FRAME, Talk, result_block
-from tests.compaction.policies.requested import PLAIN, a_budget, asked, shown, texts
+from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, texts_sent, visible
 from tests.compaction.policies.transcripts import Talked, transcripts
 
 
@@ -131,22 +131,22 @@ CALM: dict[str, Any] = {"used": 10}
 
 def test_half_goes_behind_the_first_pair_and_a_quarter_stays_where_it_is_crowded() -> None:
     messages = said(20)
-    plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
+    plan = plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
     assert plan is not None
     assert plan.omitted == ((2, 10),)
     assert plan.figures["kept_before_tokens"] == 200
-    plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **CROWDED)
+    plan = plan_of(AdaptiveWindowTruncate(), messages, 1_000, **CROWDED)
     assert plan is not None
     assert plan.omitted == ((2, 14),)
-    refused = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF, trigger="overflow")
+    refused = plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF, trigger="overflow")
     assert refused is not None
     assert refused.omitted == ((2, 14),)
 
 
 def test_on_a_switch_to_a_smaller_model_three_quarters_go_and_to_a_larger_one_half() -> None:
     messages = said(20)
-    small = asked(AdaptiveWindowTruncate(), messages, 64_000, used=150_000)
-    large = asked(AdaptiveWindowTruncate(), messages, 200_000, used=165_000)
+    small = plan_of(AdaptiveWindowTruncate(), messages, 64_000, used=150_000)
+    large = plan_of(AdaptiveWindowTruncate(), messages, 200_000, used=165_000)
     assert small is not None
     assert large is not None
     assert (small.omitted, large.omitted) == (((2, 14),), ((2, 10),))
@@ -155,36 +155,36 @@ def test_on_a_switch_to_a_smaller_model_three_quarters_go_and_to_a_larger_one_ha
 def test_the_range_only_grows() -> None:
     messages = said(30)
     view = View(omitted=((2, 10),))
-    once = after(asked(AdaptiveWindowTruncate(), messages[:20], 1_000, view, **HALF), messages)
+    once = after(plan_of(AdaptiveWindowTruncate(), messages[:20], 1_000, view, **HALF), messages)
     assert once.omitted == ((2, 14),)
-    crowded = asked(AdaptiveWindowTruncate(), messages, 1_000, view, **CROWDED)
+    crowded = plan_of(AdaptiveWindowTruncate(), messages, 1_000, view, **CROWDED)
     assert after(crowded, messages, view).omitted == ((2, 24),)
 
 
 def test_too_little_is_left_alone() -> None:
-    assert asked(AdaptiveWindowTruncate(), said(4), 1_000, **HALF) is None
-    assert asked(AdaptiveWindowTruncate(), said(1), 1_000, **HALF) is None
-    assert asked(AdaptiveWindowTruncate(), [], 1_000, **HALF) is None
+    assert plan_of(AdaptiveWindowTruncate(), said(4), 1_000, **HALF) is None
+    assert plan_of(AdaptiveWindowTruncate(), said(1), 1_000, **HALF) is None
+    assert plan_of(AdaptiveWindowTruncate(), [], 1_000, **HALF) is None
 
 
 def test_one_notice_stands_where_the_range_begins() -> None:
     messages = said(20)
-    plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
+    plan = plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
     view = after(plan, messages)
     assert view.injected == (Injected(2, NOTICE),)
-    told = texts(messages, view)
+    told = texts_sent(messages, view)
     assert told[:4] == [["x" * 96], ["x" * 96], [NOTICE, "x" * 96], ["x" * 96]]
-    again = asked(AdaptiveWindowTruncate(), messages, 1_000, view, **HALF)
+    again = plan_of(AdaptiveWindowTruncate(), messages, 1_000, view, **HALF)
     assert after(again, messages, view).injected == view.injected
     assert NOTICE.startswith("[NOTE] Some previous conversation history")
 
 
 def test_results_of_the_first_pair_stay_with_their_calls() -> None:
     messages = long_turn(12)
-    plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
+    plan = plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
     assert plan is not None
     # 1 calls and 2 answers it. Of 22 behind them 10 would go, but 12 answers what 11 calls.
-    assert shown(plan, messages) == [0, 1, 2, *range(11, 25)]
+    assert visible(plan, messages) == [0, 1, 2, *range(11, 25)]
 
 
 def test_where_thinking_opens_a_loop_no_loop_is_left_open_by_what_goes() -> None:
@@ -195,7 +195,7 @@ def test_where_thinking_opens_a_loop_no_loop_is_left_open_by_what_goes() -> None
         built.reply("x" * 100)
         built.ask("next")
     profile = replace(PLAIN, thinking_opens_tool_loop=True)
-    plan = asked(AdaptiveWindowTruncate(), built.messages, 100, profile=profile)
+    plan = plan_of(AdaptiveWindowTruncate(), built.messages, 100, profile=profile)
     assert plan is not None
     assert plan.omitted[0][0] == 1
 
@@ -207,9 +207,9 @@ def test_the_newest_request_stays_where_the_range_would_reach_it() -> None:
     built.ask("second")
     for _ in range(12):
         built.step("x" * 100)
-    plan = asked(AdaptiveWindowTruncate(), built.messages, 1_000, **CROWDED)
+    plan = plan_of(AdaptiveWindowTruncate(), built.messages, 1_000, **CROWDED)
     assert plan is not None
-    assert {0, 1, 2} <= set(shown(plan, built.messages))
+    assert {0, 1, 2} <= set(visible(plan, built.messages))
     assert plan.omitted[0][0] == 3
 
 
@@ -229,7 +229,7 @@ def reads(sizes: list[int]) -> list[Message]:
 
 def test_where_files_read_again_are_enough_nothing_else_goes() -> None:
     messages = reads([2_000, 2_000])
-    plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
+    plan = plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
     assert plan is not None
     assert plan.shown_results == {"r0": DUPLICATE_NOTICE}
     assert (plan.omitted, plan.injected) == ((), None)
@@ -238,7 +238,7 @@ def test_where_files_read_again_are_enough_nothing_else_goes() -> None:
 
 def test_where_they_are_not_enough_both_go() -> None:
     messages = reads([400, 2_000])
-    plan = asked(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
+    plan = plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
     assert plan is not None
     assert plan.omitted
     assert plan.shown_results == {"r0": DUPLICATE_NOTICE}
@@ -258,16 +258,16 @@ def test_half_of_all_but_the_first_is_hidden_made_even(visible: int, hidden: int
 def test_a_quarter_is_hidden_after_a_refusal_up_to_three_times() -> None:
     messages = said(41)
     policy = NondestructiveTruncate()
-    enough = asked(policy, messages, 3_500, trigger="overflow")
+    enough = plan_of(policy, messages, 3_500, trigger="overflow")
     assert enough is not None
     assert enough.omitted == ((1, 11),)
     assert enough.figures == {"messages_left_out": 10, "kept_before_tokens": 100}
-    twice = asked(policy, messages, 2_500, trigger="overflow")
+    twice = plan_of(policy, messages, 2_500, trigger="overflow")
     assert twice is not None
-    assert len(shown(twice, messages)) == 41 - 10 - 6
-    most = asked(policy, messages, 100, trigger="overflow")
+    assert len(visible(twice, messages)) == 41 - 10 - 6
+    most = plan_of(policy, messages, 100, trigger="overflow")
     assert most is not None
-    assert len(shown(most, messages)) == 41 - 10 - 6 - 6
+    assert len(visible(most, messages)) == 41 - 10 - 6 - 6
 
 
 @pytest.mark.parametrize(
@@ -285,17 +285,17 @@ def test_nine_tenths_less_the_reply_are_allowed(
 
 def test_the_first_stays_and_one_marker_says_how_many_are_hidden() -> None:
     messages = said(21, size=200)
-    plan = asked(NondestructiveTruncate(), messages, 100)
+    plan = plan_of(NondestructiveTruncate(), messages, 100)
     view = after(plan, messages)
     assert view.omitted == ((1, 11),)
     marker = "[Sliding window truncation: 10 messages hidden to reduce context]"
     assert view.injected == (Injected(1, marker),)
-    again = asked(NondestructiveTruncate(), messages, 100, view)
+    again = plan_of(NondestructiveTruncate(), messages, 100, view)
     view = after(again, messages, view)
     assert view.omitted == ((1, 15),)
     marker = "[Sliding window truncation: 14 messages hidden to reduce context]"
     assert view.injected == (Injected(1, marker),)
-    told = texts(messages, view)
+    told = texts_sent(messages, view)
     assert told[0] == ["x" * 196, marker]
     assert len(told) == 7
 
@@ -305,7 +305,7 @@ def test_calls_are_hidden_with_their_results_only_and_the_newest_request_never()
     messages = [replace(each, id=f"m{at}") for at, each in enumerate(messages)]
     view = View()
     for _ in range(6):
-        plan = asked(NondestructiveTruncate(), messages, 100, view)
+        plan = plan_of(NondestructiveTruncate(), messages, 100, view)
         view = view if plan is None else after(plan, messages, view)
     kept = [at for at in range(len(messages)) if view.shows(at)]
     assert {0, 4, 27, 28} <= set(kept)
@@ -336,13 +336,13 @@ def filled(plan: Plan | None, messages: list[Message], view: View | None = None)
     assert plan.summary_request is not None
     view = view or View()
     prefix_summary = extracted_summary(plan.summary_request, messages, PLAIN)
-    whole = with_summary(plan, prefix_summary, view, messages, a_budget(messages, 100_000, view))
+    whole = with_summary(plan, prefix_summary, view, messages, budget_for(messages, 100_000, view))
     return after(whole, messages, view)
 
 
 def test_all_before_the_newest_request_becomes_a_summary() -> None:
     messages = said(9, size=1_000)
-    plan = asked(NondestructiveCondense(), messages, 9_500)
+    plan = plan_of(NondestructiveCondense(), messages, 9_500)
     assert plan is not None
     assert plan.summary_request == SummaryRequest(first=0, upto=8, max_tokens=570)
     assert (plan.omitted, plan.injected) == ((), None)
@@ -352,11 +352,11 @@ def test_all_before_the_newest_request_becomes_a_summary() -> None:
 
 
 def test_nothing_to_fold_and_a_summary_that_is_fresh_are_left_alone() -> None:
-    assert asked(NondestructiveCondense(), said(1, 1_000), 100_000, **CALM) is None
+    assert plan_of(NondestructiveCondense(), said(1, 1_000), 100_000, **CALM) is None
     messages = said(11, size=1_000)
-    view = filled(asked(NondestructiveCondense(), messages[:9], 100_000, **CALM), messages[:9])
-    assert asked(NondestructiveCondense(), messages[:9], 100_000, view, **CALM) is None
-    again = asked(NondestructiveCondense(), messages, 10_000, view, **CALM)
+    view = filled(plan_of(NondestructiveCondense(), messages[:9], 100_000, **CALM), messages[:9])
+    assert plan_of(NondestructiveCondense(), messages[:9], 100_000, view, **CALM) is None
+    again = plan_of(NondestructiveCondense(), messages, 10_000, view, **CALM)
     assert again is not None
     assert again.summary_request is not None
     assert (again.summary_request.first, again.summary_request.upto) == (8, 10)
@@ -367,7 +367,7 @@ def test_nothing_to_fold_and_a_summary_that_is_fresh_are_left_alone() -> None:
 def test_where_a_summary_is_not_enough_half_of_the_open_turn_is_hidden_too() -> None:
     messages = [*said(8, size=1_000), *long_turn(9, size=1_000)]
     messages = [replace(each, id=f"m{at}") for at, each in enumerate(messages)]
-    plan = asked(NondestructiveCondense(max_tokens=1), messages, 5_000)
+    plan = plan_of(NondestructiveCondense(max_tokens=1), messages, 5_000)
     assert plan is not None
     assert plan.summary_request is not None
     assert plan.summary_request.upto == 8
@@ -376,7 +376,7 @@ def test_where_a_summary_is_not_enough_half_of_the_open_turn_is_hidden_too() -> 
     assert plan.injected[0].at == 9
     # If there is no summary, the steps are hidden all the same, and nothing else is lost.
     view = View()
-    left = with_summary(plan, None, view, messages, a_budget(messages, 5_000))
+    left = with_summary(plan, None, view, messages, budget_for(messages, 5_000))
     assert left is not None
     kept = after(left, messages)
     assert [at for at in range(27) if not kept.shows(at)] == list(range(9, 15))
@@ -386,15 +386,15 @@ def test_of_several_summaries_the_newest_is_shown_and_a_rewind_goes_back_to_the_
     None
 ):
     messages = said(21, size=1_000)
-    first = filled(asked(NondestructiveCondense(), messages[:11], 100_000, **CALM), messages[:11])
+    first = filled(plan_of(NondestructiveCondense(), messages[:11], 100_000, **CALM), messages[:11])
     both = filled(
-        asked(NondestructiveCondense(), messages, 100_000, first, **CALM), messages, first
+        plan_of(NondestructiveCondense(), messages, 100_000, first, **CALM), messages, first
     )
     assert [each.upto for each in both.prefix_summaries] == [10, 20]
-    assert texts(messages, both)[0] == [both.prefix_summaries[1].text, "x" * 996]
+    assert texts_sent(messages, both)[0] == [both.prefix_summaries[1].text, "x" * 996]
     back = both.clamped(15)
     assert [each.upto for each in back.prefix_summaries] == [10]
-    assert texts(messages[:15], back) == texts(messages[:15], first)
+    assert texts_sent(messages[:15], back) == texts_sent(messages[:15], first)
 
 
 @settings(derandomize=True, deadline=None, max_examples=80)
@@ -404,7 +404,7 @@ def test_a_rewind_to_before_it_shows_everything_again(
 ) -> None:
     messages = list(talked.messages)
     profile = replace(talked.profile, binds_thinking=False, thinking_opens_tool_loop=False)
-    budget = a_budget(messages, 10**9, profile=profile)
+    budget = budget_for(messages, 10**9, profile=profile)
     budget = replace(budget, limit_tokens=max(1, budget.used_tokens * percent // 100))
     plan = NondestructiveCondense().plan(View(), messages, budget)
     if plan is None or plan.summary_request is None:

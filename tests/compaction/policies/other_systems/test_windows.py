@@ -20,7 +20,7 @@ from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 from tests.compaction.conversations import Talk, call_block, text, thinking_block
-from tests.compaction.policies.requested import PLAIN, a_budget, asked, shown, texts
+from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, texts_sent, visible
 from tests.compaction.policies.transcripts import Talked, transcripts
 
 
@@ -74,10 +74,10 @@ def test_a_tool_loop_that_thinking_opens_is_left_alone_until_it_ends(policy: Any
     built.ask()
     built.step("x", thinking="hm")
     profile = replace(PLAIN, thinking_opens_tool_loop=True)
-    open_turn = asked(policy, built.messages, 3_000, profile=profile, committed=2)
+    open_turn = plan_of(policy, built.messages, 3_000, profile=profile, committed=2)
     assert open_turn is None
     built.reply()
-    ended = asked(policy, built.messages, 3_000, profile=profile)
+    ended = plan_of(policy, built.messages, 3_000, profile=profile)
     assert ended is not None
     assert ended.voids_thinking
 
@@ -95,32 +95,32 @@ def test_reverse_budget_is_due_when_frame_primer_and_reserve_leave_too_little() 
 
 def test_reverse_budget_keeps_the_newest_that_fit_from_a_request_on() -> None:
     messages = said(50, 40, 30, 20, 10)
-    assert asked(ReverseBudget(), messages, 153) is None
+    assert plan_of(ReverseBudget(), messages, 153) is None
     # [40, 30, 20, 10] would fit, but a context does not begin with an answer.
-    assert shown(asked(ReverseBudget(), messages, 152), messages) == [2, 3, 4]
-    assert shown(asked(ReverseBudget(), messages, 63), messages) == [2, 3, 4]
-    assert shown(asked(ReverseBudget(), messages, 62), messages) == [4]
+    assert visible(plan_of(ReverseBudget(), messages, 152), messages) == [2, 3, 4]
+    assert visible(plan_of(ReverseBudget(), messages, 63), messages) == [2, 3, 4]
+    assert visible(plan_of(ReverseBudget(), messages, 62), messages) == [4]
 
 
 def test_reverse_budget_charges_the_frame_and_what_was_reported_beyond_the_estimate() -> None:
     messages = said(50, 40, 30, 20, 10)
     # 150 of messages, 15 of something else.
-    assert shown(asked(ReverseBudget(), messages, 78, used=165), messages) == [2, 3, 4]
-    assert shown(asked(ReverseBudget(), messages, 77, used=165), messages) == [4]
+    assert visible(plan_of(ReverseBudget(), messages, 78, used=165), messages) == [2, 3, 4]
+    assert visible(plan_of(ReverseBudget(), messages, 77, used=165), messages) == [4]
 
 
 def test_reverse_budget_keeps_the_newest_request_though_it_alone_is_too_large() -> None:
     messages = said(10, 10, 500)
-    assert shown(asked(ReverseBudget(), messages, 100), messages) == [2]
-    assert asked(ReverseBudget(), said(500), 100) is None
+    assert visible(plan_of(ReverseBudget(), messages, 100), messages) == [2]
+    assert plan_of(ReverseBudget(), said(500), 100) is None
 
 
 def test_reverse_budget_keeps_a_long_turns_request_and_its_newest_steps() -> None:
     messages = long_turn(5)
-    plan = asked(ReverseBudget(), messages, 300)
+    plan = plan_of(ReverseBudget(), messages, 300)
     assert plan is not None
     assert plan.omitted == ((0, 2), (3, 9))
-    assert shown(plan, messages) == [2, 9, 10, 11, 12]
+    assert visible(plan, messages) == [2, 9, 10, 11, 12]
     assert (plan.policy, plan.figures["messages_left_out"]) == ("reverse_budget", 8)
     assert plan.tokens_after < plan.tokens_before
 
@@ -131,7 +131,7 @@ def test_reverse_budget_keeps_all_that_a_window_may_begin_with_and_fits(
     talked: Talked, percent: int
 ) -> None:
     messages = talked.messages
-    whole = a_budget(messages, 10**9, profile=replace(talked.profile, binds_thinking=False))
+    whole = budget_for(messages, 10**9, profile=replace(talked.profile, binds_thinking=False))
     budget = replace(whole, limit_tokens=whole.used_tokens * percent // 100)
     plan = ReverseBudget().plan(View(), messages, budget)
     if plan is None or len(plan.omitted) != 1:
@@ -147,7 +147,7 @@ def test_reverse_budget_keeps_all_that_a_window_may_begin_with_and_fits(
 def test_what_stays_in_the_cache_is_told_for_the_scheduler() -> None:
     messages = long_turn(5)
     view = View(omitted=((0, 2),))
-    budget = a_budget(messages, 300, view, frame_tokens=7)
+    budget = budget_for(messages, 300, view, frame_tokens=7)
     plan = ReverseBudget().plan(view, messages, budget)
     assert plan is not None
     # Before the first message that goes now, 3, stands the newest request.
@@ -159,10 +159,16 @@ def test_what_stays_in_the_cache_is_told_for_the_scheduler() -> None:
 
 def test_the_last_n_messages_are_shown_from_their_request_on() -> None:
     messages = said(*[10] * 9)
-    assert asked(LastNMessages(n=9), messages, 1_000) is None
-    assert shown(asked(LastNMessages(n=3), messages, 1_000), messages) == [6, 7, 8]
+    assert plan_of(LastNMessages(n=9), messages, 1_000) is None
+    assert visible(plan_of(LastNMessages(n=3), messages, 1_000), messages) == [6, 7, 8]
     # It begins with an answer: back to its request.
-    assert shown(asked(LastNMessages(n=4), messages, 1_000), messages) == [4, 5, 6, 7, 8]
+    assert visible(plan_of(LastNMessages(n=4), messages, 1_000), messages) == [
+        4,
+        5,
+        6,
+        7,
+        8,
+    ]
     assert LastNMessages().n == 8
     assert LastNMessages().due(1, 10**6)
 
@@ -170,15 +176,21 @@ def test_the_last_n_messages_are_shown_from_their_request_on() -> None:
 @pytest.mark.parametrize("n", [0, -5])
 def test_with_none_to_show_the_newest_request_is_shown(n: int) -> None:
     messages = said(*[10] * 9)
-    assert shown(asked(LastNMessages(n=n), messages, 1_000), messages) == [8]
+    assert visible(plan_of(LastNMessages(n=n), messages, 1_000), messages) == [8]
     messages = long_turn(3)
-    assert shown(asked(LastNMessages(n=n), messages, 1_000), messages) == [2, 7, 8]
+    assert visible(plan_of(LastNMessages(n=n), messages, 1_000), messages) == [2, 7, 8]
 
 
 def test_a_window_of_messages_never_orphans_a_result() -> None:
     messages = long_turn(3)
-    assert shown(asked(LastNMessages(n=1), messages, 1_000), messages) == [2, 7, 8]
-    assert shown(asked(LastNMessages(n=3), messages, 1_000), messages) == [2, 5, 6, 7, 8]
+    assert visible(plan_of(LastNMessages(n=1), messages, 1_000), messages) == [2, 7, 8]
+    assert visible(plan_of(LastNMessages(n=3), messages, 1_000), messages) == [
+        2,
+        5,
+        6,
+        7,
+        8,
+    ]
 
 
 # age_count_token
@@ -198,8 +210,8 @@ def test_what_is_too_old_is_left_out_and_now_is_the_newest_message() -> None:
     messages = aged(1, 2, 700, 721, 722)
     policy = AgeCountToken()
     assert (policy.max_age_h, policy.max_messages, policy.max_tokens) == (720, 50, 32_000)
-    plan = asked(policy, messages, 10**6)
-    assert shown(plan, messages) == [2, 3, 4]
+    plan = plan_of(policy, messages, 10**6)
+    assert visible(plan, messages) == [2, 3, 4]
     assert plan is not None
     assert plan.figures == {
         "messages_left_out": 2, "dropped_by_age": 2, "dropped_by_count": 0, "dropped_by_tokens": 0,
@@ -219,31 +231,32 @@ def test_a_message_without_a_time_is_not_old_and_one_with_a_text_is_an_error() -
 
 def test_at_most_so_many_messages_and_tokens_are_shown() -> None:
     messages = said(*[404] * 9)  # 100 tokens each, of four characters
-    assert shown(asked(AgeCountToken(max_messages=4), messages, 10**6), messages) == [6, 7, 8]
+    assert visible(plan_of(AgeCountToken(max_messages=4), messages, 10**6), messages) == [
+        6,
+        7,
+        8,
+    ]
     policy = AgeCountToken(max_tokens=300)
-    assert shown(asked(policy, messages, 10**6), messages) == [6, 7, 8]
+    assert visible(plan_of(policy, messages, 10**6), messages) == [6, 7, 8]
     # The frame is charged first.
-    assert shown(asked(policy, messages, 10**6, frame_tokens=1), messages) == [8]
+    assert visible(plan_of(policy, messages, 10**6, frame_tokens=1), messages) == [8]
 
 
 def test_a_limit_of_0_or_less_does_not_apply() -> None:
     messages = aged(*range(1, 4_000, 50))
     assert len(messages) > 50
     off = AgeCountToken(max_age_h=0, max_messages=-1, max_tokens=0)
-    assert asked(off, messages, 10**6) is None
+    assert plan_of(off, messages, 10**6) is None
 
 
 def test_the_newest_message_is_kept_whatever_the_limits() -> None:
     messages = said(404, 404, 404)
     strict = AgeCountToken(max_age_h=1, max_messages=1, max_tokens=1)
-    assert shown(asked(strict, messages, 10**6), messages) == [2]
+    assert visible(plan_of(strict, messages, 10**6), messages) == [2]
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(
-    transcripts(),
-    st.lists(st.tuples(*[st.integers(1, 60)] * 3), min_size=2, max_size=2),
-)
+@given(transcripts(), st.lists(st.tuples(*[st.integers(1, 60)] * 3), min_size=2, max_size=2))
 def test_a_tighter_limit_never_keeps_more(
     talked: Talked, limits: list[tuple[int, int, int]]
 ) -> None:
@@ -253,7 +266,7 @@ def test_a_tighter_limit_never_keeps_more(
     )
     profile = replace(talked.profile, thinking_opens_tool_loop=False)
     kept = [
-        set(shown(asked(policy, talked.messages, 10**6, profile=profile), talked.messages))
+        set(visible(plan_of(policy, talked.messages, 10**6, profile=profile), talked.messages))
         for policy in (tighter, looser)
     ]
     assert kept[0] <= kept[1]
@@ -285,16 +298,16 @@ def test_the_oldest_go_and_no_more_than_have_to() -> None:
     messages = said(500, 500, 500, 500, 500)
     policy = KeepLastSequence(max_tokens=100)  # 2 % and 100 are not for messages
     limit = 1_700  # 1,566 of them: three messages
-    plan = asked(policy, messages, limit)
-    assert shown(plan, messages) == [2, 3, 4]
+    plan = plan_of(policy, messages, limit)
+    assert visible(plan, messages) == [2, 3, 4]
     assert plan is not None
     assert plan.figures["used_percent"] == 1_500 * 100 // 1_566
-    assert asked(policy, messages, 2_700) is None
+    assert plan_of(policy, messages, 2_700) is None
 
 
 def test_the_last_sequence_stays_though_it_does_not_fit() -> None:
     messages = long_turn(3, size=5_000)
-    assert shown(asked(KeepLastSequence(), messages, 3_000), messages) == [2, 7, 8]
+    assert visible(plan_of(KeepLastSequence(), messages, 3_000), messages) == [2, 7, 8]
 
 
 # clean_and_budget_30k
@@ -359,19 +372,19 @@ def test_texts_are_cleaned_and_the_message_that_loses_all_is_left_out() -> None:
     built.ask("and now?")
     built.add("assistant", [text("<thinking>why</thinking>"), call_block("c1")])
     messages = built.messages
-    plan = asked(CleanAndBudget30k(), messages, 10**6)
+    plan = plan_of(CleanAndBudget30k(), messages, 10**6)
     assert plan is not None
-    assert shown(plan, messages) == [0, 2, 3]
+    assert visible(plan, messages) == [0, 2, 3]
     after = View().applied(plan, len(messages))
     # What neighbours of one role say is joined.
-    assert texts(messages, after) == [["look at this", "and now?"], []]
-    assert asked(CleanAndBudget30k(), messages, 10**6, view=after) is None
+    assert texts_sent(messages, after) == [["look at this", "and now?"], []]
+    assert plan_of(CleanAndBudget30k(), messages, 10**6, view=after) is None
 
 
 def test_a_request_of_which_nothing_would_be_left_stays_as_it_is() -> None:
     built = Talk()
     built.ask("<thinking>only this</thinking>")
-    assert asked(CleanAndBudget30k(), built.messages, 10**6) is None
+    assert plan_of(CleanAndBudget30k(), built.messages, 10**6) is None
 
 
 def test_the_newest_30000_tokens_of_clean_text_are_shown() -> None:
@@ -381,9 +394,9 @@ def test_the_newest_30000_tokens_of_clean_text_are_shown() -> None:
         built.ask("y" * 4_000)
         built.reply(fenced)
     built.ask("last")
-    plan = asked(CleanAndBudget30k(), built.messages, 10**6)
+    plan = plan_of(CleanAndBudget30k(), built.messages, 10**6)
     assert plan is not None
-    kept = shown(plan, built.messages)
+    kept = visible(plan, built.messages)
     # 1,000 and about 310 tokens a turn.
     assert len(kept) == 22 * 2 + 1
     assert kept[-1] == 120

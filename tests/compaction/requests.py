@@ -11,13 +11,7 @@ from llmsession.compaction.rules.check import check_against_history, check_reque
 from llmsession.turns.blocks import encode_blocks, encode_json
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, RequestMessage
-from tests.compaction.conversations import (
-    Talk,
-    call_block,
-    image,
-    result_block,
-    text,
-)
+from tests.compaction.conversations import Talk, call_block, image, result_block, text
 
 Said = tuple[str, Sequence[Any]]
 
@@ -60,15 +54,15 @@ def cached(block: dict[str, Any], ttl: str | None = None) -> dict[str, Any]:
     }
 
 
-def broken(made: Request, profile: Profile = PROFILE) -> list[str]:
+def broken_rules(made: Request, profile: Profile = PROFILE) -> list[str]:
     return [violation.rule for violation in check_request(made, profile)]
 
 
-def where(made: Request, profile: Profile = PROFILE) -> list[tuple[str, str]]:
+def places(made: Request, profile: Profile = PROFILE) -> list[tuple[str, str]]:
     return [(violation.rule, violation.where) for violation in check_request(made, profile)]
 
 
-def said_of(made: Request, profile: Profile = PROFILE) -> str:
+def fault(made: Request, profile: Profile = PROFILE) -> str:
     (violation,) = check_request(made, profile)
     return violation.text
 
@@ -102,7 +96,7 @@ def without_thinking(said: Sequence[Said], *places: int) -> list[Said]:
     ]
 
 
-def against(
+def violations(
     sent: Sequence[Said], made: Sequence[Said], thinking_from: int = 0, edited: int | None = None
 ) -> list[tuple[str, str]]:
     found = check_against_history(request(*sent), history(*made), thinking_from, edited)

@@ -16,7 +16,7 @@ from tests.compaction.conversations import FRAME, sent
 PLAIN = Profile(chars_per_token=1.0)
 
 
-def a_budget(
+def budget_for(
     messages: Sequence[Message], limit: int, view: View | None = None, **fields: Any
 ) -> Budget:
     """A budget of *limit*, with what *messages* are used."""
@@ -33,15 +33,15 @@ def a_budget(
     )
 
 
-def asked(
+def plan_of(
     policy: Policy, messages: Sequence[Message], limit: int, view: View | None = None, **fields: Any
 ) -> Plan | None:
     """The plan of *policy* for *messages*."""
-    budget = a_budget(messages, limit, view, **fields)
+    budget = budget_for(messages, limit, view, **fields)
     return policy.plan(view or View(), messages, budget)
 
 
-def shown(plan: Plan | None, messages: Sequence[Message], view: View | None = None) -> list[int]:
+def visible(plan: Plan | None, messages: Sequence[Message], view: View | None = None) -> list[int]:
     """The positions that are shown after *plan*."""
     after = view or View()
     if plan is not None:
@@ -49,7 +49,7 @@ def shown(plan: Plan | None, messages: Sequence[Message], view: View | None = No
     return [at for at in range(len(messages)) if after.shows(at)]
 
 
-def texts(messages: Sequence[Message], view: View) -> list[list[str]]:
+def texts_sent(messages: Sequence[Message], view: View) -> list[list[str]]:
     """The texts of each message that is sent."""
     request = project(messages, view, PLAIN, FRAME)
     return [[block["text"] for block in blocks if "text" in block] for blocks in sent(request)]
