@@ -66,13 +66,14 @@ class Failures:
         return _ECHO.sub(r"\1 " + HIDDEN, _LOOKS_LIKE_KEY.sub(HIDDEN, text))
 
     def chainable(self, error: BaseException) -> BaseException | None:
-        """*error* where it may be chained, None where its text says what has to be hidden."""
+        """*error* if it may be chained, None if its text has something that must be hidden."""
         own = isinstance(error, ProviderError)  # it goes on as it is
         text = error_text(error)
         return None if own or self._without_secrets(text) != text else error
 
     def refused(self, error: Exception, *, now: float) -> ProviderError:
-        """*error* came instead of a stream; the SDK has retried what it retries."""
+        """The error to raise for *error*, which came instead of a stream. The SDK has retried it
+        where it retries at all."""
         if isinstance(error, ProviderError):
             return error
         status = getattr(error, "status_code", None)
@@ -84,7 +85,7 @@ class Failures:
         return self._error(f"{self._provider}: {error_text(error)}", Failure("fatal"))
 
     def broken(self, error: Exception, headers: Mapping[str, str], *, now: float) -> ProviderError:
-        """*error* came while the stream with *headers* was read."""
+        """The error to raise for *error*, which came while the stream with *headers* was read."""
         if isinstance(error, ProviderError):
             if error.request_id is None:
                 error.request_id = _request_id(headers)

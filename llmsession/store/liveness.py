@@ -1,10 +1,10 @@
-"""Is the process that held a session still there? Asked of the system, where it can tell.
+"""Is the process that held a session still there? The operating system is asked.
 
-A pid alone is not enough: it is given again, after a while or after a restart, and in another
-container it means another process. So a process is named by where its pid counts (the boot of
-the machine and the pid namespace) and by when it started, in ticks since that boot, which no
-change of the clock moves. On Linux /proc tells all three. Elsewhere nothing is known here, and
-a store goes by its lease.
+A pid alone is not enough. Pids are reused, after a while or after a restart, and in another
+container the same pid is another process. So a process is identified by three things: its pid,
+where that pid is valid (the boot of the machine and the pid namespace), and when the process
+started, in ticks since that boot, which a change of the clock does not move. On Linux /proc has
+all three. On other systems nothing is known here, and a store relies on the owner's lease.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Does the owner that a session's row names still hold it? Decided here, for every store that
-other processes use, too."""
+"""Does the owner in a session's row still hold the session? All stores that several processes use
+decide it here."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def still_holds(
 ) -> bool:
     """Is the session kept from *taker* by *holder*, whose lease runs until *lease_until*?
 
-    A process that is seen to live holds what it has, also when it is late with its lease: a
-    computer that slept, a long vacuum. Where nobody can see it, the lease tells. Both times are
-    in seconds since the epoch.
+    A process that is seen to live keeps its sessions, even if its lease ran out, as it does when
+    a computer sleeps or a vacuum takes long. Where the process cannot be seen, the lease decides.
+    Both times are in seconds since the epoch.
     """
     if holder is None or holder == taker:
         return False

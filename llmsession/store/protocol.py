@@ -35,8 +35,8 @@ __all__ = [
 class Owner(msgspec.Struct, frozen=True):
     """Who holds a session: a manager in a process. ``name`` is unique to the manager.
 
-    ``started`` and ``host`` tell the process from another one with its ``pid``: see
-    ``liveness``. Both are "" where the system does not say; then only a lease tells.
+    ``started`` and ``host`` distinguish the process from another one with its ``pid``: see
+    ``liveness``. Both are "" where the system does not say. Then only the owner's lease counts.
     """
 
     name: str
@@ -61,9 +61,9 @@ class Lease(msgspec.Struct, frozen=True):
 class SessionRow(msgspec.Struct, frozen=True):
     """A session as the store lists it. ``owner`` is None while nobody holds it.
 
-    Times are seconds since the epoch, of the first and of the last record by the clock of who
-    wrote it; 0.0 before the first. ``labels`` are those of the last record that gave some.
-    ``parent`` is the session that it was forked from.
+    Times are those of the first and of the last record, in seconds since the epoch, by the
+    writer's clock; 0.0 before the first record. ``labels`` are those of the last batch that had
+    some. ``parent`` is the session that it was forked from.
     """
 
     session: str
@@ -77,8 +77,8 @@ class SessionRow(msgspec.Struct, frozen=True):
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions are looked for: those that have all of ``labels`` (a value of None is any
-    value), and whose times are at or after and before the given ones. None looks at nothing."""
+    """Which sessions to find: those that have all of ``labels`` (None as a value matches any
+    value), with times at or after ``..._after`` and before ``..._before``. None is no limit."""
 
     labels: dict[str, str | None] = {}
     created_after: float | None = None
@@ -87,7 +87,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     touched_before: float | None = None
 
     def finds(self, row: SessionRow) -> bool:
-        """Is *row* looked for?"""
+        """Does *row* match?"""
         return (
             all(
                 name in row.labels and value in (None, row.labels[name])
@@ -138,7 +138,8 @@ class Conflict(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The write failed. ``committed`` is False if surely nothing was written, else None."""
+    """The write failed. ``committed`` is False if certainly nothing was written, None if that is
+    unknown."""
 
     error: str
     committed: Literal[False] | None = None
@@ -165,9 +166,9 @@ class Store(Protocol):
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         """Take the session: its epoch grows by one, and every earlier holder is fenced.
 
-        An owner that surely is dead holds nothing: its process has ended, or, where that cannot
-        be seen from here, its lease has run out. Raises SessionNotFound, and SessionInUse while
-        another live owner holds it, unless *takeover*.
+        A dead owner holds nothing. An owner is dead if its process has ended, or, where that
+        cannot be seen from here, if its lease has run out. Raises SessionNotFound, and SessionInUse
+        while another live owner holds it, unless *takeover*.
         """
         ...
 
@@ -191,7 +192,7 @@ class Store(Protocol):
         """Append *batch*, and call *done* once with what became of it.
 
         Returns at once and raises nothing. *done* is called in the event loop's thread, perhaps
-        before this returns. Nobody waits in here, so nobody's cancellation can tear a write,
+        before this returns. Because nobody waits in here, no cancellation can interrupt a write,
         and a store may commit the batches of many sessions together.
         """
         ...
@@ -213,7 +214,8 @@ class Store(Protocol):
     async def rows(
         self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
     ) -> Sequence[SessionRow]:
-        """The sessions that are looked for, by id, those greater than *after*, at most *limit*."""
+        """The sessions that match *search*, ordered by id, with ids greater than *after*; at most
+        *limit*."""
         ...
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
@@ -233,16 +235,17 @@ class Store(Protocol):
         ...
 
     async def vacuum(self) -> int:
-        """Give back the room of what was deleted and rewritten; returns how many bytes came free.
-        After it nothing of that can be found in the store's file or tables. May take long, and
-        writes wait for it.
+        """Free the space of deleted and rewritten records. Returns how many bytes came free.
+
+        Afterwards none of those records can be found in the store's file or tables. May take long,
+        and writes wait for it.
         """
         ...
 
     async def check(self) -> Sequence[str]:
-        """What is wrong with the store as a whole, a line each; () if nothing is. Reads much.
+        """The faults of the store as a whole, a line each; () if there are none. Reads much.
 
-        That every record can be read is not looked at: ``read`` says so.
+        It does not check that every record can be read: ``read`` does.
         """
         ...
 

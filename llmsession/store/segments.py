@@ -1,8 +1,8 @@
 """Where a session's records lie, when it shares some with others.
 
-A session appends to a log of its own. A fork's first records lie in its parent's, under the same
-seqs, so a session's records are a row of segments: the ranges of seqs that lie in other logs,
-and at the end whatever follows in its own. Pure.
+A session appends to a log of its own. A fork's first records lie in its parent's log, under the
+same seqs. So the records of a session are a list of segments: ranges of seqs that lie in other
+logs, and at the end the range in its own. Pure.
 """
 
 from __future__ import annotations

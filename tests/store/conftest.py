@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from llmsession.store.postgres.store import PostgresStore
+from tests.store.crash.nursery import Nursery
 from tests.store.postgres.proxy import Proxy, running_proxy
 from tests.store.postgres.server import NoServer, PostgresServer, SqlSession, running_server
 
@@ -106,3 +107,10 @@ def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
 @pytest.fixture
 def frail_database(frail_server: PostgresServer) -> Database:
     return Database(frail_server)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """The process that the lives of the crash tests are forked from."""
+    with Nursery() as nursery:
+        yield nursery

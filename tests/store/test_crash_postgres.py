@@ -3,7 +3,6 @@ that they send and at any moment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -23,12 +22,6 @@ SIGKILL = 9
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"  # the children are what is tested here, and theirs is asyncio
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from llmsession.errors import need_package
 
+__all__: list[str] = []
+
 # Before any module of this folder imports the driver.
 need_package("asyncpg", "PostgresStore", "llmsession[postgres]")
 

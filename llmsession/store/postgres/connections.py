@@ -35,7 +35,7 @@ CONNECT_S = 10.0
 """How long one attempt to connect may take."""
 BACKOFF_S, MAX_BACKOFF_S = 0.02, 1.0
 DEAD_S = 30
-"""So long after nothing was heard from its machine a server is taken for gone."""
+"""A server whose machine was not heard of for so long is considered gone."""
 IDLE_S = 60.0
 """After so long without use a connection for reading is closed."""
 
@@ -59,7 +59,7 @@ SET jit = off
 
 
 class Connection(Protocol):
-    """What of asyncpg's connections is used."""
+    """The part of asyncpg's connections that is used."""
 
     async def fetch(self, query: str, *args: object) -> Sequence[Any]: ...
     async def fetchrow(self, query: str, *args: object) -> Any: ...
@@ -111,7 +111,7 @@ def is_damage(error: BaseException | None) -> bool:
 
 
 class RetryPolicy:
-    """How long a failure that may pass is waited out: *retry_s* from the first one on."""
+    """How long a temporary failure is retried: *retry_s* from the first one on."""
 
     def __init__(self, retry_s: float) -> None:
         self._retry_s = retry_s
@@ -119,7 +119,7 @@ class RetryPolicy:
         self._until: float | None = None
 
     async def wait(self) -> bool:
-        """Wait for the next attempt, longer each time; False, at once, if there is to be none."""
+        """Wait for the next attempt, longer each time. Returns False at once if there is none."""
         now = time.monotonic()
         if self._until is None:
             self._until = now + self._retry_s
@@ -142,7 +142,7 @@ class Connections:
         self._pool: Any = None
 
     async def open(self) -> Connection:
-        """A connection of one's own. Raises FAILURES."""
+        """A connection that is not shared. Raises FAILURES."""
         connection: Connection = await asyncpg.connect(
             self._dsn, timeout=CONNECT_S, server_settings={"application_name": "llmsession"}
         )
@@ -154,16 +154,16 @@ class Connections:
         return connection
 
     async def run(self, act: Callable[[Connection], Awaitable[T]]) -> T:
-        """What *act* returns, with a connection; it does no harm when it is done twice. What
-        fails with the connection is done again while there is patience.
+        """What *act* returns, with a connection. *act* must be safe to repeat: if the connection
+        fails, it is called again as long as the RetryPolicy allows.
 
         Raises StoreError in place of asyncpg's errors.
         """
         return await self._run(lambda connection, _: act(connection), changes=False)
 
     async def change(self, act: Callable[[Connection, bool], Awaitable[T]]) -> T:
-        """As ``run``, for what changes something: *act* is told, too, whether an earlier attempt
-        may have done it, because the connection was lost before the answer."""
+        """As ``run``, for an *act* that changes something. Its second argument says whether an
+        earlier attempt may have done it, because the connection was lost before the answer."""
         return await self._run(act, changes=True)
 
     async def _run(self, act: Callable[[Connection, bool], Awaitable[T]], *, changes: bool) -> T:
@@ -185,17 +185,16 @@ class Connections:
                     raise self.failed(error, None if in_doubt else False) from error
 
     async def execute(self, statement: str, *values: object) -> None:
-        """Run *statement*, which does no harm when it is run twice. Raises as ``run``."""
+        """Run *statement*, which must be safe to repeat. Raises as ``run``."""
         await self.run(lambda connection: connection.execute(statement, *values))
 
     async def fetchrow(self, statement: str, *values: object) -> Any:
-        """The first row of *statement*, which does no harm when it is run twice. Raises as
-        ``run``."""
+        """The first row of *statement*, which must be safe to repeat. Raises as ``run``."""
         return await self.run(lambda connection: connection.fetchrow(statement, *values))
 
     async def begin(self) -> None:
-        """Make what ``run`` needs; connects to nothing yet. Raises StoreError for an address that
-        cannot be used."""
+        """Make the pool that ``run`` needs. Connects to nothing yet. Raises StoreError for an
+        address that cannot be used."""
         if self._pool is not None:
             return
         try:

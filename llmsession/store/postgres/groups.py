@@ -19,15 +19,16 @@ __all__ = ["Entry", "Unit", "arguments", "form_group"]
 MAX_BYTES = 4 * 2**20
 """Of one group, unless one batch has more: what it takes to be sent and written stays short."""
 MAX_BATCHES = 256
-"""Of one group. While the server writes it, the next one is made and the last one's sessions are
-told; of larger ones each waits for the other (with 1,000 sessions, 2,000 are a fifth slower)."""
+"""Of one group. While the server writes a group, the next one is made and the callers of the last
+one are answered. Larger groups wait for each other: with 1,000 sessions, a limit of 2,000 is a
+fifth slower."""
 
 
 class Entry(msgspec.Struct, eq=False):
-    """A batch that waits, and who is to be told what becomes of it.
+    """A batch that waits, and who gets its result.
 
-    ``doubtful``: it was sent before, and nobody knows whether it was written. ``alone``: it was in
-    a group that failed, and is to be in none.
+    ``doubtful``: it was sent before, and it is unknown whether it was written. ``alone``: its group
+    failed, and it is now written in a group of its own.
     """
 
     batch: Batch
@@ -82,9 +83,9 @@ def form_group(
     max_bytes: int = MAX_BYTES,
     max_batches: int = MAX_BATCHES,
 ) -> list[Unit]:
-    """Take the next group from *waiting*, without the sessions that are *busy*: of each session
-    only batches that follow each other. What is left keeps its order. Other threads may add more
-    at the right meanwhile."""
+    """Take the next group from *waiting*: of each session only batches that follow each other, and
+    none of the sessions that are *busy*. The others keep their order. Meanwhile other threads may
+    append to *waiting*."""
     units: dict[str, Unit] = {}
     later: list[Entry] = []
     held_back = set(busy)
@@ -107,7 +108,7 @@ def form_group(
         count += 1
         size += sum(map(len, batch.bodies))
     waiting.extendleft(reversed(later))
-    # By id: two groups that wait for each other's sessions would wait for ever.
+    # Ordered by id: two groups that lock the same sessions in different orders would deadlock.
     return [units[session] for session in sorted(units)]
 
 

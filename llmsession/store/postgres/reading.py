@@ -47,7 +47,7 @@ class Reading:
     async def _up_to_damage(
         self, session: str, after: int, upto: int, cipher: Cipher
     ) -> list[StoredRecord]:
-        """The server cannot read one of the records, and so gave none: ask for each."""
+        """Read record by record. The server cannot read one of them, and so it returned none."""
         records: list[StoredRecord] = []
         seq = after
         while seq < upto:
@@ -100,8 +100,8 @@ class Reading:
         return [row_of(row, cipher) for row in rows]
 
     async def is_written(self, batch: Batch, cipher: Cipher) -> bool:
-        """Does the log hold *batch*, by the epoch that it was made for, at its place? Then it was
-        written: nobody else writes in that epoch. Raises StoreError if it cannot be told."""
+        """Is *batch* in the log, at its place and in its epoch? Then our write succeeded, because
+        nobody else writes in that epoch. Raises StoreError if that cannot be found out."""
         try:
             records = await self.records(batch.session, batch.head, len(batch.bodies), cipher)
         except SessionNotFound:

@@ -151,14 +151,14 @@ class PostgresStore:
         if self._closed:
             return
         self._closed = True
-        self._writer.close()  # what is appended from here on is refused
+        self._writer.close()  # later appends are rejected
         if self._thread.has_begun:
             with anyio.CancelScope(shield=True):
                 await self._thread.run(self._end)
                 await self._thread.end()
 
     async def _take(self, work: Callable[[], Coroutine[Any, Any, Lease]]) -> Lease:
-        """The hold that *work* takes. What is appended under it finds a writer that is ready."""
+        """The lease that *work* takes. Wakes the writer, so that it is ready for its appends."""
 
         async def take(_: Cipher) -> Lease:
             lease = await work()
@@ -168,11 +168,11 @@ class PostgresStore:
         return await self._change(take)
 
     async def _look(self, work: Callable[[Cipher], Coroutine[Any, Any, T]]) -> T:
-        """What *work* returns in our loop. It changes nothing, and ends with who waits for it."""
+        """What *work* returns in the store's loop. It only reads: a cancelled caller ends it."""
         return await self._run(work, ends=True)
 
     async def _change(self, work: Callable[[Cipher], Coroutine[Any, Any, T]]) -> T:
-        """What *work* returns in our loop, where it goes on when nobody waits any more."""
+        """What *work* returns in the store's loop. It goes on if its caller is cancelled."""
         return await self._run(work, ends=False)
 
     async def _run(self, work: Callable[[Cipher], Coroutine[Any, Any, T]], *, ends: bool) -> T:

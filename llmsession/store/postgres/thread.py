@@ -81,7 +81,7 @@ class LoopThread:
 
         def done(task: asyncio.Task[T]) -> None:
             if not task.cancelled():
-                task.exception()  # seen: nobody may be left to be told
+                task.exception()  # marks it as retrieved: perhaps nobody waits any more
             caller.call(finished.set)
 
         def begin() -> None:

@@ -1,4 +1,4 @@
-"""Giving back room, and looking for what is wrong with the tables as a whole."""
+"""Freeing space, and checking the tables as a whole."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def check(connection: Connection, schema: str) -> list[str]:
 
 
 def _questions(s: str) -> Sequence[tuple[str, str]]:
-    """Each fault as a query, and the sentence that its rows are told in."""
+    """For each kind of fault a query, and the sentence that describes one of its rows."""
     return (
         (
             f"""
@@ -133,7 +133,7 @@ async def _wrong_counts(connection: Connection, s: str) -> list[str]:
     try:
         counted = Counter(name for row in rows for name in unpack_places(row["large"])[1])
     except ValueError as error:
-        return [f"a record's large blocks are not told: {error}"]
+        return [f"the large blocks of a record cannot be read: {error}"]
     stored = {row["name"]: row["refs"] for row in await connection.fetch(
         f"SELECT name, refs FROM {s}.blob")}  # fmt: skip
     return [

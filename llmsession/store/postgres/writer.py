@@ -1,8 +1,8 @@
-"""Appends: what waits is committed together, one statement for each group, by a few connections.
+"""Appends: batches that wait are committed together, one statement a group, by a few connections.
 
-A group whose answer was lost is sent again when the server is back. The fence makes that safe: of
-two equal batches one is written at most, and a batch that is met in the log, in its own epoch, was
-ours. Only where the server does not come back in time is anybody told that nobody knows.
+A group whose answer was lost is sent again when the server is back. The fence makes that safe. Of
+two equal batches at most one is written, and a batch that is found in the log in its own epoch is
+ours. A caller gets "unknown" only if the server does not come back in time.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ SET plan_cache_mode = force_generic_plan; SET work_mem = '64MB'
 
 
 CLOSE_S = 5.0
-"""How long saying goodbye to the server may take."""
+"""How long closing a connection may take."""
 
 
 WORKERS = 3
-"""While one group is written the next one is made, and their commits share the server's flush. A
-lane connects when there is a group for it, which no other lane can take meanwhile: one for most."""
+"""While one worker waits for its commit, another makes and sends the next group, and their commits
+share the server's flush. A worker connects when there is a group for it that no connected worker
+can take. Most stores need one."""
 
 
 class Writer:
-    """Takes batches in any thread; its lanes write them in the store's loop. *begin* gives the
-    cipher, once the tables are there."""
+    """Takes batches in any thread. Its workers write them in the store's loop. *begin* makes the
+    tables where they are missing, and returns the cipher."""
 
     def __init__(
         self,
@@ -58,7 +59,8 @@ class Writer:
         self.statements = statements
         self.reading = reading
         self.begin = begin
-        # Appended to by others while it is taken from: each step is one call of the deque's.
+        # Other threads append while a worker takes. Each step is one call of the deque, which is
+        # atomic, so there is no lock.
         self._waiting: deque[Entry] = deque()
         self._busy: set[str] = set()
         self._calls_for_us = True
@@ -68,7 +70,7 @@ class Writer:
         self._serving: list[asyncio.Task[None]] = []
 
     def put(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
-        """Write *batch* when its turn comes. Called in the event loop that is to be told."""
+        """Write *batch* in its turn. Called in the event loop in which *done* is to be called."""
         if self._closing:
             done(Lost(CLOSED, False))
             return
@@ -76,7 +78,7 @@ class Writer:
         if self._calls_for_us:
             self._calls_for_us = False
             self._thread.soon(self.wake)
-        if self._ended:  # between the look at ``_closing`` and here
+        if self._ended:  # it ended after ``_closing`` was read above
             self.give_up(CLOSED)
 
     def close(self) -> None:
@@ -86,22 +88,22 @@ class Writer:
     # In the store's loop.
 
     async def end(self) -> None:
-        """Return when those that were taken are done. Once closed."""
+        """Wait until all accepted batches are done. Called after ``close``."""
         self.wake()
         await asyncio.gather(*self._serving)
         self._ended = True
         self.give_up(CLOSED)
 
     def wake(self) -> None:
-        """Begin, if that was not done, and look at what waits. A session was taken: appends will
-        come, and the first ones need not wait for a connection."""
+        """Start the workers if they are not running, and have them look at the queue. Also called
+        when a session was taken: appends will follow, and should find a connection."""
         if not self._workers:
             self._workers = [CommitWorker(self) for _ in range(WORKERS)]
             self._serving = [asyncio.create_task(worker.serve()) for worker in self._workers]
         self._wake.set()
 
     def is_first(self, worker: CommitWorker) -> bool:
-        """Is it the lane that connects before there is anything to write?"""
+        """Is it the worker that connects before there is anything to write?"""
         return worker is self._workers[0]
 
     async def take(self, worker: CommitWorker) -> list[Unit]:
@@ -110,7 +112,7 @@ class Writer:
         prepared = False
         while True:
             self._wake.clear()
-            self._calls_for_us = True  # who comes from here on says so
+            self._calls_for_us = True  # batches that come from here on wake a worker
             served = any(other.is_connected for other in self._workers)
             if self._waiting and served and not (worker.is_connected or prepared):
                 prepared = True
@@ -120,7 +122,7 @@ class Writer:
                 self._busy.update(unit.first.session for unit in units)
                 return units
             if self._closing and not self._waiting:
-                self._wake.set()  # for the other lanes
+                self._wake.set()  # for the other workers
                 return []
             await self._wake.wait()
 
@@ -131,7 +133,7 @@ class Writer:
         self._wake.set()
 
     def give_up(self, message: str) -> None:
-        """Tell everybody who waits now; who comes later may have more luck."""
+        """Answer Lost to all batches that wait now. Later ones are tried again."""
         entries: list[Entry] = []
         with suppress(IndexError):
             while True:
@@ -154,14 +156,14 @@ class CommitWorker:
         return self._connection is not None and not self._connection.is_closed()
 
     async def prepare(self) -> None:
-        """Connect before there is a group that would wait for it. Never raises: what is wrong is
-        told to those whose group meets it."""
+        """Connect before there is a group that would wait for it. Raises nothing: an error is
+        reported to the callers of the group that meets it."""
         with suppress(SessionError, *FAILURES):
             await self._writer.begin()
             await self._connected()
 
     async def serve(self) -> None:
-        """Write until all is done."""
+        """Write groups until the writer is closed and nothing waits."""
         try:
             if self._writer.is_first(self):
                 await self.prepare()
@@ -173,7 +175,7 @@ class CommitWorker:
                     await asyncio.wait_for(self._connection.close(), CLOSE_S)
 
     async def _write(self, units: list[Unit]) -> None:
-        """Write *units*, and tell what became of them."""
+        """Write *units*, and answer their callers."""
         entries = [entry for unit in units for entry in unit.entries]
         retried: list[Entry] = []
         sent = False
@@ -192,10 +194,10 @@ class CommitWorker:
             retried = await self._handle_failure(entries, error, sent)
         except Unreadable as error:
             retried = self._separated(entries, str(error))
-        except SessionError as error:  # there is no store to write to
+        except SessionError as error:  # the store cannot be used
             _answer((entry, _lost(entry, str(error))) for entry in entries)
             self._writer.give_up(str(error))
-        except Exception as error:  # a bug of ours: everybody is told all the same
+        except Exception as error:  # a bug of ours: the callers are answered all the same
             message = Lost(error_text(error))
             _answer((entry, message) for entry in entries)
         self._writer.release(units, retried)

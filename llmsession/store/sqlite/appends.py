@@ -48,7 +48,7 @@ def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[Append
     for batch in batches:
         position = positions.get(batch.session)
         if position is None or position.epoch != batch.epoch or position.head != batch.head:
-            _write(sessions, positions)  # it is told how the row is
+            _write(sessions, positions)  # the Conflict has the row as it is now
             results.append(_conflict(sessions, batch.session))
             continue
         head = batch.head + len(batch.bodies)

@@ -1,5 +1,7 @@
-"""What a SQLite store does to its sessions, one call each. Called in the writer's thread, in a
-transaction that is the caller's; what was written before something is raised is the caller's, too.
+"""The changes of sessions in a SQLite store, one method each.
+
+Called in the writer's thread, in the caller's transaction. If a method raises, the caller has to
+roll back what it wrote.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The one thread that writes to a SQLite store: what waits is written in one transaction.
+"""The one thread that writes to a SQLite store. All that waits is written in one transaction.
 
-Appends of all sessions and calls that change something share the queue, so they happen in the
-order in which they were asked for. Answers go back after the COMMIT, one call for each event
-loop.
+Appends of all sessions and jobs share one queue, so they are done in the order in which they were
+put. Callers are answered after the COMMIT, with one call for each event loop.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ T = TypeVar("T")
 ALONE_LEASE_S = 600.0
 """The lease while the writer does something that takes long, as a vacuum."""
 FORGET_S = 24 * 3600.0
-"""Owners that hold nothing are forgotten so long after their lease."""
+"""Owners without a session are forgotten so long after their lease ran out."""
 
 
 class SqliteWriter:

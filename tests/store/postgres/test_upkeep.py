@@ -139,7 +139,7 @@ FAULTS = {
     "is not there, and 1 times referred to": "DELETE FROM @blob",
     "counts 5 references of 1": "UPDATE @blob SET refs = 5",
     "counts 1 references of 0": "INSERT INTO @blob VALUES ('unused', '', 1)",
-    "a record's large blocks are not told": "UPDATE @record SET large = 'x' WHERE seq = 4",
+    "the large blocks of a record cannot be read": "UPDATE @record SET large = 'x' WHERE seq = 4",
 }
 
 

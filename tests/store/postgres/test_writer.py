@@ -95,15 +95,22 @@ async def test_batches_that_follow_a_doubtful_one_find_their_places(
         assert len(await bodies_of(store, "s")) == 29
 
 
+async def left_in_doubt(store: PostgresStore, proxy: Proxy, when: When) -> Answer:
+    """A session ``s`` with one record, and the answer for a second one: its connection was cut
+    before or after the server got it, and nothing reaches the server now."""
+    lease = await written(store, await store.create("s", ANN), b"1")
+    proxy.cut(MARK, when, hold_back=True)
+    answer = append(store, lease, MARK)
+    await proxy.wait_until_cut()
+    return answer
+
+
 async def test_a_doubtful_batch_that_another_owner_overtook_conflicts(
     database: Database, proxy: Proxy
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
-        lease = await written(store, await store.create("s", ANN), b"1")
         # The server does not hear of it, and while the store connects again, it is taken over.
-        proxy.cut(MARK, "before", hold_back=True)
-        answer = append(store, lease, MARK)
-        await proxy.wait_until_cut()
+        answer = await left_in_doubt(store, proxy, "before")
         taken = await elsewhere.acquire("s", BOB, takeover=True)
         await written(elsewhere, taken, b"bob's")
         proxy.let_through()
@@ -118,10 +125,7 @@ async def test_a_doubtful_batch_that_was_written_is_so_though_another_owner_came
     database: Database, proxy: Proxy
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
-        lease = await written(store, await store.create("s", ANN), b"1")
-        proxy.cut(MARK, "after", hold_back=True)
-        answer = append(store, lease, MARK)
-        await proxy.wait_until_cut()
+        answer = await left_in_doubt(store, proxy, "after")
         taken = await elsewhere.acquire("s", BOB, takeover=True)
         await written(elsewhere, taken, b"bob's")
         proxy.let_through()
@@ -133,10 +137,7 @@ async def test_an_equal_batch_of_another_epoch_is_not_taken_for_ours(
     database: Database, proxy: Proxy
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
-        lease = await written(store, await store.create("s", ANN), b"1")
-        proxy.cut(MARK, "before", hold_back=True)
-        answer = append(store, lease, MARK)
-        await proxy.wait_until_cut()
+        answer = await left_in_doubt(store, proxy, "before")
         taken = await elsewhere.acquire("s", BOB, takeover=True)
         await written(elsewhere, taken, MARK)
         proxy.let_through()
@@ -147,10 +148,7 @@ async def test_a_doubtful_batch_of_a_session_that_was_deleted_conflicts_without_
     database: Database, proxy: Proxy
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
-        lease = await written(store, await store.create("s", ANN), b"1")
-        proxy.cut(MARK, "after", hold_back=True)
-        answer = append(store, lease, MARK)
-        await proxy.wait_until_cut()
+        answer = await left_in_doubt(store, proxy, "after")
         await elsewhere.delete("s")
         proxy.let_through()
         assert await answer.wait() == Conflict(None)
