@@ -244,6 +244,81 @@ def test_an_empty_file_is_one_clear_error(name: str) -> None:
         assert "\n" not in str(caught.value)
 
 
+WRONG_FILES: list[tuple[str, bytes | Files, str]] = [
+    ("cline-sdk", b"{}", "no messages in it"),
+    ("cline-sdk", {"a": b"", "b": b""}, r"no \*.messages.json"),
+    ("gemini-cli", b'{"sessionId": "s"}', "not a Gemini CLI session"),
+    ("chainreview", b'{"id":"x","repoPath":"/r"}', "no apiHistory"),
+    ("chatbot-ui", b"{}", "it has no history"),
+    ("chatbot-ui", b'{"version":4,"history":null}', "no conversation"),
+    ("chatgpt", b"[{}]", "no conversation with a mapping"),
+    ("jan", {"a.txt": b"", "b.txt": b""}, r"neither thread\.json nor messages\.jsonl"),
+    ("librechat", b'{"conversationId":"x"}', "no messages"),
+    ("minisearch", b'{"data":{"data":[{"tableName":"x","rows":[]}]}}', "none of its tables"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "match"), WRONG_FILES)
+def test_a_file_of_something_else_is_refused_with_what_is_missing(
+    name: str, data: bytes | Files, match: str
+) -> None:
+    with pytest.raises(TranscriptError, match=match):
+        read(data, name)
+
+
+# Where the records of a format stand in its file, what is none of them, and how it is refused.
+NO_RECORDS: list[tuple[str, list[str | int], list[Any], str]] = [
+    ("continue", ["history"], [{"message": {"role": "ghost"}}], "^item 2: .*'ghost'"),
+    ("cline-sdk", ["messages"], [7], "^message 2"),
+    ("roo-code", [], [{"content": "?"}], "^message 2"),
+    ("gemini-cli", ["messages"], [{"type": "ghost"}], "^message 2: of an unknown type"),
+    ("anthropic-messages", [], [{"content": "x"}], "^message 2: no role"),
+    ("openai-chat", [], [{"content": "?"}], "^message 2: no role"),
+    ("chainreview", ["apiHistory"],
+     ["x", {"role": "tool", "content": ""}, {"role": "user"}, {"role": "user", "content": [3]}],
+     "^record 2: a message without a role and content"),
+    ("chatbot-ui", ["history", 0, "messages"],
+     [7, {"role": "user"}, {"role": "x", "content": "y"}],
+     "^conversation 1, record 2: a message without"),
+    ("chatbot-ui-rows", ["messages"], [{"role": "user", "content": "x"}],
+     "^record 2: a row without a role"),
+    ("lobechat", ["messages"], ["text", {"id": "x"}, {"role": "user"}, {"id": "x", "role": "?"}],
+     "^record 2: no row with an id"),
+    ("librechat", ["messages"], ["a text", None, {"text": "no id"}],
+     "^record 2: a message without a messageId"),
+    ("minisearch", ["chatHistory"], [{"role": "user", "content": "x"}],
+     "^record 2: a row of chatHistory without a run"),
+    ("neurolink", ["messages"], [{"role": "narrator", "content": "?"}],
+     "^record 2: a message without a role"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "bad", "match"),
+    [(name, path, bad, match) for name, path, bads, match in NO_RECORDS for bad in bads],
+)
+def test_what_is_no_record_is_noted_or_refused_by_its_number(
+    name: str, path: list[str | int], bad: Any, match: str
+) -> None:
+    file, raw = next(iter(FILES[name].items()))
+    document = records = json.loads(raw)
+    for key in path:
+        records = records[key]
+    records.insert(1, bad)
+    files = FILES[name] | {file: json.dumps(document).encode()}
+    conversations = read(files, name)
+    lines = [
+        note.line
+        for conversation in conversations
+        for note in conversation.notes
+        if note.what in ("bad_record", "bad_message")
+    ]
+    assert lines == [2]
+    assert list(map(texts, conversations)) == list(map(texts, read(FILES[name], name)))
+    with pytest.raises(TranscriptError, match=match):
+        read(files, name, strict=True)
+
+
 def read_or_refused(
     files: Files, name: str, *, strict: bool, checked: set[int] | None = None
 ) -> tuple[Conversation, ...]:

@@ -1,5 +1,5 @@
-"""Formats of coding agents, of plain message lists and of recorded requests, a module each.
+"""Formats of coding agents, a module each.
 
-In: a file's bytes, or a folder's files. Out: Conversations, folded by one set of rules
-(``fold``), and the bytes again. Absent: formats of chat applications.
+In: a file's bytes, or a folder's files. Out: Conversations, and for formats that an application
+can import the files again. Absent: the rules for turns (``common.assembly``), other formats.
 """

@@ -3,9 +3,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
-from llmsession.errors import TranscriptError
 from llmsession.transcripts import read
 from llmsession.turns.blocks import RedactedThinkingBlock, ThinkingBlock
 
@@ -95,10 +92,3 @@ def test_a_system_item_is_no_message() -> None:
     raw["history"].insert(0, item("system", "Be short."))
     (conversation,) = read(json.dumps(raw).encode(), strict=True)
     assert conversation.system == "Be short."
-
-
-def test_an_item_of_an_unknown_role_is_noted_or_refused_by_its_number() -> None:
-    raw = continue_session(item("ghost", "boo"))
-    assert read(raw)[0].count_notes()["bad_message"] == 1
-    with pytest.raises(TranscriptError, match=r"^item 6: .*'ghost'"):
-        read(raw, strict=True)

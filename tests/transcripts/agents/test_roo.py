@@ -135,10 +135,3 @@ def test_a_history_alone_is_known_by_its_tags() -> None:
     raw = roo(condensed())[HISTORY]
     assert detect(raw) == "roo-code"
     assert len(read(raw, strict=True)) == 2
-
-
-def test_a_message_without_a_role_is_noted_or_refused_by_its_number() -> None:
-    files = roo([user("a"), {"content": "?"}, reply(text("b"))])
-    assert read(files)[0].count_notes()["bad_message"] == 1
-    with pytest.raises(TranscriptError, match=r"^message 2"):
-        read(files, strict=True)

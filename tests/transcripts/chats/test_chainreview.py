@@ -2,9 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from llmsession.errors import TranscriptError
 from llmsession.transcripts import Conversation
 from llmsession.transcripts.chats.chainreview import read_chainreview
 from tests.transcripts.chats.records import dumped
@@ -63,16 +60,3 @@ def test_parallel_calls_cut_off_and_gone_on_from_have_one_result_each() -> None:
     assert shape(conversation) == ["u1:t", "a1:cc", "u1:rr", "u2:t", "a2:c"]
     assert conversation.messages[2].synthetic == (0,)
     assert conversation.unanswered == ("3",)
-
-
-@pytest.mark.parametrize("bad", ["x", {"role": "tool", "content": ""}, {"role": "user"}, asked(3)])
-def test_a_message_that_is_none_is_noted_or_refused(bad: Any) -> None:
-    raw = session(GO, bad)
-    assert noted(read_chainreview(raw)[0], "bad_record").line == 2
-    with pytest.raises(TranscriptError, match=r"^record 2: a message without a role and content"):
-        read_chainreview(raw, strict=True)
-
-
-def test_a_file_without_a_history_is_refused() -> None:
-    with pytest.raises(TranscriptError, match="no apiHistory"):
-        read_chainreview(b'{"id":"x","repoPath":"/r"}')

@@ -127,8 +127,3 @@ def test_a_message_without_an_author_is_noted_or_refused(author: Any) -> None:
     assert noted(read_chatgpt(raw)[0], "bad_record").line == 3
     with pytest.raises(TranscriptError, match=r"^conversation 1, record 3: a message without an"):
         read_chatgpt(raw, strict=True)
-
-
-def test_a_file_without_a_mapping_is_refused() -> None:
-    with pytest.raises(TranscriptError, match="no conversation with a mapping"):
-        read_chatgpt(b"[{}]")

@@ -209,8 +209,3 @@ def test_two_first_messages_keep_which_is_active() -> None:
     )
     assert (ids(main), ids(branch)) == (["q"], ["r"])
     assert [ids(each) for each in read_jan(write([main, branch], "jan"))] == [["q"], ["r"]]
-
-
-def test_files_without_a_thread_are_refused() -> None:
-    with pytest.raises(TranscriptError, match=r"neither thread\.json nor messages\.jsonl"):
-        read_jan({"a.txt": b"", "b.txt": b""})

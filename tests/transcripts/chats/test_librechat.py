@@ -3,9 +3,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
-from llmsession.errors import TranscriptError
 from llmsession.transcripts import Conversation, write
 from llmsession.transcripts.chats.librechat import read_librechat
 from llmsession.turns.blocks import ThinkingBlock
@@ -152,21 +149,6 @@ def test_a_newer_reply_that_nobody_asked_for_does_not_hide_the_conversation() ->
     conversation = read(ask(), reply("b", "a", text("hi")), lost)
     assert said(conversation) == ["question a", "hi"]
     assert noted(conversation, "no_user_message").visible
-
-
-@pytest.mark.parametrize("bad", ["a text", None, {"text": "no id"}])
-def test_a_record_that_is_no_message_is_noted_or_refused_by_its_number(bad: Any) -> None:
-    raw = librechat(ask(), bad, reply("b", "a", text("hi")))
-    (conversation,) = read_librechat(raw)
-    assert said(conversation) == ["question a", "hi"]
-    assert (noted(conversation, "bad_record").line, len(conversation.records)) == (2, 1)
-    with pytest.raises(TranscriptError, match=r"^record 2: a message without a messageId"):
-        read_librechat(raw, strict=True)
-
-
-def test_a_file_that_is_no_export_is_refused() -> None:
-    with pytest.raises(TranscriptError, match="no messages"):
-        read_librechat(b'{"conversationId":"x"}')
 
 
 def test_a_part_that_is_not_known_is_noted_and_comes_back() -> None:

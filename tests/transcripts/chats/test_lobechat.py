@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from llmsession.errors import TranscriptError
 from llmsession.transcripts import Conversation, detect, write
 from llmsession.transcripts.chats.lobechat import read_lobechat
 from llmsession.turns.blocks import ThinkingBlock
 from llmsession.turns.usage import Usage
 from tests.transcripts.chats.records import START_S, dumped, lobe, lobe_answer, lobe_tools
 from tests.transcripts.chats.samples import LOBE_ROWS, LOBECHAT
-from tests.transcripts.shapes import ids, noted, said, shape
+from tests.transcripts.shapes import ids, noted, shape
 
 ASK = lobe("q", None, "user", 0, content="go")
 
@@ -166,12 +165,3 @@ def test_a_branch_that_shares_nothing_is_written_as_a_topic_of_its_own() -> None
 
 def _fields(conversation: Conversation) -> dict[str, Any]:
     return {name: getattr(conversation, name) for name in conversation.__struct_fields__}
-
-
-@pytest.mark.parametrize("bad", ["text", {"id": "x"}, {"role": "user"}, {"id": "x", "role": "?"}])
-def test_a_row_that_is_none_is_noted_or_refused_by_its_number(bad: Any) -> None:
-    raw = dumped([ASK, bad, reply("a", "q", 1)])
-    (conversation,) = read_lobechat(raw)
-    assert (said(conversation), noted(conversation, "bad_record").line) == (["go", "a"], 2)
-    with pytest.raises(TranscriptError, match=r"^record 2: no row with an id"):
-        read_lobechat(raw, strict=True)

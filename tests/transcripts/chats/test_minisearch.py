@@ -3,14 +3,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
-from llmsession.errors import TranscriptError
 from llmsession.transcripts import detect
 from llmsession.transcripts.chats.minisearch import read_minisearch
 from tests.transcripts.chats.records import RUN, START_S, dumped, mini
 from tests.transcripts.chats.samples import MINISEARCH
-from tests.transcripts.shapes import ids, noted, said
+from tests.transcripts.shapes import ids, said
 
 SEARCH = {"id": 1, "searchRunId": RUN, "query": "what is rain", "timestamp": START_S * 1000}
 ANSWER = {"searchRunId": RUN, "response": "water", "model": "m", "timestamp": START_S * 1000 + 1}
@@ -49,15 +46,3 @@ def test_without_any_chat_the_query_and_its_answer_are_the_conversation() -> Non
     (conversation,) = read_minisearch(tables(searches=[SEARCH], llmResponses=[ANSWER]))
     assert said(conversation) == ["what is rain", "water"]
     assert conversation.messages[1].model == "m"
-
-
-def test_a_row_without_a_run_is_noted_or_refused() -> None:
-    raw = tables(chatHistory=[{"role": "user", "content": "x"}, mini(1, "user", "y")])
-    assert noted(read_minisearch(raw)[0], "bad_record").line == 1
-    with pytest.raises(TranscriptError, match=r"^record 1: a row of chatHistory without a run"):
-        read_minisearch(raw, strict=True)
-
-
-def test_another_database_is_refused() -> None:
-    with pytest.raises(TranscriptError, match="none of its tables"):
-        read_minisearch(b'{"data":{"data":[{"tableName":"x","rows":[]}]}}')

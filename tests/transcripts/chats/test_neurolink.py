@@ -111,10 +111,3 @@ def test_a_dump_of_keys_is_one_conversation_for_each() -> None:
 
 def test_a_session_of_other_systems_is_not_taken_for_one() -> None:
     assert detect(b'{"sessionId":"x","messages":[{"type":"user","content":"hi"}]}') != "neurolink"
-
-
-def test_a_message_of_another_role_is_noted_or_refused() -> None:
-    raw = neurolink(ASK, neuro("x", "narrator", "?"))
-    assert noted(read_neurolink(raw)[0], "bad_record").line == 2
-    with pytest.raises(TranscriptError, match=r"^record 2: a message without a role"):
-        read_neurolink(raw, strict=True)

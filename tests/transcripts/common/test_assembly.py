@@ -131,6 +131,16 @@ TURNS: list[tuple[str, list[RecordedMessage], list[list[str]], tuple[int, ...]]]
         [user("a"), reply("", "c1", "c2"), user("", ("c1", "x")), user("no"), reply("b")],
         [["u:a", "a:c1,c2", "u:c1"], ["u:no", "a:b"]], (1,),
     ),
+    (  # a result behind the next reply does not count
+        "agent", [user("a"), reply("", "c1"), user("no"), reply("b"), user("", ("c1", "x"))],
+        [["u:a", "a:c1", "u:c1"], ["u:no", "a:b"]], (1,),
+    ),
+    (  # in one message, all results come before all texts
+        "claude-code",
+        [user("a"), reply("", "c1", "c2"), user("b", ("c1", "x"), joins=True),
+         user("c", ("c2", "y"), joins=True)],
+        [["u:a", "a:c1,c2", "u:c1,c2,b,c"]], (),
+    ),
     (  # unless it is known to belong to the loop
         "agent", [user("a"), reply("", "c1"), user("now", joins=True), reply("b")],
         [["u:a", "a:c1", "u:now", "a:b"]], (),
@@ -244,6 +254,9 @@ def test_a_message_with_results_of_two_replies_is_split() -> None:
     )
     assert shape(conversation) == [["u:a", "a:c1", "u:c1", "a:c2", "u:c2"]]
     assert [m.id for m in conversation.messages if m.tool_results] == ["m", "m+1"]
+    late = [user("a"), reply("", "c1"), user("b", joins=False), user("c", ("c1", "x"), id="m")]
+    conversation = assembled(*late)
+    assert [m.id for m in conversation.messages if m.id.startswith("m")] == ["m+1", "m"]
 
 
 @pytest.mark.parametrize("second", ["same", "other"])

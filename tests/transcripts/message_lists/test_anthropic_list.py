@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from llmsession.errors import TranscriptError
 from llmsession.transcripts import read, write
 from llmsession.turns.usage import Usage
 
@@ -87,10 +86,3 @@ def test_content_that_is_none_is_noted(content: object) -> None:
     (found,) = read(anthropic_list({"role": "user", "content": content}))
     notes = found.count_notes()
     assert notes.get("bad_content", 0) + notes.get("bad_block", 0) == 1
-
-
-def test_a_message_without_a_role_is_noted_or_refused_by_its_number() -> None:
-    raw = anthropic_list({"content": "x"})
-    assert read(raw, "anthropic-messages")[0].count_notes()["bad_message"] == 1
-    with pytest.raises(TranscriptError, match=r"^message 7: no role"):
-        read(raw, "anthropic-messages", strict=True)

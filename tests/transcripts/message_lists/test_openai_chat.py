@@ -162,13 +162,6 @@ def test_calls_of_the_first_interface_are_paired_with_their_function_message() -
     assert conversation.unanswered == ()
 
 
-def test_a_message_without_a_role_is_noted_or_refused_by_its_number() -> None:
-    raw = openai_chat({"content": "?"})
-    assert read(raw, "openai-chat")[0].count_notes()["bad_message"] == 1
-    with pytest.raises(TranscriptError, match=r"^message 9: no role"):
-        read(raw, "openai-chat", strict=True)
-
-
 def test_plain_texts_of_both_sides_are_taken_for_a_chat() -> None:
     assert detect(b'[{"role":"user","content":"hi"},{"role":"assistant","content":"yo"}]') == (
         "openai-chat"
