@@ -349,7 +349,7 @@ end: do
   :: d_step { living && to_configure && me.cur == 0 && readable == 0 && !me.mark && !me.writing_change ->  /* session/actor/configuration.py: Configuration.configure */
        to_configure--; me.promises++; me.configuring = 1; printf("owner %d gets another system text\n", o);
        write(rec(CONFIGURED, 0)); if :: me.job == PREPARING && unsettled -> drop_job() :: else fi; after_each() }
-  :: d_step { living && me.phase == BUILDING && me.job < PREPARING ->   /* session/actor/request_build.py: RequestBuild.run */
+  :: d_step { living && me.phase == BUILDING && me.job < PREPARING ->   /* session/actor/request_build.py: RequestBuild.begin */
        apply_if_ready();
        if :: me.job < PREPARING -> me.phase = STREAMING; printf("owner %d asks the model for turn %d\n", o, me.cur)
           :: else fi }

@@ -52,6 +52,8 @@ for module in pkgutil.walk_packages(llmsession.__path__, "llmsession."):
         importlib.import_module(module.name)
     except ModuleNotFoundError as error:
         missing.add(error.name.partition(".")[0])
+    except llmsession.InvalidConfig as error:  # it names the package and how to install it
+        missing.add(error.__cause__.name)
 print(*sorted(missing))
 """
 

@@ -6,5 +6,3 @@ __all__: list[str] = []
 
 # Before any module of this folder imports the driver.
 need_package("asyncpg", "PostgresStore", "llmsession[postgres]")
-
-__all__: list[str] = []
