@@ -48,7 +48,7 @@ class ServedProgram:
 
     def address(self, scheme: str) -> str:
         """The first address of *scheme*: ``unix``, ``tcp``, ``grpc``, or ``http`` (health)."""
-        return next(each for each in self.addresses if each.partition(":")[0] == scheme)
+        return next(listed for listed in self.addresses if listed.partition(":")[0] == scheme)
 
     async def start(self) -> None:
         """Start it, and wait until it is ready. Raises InvalidInput with what it said, where it
@@ -65,8 +65,8 @@ class ServedProgram:
         except anyio.IncompleteRead as error:
             code = await self.wait()
             lines = (await anyio.Path(self.log).read_text("utf-8")).strip().splitlines()
-            told = lines[-1] if lines else "it said nothing"
-            raise InvalidInput(f"the service ended with {code}: {told}") from error
+            message = lines[-1] if lines else "it said nothing"
+            raise InvalidInput(f"the service ended with {code}: {message}") from error
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.kill()
@@ -117,11 +117,11 @@ def _opened(path: Path) -> IO[bytes]:
 
 async def _addresses(process: Process) -> tuple[str, ...]:
     assert process.stdout is not None
-    lines, found = BufferedByteReceiveStream(process.stdout), list[str]()
+    lines, listening_on = BufferedByteReceiveStream(process.stdout), list[str]()
     while (line := (await lines.receive_until(b"\n", 4096)).decode()) != "ready":
         if line.startswith(_LISTENING):
-            found.append(line.removeprefix(_LISTENING))
-    return tuple(found)
+            listening_on.append(line.removeprefix(_LISTENING))
+    return tuple(listening_on)
 
 
 @asynccontextmanager
@@ -133,12 +133,14 @@ async def serving(
     and settings. Raises as ``ServedProgram.start``.
     """
     folder = Path(folder)
-    kept = {
+    environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("LLMSESSION_SERVE_") and not name.endswith("_API_KEY")
     }
-    program = ServedProgram(arguments, folder, kept | dict(environ or {}), folder / "service.log")
+    program = ServedProgram(
+        arguments, folder, environment | dict(environ or {}), folder / "service.log"
+    )
     await program.start()
     try:
         yield program

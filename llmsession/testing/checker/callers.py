@@ -109,18 +109,19 @@ def _check_sends(
     for number, call in session.invoked.items():
         if call.command != "send":
             continue
-        found = accepted.get(call.token)
+        accepted_record = accepted.get(call.token)
         for answer in session.returned.get(number, ()):
-            if found is None:
+            if accepted_record is None:
                 violations.add(
                     13, f"the send {call.token!r} was answered, not accepted", call, answer
                 )
-            elif found.turn != answer.turn:
-                text = f"the send {call.token!r} is in turn {found.turn}, told was {answer.turn}"
-                violations.add(13, text, call, answer, seqs=[found.seq])
-            elif found.seq > answer.seq:
+            elif accepted_record.turn != answer.turn:
+                turns = f"turn {accepted_record.turn}, told was {answer.turn}"
+                text = f"the send {call.token!r} is in {turns}"
+                violations.add(13, text, call, answer, seqs=[accepted_record.seq])
+            elif accepted_record.seq > answer.seq:
                 text = f"the send {call.token!r} was answered before it was durable"
-                violations.add(13, text, call, answer, seqs=[found.seq])
+                violations.add(13, text, call, answer, seqs=[accepted_record.seq])
 
 
 def _check_order(
@@ -150,11 +151,11 @@ def _check_results(
             if call.command != "submit":
                 continue
             for call_id, content in call.answers:
-                seq, found, settled = logged.get(call_id, (0, "", None))
+                seq, accepted_record, settled = logged.get(call_id, (0, "", None))
                 if seq > answer.seq:
                     text = f"the result of {call_id!r} was answered before it was durable"
                     violations.add(13, text, call, answer, seqs=[seq])
-                if found != content or settled is not None:
+                if accepted_record != content or settled is not None:
                     text = f"the result of {call_id!r} was taken, and the log has another"
                     violations.add(13, text, call, answer, seqs=[seq])
                 earlier = taken.setdefault(call_id, (call, answer))

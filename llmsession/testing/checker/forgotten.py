@@ -49,7 +49,7 @@ class ForgottenRules:
             case r.ConversationCleared(purge=True):
                 self._forget(record.seq, set(self._said) - set(state.open))
             case r.ConversationForgotten():
-                self._forget(record.seq, self._kept - {each.turn for each in state.history})
+                self._forget(record.seq, self._kept - {item.turn for item in state.history})
             case r.RecordsRedacted() if self._owed is not None:
                 self._check(*self._owed)
                 self._owed = None

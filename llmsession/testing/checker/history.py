@@ -59,8 +59,8 @@ class HistoryRules:
                 )
             case _:
                 # A kept message may have lost what it said of a forgotten turn, not its place.
-                kept = [message.id for message in old[len(old) - len(new) :]]
-                end = [message.id for message in new] == kept
+                remaining = [message.id for message in old[len(old) - len(new) :]]
+                end = [message.id for message in new] == remaining
                 return "" if end else "what is left is not its end"
 
     def end(self, state: SessionState) -> None:

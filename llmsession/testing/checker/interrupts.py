@@ -35,7 +35,7 @@ def check_interrupts(
     """Invariants 7 and 8, and that an interrupt's answer is what the log says."""
     sends = accepted_sends(session, records)
     ends = {record.turn: record for record in records if r.is_terminal(record)}
-    said = _said(session, records)
+    sent = _said(session, records)
     interrupts = [call for call in session.invoked.values() if call.command == "interrupt"]
     _check_causes(session, sends, ends, violations)
     for call in interrupts:
@@ -47,7 +47,7 @@ def check_interrupts(
                 text = f"an interrupt took {took_s:.3f} s, more than {answered_within_s:.3f} s"
                 violations.add(8, text, call, answer)
             _check_answer(call, answer, ends, violations)
-            _check_returned(call, answer, said, violations)
+            _check_returned(call, answer, sent, violations)
             if call.turn is None and not _is_repeated(call, interrupts):
                 _check_cover(call, answer, sends, ends, violations)
 
@@ -109,8 +109,8 @@ def _check_answer(
 ) -> None:
     for told_end in answer.ended:
         end = ends.get(told_end.turn)
-        said = End(told_end.turn, told_end.status, told_end.stop_reason)
-        if end is None or status_of(end) != said:
+        sent = End(told_end.turn, told_end.status, told_end.stop_reason)
+        if end is None or status_of(end) != sent:
             seqs = [end.seq] if end else []
             text = f"an interrupt said that turn {told_end.turn} ended {told_end.status}"
             violations.add(3, f"{text}; the log says otherwise", call, answer, seqs=seqs)
@@ -145,11 +145,11 @@ def _said(session: SessionRecording, records: Sequence[r.Record]) -> dict[int, t
 
 
 def _check_returned(
-    call: Invoked, answer: Returned, said: dict[int, tuple[int, str]], violations: Violations
+    call: Invoked, answer: Returned, sent: dict[int, tuple[int, str]], violations: Violations
 ) -> None:
     """What a turn that was dropped had been told comes back to who dropped it."""
     for end in answer.ended:
-        seq, digest_of_it = said.get(end.turn, (0, None))
+        seq, digest_of_it = sent.get(end.turn, (0, None))
         if seq and end.returned is not None and end.returned != digest_of_it:
             text = f"an interrupt dropped turn {end.turn} and gave other words back than it was of"
             violations.add(3, text, call, answer, seqs=[seq])

@@ -24,18 +24,18 @@ class OwnerRules:
 
     def before(self, state: SessionState, record: r.Record) -> None:
         running = state.running()
-        taken = record.epoch > state.epoch and state.head > 0
+        takeover = record.epoch > state.epoch and state.head > 0
         if isinstance(record, r.TurnResumed):
-            self._check_resumed(state, record, taken=taken)
-        elif running and taken and not isinstance(record, _MAY_COME_FIRST):
+            self._check_resumed(state, record, takeover=takeover)
+        elif running and takeover and not isinstance(record, _MAY_COME_FIRST):
             text = f"{of_record(record)} in a new epoch, and turn {running.number} runs on unasked"
             self._violations.add_of_turn(2, text, running.number)
         elif isinstance(record, r.ToolsAnswered):
             self._check_settled(state, record)
 
-    def _check_resumed(self, state: SessionState, record: r.TurnResumed, *, taken: bool) -> None:
+    def _check_resumed(self, state: SessionState, record: r.TurnResumed, *, takeover: bool) -> None:
         running = state.running()
-        if not taken:
+        if not takeover:
             text = f"turn {record.turn} was resumed by the owner that it had"
             self._violations.add_of_turn(2, text, record.turn)
         if running is None or running.number != record.turn:

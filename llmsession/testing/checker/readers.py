@@ -121,8 +121,8 @@ def check_subscribers(
         seqs = [event.seq for event in durable]
         if seqs != expected[: len(seqs)]:
             at = next(i for i, seq in enumerate(seqs) if expected[i : i + 1] != [seq])
-            wanted = expected[at] if at < len(expected) else "none"
-            text = f"a subscriber read record {seqs[at]} where {wanted} is next"
+            next_seq = expected[at] if at < len(expected) else "none"
+            text = f"a subscriber read record {seqs[at]} where {next_seq} is next"
             violations.add(13, text, _around(subscription, durable[at]), seqs=[seqs[at]])
         elif subscription.ending in ("closed", "terminal") and len(seqs) < len(expected):
             text = f"a subscriber was not told of record {expected[len(seqs)]}"

@@ -130,8 +130,8 @@ class RequestRules:
             return
         request = self._project(state)
         body = request.encode()
-        found = digest(body)
-        while self._waiting and self._waiting[0].digest == found:
+        request_digest = digest(body)
+        while self._waiting and self._waiting[0].digest == request_digest:
             self._take(self._waiting.popleft(), request)
 
     def _project(self, state: SessionState) -> Request:

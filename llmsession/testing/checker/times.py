@@ -32,7 +32,9 @@ class _Config(msgspec.Struct, frozen=True):
     tool_deadline_s: float | None = None
 
     def deadline_s(self, tool: str) -> float | None:
-        own = next((each.deadline_s for each in self.tools if each.name == tool), None)
+        own = next(
+            (definition.deadline_s for definition in self.tools if definition.name == tool), None
+        )
         return self.tool_deadline_s if own is None else own
 
 

@@ -56,7 +56,7 @@ class CourseRules:
             case r.ToolsRequested(turn=turn, step=step, calls=calls):
                 self._asked.setdefault(turn, {}).update((call.id, step) for call in calls)
             case r.ToolsAnswered(answers=answers):
-                self._answered.update(each.call_id for each in answers if each.settled is None)
+                self._answered.update(entry.call_id for entry in answers if entry.settled is None)
             case r.TurnCommitted() | r.TurnAborted() | r.TurnFailed():
                 self._ended(state, record)
             case _:
@@ -100,7 +100,7 @@ class CourseRules:
                 else "no note, for nothing is owed"
             )
             text = f"turn {record.turn} follows dropped turns and has to carry {text}"
-            seqs = [state.accepted_at[each.turn] for each in state.receipts]
+            seqs = [state.accepted_at[entry.turn] for entry in state.receipts]
             self._violations.add(3, text, seqs=[*seqs[:3], record.seq])
 
     def _ended(self, state: SessionState, record: r.Terminal) -> None:
@@ -141,8 +141,8 @@ class CourseRules:
         if turn is None:
             return
         spent = turn.usage
-        for each in record.unrecorded_usage:
-            spent += each.usage
+        for entry in record.unrecorded_usage:
+            spent += entry.usage
         last = getattr(record, "reply", None)
         if last is not None and last.usage is not None:
             spent += last.usage

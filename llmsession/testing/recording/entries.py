@@ -350,4 +350,4 @@ class SessionRecording:
     @cached_property
     def rewritten(self) -> dict[int, Record]:
         """What the store has now in place of some of them, by seq. Raises as ``records``."""
-        return {each.seq: decode_record(bytes(each.body)) for each in self.rewrites}
+        return {record.seq: decode_record(bytes(record.body)) for record in self.rewrites}

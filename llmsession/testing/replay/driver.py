@@ -299,10 +299,10 @@ class Driver:
                 unanswered=self._turns[position].unanswered,
                 cut_short=position in self._kept,
             )
-            texts += [f"recorded turn {position + 1}: {each}" for each in differences]
+            texts += [f"recorded turn {position + 1}: {text}" for text in differences]
         self._report.differences += len(texts)
-        for each in texts:
-            self._report.fault(each)
+        for text in texts:
+            self._report.fault(text)
         return turns
 
 

@@ -223,11 +223,11 @@ def _is_blank(block: NormalBlock) -> bool:
 
 
 def _without_results(plain: Sequence[Plain], calls: Collection[str]) -> list[Plain]:
-    kept = [
+    remaining = [
         (role, [block for block in blocks if _answers(block) not in calls])
         for role, blocks in plain
     ]
-    return [(role, blocks) for role, blocks in kept if blocks]
+    return [(role, blocks) for role, blocks in remaining if blocks]
 
 
 def _unequal(lived: Sequence[Plain], recorded: Sequence[Plain]) -> Iterator[str]:
@@ -262,9 +262,9 @@ def _not_beginning(
         yield "the last text that was kept is no beginning of the recorded one"
 
 
-def _is_begun(said: Sequence[NormalBlock], full: Sequence[NormalBlock]) -> bool:
+def _is_begun(prefix: Sequence[NormalBlock], full: Sequence[NormalBlock]) -> bool:
     texts = [_text(block.get("text")) for block in full if _is_said(block)]
-    begun = [_text(block.get("text")) for block in said]
+    begun = [_text(block.get("text")) for block in prefix]
     if not begun or len(begun) > len(texts):
         return False
     last = len(begun) - 1

@@ -132,7 +132,7 @@ def _with_its_results(group: Sequence[Message], left_out: Counter[str]) -> list[
     """*group* without results of calls that its reply did not make, or that have one: a session
     takes none. A file that lost a line, or was put together, has some."""
     waiting = {call.id for message in group if message.is_assistant for call in message.tool_calls}
-    kept = []
+    whole = []
     for message in group:
         raws = split_blocks(message.body)
         stays = []
@@ -149,8 +149,8 @@ def _with_its_results(group: Sequence[Message], left_out: Counter[str]) -> list[
             body = join_blocks([bytes(raws[at]) for at in stays])
             message = msgspec.structs.replace(message, body=body, synthetic=synthetic)
         if stays or not raws:
-            kept.append(message)
-    return kept
+            whole.append(message)
+    return whole
 
 
 def _read_step(reply: Message, answers: Sequence[Message], left_out: Counter[str]) -> RecordedStep:

@@ -89,7 +89,7 @@ class _ServiceDriver(Driver):
 
 
 async def _check_played(session: SessionInterface) -> None:
-    replies = [each for each in await session.read_conversation() if each.is_assistant]
+    replies = [message for message in await session.read_conversation() if message.is_assistant]
     if replies and replies[0].provider != "replay":
         raise InvalidInput(NOT_PLAYED)
 

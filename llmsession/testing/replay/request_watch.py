@@ -40,7 +40,7 @@ class RequestWatch:
         self.orphans += len(orphans)
         texts = [f"{v.rule} at {v.where}: {v.text}" for v in violations]
         texts += [f"call {call} has no result" for call in orphans]
-        named = [f"request {self.requests}: {each}" for each in texts]
+        named = [f"request {self.requests}: {text}" for text in texts]
         self.faults += named[: MAX_NAMED - len(self.faults)]
 
     def _pairs(self, messages: Sequence[RequestMessage]) -> list[Pairing]:

@@ -340,7 +340,7 @@ class SimClient(Client):
         if ended != "committed" or (history and history[-1].turn != turn):
             last = history[-1].turn if history else "none"
             text = f"a fork at turn {turn}, which is {ended} there, ends with turn {last}"
-            self._world.found(12, text, fork.id)
+            self._world.report(12, text, fork.id)
 
     # The end.
 
@@ -355,7 +355,7 @@ class SimClient(Client):
             if reason != "context_too_large":
                 answer = repr(turn) if reason is None else f"its turn ended as {reason}"
                 text = f"in the quiescent phase a send is not answered: {answer}"
-                self._world.found(2, text, self.name)
+                self._world.report(2, text, self.name)
                 return
             await self.change("clear")
 
@@ -365,7 +365,7 @@ class SimClient(Client):
         self.is_over = True
         if connection is None:
             if self._world.disk.head(self.name):
-                self._world.found(13, "in the quiescent phase nobody can open it", self.name)
+                self._world.report(13, "in the quiescent phase nobody can open it", self.name)
             return
         connection.read()
         closed = await self._close(connection)

@@ -46,7 +46,7 @@ class SimDisk:
         self.tokens: dict[tuple[str, int], str] = {}
         self.written_at: dict[tuple[str, int], float] = {}
         """The time at which each record was written, by session and seq."""
-        self.found: list[tuple[int, str, str]] = []
+        self.violations: list[tuple[int, str, str]] = []
         """Violations that were seen here: the invariant, the session, one sentence."""
         self._spent: dict[tuple[str, int], tuple[int, int]] = {}
         self._faults: deque[DiskFault] = deque()
@@ -82,7 +82,7 @@ class SimDisk:
         if isinstance(results[0], Appended):
             if batch.epoch != self.epoch(batch.session):
                 text = f"the owner {batch.epoch} wrote after another one had taken the session"
-                self.found.append((6, batch.session, text))
+                self.violations.append((6, batch.session, text))
             for seq, body in enumerate(batch.bodies, batch.head + 1):
                 self.written_at[batch.session, seq] = anyio.current_time()
                 record = r.decode_record(body)
@@ -104,7 +104,7 @@ class SimDisk:
         epoch, tokens = self._spent.get((batch.session, record.turn), (0, 0))
         if epoch == batch.epoch and _tokens(record.usage) < tokens:
             text = f"turn {record.turn} has used {tokens} tokens, and ended with"
-            self.found.append((12, batch.session, f"{text} {_tokens(record.usage)}"))
+            self.violations.append((12, batch.session, f"{text} {_tokens(record.usage)}"))
 
     def epoch(self, session: str) -> int:
         """The session's newest epoch; 0 where there is none."""

@@ -59,7 +59,7 @@ class World:
         self.skew_s = 0.0
         self.open_streams = 0
 
-    def found(self, invariant: int, text: str, session: str = "") -> None:
+    def report(self, invariant: int, text: str, session: str = "") -> None:
         """Record a violation that the world itself has seen."""
         entry = Found(session=session, invariant=invariant, text=text, **self.recorder.place())
         self.recorder.note(entry)
@@ -113,7 +113,7 @@ class Incarnation:
                         world.recorder.note_end(self.manager, closed)
         except SessionError as error:
             if not self.owner_is_dead:
-                world.found(13, f"a manager ended with {error!r}")
+                world.report(13, f"a manager ended with {error!r}")
         finally:
             self._begun.set()
             self._ended.set()

@@ -172,7 +172,7 @@ class _Run:
                         await anyio.sleep_until(start + step.at)
                     group.start_soon(self._perform, step, group)
         if scope.cancelled_caught:
-            self._world.found(13, f"a command was not answered in {CHAOS_S:.0f} virtual seconds")
+            self._world.report(13, f"a command was not answered in {CHAOS_S:.0f} virtual seconds")
 
     async def _run_quiescence(self) -> None:
         """Stop all faults. Then every session has to answer and to close."""
@@ -185,7 +185,7 @@ class _Run:
             for client in [*clients, *await self._unknown(clients)]:
                 await client.finish()
         if scope.cancelled_caught:
-            self._world.found(13, "all faults are over, and somebody still waits")
+            self._world.report(13, "all faults are over, and somebody still waits")
 
     async def _unknown(self, known: Sequence[SimClient]) -> list[SimClient]:
         """Sessions whose creation was not answered, such as a fork whose answer was lost."""
@@ -241,12 +241,12 @@ class _Run:
         self.recorder.note(LeftBehind(after_exit=tasks_left(), open_streams=open_streams))
         for session, bug in self.coverage.bugs:
             if "a bug of the provider" not in bug:
-                self._world.found(13, f"an error was logged: {bug}", session)
-        for invariant, session, text in self.disk.found:
-            self._world.found(invariant, text, session)
+                self._world.report(13, f"an error was logged: {bug}", session)
+        for invariant, session, text in self.disk.violations:
+            self._world.report(invariant, text, session)
         for call, times in sorted(self._tool_runs.items()):
             if times > 1:
-                self._world.found(13, f"the tool {call} was run {times} times for one call")
+                self._world.report(13, f"the tool {call} was run {times} times for one call")
 
     def _config(self, number: int) -> SessionConfig:
         random, parts = Random(f"config {self._schedule.seed}/{number}"), self._parts

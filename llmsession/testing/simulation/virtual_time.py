@@ -71,11 +71,11 @@ def _without_threads() -> Iterator[None]:
     from trio import _threads
 
     module: Any = _threads
-    before, asked = module.start_thread_soon, False
+    before, was_asked = module.start_thread_soon, False
 
     def refuse(*_: Any, **__: Any) -> None:
-        nonlocal asked
-        asked = True
+        nonlocal was_asked
+        was_asked = True
         raise RuntimeError("there are no threads in a simulation")
 
     module.start_thread_soon = refuse
@@ -83,7 +83,7 @@ def _without_threads() -> Iterator[None]:
         yield
     finally:
         module.start_thread_soon = before
-    if asked:
+    if was_asked:
         raise InvalidInput(
             "something asked for a thread, as a tool that is not an async function does: then a"
             " seed does not decide the run. In a simulation wait with anyio or trio only"

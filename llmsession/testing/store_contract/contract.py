@@ -302,11 +302,13 @@ class StoreContract(SharedRecordsContract):
             expected = sorted(ODD_IDS)
             assert [row.session for row in await store.rows()] == expected
             for limit in (1, 2, 3, len(ODD_IDS), 100):
-                found: list[str] = []
-                while page := await store.rows(after=found[-1] if found else "", limit=limit):
+                session_ids: list[str] = []
+                while page := await store.rows(
+                    after=session_ids[-1] if session_ids else "", limit=limit
+                ):
                     assert len(page) <= limit
-                    found.extend(row.session for row in page)
-                assert found == expected, limit
+                    session_ids.extend(row.session for row in page)
+                assert session_ids == expected, limit
 
     async def test_rows_say_who_holds_each_session_and_how_long_its_log_is(self) -> None:
         async with self.store() as store:

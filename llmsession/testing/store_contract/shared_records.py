@@ -203,7 +203,7 @@ class SharedRecordsContract(StoreStage):
             old = await self._labelled(store, "e", 50.0, None)
             await self._append(store, Batch("e", old.epoch, old.head, (b"2",), 350.0))
 
-            async def found(**wanted: object) -> str:
+            async def matching(**wanted: object) -> str:
                 search = Search(**wanted)  # type: ignore[arg-type]  # what each caller gives
                 names = [row.session for row in await store.rows(search=search)]
                 paged: list[str] = []
@@ -214,18 +214,18 @@ class SharedRecordsContract(StoreStage):
                 assert paged == names
                 return "".join(names)
 
-            assert await found() == "abcde"
-            assert await found(labels={"user": "7"}) == "a"
-            assert await found(labels={"team": "x"}) == "ab"
-            assert await found(labels={"team": None}) == "ab"
-            assert await found(labels={"team": "x", "user": "8"}) == "b"
-            assert await found(labels={"team": "y"}) == ""
-            assert await found(labels={"nobody": None}) == ""
-            assert await found(touched_before=200.0) == "ad"
-            assert await found(touched_after=200.0) == "bce"
-            assert await found(created_after=100.0, created_before=300.0) == "ab"
-            assert await found(created_before=100.0, touched_after=300.0) == "e"
-            assert await found(labels={"team": "x"}, touched_after=150.0) == "b"
+            assert await matching() == "abcde"
+            assert await matching(labels={"user": "7"}) == "a"
+            assert await matching(labels={"team": "x"}) == "ab"
+            assert await matching(labels={"team": None}) == "ab"
+            assert await matching(labels={"team": "x", "user": "8"}) == "b"
+            assert await matching(labels={"team": "y"}) == ""
+            assert await matching(labels={"nobody": None}) == ""
+            assert await matching(touched_before=200.0) == "ad"
+            assert await matching(touched_after=200.0) == "bce"
+            assert await matching(created_after=100.0, created_before=300.0) == "ab"
+            assert await matching(created_before=100.0, touched_after=300.0) == "e"
+            assert await matching(labels={"team": "x"}, touched_after=150.0) == "b"
 
     async def test_a_store_that_is_whole_has_nothing_to_complain_of(self) -> None:
         async with self.store() as store:

@@ -49,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--script", type=Path, help="a JSON file of replies; none: echo")
     parser.add_argument("--seed", type=int, default=0, help="of signatures and faults")
     parser.add_argument("--fault-rate", type=_share, default=0.0, help="between 0 and 1")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        script = read_script(asked.script) if asked.script else None
-        anyio.run(_serve, script, asked.port, asked.seed, asked.fault_rate)
+        script = read_script(options.script) if options.script else None
+        anyio.run(_serve, script, options.port, options.seed, options.fault_rate)
     except (InvalidInput, OSError) as error:
         os.write(STDERR, f"{error}\n".encode())
         return 2

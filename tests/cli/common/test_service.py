@@ -212,8 +212,8 @@ def test_stress_asks_before_somebodys_models_answer(
     ran = run(capsys, "stress", "--connect", address)
     sys.stdin.close()
     assert (ran.code, ran.out) == (2, "")
-    assert "may charge for it" in ran.err
-    assert ran.err.endswith("llmsession: nothing was asked; --yes does not ask\n")
+    assert "which may be charged" in ran.err
+    assert ran.err.endswith("llmsession: nothing was sent; use --yes to skip this question\n")
 
 
 # Refusals.

@@ -36,19 +36,19 @@ def canonical_block(block: Mapping[str, Any]) -> bytes:
 
 def canonical_tool(tool: Mapping[str, Any]) -> bytes:
     """One tool definition."""
-    kept = {name: value for name, value in tool.items() if value is not None}
-    kept.pop("cache_control", None)
-    return canonical_json(kept)
+    fields = {name: value for name, value in tool.items() if value is not None}
+    fields.pop("cache_control", None)
+    return canonical_json(fields)
 
 
 def _plain(block: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {
+    fields = {
         name: value
         for name, value in block.items()
         if value is not None and name != "cache_control" and value not in _DEFAULTS.get(name, ())
     }
     # The input of a call is the model's own, whatever its fields are named.
-    if kept.get("type") == "tool_result":
-        inner = blocks_of(kept.pop("content", None) or [])
-        kept["content"] = [_plain(one) for one in inner]
-    return kept
+    if fields.get("type") == "tool_result":
+        inner = blocks_of(fields.pop("content", None) or [])
+        fields["content"] = [_plain(one) for one in inner]
+    return fields

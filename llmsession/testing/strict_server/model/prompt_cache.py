@@ -58,8 +58,8 @@ def message_parts(request: MessageRequest) -> list[Part]:
         grown.name(run.role.encode())
         overhead = MESSAGE_TOKENS
         for spot in run.spots:
-            said = canonical_block(spot.block)
-            grown.add(said, overhead + block_tokens(spot.block), _mark_of(spot.block))
+            data = canonical_block(spot.block)
+            grown.add(data, overhead + block_tokens(spot.block), _mark_of(spot.block))
             overhead = 0
     automatic = request.body.get("cache_control")
     if automatic and grown.parts:
@@ -89,11 +89,11 @@ class _Growing:
         self._tokens = 0
         self.parts: list[Part] = []
 
-    def name(self, said: bytes) -> None:
-        self._hash.update(len(said).to_bytes(8, "big") + said)
+    def name(self, data: bytes) -> None:
+        self._hash.update(len(data).to_bytes(8, "big") + data)
 
-    def add(self, said: bytes, tokens: int, marked: Mapping[str, Any]) -> None:
-        self.name(said)
+    def add(self, data: bytes, tokens: int, marked: Mapping[str, Any]) -> None:
+        self.name(data)
         self._tokens += tokens
         control = marked.get("cache_control")
         ttl = (control.get("ttl") or "5m") if isinstance(control, dict) else None

@@ -67,14 +67,14 @@ class MessageRequest(msgspec.Struct, frozen=True):
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The messages as they came."""
-        found: list[dict[str, Any]] = self.body["messages"]
-        return found
+        items: list[dict[str, Any]] = self.body["messages"]
+        return items
 
     @property
     def tools(self) -> list[dict[str, Any]]:
         """The tools as they came; none where there is no list."""
-        found: list[dict[str, Any]] = self.body.get("tools") or []
-        return found
+        items: list[dict[str, Any]] = self.body.get("tools") or []
+        return items
 
     @property
     def system(self) -> list[dict[str, Any]]:
@@ -126,13 +126,13 @@ def read_request(
 
 def merged(runs: Iterator[Run]) -> list[Run]:
     """Neighbours of one role as one."""
-    found: list[Run] = []
+    items: list[Run] = []
     for run in runs:
-        if found and found[-1].role == run.role:
-            found[-1] = Run(run.role, found[-1].start, found[-1].spots + run.spots)
+        if items and items[-1].role == run.role:
+            items[-1] = Run(run.role, items[-1].start, items[-1].spots + run.spots)
         else:
-            found.append(run)
-    return found
+            items.append(run)
+    return items
 
 
 def is_server_call(kind: str) -> bool:

@@ -97,7 +97,8 @@ def message_usage(cost: Cost, *, output: int | None = None) -> dict[str, Any]:
     counts = _counts(cost.prompt, cost.output if output is None else output)
     if cost.iterations and output is None:
         counts["iterations"] = [
-            {"type": kind, **_counts(prompt, said)} for kind, prompt, said in cost.iterations
+            {"type": kind, **_counts(prompt, output_tokens)}
+            for kind, prompt, output_tokens in cost.iterations
         ]
     return {**counts, "service_tier": "standard"}
 

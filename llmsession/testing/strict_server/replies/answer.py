@@ -75,18 +75,18 @@ def reply_answer(reply: Reply, fault: WireFault | None) -> Answer:
     if fault is None:
         return steps
     failed = overloaded(reply.api)
-    said = error_event(failed.kind, failed.message), PING
+    error_of = error_event(failed.kind, failed.message), PING
     if reply.api == "completions":
-        said = error_chunk(failed.kind, failed.message), COMMENT
-    return spoiled(steps, fault, error_event=said[0], ping=said[1] if streams else b"")
+        error_of = error_chunk(failed.kind, failed.message), COMMENT
+    return spoiled(steps, fault, error_event=error_of[0], ping=error_of[1] if streams else b"")
 
 
 def model_entry(name: str, api: Api) -> dict[str, Any]:
     """One model as ``GET /v1/models`` tells it."""
     if api == "completions":
         return {"id": name, "object": "model", "created": CREATED_S, "owned_by": "strict-server"}
-    made = "2026-01-01T00:00:00Z"
-    return {"id": name, "type": "model", "display_name": name, "created_at": made}
+    created_at = "2026-01-01T00:00:00Z"
+    return {"id": name, "type": "model", "display_name": name, "created_at": created_at}
 
 
 def model_list(entries: Sequence[dict[str, Any]], api: Api) -> dict[str, Any]:
@@ -229,6 +229,6 @@ def _failed_midway(api: Api, error: BaseException) -> Iterator[Step]:
         yield Break(reset=True)
         return
     refusal = _refusal_of(error, api)
-    said = error_event if api == "messages" else error_chunk
-    yield Send(said(refusal.kind, refusal.message))
+    error_of = error_event if api == "messages" else error_chunk
+    yield Send(error_of(refusal.kind, refusal.message))
     yield End()

@@ -53,8 +53,8 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def messages(self) -> list[Any]:
         """The messages of the body; none where there is no list of them."""
-        found = self.body.get("messages") if isinstance(self.body, dict) else None
-        return found if isinstance(found, list) else []
+        listed = self.body.get("messages") if isinstance(self.body, dict) else None
+        return listed if isinstance(listed, list) else []
 
 
 def without_keys(headers: Mapping[str, str]) -> dict[str, str]:

@@ -324,11 +324,11 @@ def output_fits_the_model(body: Fields, rules: ModelRules) -> Iterator[Refusal]:
         )
         yield invalid(text, param="temperature", code="unsupported_value")
     for name in ("max_tokens", "max_completion_tokens"):
-        asked = body.get(name)
-        if isinstance(asked, int) and asked > rules.max_output_tokens:
+        setting = body.get(name)
+        if isinstance(setting, int) and setting > rules.max_output_tokens:
             text = (
-                f"{name} is too large: {asked}. This model supports at most"
-                f" {rules.max_output_tokens} completion tokens, whereas you provided {asked}."
+                f"{name} is too large: {setting}. This model supports at most"
+                f" {rules.max_output_tokens} completion tokens, whereas you provided {setting}."
             )
             yield invalid(text, param=name, code="invalid_value")
 

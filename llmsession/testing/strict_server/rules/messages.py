@@ -82,12 +82,12 @@ def v3_every_call_is_answered_at_once(request: MessageRequest) -> Iterator[str]:
 
 
 def _leading_results(run: Run) -> set[str]:
-    found: set[str] = set()
+    call_ids: set[str] = set()
     for spot in run.spots:
         if spot.kind != "tool_result":
             break
-        found.add(spot.block["tool_use_id"])
-    return found
+        call_ids.add(spot.block["tool_use_id"])
+    return call_ids
 
 
 def v4_blocks_stand_on_their_side(request: MessageRequest) -> Iterator[str]:

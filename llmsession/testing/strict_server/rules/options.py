@@ -56,18 +56,18 @@ def _manual_thinking_faults(request: MessageRequest, budget_tokens: int) -> Iter
 
 def v12_few_breakpoints_the_longest_lived_first(request: MessageRequest) -> Iterator[str]:
     """At most four, one hour before five minutes in the order tools, system, messages."""
-    found = list(breakpoints(request))
+    marks = list(breakpoints(request))
     automatic = request.body.get("cache_control")
-    count = len(found) + (automatic is not None and not _marked_already(request, found))
+    count = len(marks) + (automatic is not None and not _marked_already(request, marks))
     if count > MAX_BREAKPOINTS:
         yield (
             f"A maximum of {MAX_BREAKPOINTS} blocks with cache_control may be provided. Found"
             f" {count}."
         )
     if automatic is not None:
-        yield from _automatic_faults(request, found, automatic)
+        yield from _automatic_faults(request, marks, automatic)
     short = False
-    for where, ttl in found:
+    for where, ttl in marks:
         if short and ttl == "1h":
             yield (
                 f"{where}.cache_control.ttl: a ttl='1h' cache_control block must not come after a"
@@ -103,17 +103,17 @@ def _last_spot(request: MessageRequest) -> Spot | None:
     return next((run.spots[-1] for run in reversed(request.runs) if run.spots), None)
 
 
-def _marked_already(request: MessageRequest, found: list[tuple[str, str]]) -> bool:
+def _marked_already(request: MessageRequest, marks: list[tuple[str, str]]) -> bool:
     last = _last_spot(request)
-    return last is not None and any(where == last.where for where, _ in found)
+    return last is not None and any(where == last.where for where, _ in marks)
 
 
 def _automatic_faults(
-    request: MessageRequest, found: list[tuple[str, str]], automatic: dict[str, Any]
+    request: MessageRequest, marks: list[tuple[str, str]], automatic: dict[str, Any]
 ) -> Iterator[str]:
     ttl = automatic.get("ttl") or "5m"
     last = _last_spot(request)
-    for where, marked in found:
+    for where, marked in marks:
         if last is not None and where == last.where and marked != ttl:
             yield (
                 f"Top-level cache_control has ttl='{ttl}' but the target block already has"

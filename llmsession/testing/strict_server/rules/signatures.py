@@ -85,13 +85,13 @@ class Signer:
             signature = spot.block.get("signature") if spot.kind == "compaction" else None
             if not isinstance(signature, str):
                 continue
-            made = self._summaries.get(signature)
-            if made is None:
+            summary = self._summaries.get(signature)
+            if summary is None:
                 return (
                     f"{spot.where}: compaction_signature_invalid: Invalid `signature` in"
                     " `compaction` block"
                 )
-            if made.content != spot.block.get("content"):
+            if summary.content != spot.block.get("content"):
                 return (
                     f"{spot.where}: compaction_content_mismatch: the `content` of the `compaction`"
                     " block differs from the text its `signature` recorded"
@@ -173,8 +173,8 @@ class Signer:
 
     def _mac(self, signature: Signature, block: dict[str, Any]) -> bytes:
         text = str(block.get("thinking", "")).encode("utf-8", "replace")
-        said = b"%s\x00%s\x00%s" % (str(block["type"]).encode(), signature.body(), text)
-        return hmac.digest(self._key, said, "sha256")[:16]
+        data = b"%s\x00%s\x00%s" % (str(block["type"]).encode(), signature.body(), text)
+        return hmac.digest(self._key, data, "sha256")[:16]
 
     def _read(self, block: dict[str, Any]) -> Signature | None:
         written = block.get("signature") if block["type"] == "thinking" else block.get("data")
@@ -233,16 +233,16 @@ class _Walk:
                 self.previous = signature.mac
             return
         if spot.kind == "compaction":
-            made = self._summaries.get(str(spot.block.get("signature")))
-            if made is not None:
-                self._hash, self._role = made.hash.copy(), made.role
+            summary = self._summaries.get(str(spot.block.get("signature")))
+            if summary is not None:
+                self._hash, self._role = summary.hash.copy(), summary.role
                 self._in_run, self.previous = [], _NONE
                 return
             # What is bound begins with the latest summary.
             self._hash = hmac.new(self._key, b"messages", "sha256")
-        said = canonical_block(spot.block)
-        self._hash.update(b"\x01" + said)
-        self._in_run.append(said)
+        data = canonical_block(spot.block)
+        self._hash.update(b"\x01" + data)
+        self._in_run.append(data)
 
     def summarised(self, content: str) -> Summarised:
         """A summary with *content* of all that is passed."""
@@ -267,8 +267,8 @@ class _Walk:
 
     def local(self, count: int) -> bytes:
         """The last *count* blocks of this message, without thinking."""
-        kept = self._in_run if self._role == "assistant" else []
-        return self._short(b"\n".join(kept[len(kept) - count :] if count else []), 8)
+        run_blocks = self._in_run if self._role == "assistant" else []
+        return self._short(b"\n".join(run_blocks[len(run_blocks) - count :] if count else []), 8)
 
     def _enter(self, role: str) -> None:
         if role != self._role:
@@ -276,8 +276,8 @@ class _Walk:
             self._in_run = []
             self._hash.update(b"\x02" + role.encode())
 
-    def _short(self, said: bytes, size: int) -> bytes:
-        return hmac.digest(self._key, said, "sha256")[:size]
+    def _short(self, data: bytes, size: int) -> bytes:
+        return hmac.digest(self._key, data, "sha256")[:size]
 
 
 _WHAT_CHANGED: dict[str, str] = {
@@ -333,7 +333,7 @@ def transformations(
     if BINDING_BETA not in request.betas:
         return None
     unbound = next((one.spot for one in broken if one.fate != "foreign"), None)
-    found = []
+    dropped = []
     for spot in request.spots():
         if spot.kind not in THINKING:
             continue
@@ -341,5 +341,5 @@ def transformations(
         # A block that does not hold takes those after it along.
         if foreign or (unbound is not None and spot[:2] >= unbound[:2]):
             reason = "model_binding_mismatch" if foreign else "prefix_binding_mismatch"
-            found.append({"type": "thinking_dropped", "path": spot.where, "reason": reason})
-    return found
+            dropped.append({"type": "thinking_dropped", "path": spot.where, "reason": reason})
+    return dropped

@@ -92,9 +92,9 @@ def validate_message(
 
 def _invalid(fault: str) -> Refusal:
     """A refusal whose text may name the code that stands in its details."""
-    found = _CODE.search(fault)
+    match = _CODE.search(fault)
     refusal = invalid(fault)
-    return msgspec.structs.replace(refusal, error_code=found.group(1)) if found else refusal
+    return msgspec.structs.replace(refusal, error_code=match.group(1)) if match else refusal
 
 
 def _size_faults(request: MessageRequest, parts: list[Part]) -> Iterator[str]:
@@ -124,8 +124,8 @@ def validate_chat(body: Any, models: Mapping[str, ModelRules]) -> AcceptedChat |
             code="model_not_found",
         )
     rules = models[family]
-    found = (refusal for rule in CHAT_RULES.values() for refusal in rule(body, rules))
-    if (refusal := next(found, None)) is not None:
+    match = (refusal for rule in CHAT_RULES.values() for refusal in rule(body, rules))
+    if (refusal := next(match, None)) is not None:
         return refusal
     parts = completion_parts(body)
     return _refuse_size(body, rules, prompt_tokens(parts)) or AcceptedChat(rules, parts)
@@ -133,17 +133,17 @@ def validate_chat(body: Any, models: Mapping[str, ModelRules]) -> AcceptedChat |
 
 def _refuse_size(body: Mapping[str, Any], rules: ModelRules, tokens: int) -> Refusal | None:
     window = rules.context_tokens
-    said = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    output_tokens = body.get("max_completion_tokens") or body.get("max_tokens") or 0
     if tokens > window:
         text = (
             f"This model's maximum context length is {window} tokens. However, your messages"
             f" resulted in {tokens} tokens. Please reduce the length of the messages."
         )
-    elif tokens + said > window:
+    elif tokens + output_tokens > window:
         text = (
             f"This model's maximum context length is {window} tokens. However, you requested"
-            f" {tokens + said} tokens ({tokens} in the messages, {said} in the completion). Please"
-            " reduce the length of the messages or completion."
+            f" {tokens + output_tokens} tokens ({tokens} in the messages, {output_tokens} in the"
+            " completion). Please reduce the length of the messages or completion."
         )
     else:
         return None
