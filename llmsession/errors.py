@@ -374,4 +374,4 @@ def need_package(module: str, needed_for: str, extra: str) -> None:
     if found is None:
         raise InvalidConfig(
             f"{needed_for} needs {module}, which is not installed: pip install '{extra}'"
-        )
+        ) from ModuleNotFoundError(f"no module named {module!r}", name=module)
