@@ -45,7 +45,7 @@ USES = {
 MISSING = """
 import importlib, pkgutil, llmsession
 missing = set()
-for module in pkgutil.walk_packages(llmsession.__path__, "llmsession."):
+for module in pkgutil.walk_packages(llmsession.__path__, "llmsession.", lambda name: None):
     if module.name.endswith("__main__"):
         continue
     try:
