@@ -577,3 +577,33 @@ def test_the_rule_finds_every_violation_and_nothing_else(rule: Rule, tmp_path: P
         place for place, source in wrong.items() if source != PRESENT
     }
     assert list(rule(write(tmp_path / "right", right))) == []
+
+
+# The page.
+
+PAGE = (PACKAGE.parent / "ARCHITECTURE.md").read_text("utf-8")
+WAYS = re.findall(r"\n((?:From|What|A reply's)[^\n]*:)\n\n((?:\d\. .*\n(?:   .*\n)*)+)", PAGE)
+
+
+def layer(place: str) -> tuple[int, int]:
+    """How high *place* stands: its part, then its folder in its part; the top is the highest."""
+    part, folder = place.partition("/")[0], Path(place).parent.as_posix()
+    return LAYER[part], -ORDER[part].index(folder)
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    named = set(re.findall(r"`((?!tests/)(?:\w+/)+\w+\.py)`", PAGE))
+    assert len(named) > 60
+    assert [place for place in sorted(named) if not (PACKAGE / place).is_file()] == []
+
+
+@pytest.mark.parametrize(("way", "steps"), WAYS, ids=[way for way, _ in WAYS])
+def test_the_way_of_a_message_never_climbs_back(way: str, steps: str) -> None:
+    layers = [layer(place) for place in re.findall(r"`([\w/]+\.py)`", steps)]
+    assert len(layers) >= 5
+    upward = way.startswith("A reply's")
+    assert layers == sorted(layers, reverse=not upward)
+
+
+def test_the_architecture_tells_three_ways() -> None:
+    assert len(WAYS) == 3
