@@ -37,7 +37,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup remake run test test-long mutants model check bench soak live vocabulary lock stubs clean
+.PHONY: help setup remake run test test-quick test-long mutants model check bench soak live vocabulary lock stubs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,11 +45,14 @@ help: ## show this list
 setup: $(WORDS) ## make .venv from the lock; instant when nothing changed
 	@:
 
-run: setup ## tell the story: recorded replies, no model, no key, offline
+run: setup ## a tour with a real service: recorded replies, no model, no key, offline
 	@$(BIN)/python -m examples.story examples/recordings/*.jsonl
 
 test: setup ## every test but the long ones
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+
+test-quick: setup ## the fast tests, in under a minute
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --quick $(ARGS)
 
 test-long: setup ## the long versions alone
 	@$(BIN)/python -m pytest -m long --timeout 3600 $(ARGS)

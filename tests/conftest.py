@@ -1,4 +1,4 @@
-"""Fixtures that more than one room's tests use."""
+"""Fixtures that more than one part's tests use, and what ``--quick`` leaves out."""
 
 from __future__ import annotations
 
@@ -28,6 +28,42 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("everywhere")
+
+
+# Processes, servers, type checkers, whole recordings, and properties over many random runs.
+SLOW = (
+    "tests/benchmarks/", "tests/cli/", "tests/compaction/policies/test_contract.py",
+    "tests/compaction/policies/test_balanced", "tests/compaction/rules/test_repair_properties.py",
+    "tests/lab/", "tests/providers/test_behaviour_over_http.py",
+    "tests/providers/test_many_conversations.py", "tests/providers/counting/test_tiktoken",
+    "tests/session/test_adversary.py", "tests/session/test_cancel_everywhere.py",
+    "tests/session/test_model.py", "tests/session/actor/test_orphans.py",
+    "tests/session/actor/test_resume_cuts.py", "tests/session/compacting/test_machine.py",
+    "tests/session/registry/test_lifecycle.py", "tests/store/postgres/", "tests/store/test_crash",
+    "tests/store/test_erasure.py", "tests/store/test_lives_together.py",
+    "tests/store/test_zombies.py", "tests/test_deploy.py", "tests/test_examples.py",
+    "tests/test_live.py", "tests/test_mutants.py", "tests/test_packaging.py",
+    "tests/test_project.py", "tests/test_story.py", "tests/testing/replay/",
+    "tests/testing/simulation/", "tests/testing/stress/", "tests/testing/strict_server/",
+    "tests/transcripts/agents/test_recorded.py", "tests/transcripts/test_",
+    "tests/transport/",
+)  # fmt: skip
+"""The beginnings of the paths that ``--quick`` leaves out."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick", action="store_true", help="only fast files, and async tests on asyncio alone"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--quick"):
+        return
+    slow = [item for item in items if item.nodeid.startswith(SLOW) or "[trio" in item.name]
+    config.hook.pytest_deselected(items=slow)
+    left_out = set(slow)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,6 +11,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -155,6 +156,11 @@ def read_modules(package: Path) -> list[Module]:
         for path in sorted(package.rglob("*.py"))
         if not GENERATED.fullmatch(path.relative_to(package).as_posix())
     ]
+
+
+@cache
+def package_modules() -> list[Module]:
+    return read_modules(PACKAGE)
 
 
 def imports_of(module: Module) -> Iterator[tuple[int, str]]:
@@ -563,7 +569,7 @@ def write(package: Path, sources: dict[str, str]) -> list[Module]:
 
 @by_rule
 def test_the_package_keeps_the_rule(rule: Rule) -> None:
-    modules = read_modules(PACKAGE)
+    modules = package_modules()
     assert modules
     violations = list(rule(modules))
     assert not violations, "\n".join(["", *violations])
