@@ -45,7 +45,7 @@ MACHINE = {
         "**_stay(P.COMMITTING, e.DropRequested, e.KeepRequested, e.LimitReached, *_JOURNALED),",
         "e.DropRequested: P.ABORTING,\n"
         "        **_stay(P.COMMITTING, e.KeepRequested, e.LimitReached, *_JOURNALED),",
-        "test_after_the_decision_an_interrupt_changes_nothing",
+        "test_after_the_decision_neither_an_interrupt_nor_an_older_record_changes_anything",
         suite="turns/test_machine_interrupts.py",
     ),
     "the decision leaves older reports valid": in_machine(
@@ -153,7 +153,7 @@ NAMING = {
         "invariant 4",
         "if pending_calls and follow is not Follow.COMMIT_CUT:",
         "if pending_calls:",
-        "test_a_cut_refused_or_unknown_reply_never_starts_tools",
+        "test_every_stop_reason_with_and_without_calls_and_steers_has_its_meaning",
     ),
     "a reply that was cut at its token limit has its tools run": in_stop(
         "invariant 4",
