@@ -204,7 +204,7 @@ class SessionMoved(Gone):
 class TurnEnded(SessionError):
     """A turn ended without a commit. ``turn`` is its number, ``outcome`` its TurnOutcome."""
 
-    # Any: the type of the outcome is in session, which this module cannot import.
+    # Any: the outcome's type is in ``session``, and this module imports no other.
     outcome: Any
 
     def __init__(self, message: str, *, turn: int, outcome: Any = None) -> None:

@@ -8,7 +8,7 @@ keep the fields), and a type that we do not know is an OpaqueBlock with its byte
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import msgspec
 
@@ -134,18 +134,7 @@ Content: TypeAlias = str | Sequence[Block | Mapping[str, Any]]
 """What a caller may pass as content: text, or blocks as structs or as plain dicts."""
 
 
-KNOWN_TYPES = frozenset(
-    str(known.__struct_config__.tag)
-    for known in (
-        TextBlock,
-        ThinkingBlock,
-        RedactedThinkingBlock,
-        ToolUseBlock,
-        ToolResultBlock,
-        ImageBlock,
-        DocumentBlock,
-    )
-)
+KNOWN_TYPES = frozenset(str(known.__struct_config__.tag) for known in get_args(KnownBlock))
 """The types that are read here. A block of one of them that is opaque is malformed."""
 
 

@@ -250,9 +250,8 @@ def _to_building(turn: Turn, event: e.Event) -> Moved:
     """A new step, or a new attempt at the same one."""
     delay_s = 0.0
     if isinstance(event, e.ResumedToRequest):
-        turn = _resumed(turn, event)
-        return _next(turn, P.BUILDING), (e.BuildContext(tag=tag_of(turn)),)
-    if isinstance(event, e.StreamBroke):
+        turn = _next(_resumed(turn, event), P.BUILDING)
+    elif isinstance(event, e.StreamBroke):
         delay_s = event.delay_s
         turn = _next(turn, P.BUILDING, attempt=turn.attempt + 1, retries=turn.retries + 1)
     elif isinstance(event, e.StreamOverflowed):

@@ -10,38 +10,26 @@ import msgspec
 __all__ = ["Preview", "TextDelta", "ThinkingDelta", "ToolInputDelta", "ToolUse"]
 
 
-class TextDelta(msgspec.Struct, frozen=True, tag="preview.text", tag_field="kind", gc=False):
+class _Delta(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
+    """What every preview has. ``index`` is the block's place in the reply, from 0."""
+
+    turn: int
+    step: int
+    attempt: int
+    index: int
+    text: str
+
+
+class TextDelta(_Delta, frozen=True, tag="preview.text", gc=False):
     """More text of a reply. ``index`` is the block's place in the reply, from 0."""
 
-    turn: int
-    step: int
-    attempt: int
-    index: int
-    text: str
 
-
-class ThinkingDelta(
-    msgspec.Struct, frozen=True, tag="preview.thinking", tag_field="kind", gc=False
-):  # fmt: skip
+class ThinkingDelta(_Delta, frozen=True, tag="preview.thinking", gc=False):
     """More thinking of a reply."""
 
-    turn: int
-    step: int
-    attempt: int
-    index: int
-    text: str
 
-
-class ToolInputDelta(
-    msgspec.Struct, frozen=True, tag="preview.tool_input", tag_field="kind", gc=False
-):  # fmt: skip
+class ToolInputDelta(_Delta, frozen=True, tag="preview.tool_input", gc=False):
     """A piece of a call's input JSON. The call is final only in ``tools.requested``."""
-
-    turn: int
-    step: int
-    attempt: int
-    index: int
-    text: str
 
 
 Preview: TypeAlias = TextDelta | ThinkingDelta | ToolInputDelta

@@ -33,7 +33,8 @@ from .usage import AppliedEdit, Usage
 
 __all__ = ["Reply", "ReplyBuilder", "committed_blocks", "rename_calls"]
 
-_FIELD_OF_DELTA = {"text": "text", "thinking": "thinking", "signature": "signature"}
+_TEXT_FIELDS = ("text", "thinking", "signature")
+"""The fields of a block whose deltas have the field's name as their kind."""
 _Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_USAGE = Usage()
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -53,13 +54,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def calls(self) -> tuple[ToolUseBlock, ...]:
         """The calls that need a result. Calls of the provider's own tools do not."""
-        calls = []
-        for raw in self.blocks:
-            if block_type(raw) == "tool_use":
-                block = _parsed(raw)
-                if isinstance(block, ToolUseBlock):
-                    calls.append(block)
-        return tuple(calls)
+        blocks = (_parsed(raw) for raw in self.blocks if block_type(raw) == "tool_use")
+        return tuple(block for block in blocks if isinstance(block, ToolUseBlock))
 
 
 class _Part:
@@ -95,11 +91,11 @@ class _Part:
         if not self.pieces and not self.citations:
             return self.opened
         fields: dict[str, Any] = _Fields.decode(self.opened)
-        for kind, field in _FIELD_OF_DELTA.items():
-            if kind in self.pieces:
+        for field in _TEXT_FIELDS:
+            if field in self.pieces:
                 opened = fields.get(field)
                 before = msgspec.json.decode(opened) if opened is not None else ""
-                fields[field] = (before or "") + self.joined(kind)
+                fields[field] = (before or "") + self.joined(field)
         if "input" in self.pieces:
             fields["input"] = _input_json(self.joined("input"))
         if self.citations:

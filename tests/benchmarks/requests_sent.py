@@ -19,15 +19,10 @@ def answer(tag: str, words: str = WHOLE) -> dict[str, Any]:
 
 
 def calls(tag: str, *ids: str) -> dict[str, Any]:
-    made = [
-        {
-            "id": one,
-            "type": "function",
-            "function": {"name": "t", "arguments": f'{{"tag":"{tag}"}}'},
-        }
-        for one in ids
-    ]
-    return {"role": "assistant", "content": f"I call tools for #{tag} now.", "tool_calls": made}
+    function = {"name": "t", "arguments": f'{{"tag":"{tag}"}}'}
+    tool_calls = [{"id": id, "type": "function", "function": function} for id in ids]
+    content = f"I call tools for #{tag} now."
+    return {"role": "assistant", "content": content, "tool_calls": tool_calls}
 
 
 def result(call_id: str, text: str = "slow answer") -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
-__all__ = ["Edit", "Mutant", "Unfit"]
+__all__ = ["Edit", "Mutant", "Place", "Unfit", "Unnamed"]
 
 
 class Unfit(Exception):
@@ -58,3 +60,27 @@ class Mutant(msgspec.Struct, frozen=True):
             except SyntaxError as error:
                 raise Unfit(f"mutant {self.name!r} is no Python: {error}") from error
         return texts
+
+
+Unnamed: TypeAlias = Callable[[str], Mutant]
+"""A mutant that lacks only its name, which is its key in a table."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A file, and the suite that most of its mutants are caught by. A call makes one of them."""
+
+    file: str
+    suite: str
+
+    def __call__(
+        self,
+        breaks: str,
+        old: str,
+        new: str,
+        test: str,
+        *,
+        suite: str | None = None,
+        also: tuple[Edit, ...] = (),
+    ) -> Unnamed:
+        suite = suite or self.suite
+        return lambda name: Mutant(name, breaks, self.file, old, new, suite, test, also)

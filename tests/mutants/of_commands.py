@@ -2,287 +2,220 @@
 
 from __future__ import annotations
 
-from .mutant import Edit, Mutant
+from .mutant import Edit, Place
 
 __all__ = ["COMMANDS", "INTERRUPTS", "LANES"]
 
-LANES = (
-    Mutant(
-        "work is read before control",
+in_actor = Place("session/actor/actor.py", "session/registry/test_lifecycle.py")
+in_history_commands = Place(
+    "session/actor/history_commands.py", "session/actor/test_configure_and_clear.py"
+)
+in_interrupts = Place("session/actor/interrupts.py", "session/actor/test_interrupts.py")
+in_mailbox = Place("session/actor/mailbox.py", "session/actor/test_mailbox.py")
+in_turn_queue = Place("session/actor/turn_queue.py", "session/actor/test_send_modes.py")
+in_turn_runner = Place("session/actor/turn_runner.py", "session/registry/test_lifecycle.py")
+in_turn_works = Place("session/actor/turn_works.py", "session/actor/test_interrupts.py")
+in_idempotency_keys = Place("session/core/idempotency_keys.py", "session/values/test_commands.py")
+in_state = Place("session/log/state.py", "session/values/test_commands.py")
+in_works = Place("session/tasks/works.py", "session/tasks/test_works.py")
+in_commands = Place("session/values/commands.py", "session/actor/test_interrupts.py")
+
+LANES = {
+    "work is read before control": in_mailbox(
         "invariant 8",
-        "session/actor/mailbox.py",
         "for lane in (self._reports, self._control):",
         "for lane in (self._reports, self._work, self._control):",
-        "session/actor/test_mailbox.py",
         "test_reports_are_read_before_control_and_control_before_work",
     ),
-    Mutant(
-        "control is read before reports",
+    "control is read before reports": in_mailbox(
         "rule 4",
-        "session/actor/mailbox.py",
         "for lane in (self._reports, self._control):",
         "for lane in (self._control, self._reports):",
-        "session/actor/test_mailbox.py",
         "test_reports_are_read_before_control_and_control_before_work",
     ),
-    Mutant(
-        "the work lane is unbounded",
+    "the work lane is unbounded": in_mailbox(
         "rule 10",
-        "session/actor/mailbox.py",
         'self._refuse_if(len(self._work) >= self._work_limit, "work")',
         'self._refuse_if(False, "work")',
-        "session/actor/test_mailbox.py",
         "test_a_full_work_lane_refuses_and_keeps_what_it_has",
     ),
-    Mutant(
-        "the control lane is unbounded",
+    "the control lane is unbounded": in_mailbox(
         "rule 10",
-        "session/actor/mailbox.py",
         'self._refuse_if(len(self._control) >= self._control_limit, "control")',
         'self._refuse_if(False, "control")',
-        "session/actor/test_mailbox.py",
         "test_a_full_control_lane_refuses_and_work_is_still_taken",
     ),
-    Mutant(
-        "a full lane refuses reports",
+    "a full lane refuses reports": in_mailbox(
         "rule 11",
-        "session/actor/mailbox.py",
         "        self._reports.append(report)\n",
         '        self._refuse_if(len(self._reports) >= self._work_limit, "report")\n'
         "        self._reports.append(report)\n",
-        "session/actor/test_mailbox.py",
         "test_reports_are_never_refused",
     ),
-    Mutant(
-        "the queue of turns has no limit",
+    "the queue of turns has no limit": in_turn_queue(
         "rule 10",
-        "session/actor/turn_queue.py",
         "if len(self._waiting) >= self._core.config.queue_limit:",
         "if False:",
-        "session/actor/test_send_modes.py",
         "test_a_full_queue_answers_overloaded_and_the_session_goes_on",
     ),
-    Mutant(
-        "reject takes the send",
+    "reject takes the send": in_turn_queue(
         "docs/embedding.md",
-        "session/actor/turn_queue.py",
         'if command.when_busy == "reject" and self.runs:',
         "if False:",
-        "session/actor/test_send_modes.py",
         "test_reject_raises_session_busy_while_a_turn_is_open_and_changes_nothing",
     ),
-    Mutant(
-        "interrupt mode waits at the end of the queue",
+    "interrupt mode waits at the end of the queue": in_turn_queue(
         "docs/embedding.md",
-        "session/actor/turn_queue.py",
         "self._waiting.insert(0, run)",
         "self._waiting.append(run)",
-        "session/actor/test_send_modes.py",
         "test_interrupt_mode_replaces_the_running_turn_and_jumps_the_queue",
     ),
-    Mutant(
-        "interrupt mode does not end the running turn",
+    "interrupt mode does not end the running turn": in_turn_queue(
         "docs/embedding.md",
-        "session/actor/turn_queue.py",
         'self.runner.interrupt(current, policy, "replaced")',
         "pass",
-        "session/actor/test_send_modes.py",
         "test_interrupt_mode_replaces_the_running_turn_and_jumps_the_queue",
     ),
-    Mutant(
-        "a steer joins a turn that is being stopped",
+    "a steer joins a turn that is being stopped": in_turn_queue(
         "rule 4",
-        "session/actor/turn_queue.py",
         'return progress(run.turn) == "open" and run.turn.phase is not Phase.STOPPING',
         'return progress(run.turn) == "open"',
-        "session/actor/test_send_modes.py",
         "test_a_steer_to_a_turn_that_is_being_interrupted_is_a_new_turn",
     ),
-    Mutant(
-        "a steer joins a turn whose end is decided",
+    "a steer joins a turn whose end is decided": in_turn_queue(
         "rule 4",
-        "session/actor/turn_queue.py",
         'if command.when_busy == "steer" and current is not None and _goes_on(current):',
         'if command.when_busy == "steer" and current is not None:',
-        "session/actor/test_send_modes.py",
         "test_a_steer_after_the_decision_is_a_new_queued_turn",
     ),
-    Mutant(
-        "a steer is counted twice",
+    "a steer is counted twice": in_turn_queue(
         "rule 6",
-        "session/actor/turn_queue.py",
         "run.steers += 1",
         "run.steers += 2",
-        "session/actor/test_send_modes.py",
         "test_the_record_of_a_step_counts_the_steers_that_it_reads",
     ),
-)
+}
 
-COMMANDS = (
-    Mutant(
-        "an id that is used again for something else is not noticed",
+COMMANDS = {
+    "an id that is used again for something else is not noticed": in_idempotency_keys(
         "invariant 13",
-        "session/core/idempotency_keys.py",
         "if first != command.digest:",
         "if False:",
-        "session/values/test_commands.py",
         "test_the_same_id_with_other_content_is_key_reused",
     ),
-    Mutant(
-        "an id of one kind of command serves for another",
+    "an id of one kind of command serves for another": in_idempotency_keys(
         "invariant 13",
-        "session/core/idempotency_keys.py",
         'first = known.digest if known else in_flight[0] if in_flight else ""',
         "first = command.digest",
-        "session/values/test_commands.py",
         "test_an_id_of_one_kind_of_command_cannot_be_used_for_another",
     ),
-    Mutant(
-        "a repeat while the first is on its way is done twice",
+    "a repeat while the first is on its way is done twice": in_idempotency_keys(
         "invariant 13",
-        "session/core/idempotency_keys.py",
         "if known is None and in_flight is None:",
         "if known is None:",
-        "session/values/test_commands.py",
         "test_a_repeat_while_the_first_is_on_its_way_gets_the_same_answer",
     ),
-    Mutant(
-        "a repeat gets another answer than the first",
+    "a repeat gets another answer than the first": in_idempotency_keys(
         "invariant 13",
-        "session/core/idempotency_keys.py",
         "command.promise.set(msgspec.json.decode(known.answer, type=command.answer_type))",
         "command.promise.set(max(self._state.accepted_at, default=None))",
-        "session/values/test_commands.py",
         "test_a_repeat_after_other_turns_returns_the_turn_of_the_first",
     ),
-    Mutant(
-        "a refused command keeps its id",
+    "a refused command keeps its id": in_idempotency_keys(
         "invariant 13",
-        "session/core/idempotency_keys.py",
         "        self.forget(command)\n        command.promise.fail(error)",
         "        command.promise.fail(error)",
-        "session/values/test_commands.py",
         "test_a_refused_command_may_be_tried_again_under_its_id",
     ),
-    Mutant(
-        "a repeated interrupt interrupts again",
+    "a repeated interrupt interrupts again": in_actor(
         "invariant 13",
-        "session/actor/actor.py",
         "        if self.keys.is_repeat(caller):\n            return caller.promise\n",
         "        self.keys.is_repeat(caller)\n",
-        "session/test_adversary.py",
         "test_a_repeated_interrupt_leaves_the_turn_that_runs_now_alone",
+        suite="session/test_adversary.py",
     ),
-    Mutant(
-        "answers to commands are not in the log",
+    "answers to commands are not in the log": in_commands(
         "invariant 13",
-        "session/values/commands.py",
         "return (CommandAnswer(command_id, digest, msgspec.Raw(msgspec.json.encode(answer))),)",
         "return ()",
-        "session/values/test_commands.py",
         "test_a_repeat_gets_its_answer_in_the_next_process",
+        suite="session/values/test_commands.py",
     ),
-    Mutant(
-        "answers to commands are not folded",
+    "answers to commands are not folded": in_state(
         "invariant 12",
-        "session/log/state.py",
         "        if record.commands:\n",
         "        if False:\n",
-        "session/values/test_commands.py",
         "test_a_repeat_gets_its_answer_after_the_session_was_evicted_and_opened_again",
     ),
-    Mutant(
-        "expected_head is not looked at",
+    "the expected head is not looked at": in_turn_queue(
         "docs/embedding.md",
-        "session/actor/turn_queue.py",
         "self._check_head(command.expected_head)",
         "pass",
-        "session/values/test_commands.py",
         "test_a_head_that_moved_refuses_the_send_and_says_where_it_is",
+        suite="session/values/test_commands.py",
     ),
-    Mutant(
-        "expected_head is taken beside open sends",
+    "an expected head is taken beside open sends": in_turn_queue(
         "docs/embedding.md",
-        "session/actor/turn_queue.py",
         'raise HeadMoved(f"a{expected}", None, "other sends are open")',
         "return",
-        "session/values/test_commands.py",
         "test_with_other_sends_open_an_expected_head_is_refused",
+        suite="session/values/test_commands.py",
     ),
-    Mutant(
-        "a clear is made while a turn is open",
+    "a clear is made while a turn is open": in_history_commands(
         "invariant 1",
-        "session/actor/history_commands.py",
         "        if not self._turns.runs:\n            self._make(command)\n",
         "        if command:\n            self._make(command)\n",
-        "session/actor/test_configure_and_clear.py",
         "test_clear_is_refused_while_a_turn_is_open",
     ),
-    Mutant(
-        "what comes behind a clear meets the history before it",
+    "what comes behind a clear meets the history before it": in_history_commands(
         "invariant 1",
-        "session/actor/history_commands.py",
         "        self._writing = True\n        self._mailbox.hold_work()\n",
         "        self._writing = True\n",
-        "session/test_in_flight.py",
         "test_two_clears_at_once_start_two_generations",
+        suite="session/test_in_flight.py",
     ),
-    Mutant(
-        "a configuration takes effect during a turn",
+    "a configuration takes effect during a turn": in_actor(
         "docs/embedding.md",
-        "session/actor/actor.py",
         "self.settings.configure(command, now=self.turns.current is None)",
         "self.settings.configure(command, now=True)",
-        "session/actor/test_configure_and_clear.py",
         "test_a_configuration_during_a_turn_takes_effect_after_it_and_before_the_next",
+        suite="session/actor/test_configure_and_clear.py",
     ),
-    Mutant(
-        "the caller may answer what the session runs itself",
+    "the caller may answer what the session runs itself": in_actor(
         "invariant 13",
-        "session/actor/actor.py",
         'if track.call.runner != "caller":',
         "if False:",
-        "session/actor/test_tool_calls.py",
         "test_the_caller_cannot_answer_a_call_that_the_session_runs",
+        suite="session/actor/test_tool_calls.py",
     ),
-    Mutant(
-        "a second result replaces the first",
+    "a second result replaces the first": in_actor(
         "invariant 13",
-        "session/actor/actor.py",
         "if call_id in seen or call_id not in run.turn.open_calls:",
         "if call_id in seen:",
-        "session/actor/test_tool_calls.py",
         "test_a_second_result_is_a_duplicate_and_the_first_one_stays",
+        suite="session/actor/test_tool_calls.py",
     ),
-    Mutant(
-        "callers hang when the session cannot go on",
+    "callers hang when the session cannot go on": in_actor(
         "rule 11",
-        "session/actor/actor.py",
         "        self.keys.fail_all(error)\n",
         "",
-        "session/registry/test_lifecycle.py",
         "test_a_failed_append_gives_every_waiting_caller_a_store_error_and_goes_cold",
     ),
-    Mutant(
-        "commands that are unread when the session closes are forgotten",
+    "commands that are unread when the session closes are forgotten": in_actor(
         "rule 11",
-        "session/actor/actor.py",
         "            command.promise.fail(closed)\n        self.turns.runner",
         "            pass\n        self.turns.runner",
-        "session/registry/test_lifecycle.py",
         "test_a_command_that_is_unread_when_the_session_closes_fails_by_name",
     ),
-)
+}
 
-INTERRUPTS = (
-    Mutant(
-        "an interrupt covers sends that came after it",
+INTERRUPTS = {
+    "an interrupt covers sends that came after it": in_actor(
         "invariant 7",
-        "session/actor/actor.py",
         "lambda waiting: isinstance(waiting, c.Send) and waiting.ingress < command.mark",
         "lambda waiting: isinstance(waiting, c.Send)",
-        "session/actor/test_interrupts.py",
         "test_an_interrupt_covers_every_send_enqueued_before_it_and_none_after",
+        suite="session/actor/test_interrupts.py",
         also=(
             Edit(
                 "session/actor/turn_queue.py",
@@ -296,181 +229,131 @@ INTERRUPTS = (
             ),
         ),
     ),
-    Mutant(
-        "an interrupt misses the send right before it",
+    "an interrupt misses the send right before it": in_actor(
         "invariant 7",
-        "session/actor/actor.py",
         "lambda waiting: isinstance(waiting, c.Send) and waiting.ingress < command.mark",
         "lambda waiting: isinstance(waiting, c.Send) and waiting.ingress < command.mark - 1",
-        "session/actor/test_interrupts.py",
         "test_an_interrupt_covers_every_send_enqueued_before_it_and_none_after",
+        suite="session/actor/test_interrupts.py",
     ),
-    Mutant(
-        "sends that were not read yet are not covered",
+    "sends that were not read yet are not covered": in_actor(
         "invariant 7",
-        "session/actor/actor.py",
         "lambda waiting: isinstance(waiting, c.Send) and waiting.ingress < command.mark",
         "lambda waiting: False",
-        "session/actor/test_interrupts.py",
         "test_an_interrupt_covers_every_send_enqueued_before_it_and_none_after",
+        suite="session/actor/test_interrupts.py",
     ),
-    Mutant(
-        "an interrupt that is folded into another loses its mark",
+    "an interrupt that is folded into another loses its mark": in_commands(
         "invariant 7",
-        "session/values/commands.py",
         "self.mark = max(self.mark, mark)",
         "self.mark = min(self.mark, mark)",
-        "session/actor/test_interrupts.py",
         "test_an_interrupt_folded_into_an_unread_one_ends_the_sends_between_them",
     ),
-    Mutant(
-        "a drop that is folded into a keep is forgotten",
+    "a drop that is folded into a keep is forgotten": in_commands(
         "rule 4",
-        "session/values/commands.py",
         '        if policy == "drop_turn":\n            self.policy = policy\n',
         "",
-        "session/actor/test_interrupts.py",
         "test_a_drop_folded_into_an_unread_keep_wins",
     ),
-    Mutant(
-        "an interrupt is answered before its record is durable",
+    "an interrupt is answered before its record is durable": in_interrupts(
         "rule 5",
-        "session/actor/interrupts.py",
         "return not self._open",
         "return True",
-        "session/actor/test_interrupts.py",
         "test_an_interrupt_is_answered_after_its_record_is_durable",
     ),
-    Mutant(
-        "an interrupt with an id is answered before its answer is in the log",
+    "an interrupt with an id is answered before its answer is in the log": in_turn_queue(
         "rule 5",
-        "session/actor/turn_queue.py",
         "        self._core.journal.write(record, durable)\n",
         "        self._core.journal.write(record)\n        durable()\n",
-        "session/test_slow_store.py",
         "test_a_logged_interrupt_of_an_idle_session_is_answered_when_its_answer_is_durable",
+        suite="session/test_slow_store.py",
     ),
-    Mutant(
-        "an interrupt does not wait for the queued turns that it ends",
+    "an interrupt does not wait for the queued turns that it ends": in_turn_queue(
         "rule 5",
-        "session/actor/turn_queue.py",
         "            pending.wait_for(run)\n"
         '            self._abort_waiting(run, "interrupt")\n'
         "        if covered is not None:",
         '            self._abort_waiting(run, "interrupt")\n        if covered is not None:',
-        "session/actor/test_interrupts.py",
         "test_queued_sends_that_an_interrupt_covers_get_their_turns_and_come_back",
+        suite="session/actor/test_interrupts.py",
     ),
-    Mutant(
-        "an interrupt of one queued turn does not wait for its end",
+    "an interrupt of one queued turn does not wait for its end": in_turn_queue(
         "rule 5",
-        "session/actor/turn_queue.py",
         "            pending.wait_for(run)\n"
         '            self._abort_waiting(run, "interrupt")\n'
         "        self._answer_interrupts()",
         '            self._abort_waiting(run, "interrupt")\n        self._answer_interrupts()',
-        "session/actor/test_interrupts.py",
         "test_an_interrupt_of_one_queued_turn_tells_its_outcome",
+        suite="session/actor/test_interrupts.py",
     ),
-    Mutant(
-        "an interrupt during the abort of an earlier one is too late",
+    "an interrupt during the abort of an earlier one is too late": in_turn_queue(
         "invariant 8",
-        "session/actor/turn_queue.py",
         "elif run.turn.phase is Phase.ABORTING or _was_kept(run):",
         "elif _was_kept(run):",
-        "session/actor/test_many_interrupts.py",
         "test_two_hundred_interrupts_of_one_turn_abort_it_once_and_are_all_answered",
+        suite="session/actor/test_many_interrupts.py",
     ),
-    Mutant(
-        "a queued turn that was dropped starts all the same",
+    "a queued turn that was dropped starts all the same": in_turn_queue(
         "invariant 2",
-        "session/actor/turn_queue.py",
         '            self._waiting.remove(run)\n            self.runner.interrupt(run, "drop_turn"',
         '            self.runner.interrupt(run, "drop_turn"',
-        "session/actor/test_interrupts.py",
         "test_an_interrupt_covers_every_send_enqueued_before_it_and_none_after",
+        suite="session/actor/test_interrupts.py",
     ),
-    Mutant(
-        "work that is stopped gets no grace",
+    "work that is stopped gets no grace": in_turn_works(
         "invariant 8",
-        "session/actor/turn_works.py",
         "        if not run.works:\n            self._over(run)\n            return\n",
         "        if run:\n            self._over(run)\n            return\n",
-        "session/actor/test_interrupts.py",
         "test_an_interrupt_during_the_grace_gets_the_answer_of_the_first",
     ),
-    Mutant(
-        "the grace is twice as long as it was asked to be",
+    "the grace is twice as long as it was asked to be": in_turn_works(
         "invariant 8",
-        "session/actor/turn_works.py",
         "run.grace = self._core.timers.after(grace_s, over)",
         "run.grace = self._core.timers.after(2 * grace_s, over)",
-        "session/actor/test_interrupts.py",
         "test_a_tool_that_swallows_cancellation_holds_the_interrupt_for_the_grace_only",
     ),
-    Mutant(
-        "a turn that is stopped does not cancel its work",
+    "a turn that is stopped does not cancel its work": in_turn_works(
         "invariant 8",
-        "session/actor/turn_works.py",
         "        for work in run.works.values():\n"
         "            work.cancel()\n"
         "        if not run.works:",
         "        if not run.works:",
-        "session/actor/test_interrupts.py",
         "test_an_interrupt_stops_a_reply_that_streams_at_once",
     ),
-    Mutant(
-        "work past its grace is asked to stop for ever",
+    "work past its grace is asked to stop for ever": in_works(
         "rule 8",
-        "session/tasks/works.py",
         "        self._inner.shield = True\n",
         "        pass\n",
-        "session/tasks/test_works.py",
         "test_abandoned_work_that_swallows_cancellation_costs_no_turns_of_the_loop",
     ),
-    Mutant(
-        "a turn's work is not let go after its grace",
+    "a turn's work is not let go after its grace": in_turn_works(
         "rule 8",
-        "session/actor/turn_works.py",
         "        for work in run.works.values():\n            work.abandon()\n",
         "",
-        "session/actor/test_interrupts.py",
         "test_a_tool_that_is_let_go_after_its_grace_costs_no_turns_of_the_loop",
     ),
-    Mutant(
-        "the outcome does not name what still runs",
+    "the outcome does not name what still runs": in_turn_works(
         "invariant 11",
-        "session/actor/turn_works.py",
         "run.still_running = tuple(run.works)",
         "run.still_running = ()",
-        "session/actor/test_interrupts.py",
         "test_a_tool_that_swallows_cancellation_holds_the_interrupt_for_the_grace_only",
     ),
-    Mutant(
-        "close does not name what still runs",
+    "close does not name what still runs": in_actor(
         "invariant 11",
-        "session/actor/actor.py",
         "    def _closed(self) -> Closed:\n",
         "    def _closed(self) -> Closed:\n        return Closed(self.session, ())\n",
-        "session/registry/test_lifecycle.py",
         "test_close_interrupts_what_is_open_and_names_what_still_runs",
     ),
-    Mutant(
-        "close does not name what an earlier life of the session left running",
+    "close does not name what still runs from before the session was opened again": in_actor(
         "invariant 11",
-        "session/actor/actor.py",
         "left = self.core.works.stopping_in(self.session)",
         "left = ()",
-        "session/registry/test_lifecycle.py",
         "test_what_an_earlier_life_left_running_is_named_where_the_session_is_closed",
     ),
-    Mutant(
-        "a tool in the grace of its deadline is not named once its turn has ended",
+    "a tool in the grace of its deadline is not named once its turn has ended": in_turn_runner(
         "invariant 11",
-        "session/actor/turn_runner.py",
         "self._core.still_running.update(n for n, work in run.works.items() if not work.is_done)",
         "pass",
-        "session/registry/test_lifecycle.py",
         "test_close_names_a_tool_that_is_in_the_grace_of_its_deadline",
     ),
-)
+}

@@ -2,592 +2,441 @@
 
 from __future__ import annotations
 
-from .mutant import Mutant
+from .mutant import Place
 
 __all__ = ["COMPACTION", "PROJECTION"]
 
-COMPACTION = (
-    Mutant(
-        "a compaction is applied while a reply streams",
+in_policy = Place("compaction/planning/policy.py", "compaction/planning/test_policy.py")
+in_prefix_summaries = Place(
+    "compaction/planning/prefix_summaries.py", "compaction/planning/test_prefix_summaries.py"
+)
+in_swap_tool_results = Place(
+    "compaction/policies/swap_tool_results.py", "compaction/policies/test_swap_tool_results.py"
+)
+in_recall = Place("compaction/recall.py", "session/compacting/test_recall_and_caps.py")
+in_history = Place("compaction/rules/history.py", "compaction/rules/test_history.py")
+in_structure = Place("compaction/rules/structure.py", "compaction/rules/test_structure.py")
+in_projection = Place("compaction/view/projection.py", "compaction/view/test_projection.py")
+in_projector = Place("compaction/view/projector.py", "compaction/view/test_projector.py")
+in_view = Place("compaction/view/view.py", "compaction/view/test_view.py")
+in_request_build = Place("session/actor/request_build.py", "session/actor/test_request_build.py")
+in_turn_runner = Place("session/actor/turn_runner.py", "session/compacting/test_compaction.py")
+in_compactor = Place(
+    "session/compacting/compactor.py", "session/compacting/test_compaction_adversary.py"
+)
+in_machine = Place("session/compacting/machine.py", "session/compacting/test_machine.py")
+in_model_summary = Place(
+    "session/compacting/model_summary.py", "session/compacting/test_model_summary.py"
+)
+in_snapshot = Place("session/compacting/snapshot.py", "session/compacting/test_compaction.py")
+in_summarizer = Place("session/compacting/summarizer.py", "session/compacting/test_summarizer.py")
+in_request_builder = Place(
+    "session/core/request_builder.py", "session/core/test_request_builder.py"
+)
+in_state = Place("session/log/state.py", "session/compacting/test_compaction.py")
+in_config = Place("session/values/config.py", "session/compacting/test_recall_and_caps.py")
+
+COMPACTION = {
+    "a compaction is applied while a reply streams": in_turn_runner(
         "rule 9",
-        "session/actor/turn_runner.py",
         "return run.turn.phase in (Phase.ACCEPTED, Phase.TOOLS)",
         "return True",
-        "session/compacting/test_compaction.py",
         "test_a_compaction_is_not_applied_while_a_reply_streams",
     ),
-    Mutant(
-        "a request is built while a compaction is on its way into the log",
+    "a request is built while a compaction is on its way into the log": in_compactor(
         "rule 9",
-        "session/compacting/compactor.py",
         "return self._compaction.phase in APPLYING or self.caller_summaries.is_applying",
         "return False",
-        "session/compacting/test_compaction.py",
         "test_a_request_waits_for_the_compaction_that_is_ready_when_it_is_built",
+        suite="session/compacting/test_compaction.py",
     ),
-    Mutant(
-        "a plan is applied without comparing anything",
+    "a plan is applied without comparing anything": in_compactor(
         "rule 9",
-        "session/compacting/compactor.py",
         "if not is_configured or not request.is_current(snapshot_of(core.state)):",
         "if not is_configured:",
-        "session/compacting/test_compaction.py",
         "test_a_plan_for_a_dropped_turn_is_discarded_though_the_next_is_as_long",
+        suite="session/compacting/test_compaction.py",
     ),
-    Mutant(
-        "a plan's generation and view are not compared",
+    "a plan's generation and view are not compared": in_snapshot(
         "rule 9",
-        "session/compacting/snapshot.py",
         "if (now.generation, now.view.version) != (self.generation, self.view.version):",
         "if False:",
-        "session/compacting/test_compaction.py",
         "test_a_plan_that_was_made_before_a_change_of_the_model_is_discarded",
     ),
-    Mutant(
-        "a plan's messages are not compared",
+    "a plan's messages are not compared": in_snapshot(
         "rule 9",
-        "session/compacting/snapshot.py",
         "return all(a is b for a, b in zip(self.messages, now.messages, strict=False))",
         "return True",
-        "session/compacting/test_compaction.py",
         "test_a_plan_for_a_dropped_turn_is_discarded_though_the_next_is_as_long",
     ),
-    Mutant(
-        "a plan for more messages than there are is applied",
+    "a plan for more messages than there are is applied": in_snapshot(
         "rule 9",
-        "session/compacting/snapshot.py",
         "if len(now.messages) < len(self.messages):",
         "if False:",
-        "session/compacting/test_compaction.py",
         "test_a_compaction_made_for_a_turn_that_was_dropped_meanwhile_is_discarded",
     ),
-    Mutant(
-        "a plan of another configuration is applied",
+    "a plan of another configuration is applied": in_compactor(
         "rule 9",
-        "session/compacting/compactor.py",
         "if not is_configured or not request.is_current(snapshot_of(core.state)):",
         "if not request.is_current(snapshot_of(core.state)):",
-        "session/compacting/test_compaction_moments.py",
         "test_what_was_asked_for_under_another_configuration_is_not_applied",
+        suite="session/compacting/test_compaction_moments.py",
     ),
-    Mutant(
-        "what was prepared for a compaction is not compared again",
+    "what was prepared for a compaction is not compared again": in_compactor(
         "rule 9",
-        "session/compacting/compactor.py",
         "        if snapshot.is_current(snapshot_of(self._core.state)):\n"
         "            self._prepared = prepared\n",
         "        if True:\n            self._prepared = prepared\n",
-        "session/compacting/test_compaction_adversary.py",
         "test_a_context_that_was_prepared_is_compared_before_it_is_written",
     ),
-    Mutant(
-        "the hardest plan that was found is not compared",
+    "the hardest plan that was found is not compared": in_compactor(
         "rule 9",
-        "session/compacting/compactor.py",
         "        if not snapshot.is_current(snapshot_of(self._core.state)):\n",
         "        if False:\n",
-        "session/compacting/test_compaction_adversary.py",
         "test_a_context_that_was_prepared_is_compared_before_it_is_written",
     ),
-    Mutant(
-        "what is prepared for a compaction follows an abort into the log",
+    "what is prepared for a compaction follows an abort into the log": in_machine(
         "rule 9",
-        "session/compacting/machine.py",
         "        e.ChangeBegan: P.IDLE,\n        **_stay(P.PREPARING, e.CompactionRequested),\n",
         "        **_stay(P.PREPARING, e.CompactionRequested, e.ChangeBegan),\n",
-        "session/compacting/test_machine.py",
         "test_what_is_being_prepared_does_not_follow_a_change_into_the_log",
     ),
-    Mutant(
-        "a late report moves a compaction",
+    "a late report moves a compaction": in_machine(
         "rule 3",
-        "session/compacting/machine.py",
         "    if is_late(compaction, event):\n",
         "    if False:\n",
-        "session/compacting/test_machine.py",
         "test_a_late_report_changes_nothing_in_any_phase",
     ),
-    Mutant(
-        "an event that a compaction has no cell for is ignored",
+    "an event that a compaction has no cell for is ignored": in_machine(
         "rule 2",
-        "session/compacting/machine.py",
         "        raise CompactionStateError(message)\n",
         "        return compaction, ()\n",
-        "session/compacting/test_machine.py",
         "test_a_closed_session_begins_no_compaction",
     ),
-    Mutant(
-        "a caller gets a plan that was postponed",
+    "a caller gets a plan that was postponed": in_machine(
         "docs/compaction.md",
-        "session/compacting/machine.py",
         "        e.CompactionRequested: P.PLANNING,\n        e.RequestTooLarge: P.FORCING,\n"
         "        **_STOPPABLE,\n",
         "        e.CompactionRequested: P.POSTPONED,\n        e.RequestTooLarge: P.FORCING,\n"
         "        **_STOPPABLE,\n",
-        "session/compacting/test_machine.py",
         "test_a_caller_gets_a_plan_of_his_own_and_not_one_that_was_postponed",
     ),
-    Mutant(
-        "a plan is made while another one is being written",
+    "a plan is made while another one is being written": in_machine(
         "rule 9",
-        "session/compacting/machine.py",
         "        **_stay(P.WRITING, e.CompactionRequested, e.ChangeBegan, ",
         "        e.CompactionRequested: P.PLANNING,\n        **_stay(P.WRITING, e.ChangeBegan, ",
-        "session/compacting/test_machine.py",
         "test_while_one_compaction_is_on_its_way_a_caller_starts_no_other",
     ),
-    Mutant(
-        "a session that closes forgets the record that is on its way",
+    "a session that closes forgets the record that is on its way": in_machine(
         "rule 5",
-        "session/compacting/machine.py",
         "        e.Closed: P.CLOSING,\n",
         "        e.Closed: P.CLOSED,\n",
-        "session/compacting/test_machine.py",
         "test_a_session_that_closes_still_takes_the_report_of_a_record_on_its_way",
     ),
-    Mutant(
-        "a session that closes lets its compaction work on",
+    "a session that closes lets its compaction work on": in_machine(
         "rule 8",
-        "session/compacting/machine.py",
         "return (e.StopWork(),) if compaction.phase in _WORKING else ()",
         "return ()",
-        "session/compacting/test_machine.py",
         "test_a_session_that_closes_stops_the_work_and_builds_nothing_more",
     ),
-    Mutant(
-        "a build waits for ever for a compaction that was cancelled",
+    "a build waits for ever for a compaction that was cancelled": in_machine(
         "rule 11",
-        "session/compacting/machine.py",
         "resume = (e.ResumeBuild(),) if compaction.phase in APPLYING else ()",
         "resume = ()",
-        "session/compacting/test_machine.py",
         "test_who_cancels_stops_the_work_and_a_build_that_waits_goes_on",
     ),
-    Mutant(
-        "callers wait for ever for a plan whose work was cancelled by others",
+    "callers wait for ever for a plan whose work was cancelled by others": in_compactor(
         "rule 11",
-        "session/compacting/compactor.py",
         "            report(lambda: self._feed(e.PlanLost(work=work)))\n",
         "            pass\n",
-        "session/compacting/test_compaction_adversary.py",
         "test_callers_are_answered_when_others_cancel_the_planning",
     ),
-    Mutant(
-        "a build goes on before the callers of its compaction are answered",
+    "a build goes on before the callers of its compaction are answered": in_machine(
         "rule 11",
-        "session/compacting/machine.py",
         "e.AnswerCallers(outcome=outcome), e.ResumeBuild())",
         "e.ResumeBuild(), e.AnswerCallers(outcome=outcome))",
-        "session/compacting/test_machine.py",
         "test_an_effect_that_may_call_back_is_always_the_last_one",
     ),
-    Mutant(
-        "the record of a compaction does not tell its moment",
+    "the record of a compaction does not tell its moment": in_machine(
         "docs/compaction.md",
-        "session/compacting/machine.py",
         "structs.replace(plan, trigger=event.trigger, figures=figures)",
         "structs.replace(plan, figures=figures)",
-        "session/compacting/test_machine.py",
         "test_the_record_tells_why_and_by_which_figures_the_moment_was_chosen",
     ),
-    Mutant(
-        "the job applies a plan that gains too little",
+    "the job applies a plan that gains too little": in_compactor(
         "invariant 9",
-        "session/compacting/compactor.py",
         "min_gain = 0.0 if self._callers else self._core.config.compaction.min_gain",
         "min_gain = 0.0",
-        "session/compacting/test_compaction.py",
         "test_a_job_that_would_gain_too_little_is_not_applied_but_one_asked_for_is",
+        suite="session/compacting/test_compaction.py",
     ),
-    Mutant(
-        "a job that gained too little starts again with every request",
+    "a job that gained too little starts again with every request": in_machine(
         "invariant 9",
-        "session/compacting/machine.py",
         "return stall.config is config and stall.tokens <= tokens < enough",
         "return False",
-        "session/compacting/test_compaction.py",
         "test_a_job_that_gained_too_little_is_not_tried_again_with_every_request",
+        suite="session/compacting/test_compaction.py",
     ),
-    Mutant(
-        "a plan that frees nothing is worth it",
+    "a plan that frees nothing is worth it": in_policy(
         "invariant 9",
-        "compaction/planning/policy.py",
         "return gain > 0 and gain >= min_gain * plan.tokens_before",
         "return gain >= min_gain * plan.tokens_before",
-        "compaction/planning/test_policy.py",
         "test_the_least_gain_can_be_chosen_but_never_be_nothing",
     ),
-    Mutant(
-        "a gain below five percent is worth it",
+    "a gain below five percent is worth it": in_policy(
         "invariant 9",
-        "compaction/planning/policy.py",
         "return gain > 0 and gain >= min_gain * plan.tokens_before",
         "return gain > 0",
-        "compaction/planning/test_policy.py",
         "test_a_plan_is_worth_it_from_five_percent_on",
     ),
-    Mutant(
-        "a summary that is longer than its source is accepted",
+    "a summary that is longer than its source is accepted": in_prefix_summaries(
         "invariant 9",
-        "compaction/planning/prefix_summaries.py",
         "if budget.scaled(tokens) < source_tokens:",
         "if source_tokens:",
-        "compaction/planning/test_prefix_summaries.py",
         "test_no_summary_and_one_that_is_no_shorter_change_nothing",
     ),
-    Mutant(
-        "an empty summary is accepted",
+    "an empty summary is accepted": in_prefix_summaries(
         "invariant 9",
-        "compaction/planning/prefix_summaries.py",
         "if prefix_summary is not None and prefix_summary.text.strip():",
         "if prefix_summary is not None:",
-        "compaction/planning/test_prefix_summaries_offered.py",
         "test_a_fallback_stands_where_no_summary_is_any_good",
+        suite="compaction/planning/test_prefix_summaries_offered.py",
     ),
-    Mutant(
-        "a model's summary that is longer than its source is accepted",
+    "a model's summary that is longer than its source is accepted": in_model_summary(
         "invariant 9",
-        "session/compacting/model_summary.py",
         'raise SummaryFailed("the summary is no shorter than what it was made of")',
         "pass",
-        "session/compacting/test_model_summary.py",
         "test_a_summary_that_cannot_be_short_enough_is_none",
     ),
-    Mutant(
-        "a result without a summary is swapped for nothing",
+    "a result without a summary is swapped for nothing": in_swap_tool_results(
         "invariant 9",
-        "compaction/policies/swap_tool_results.py",
         "if not summary.strip():",
         "if False:",
-        "compaction/policies/test_swap_tool_results.py",
         "test_a_result_without_a_summary_stays_as_it_is",
     ),
-    Mutant(
-        "a result is swapped for a longer text",
+    "a result is swapped for a longer text": in_swap_tool_results(
         "invariant 9",
-        "compaction/policies/swap_tool_results.py",
         "return compact if is_worth(compact, shown_chars) else None",
         "return compact",
-        "compaction/policies/test_swap_tool_results.py",
         "test_a_result_that_is_already_smaller_is_not_swapped",
     ),
-    Mutant(
-        "a summariser that always fails is asked for ever",
+    "a summariser that always fails is asked for ever": in_summarizer(
         "docs/summaries.md",
-        "session/compacting/summarizer.py",
         "if self.failures < core.config.compaction.max_failures:",
         "if self.failures >= 0:",
-        "session/compacting/test_summarizer.py",
         "test_after_so_many_failures_it_is_not_asked_until_something_changes",
     ),
-    Mutant(
-        "a plan is applied at once, though the provider's cache is warm",
+    "a plan is applied at once, though the provider's cache is warm": in_compactor(
         "docs/compaction.md",
-        "session/compacting/compactor.py",
         "        if should_apply(decision, cache, is_due=self._is_due(used_tokens)):\n",
         "        if decision is not None:\n",
-        "session/compacting/test_compaction_moments.py",
         "test_a_plan_is_made_ahead_and_waits_while_the_cache_is_warm",
+        suite="session/compacting/test_compaction_moments.py",
     ),
-    Mutant(
-        "an abort does not clamp the view",
+    "an abort does not clamp the view": in_state(
         "invariant 3",
-        "session/log/state.py",
         "            self.view = self.view.clamped(len(self.history))\n",
         "",
-        "session/compacting/test_compaction.py",
         "test_an_abort_clamps_the_view_to_what_is_kept",
     ),
-    Mutant(
-        "a clear leaves the view",
+    "a clear leaves the view": in_state(
         "invariant 1",
-        "session/log/state.py",
         "        self.view = View(version=self.view.version + 1)\n",
         "",
-        "session/compacting/test_compaction.py",
         "test_clear_resets_the_view",
     ),
-    Mutant(
-        "compacted_before goes back",
+    "the end of the compacted range goes back": in_view(
         "invariant 9",
-        "compaction/view/view.py",
         "compacted_before=max(self.compacted_before, plan.compacted_before),",
         "compacted_before=plan.compacted_before,",
-        "compaction/view/test_view.py",
         "test_compacted_before_never_goes_back",
     ),
-    Mutant(
-        "compacted_before stays behind the end of a shorter history",
+    "the compacted range stays longer than a shorter history": in_view(
         "invariant 12",
-        "compaction/view/view.py",
         "compacted_before=min(self.compacted_before, length),",
         "compacted_before=self.compacted_before,",
-        "compaction/view/test_view.py",
         "test_a_view_is_clamped_to_the_messages_that_are_left",
     ),
-    Mutant(
-        "a prefix summary is replaced by a shorter one",
+    "a prefix summary is replaced by a shorter one": in_view(
         "invariant 9",
-        "compaction/view/view.py",
         "return prefix_summary.upto > start or (",
         "return True or (",
-        "compaction/view/test_view.py",
         "test_a_prefix_summary_is_only_followed_by_a_longer_one",
     ),
-    Mutant(
-        "a plan leaves the view's version",
+    "a plan leaves the view's version": in_view(
         "rule 9",
-        "compaction/view/view.py",
         "            version=self.version + 1,\n            compacted_before=max(self.",
         "            compacted_before=max(self.",
-        "compaction/view/test_view.py",
         "test_a_plan_raises_version_and_compacted_before_and_adds_its_texts",
     ),
-)
+}
 
-PROJECTION = (
-    Mutant(
-        "a clock is in the request",
+PROJECTION = {
+    "a clock is in the request": in_projection(
         "invariant 10",
-        "compaction/view/projection.py",
         "system=_system(frame.system, view),",
         "system=f\"{_system(frame.system, view)} {__import__('time').time_ns()}\",",
-        "session/compacting/test_compaction.py",
         "test_equal_stories_make_byte_identical_requests",
+        suite="session/compacting/test_compaction.py",
     ),
-    Mutant(
-        "a shown result is replaced by a better one",
+    "a shown result is replaced by a better one": in_view(
         "invariant 10",
-        "compaction/view/view.py",
         "shown_results = {**plan.shown_results, **self.shown_results}",
         "shown_results = {**self.shown_results, **plan.shown_results}",
-        "compaction/view/test_view.py",
         "test_a_shown_result_never_changes",
     ),
-    Mutant(
-        "a second cap replaces the first",
+    "a second cap replaces the first": in_view(
         "invariant 10",
-        "compaction/view/view.py",
         "if call_id in self.capped:",
         "if False:",
-        "compaction/view/test_view.py",
         "test_the_first_cap_of_a_call_stays",
     ),
-    Mutant(
-        "a projection remembers what the view no longer shows",
+    "a projection remembers what the view no longer shows": in_projector(
         "invariant 10",
-        "compaction/view/projector.py",
         "if form != shown.form:",
         "if shown.form is None:",
-        "compaction/view/test_projector.py",
         "test_a_projector_follows_every_change_of_the_view",
     ),
-    Mutant(
-        "a cached projection is continued under another view",
+    "a cached projection is continued under another view": in_projector(
         "invariant 10",
-        "compaction/view/projector.py",
         "if last is None or not inputs.view.is_like(last.view):",
         "if last is None:",
-        "compaction/view/test_projector.py",
         "test_any_life_of_a_conversation_is_projected_with_a_cache_as_without",
     ),
-    Mutant(
-        "a cached message stands for another of its id",
+    "a cached message stands for another of its id": in_projector(
         "invariant 10",
-        "compaction/view/projector.py",
         "if shown is None or shown.message is not message:",
         "if shown is None:",
-        "compaction/view/test_projector.py",
         "test_any_life_of_a_conversation_is_projected_with_a_cache_as_without",
     ),
-    Mutant(
-        "a cached projection is continued behind an injected text",
+    "a cached projection is continued behind an injected text": in_projector(
         "invariant 10",
-        "compaction/view/projector.py",
         "if any(item.at + 1 >= length for item in inputs.view.injected):",
         "if False:",
-        "compaction/view/test_projector.py",
         "test_any_life_of_a_conversation_is_projected_with_a_cache_as_without",
     ),
-    Mutant(
-        "recall is not among the tools",
+    "recall is not among the tools": in_config(
         "invariant 10",
-        "session/values/config.py",
         "            tools.append(RECALL_TOOL)\n",
         "            pass\n",
-        "session/compacting/test_recall_and_caps.py",
         "test_recall_is_offered_from_the_first_request_on_and_never_added_later",
     ),
-    Mutant(
-        "recall gives the compacted text back",
+    "recall gives the compacted text back": in_recall(
         "docs/compaction.md",
-        "compaction/recall.py",
         "        text = result_text(result.content)\n",
         "        text = result_text(result.content)[:100]\n",
-        "session/compacting/test_recall_and_caps.py",
         "test_a_recall_of_a_compacted_result_returns_the_whole_text",
     ),
-    Mutant(
-        "thinking is kept after an edit before it",
+    "thinking is kept after an edit before it": in_view(
         "invariant 4",
-        "compaction/view/view.py",
         "voids = plan.drops_thinking or (edits and plan.voids_thinking)",
         "voids = plan.drops_thinking",
-        "compaction/view/test_view.py",
         "test_an_edit_leaves_out_all_thinking_made_before_it",
     ),
-    Mutant(
-        "thinking is never left out",
+    "thinking is never left out": in_projection(
         "invariant 4",
-        "compaction/view/projection.py",
         "return None if leave_out_thinking or _is_unsigned(block) else raw",
         "return None if _is_unsigned(block) else raw",
-        "compaction/view/test_projection.py",
         "test_thinking_before_thinking_from_is_left_out_and_later_thinking_stays",
     ),
-    Mutant(
-        "a swap loses is_error",
+    "a swap of an error result loses its flag": in_projection(
         "invariant 4",
-        "compaction/view/projection.py",
         'return _with_field(raw, "content", encode_json(swaps[call_id]))',
         'return _with_field(_with_field(raw, "is_error", b"false"), "content",'
         " encode_json(swaps[call_id]))",
-        "compaction/view/test_projection.py",
         "test_a_swap_keeps_ids_order_count_and_is_error",
     ),
-    Mutant(
-        "text stands before results",
+    "text stands before results": in_projection(
         "invariant 4",
-        "compaction/view/projection.py",
         "if message.is_user and results != sorted(results, reverse=True):",
         "if False:",
-        "compaction/view/test_projection.py",
         "test_tool_results_stand_before_text_in_one_message",
     ),
-    Mutant(
-        "a text of white space is sent",
+    "a text of white space is sent": in_projection(
         "invariant 4",
-        "compaction/view/projection.py",
         "return raw if block.text.strip() else None",
         "return raw",
-        "compaction/view/test_projection.py",
         "test_white_space_text_blocks_are_left_out",
     ),
-    Mutant(
-        "a build whose place another has taken goes on",
+    "a build whose place another has taken goes on": in_request_build(
         "rule 3",
-        "session/actor/request_build.py",
         "return self._builds.current is not self or self.run.turn.phase is not Phase.BUILDING",
         "return self.run.turn.phase is not Phase.BUILDING",
-        "session/actor/test_request_build.py",
         "test_a_build_does_nothing_more_once_a_newer_one_has_taken_its_place",
     ),
-    Mutant(
-        "a build that waits is not dropped when another owner takes its turn",
+    "a build that waits is not dropped when another owner takes its turn": in_request_build(
         "rule 3",
-        "session/actor/request_build.py",
         "return self._builds.current is not self or self.run.turn.phase is not Phase.BUILDING",
         "return self._builds.current is not self",
-        "session/actor/test_request_build.py",
         "test_a_build_whose_turn_was_taken_over_does_nothing_more",
     ),
-    Mutant(
-        "a build that could not be made smaller, of a turn that stopped, holds up the next turn's",
+    "a stopped turn's build that cannot be made smaller holds up the next one": in_request_build(
         "invariant 11",
-        "session/actor/request_build.py",
         "                self._builds.resume()  # a later turn's build may wait by now\n",
         "",
-        "session/actor/test_request_build.py",
         "test_an_outdated_build_that_cannot_shrink_lets_the_build_that_waits_go_on",
     ),
-    Mutant(
-        "a context that a thread could not build is given to a thread again and again",
+    "a context that a thread could not build is given to threads for ever": in_request_build(
         "invariant 11",
-        "session/actor/request_build.py",
         "        self._was_warmed = True\n",
         "",
-        "session/actor/test_request_build.py",
         "test_a_thread_that_could_not_build_a_context_is_asked_again_only_after_a_compaction",
     ),
-    Mutant(
-        "a build that is over keeps its turn in memory",
+    "a build that is over keeps its turn in memory": in_request_build(
         "invariant 11",
-        "session/actor/request_build.py",
         "        if not NEXT_STAGES[stage]:\n",
         "        if False:\n",
-        "session/actor/test_request_build.py",
         "test_a_build_goes_through_its_stages_and_feeds_one_event",
     ),
-    Mutant(
-        "a request that breaks a rule is sent",
+    "a request that breaks a rule is sent": in_request_build(
         "rule 12",
-        "session/actor/request_build.py",
         "        if not built.violations:\n",
         "        if True:\n",
-        "session/test_malformed_input.py",
         "test_a_request_that_breaks_a_rule_is_not_sent_and_its_turn_fails_by_name",
+        suite="session/test_malformed_input.py",
     ),
-    Mutant(
-        "a call without its result is a valid request",
+    "a call without its result is a valid request": in_structure(
         "rule 12",
-        "compaction/rules/structure.py",
         "            yield from _unanswered(dialogue, index)\n",
         "            pass\n",
-        "compaction/rules/test_structure.py",
         "test_v3_every_call_is_answered_in_the_next_user_message",
     ),
-    Mutant(
-        "a result without its call is a valid request",
+    "a result without its call is a valid request": in_structure(
         "rule 12",
-        "compaction/rules/structure.py",
         "            yield from _unexpected(dialogue, index)\n",
         "            pass\n",
-        "compaction/rules/test_structure.py",
         "test_v4_every_result_has_its_call_in_the_previous_message",
     ),
-    Mutant(
-        "thinking from before an edit is a valid request",
+    "thinking from before an edit is a valid request": in_history(
         "rule 12",
-        "compaction/rules/history.py",
         'if block.fate in ("void", "gap"):',
         'if block.fate == "gap":',
-        "compaction/rules/test_history.py",
         "test_v9_no_thinking_from_before_an_edit_stands_after_it",
     ),
-    Mutant(
-        "thinking is not compared with the history that it was made in",
+    "thinking is not compared with the history that it was made in": in_request_builder(
         "rule 12",
-        "session/core/request_builder.py",
         "            violations += self._check_thinking(request, messages, view)\n",
         "            pass\n",
-        "session/core/test_request_builder.py",
         "test_thinking_that_is_sent_behind_an_edit_is_found_before_it_is_sent",
     ),
-    Mutant(
-        "a request over the budget is sent",
+    "a request over the budget is sent": in_request_build(
         "rule 12",
-        "session/actor/request_build.py",
         "        if built.tokens > self._limit_tokens:\n",
         "        if False:\n",
-        "session/actor/test_retries.py",
         "test_a_request_over_the_budget_that_cannot_shrink_is_context_too_large",
+        suite="session/actor/test_retries.py",
     ),
-    Mutant(
-        "a request that the provider found too large is sent again as it was",
+    "a request that the provider found too large is sent again as it was": in_request_build(
         "rule 12",
-        "session/actor/request_build.py",
         "return min(budget, self.run.sent_tokens - 1) if self._effect.overflows else budget",
         "return budget",
-        "session/actor/test_retries.py",
         "test_an_overflow_compacts_harder_and_sends_the_step_again",
+        suite="session/actor/test_retries.py",
     ),
-    Mutant(
-        "what does not fit is compacted by the configured policy alone",
+    "what does not fit is compacted by the configured policy alone": in_compactor(
         "rule 12",
-        "session/compacting/compactor.py",
         "hardest_plan, escalation_of(self._core.policy), view",
         "hardest_plan, escalation_of(self._core.policy)[:1], view",
-        "session/compacting/test_compaction_adversary.py",
         "test_where_the_policy_raises_the_hardest_means_are_still_tried",
     ),
-)
+}

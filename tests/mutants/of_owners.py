@@ -2,361 +2,268 @@
 
 from __future__ import annotations
 
-from .mutant import Mutant
+from .mutant import Place
 
 __all__ = ["OWNERS", "STORES"]
 
-OWNERS = (
-    Mutant(
-        "a session that is held is evicted",
+in_actor = Place("session/actor/actor.py", "session/registry/test_lifecycle.py")
+in_recovery = Place("session/actor/recovery.py", "session/log/test_fold.py")
+in_activation_table = Place(
+    "session/registry/activation_table.py", "session/registry/test_lifecycle.py"
+)
+in_liveness = Place("store/liveness.py", "store/test_liveness.py")
+in_memory = Place("store/memory.py", "testing/store_contract/test_contract.py")
+in_ownership = Place("store/ownership.py", "store/test_ownership.py")
+in_postgres_owners = Place("store/postgres/owners.py", "store/postgres/test_store.py")
+in_postgres_sql = Place("store/postgres/sql.py", "store/postgres/test_store.py")
+in_postgres_writer = Place("store/postgres/writer.py", "store/postgres/test_writer.py")
+in_sqlite_appends = Place("store/sqlite/appends.py", "store/sqlite/test_store.py")
+in_sqlite_file = Place("store/sqlite/file.py", "store/sqlite/test_file.py")
+in_sqlite_records = Place("store/sqlite/records.py", "store/sqlite/test_records.py")
+in_sqlite_session_tables = Place("store/sqlite/session_tables.py", "store/sqlite/test_store.py")
+in_sqlite_writer = Place("store/sqlite/writer.py", "store/sqlite/test_faults.py")
+
+OWNERS = {
+    "a session that is held is evicted": in_activation_table(
         "docs/stores.md",
-        "session/registry/activation_table.py",
         "if actor.pins or not actor.is_idle or actor.status",
         "if not actor.is_idle or actor.status",
-        "session/registry/test_lifecycle.py",
         "test_a_session_that_is_held_or_busy_is_not_evicted",
     ),
-    Mutant(
-        "a busy session is evicted",
+    "a busy session is evicted": in_activation_table(
         "docs/stores.md",
-        "session/registry/activation_table.py",
         "if actor.pins or not actor.is_idle or actor.status",
         "if actor.pins or actor.status",
-        "session/registry/test_lifecycle.py",
         "test_a_turn_that_nobody_holds_runs_to_its_end_and_is_evicted_then",
     ),
-    Mutant(
-        "an evicted session is not released",
+    "an evicted session is not released": in_activation_table(
         "docs/stores.md",
-        "session/registry/activation_table.py",
         "                    await self._store.release(lease)\n",
         "                    pass\n",
-        "session/registry/test_lifecycle.py",
         "test_an_evicted_session_is_free_for_another_owner",
     ),
-    Mutant(
-        "a closed session is not released",
+    "a closed session is not released": in_actor(
         "docs/stores.md",
-        "session/actor/actor.py",
         "                await self._store.release(self.core.journal.lease)\n",
         "                pass\n",
-        "session/registry/test_lifecycle.py",
         "test_close_interrupts_what_is_open_and_names_what_still_runs",
     ),
-    Mutant(
-        "a session is opened while it is being released",
+    "a session is opened while it is being released": in_activation_table(
         "invariant 6",
-        "session/registry/activation_table.py",
         "        while session in self._busy:\n",
         "        while False:\n",
-        "session/registry/test_lifecycle.py",
         "test_a_session_is_opened_again_only_when_its_release_is_over",
     ),
-    Mutant(
-        "concurrent opens load a session twice",
+    "concurrent opens load a session twice": in_activation_table(
         "invariant 6",
-        "session/registry/activation_table.py",
         "            await self._not_busy(session)\n            actor = self.actors.get(session)\n",
         "            actor = self.actors.get(session)\n",
-        "session/registry/test_lifecycle.py",
         "test_many_concurrent_opens_load_a_session_once",
     ),
-    Mutant(
-        "a turn that a crash left open never ends",
+    "a turn that a crash left open never ends": in_recovery(
         "invariant 2",
-        "session/actor/recovery.py",
         "        if turn is not running\n",
         "        if turn is None\n",
-        "session/registry/test_lifecycle.py",
         "test_a_crash_ends_open_turns_with_a_receipt_when_the_session_is_opened_again",
+        suite="session/registry/test_lifecycle.py",
     ),
-    Mutant(
-        "recovery forgets what is known of the calls",
+    "recovery forgets what is known of the calls": in_recovery(
         "rule 13",
-        "session/actor/recovery.py",
         'r.CallReceipt(call.id, call.name, known.get(call.id, "unknown"), call.brief)',
         'r.CallReceipt(call.id, call.name, "unknown", call.brief)',
-        "session/log/test_fold.py",
         "test_a_log_cut_after_any_record_is_recovered_by_ending_its_open_turns_and_no_more",
     ),
-    Mutant(
-        "recovery forgets the tokens that were spent",
+    "recovery forgets the tokens that were spent": in_recovery(
         "docs/budgets.md",
-        "session/actor/recovery.py",
         'reason="crash", usage=turn.usage, calls',
         'reason="crash", usage=type(turn.usage)(), calls',
-        "session/log/test_fold.py",
         "test_a_log_cut_after_any_record_is_recovered_by_ending_its_open_turns_and_no_more",
     ),
-    Mutant(
-        "recovery runs a callable again that had started",
+    "recovery runs a callable again that had started": in_recovery(
         "docs/stores.md",
-        "session/actor/recovery.py",
         'if call.runner == "session" and not is_pure(call)',
         "if call is None",
-        "session/actor/test_resume.py",
         "test_a_callable_that_may_have_started_is_not_run_again_and_the_model_is_told",
+        suite="session/actor/test_resume.py",
     ),
-    Mutant(
-        "an interrupt does not cover a turn that was resumed",
+    "an interrupt does not cover a turn that was resumed": in_recovery(
         "invariant 7",
-        "session/actor/recovery.py",
         "run = Run(turn.number, ingress=0)",
         "run = Run(turn.number, ingress=1 << 40)",
-        "session/actor/test_resume.py",
         "test_an_interrupt_right_after_the_opening_drops_the_turn_with_right_receipts",
+        suite="session/actor/test_resume.py",
     ),
-    Mutant(
-        "the owner's lease is not looked at where nobody can see its process",
+    "the owner's lease is not looked at where nobody can see its process": in_ownership(
         "docs/stores.md",
-        "store/ownership.py",
         "return lease_until > now if dead is None else not dead",
         "return False if dead is None else not dead",
-        "store/test_ownership.py",
         "test_where_nobody_can_see_the_process_its_lease_tells",
     ),
-    Mutant(
-        "a process that lives loses what it holds with its lease",
+    "a process that lives loses what it holds with its lease": in_ownership(
         "docs/stores.md",
-        "store/ownership.py",
         "return lease_until > now if dead is None else not dead",
         "return lease_until > now and not dead",
-        "store/test_ownership.py",
         "test_a_process_that_lives_holds_what_it_has_also_when_its_lease_is_late",
     ),
-    Mutant(
-        "a process that ended holds its sessions until its lease runs out",
+    "a process that ended holds its sessions until its lease runs out": in_ownership(
         "docs/stores.md",
-        "store/ownership.py",
         "return lease_until > now if dead is None else not dead",
         "return lease_until > now or not dead",
-        "store/test_ownership.py",
         "test_a_process_that_ended_holds_nothing_whatever_its_lease",
     ),
-    Mutant(
-        "a pid that was given again is taken for who had it before",
+    "a pid that was given again is taken for who had it before": in_liveness(
         "docs/stores.md",
-        "store/liveness.py",
         "return start_of(pid) != started",
         "return start_of(pid) is None",
-        "store/test_liveness.py",
         "test_a_pid_that_was_given_again_is_not_taken_for_who_had_it_before",
     ),
-)
+}
 
-_MEMORY = (
-    "testing/store_contract/test_contract.py",
-    "test_a_store_that_keeps_every_promise_passes",
-)
-
-STORES = (
-    Mutant(
-        "the store in memory does not compare the epoch",
+STORES = {
+    "the store in memory does not compare the epoch": in_memory(
         "invariant 6",
-        "store/memory.py",
         "if log is None or (log.row.epoch, log.row.head) != (batch.epoch, batch.head):",
         "if log is None or log.row.head != batch.head:",
-        *_MEMORY,
+        "test_a_store_that_keeps_every_promise_passes",
     ),
-    Mutant(
-        "the store in memory does not compare the head",
+    "the store in memory does not compare the head": in_memory(
         "invariant 6",
-        "store/memory.py",
         "if log is None or (log.row.epoch, log.row.head) != (batch.epoch, batch.head):",
         "if log is None or log.row.epoch != batch.epoch:",
-        *_MEMORY,
+        "test_a_store_that_keeps_every_promise_passes",
     ),
-    Mutant(
-        "a new owner keeps the epoch, in memory",
+    "a new owner keeps the epoch, in memory": in_memory(
         "invariant 6",
-        "store/memory.py",
         "log.row = replace(log.row, epoch=log.row.epoch + 1, owner=owner)",
         "log.row = replace(log.row, owner=owner)",
-        *_MEMORY,
+        "test_a_store_that_keeps_every_promise_passes",
     ),
-    Mutant(
-        "a session in use is given away, in memory",
+    "a session in use is given away, in memory": in_memory(
         "docs/stores.md",
-        "store/memory.py",
         "if holder is not None and holder != owner and not takeover:",
         "if False:",
-        *_MEMORY,
+        "test_a_store_that_keeps_every_promise_passes",
     ),
-    Mutant(
-        "an old owner releases the new one's lease, in memory",
+    "an old owner releases the new one's lease, in memory": in_memory(
         "invariant 6",
-        "store/memory.py",
         "if log is not None and log.row.epoch == lease.epoch:",
         "if log is not None:",
-        *_MEMORY,
+        "test_a_store_that_keeps_every_promise_passes",
     ),
-    Mutant(
-        "an owner from before a deletion may write again, in memory",
+    "an owner from before a deletion may write again, in memory": in_memory(
         "invariant 6",
-        "store/memory.py",
         "epoch = self._highest_epoch + 1",
         "epoch = 1",
-        *_MEMORY,
+        "test_a_store_that_keeps_every_promise_passes",
     ),
-    Mutant(
-        "a fork shares its parent's list, in memory",
+    "a fork shares its parent's list, in memory": in_memory(
         "invariant 1",
-        "store/memory.py",
         "log.bodies = old.bodies[:upto]",
         "log.bodies = old.bodies",
-        *_MEMORY,
+        "test_a_store_that_keeps_every_promise_passes",
     ),
-    Mutant(
-        "SQLite does not compare the epoch",
+    "SQLite does not compare the epoch": in_sqlite_appends(
         "invariant 6",
-        "store/sqlite/appends.py",
         "if position is None or position.epoch != batch.epoch or position.head != batch.head:",
         "if position is None or position.head != batch.head:",
-        "store/sqlite/test_store.py",
         "TestSqliteStore::test_after_a_takeover_the_old_owner_is_fenced_and_told_by_whom",
     ),
-    Mutant(
-        "SQLite does not compare the head",
+    "SQLite does not compare the head": in_sqlite_appends(
         "invariant 6",
-        "store/sqlite/appends.py",
         "if position is None or position.epoch != batch.epoch or position.head != batch.head:",
         "if position is None or position.epoch != batch.epoch:",
-        "store/sqlite/test_store.py",
         "TestSqliteStore::test_a_wrong_head_conflicts_and_nothing_is_written",
     ),
-    Mutant(
-        "a new owner keeps the epoch, in SQLite",
+    "a new owner keeps the epoch, in SQLite": in_sqlite_session_tables(
         "invariant 6",
-        "store/sqlite/session_tables.py",
         "UPDATE session SET epoch = epoch + 1, owner = ?",
         "UPDATE session SET owner = ?",
-        "store/sqlite/test_store.py",
         "TestSqliteStore::test_each_taking_raises_the_epoch_by_one_and_keeps_the_head",
     ),
-    Mutant(
-        "a session in use is given away, in SQLite",
+    "a session in use is given away, in SQLite": in_sqlite_session_tables(
         "docs/stores.md",
-        "store/sqlite/session_tables.py",
         "if not takeover and still_holds(",
         "if takeover and still_holds(",
-        "store/sqlite/test_store.py",
         "TestSqliteStore::test_a_session_in_use_is_not_given_to_another_owner",
     ),
-    Mutant(
-        "an old owner releases the new one's lease, in SQLite",
+    "an old owner releases the new one's lease, in SQLite": in_sqlite_session_tables(
         "invariant 6",
-        "store/sqlite/session_tables.py",
         'WHERE id = ? AND epoch = ?",\n            (lease.session, lease.epoch),',
         'WHERE id = ?",\n            (lease.session,),',
-        "store/sqlite/test_store.py",
         "TestSqliteStore::test_releasing_an_older_epoch_has_no_effect",
     ),
-    Mutant(
-        "a lease in SQLite does not run out",
+    "a lease in SQLite does not run out": in_sqlite_session_tables(
         "docs/stores.md",
-        "store/sqlite/session_tables.py",
         "still_holds(row.owner, values[-1] or 0.0, taker",
         "still_holds(row.owner, 1e18, taker",
-        "store/sqlite/test_owners.py",
         "test_an_owner_that_nobody_can_see_holds_until_its_lease_runs_out",
+        suite="store/sqlite/test_owners.py",
     ),
-    Mutant(
-        "shared records are rewritten under a fork, in SQLite",
+    "shared records are rewritten under a fork, in SQLite": in_sqlite_session_tables(
         "invariant 1",
-        "store/sqlite/session_tables.py",
         "if not self._is_shared(source, seq, log):",
         "if source:",
-        "store/sqlite/test_store.py",
         "TestSqliteStore::test_a_fork_keeps_the_records_that_its_parent_rewrites",
     ),
-    Mutant(
-        "an old owner rewrites records, in SQLite",
+    "an old owner rewrites records, in SQLite": in_sqlite_session_tables(
         "invariant 6",
-        "store/sqlite/session_tables.py",
         "if row.epoch != lease.epoch:",
         "if False:",
-        "store/sqlite/test_store.py",
         "TestSqliteStore::test_only_the_owner_rewrites_and_only_what_is_there",
     ),
-    Mutant(
-        "a commit of SQLite is not synced to the disk",
+    "a commit of SQLite is not synced to the disk": in_sqlite_file(
         "invariant 5",
-        "store/sqlite/file.py",
         '("synchronous", "FULL"),',
         '("synchronous", "NORMAL"),',
-        "store/sqlite/test_file.py",
         "test_commits_are_synchronous_and_in_a_wal",
     ),
-    Mutant(
-        "a commit that failed in its sync is told as not written",
+    "a commit that failed in its sync is told as not written": in_sqlite_writer(
         "invariant 5",
-        "store/sqlite/writer.py",
         "committed: Literal[False] | None = False if surely_unwritten(error) else None",
         "committed: Literal[False] | None = False",
-        "store/sqlite/test_faults.py",
         "test_a_commit_that_fails_in_its_sync_is_not_known",
     ),
-    Mutant(
-        "a large block outlives the last record that uses it",
+    "a large block outlives the last record that uses it": in_sqlite_records(
         "docs/security.md",
-        "store/sqlite/records.py",
         "        self._let_go(packed for (packed,) in rows)\n",
         "        pass\n",
-        "store/sqlite/test_records.py",
         "test_a_large_block_goes_with_the_last_record_that_uses_it",
     ),
-    Mutant(
-        "an encrypted record can be read in another place",
+    "an encrypted record can be read in another place": in_sqlite_records(
         "docs/security.md",
-        "store/sqlite/records.py",
         'return _bound(place, epoch) + (large or b"")',
         'return _bound(0, epoch) + (large or b"")',
-        "store/sqlite/test_records.py",
         "test_records_that_were_exchanged_in_the_file_cannot_be_read",
     ),
-    Mutant(
-        "PostgreSQL does not compare the epoch",
+    "PostgreSQL does not compare the epoch": in_postgres_sql(
         "invariant 6",
-        "store/postgres/sql.py",
         "WHERE s.id = u.session AND s.epoch = u.epoch AND s.head = u.head",
         "WHERE s.id = u.session AND s.head = u.head",
-        "store/postgres/test_store.py",
         "TestPostgresStore::test_after_a_takeover_the_old_owner_is_fenced_and_told_by_whom",
     ),
-    Mutant(
-        "PostgreSQL does not compare the head",
+    "PostgreSQL does not compare the head": in_postgres_sql(
         "invariant 6",
-        "store/postgres/sql.py",
         "WHERE s.id = u.session AND s.epoch = u.epoch AND s.head = u.head",
         "WHERE s.id = u.session AND s.epoch = u.epoch",
-        "store/postgres/test_store.py",
         "TestPostgresStore::test_a_wrong_head_conflicts_and_nothing_is_written",
     ),
-    Mutant(
-        "of two that find a session free both get it, in PostgreSQL",
+    "of two that find a session free both get it, in PostgreSQL": in_postgres_sql(
         "invariant 6",
-        "store/postgres/sql.py",
         "WHERE id = $1 AND epoch = $6 AND owner IS NOT DISTINCT FROM $7",
         "WHERE id = $1 AND ($6::bigint > 0 OR owner IS NOT DISTINCT FROM $7)",
-        "store/postgres/test_owners.py",
         "test_of_two_that_find_a_session_free_one_gets_it",
+        suite="store/postgres/test_owners.py",
     ),
-    Mutant(
-        "a lease in PostgreSQL is not looked at",
+    "a lease in PostgreSQL is not looked at": in_postgres_owners(
         "docs/stores.md",
-        "store/postgres/owners.py",
         "is_kept = until is not None and still_holds(",
         "is_kept = until is None and still_holds(",
-        "store/postgres/test_store.py",
         "TestPostgresStore::test_a_session_in_use_is_not_given_to_another_owner",
     ),
-    Mutant(
-        "a batch whose connection was cut is told as not written",
+    "a batch whose connection was cut is told as not written": in_postgres_writer(
         "invariant 5",
-        "store/postgres/writer.py",
         "return Lost(message, None if entry.doubtful else False)",
         "return Lost(message, False)",
-        "store/postgres/test_writer.py",
         "test_without_patience_nobody_knows_what_became_of_a_batch_that_was_cut",
     ),
-)
+}

@@ -2,204 +2,157 @@
 
 from __future__ import annotations
 
-from .mutant import Mutant
+from .mutant import Place
 
 __all__ = ["RECEIPTS", "SPENDING"]
 
-RECEIPTS = (
-    Mutant(
-        "an unknown call is told as finished",
+in_tool_calls = Place("session/actor/tool_calls.py", "session/actor/test_receipts.py")
+in_turn_queue = Place("session/actor/turn_queue.py", "session/actor/test_receipts.py")
+in_tenants = Place("session/core/tenants.py", "session/core/test_tenants.py")
+in_turn_run = Place("session/core/turn_run.py", "session/actor/test_interrupts.py")
+in_state = Place("session/log/state.py", "session/actor/test_receipts.py")
+in_receipts = Place("turns/receipts.py", "turns/test_receipts.py")
+in_spending = Place("turns/spending/spending.py", "turns/spending/test_spending.py")
+
+RECEIPTS = {
+    "an unknown call is told as finished": in_receipts(
         "rule 13",
-        "turns/receipts.py",
         '"unknown": "started; outcome unknown",',
         '"unknown": "finished; its effects stand",',
-        "session/actor/test_receipts.py",
         "test_the_next_user_message_ends_with_one_flagged_block_that_names_each_call",
+        suite="session/actor/test_receipts.py",
     ),
-    Mutant(
-        "calls that differ in what became of them share a line",
+    "calls that differ in what became of them share a line": in_receipts(
         "rule 13",
-        "turns/receipts.py",
         "alike.setdefault((call.name, call.brief, call.status), [])",
         'alike.setdefault((call.name, call.brief, "finished"), [])',
-        "turns/test_receipts.py",
         "test_a_receipt_names_each_call_and_what_became_of_it_oldest_turn_first",
     ),
-    Mutant(
-        "a receipt names every call of a long line",
+    "a receipt names every call of a long line": in_receipts(
         "rule 13",
-        "turns/receipts.py",
         'named = ", ".join(ids[:MAX_IDS])',
         'named = ", ".join(ids)',
-        "turns/test_receipts.py",
         "test_calls_that_would_read_alike_share_a_line",
     ),
-    Mutant(
-        "what stands for a result is another text each time",
+    "what stands for a result is another text each time": in_receipts(
         "rule 13",
-        "turns/receipts.py",
         "encode_json(settled_text(reason))",
         "encode_json(settled_text(reason) + __import__('uuid').uuid4().hex)",
-        "session/actor/test_tool_runner.py",
         "test_a_call_past_its_deadline_is_settled_neutrally_and_always_alike",
+        suite="session/actor/test_tool_runner.py",
     ),
-    Mutant(
-        "a receipt is not written into the next message",
+    "a receipt is not written into the next message": in_turn_queue(
         "rule 13",
-        "session/actor/turn_queue.py",
         "receipt=receipt_text(state.receipts) if starts else None,",
         "receipt=None,",
-        "session/actor/test_receipts.py",
         "test_the_next_user_message_ends_with_one_flagged_block_that_names_each_call",
     ),
-    Mutant(
-        "a queued turn starts without the pending receipt",
+    "a queued turn starts without the pending receipt": in_turn_queue(
         "rule 13",
-        "session/actor/turn_queue.py",
         "turn=run.number, receipt=receipt_text(self._core.state.receipts), seed=self._seed()",
         "turn=run.number, receipt=None, seed=self._seed()",
-        "session/actor/test_receipts.py",
         "test_a_queued_turn_gets_the_receipt_of_the_turn_that_was_dropped_before_it",
     ),
-    Mutant(
-        "a receipt is lost when the turn that carries it is dropped, too",
+    "a receipt is lost when the turn that carries it is dropped, too": in_state(
         "rule 13",
-        "session/log/state.py",
         "self.receipts = (*self.receipts, PendingReceipt(record.turn, record.calls))",
         "self.receipts = (PendingReceipt(record.turn, record.calls),)",
-        "session/actor/test_receipts.py",
         "test_receipts_stay_pending_across_further_drops_and_come_together_oldest_first",
     ),
-    Mutant(
-        "receipts are not cleared by the commit that carried them",
+    "receipts are not cleared by the commit that carried them": in_state(
         "rule 13",
-        "session/log/state.py",
         "self.receipts = self.receipts[turn.receipts_used :]",
         "pass",
-        "session/actor/test_receipts.py",
         "test_a_receipt_is_told_until_a_turn_that_carries_it_commits_and_then_no_more",
     ),
-    Mutant(
-        "a commit clears receipts that it did not carry",
+    "a commit clears receipts that it did not carry": in_state(
         "rule 13",
-        "session/log/state.py",
         "        if turn.receipts_used:\n"
         "            self.receipts = self.receipts[turn.receipts_used :]\n",
         "        self.receipts = ()\n",
-        "session/log/test_fold.py",
         "test_a_commit_clears_only_the_receipts_that_its_turn_carried",
+        suite="session/log/test_fold.py",
     ),
-    Mutant(
-        "the receipt stands before what the user said",
+    "the receipt stands before what the user said": in_state(
         "rule 13",
-        "session/log/state.py",
         "        blocks.append(text_block(receipt))\n"
         "        synthetic = (*synthetic, len(blocks) - 1)\n",
         "        blocks.insert(0, text_block(receipt))\n        synthetic = (*synthetic, 0)\n",
-        "session/actor/test_receipts.py",
         "test_the_receipt_stands_after_what_the_user_said",
     ),
-    Mutant(
-        "a clear leaves the receipts",
+    "a clear leaves the receipts": in_state(
         "rule 13",
-        "session/log/state.py",
         "        self.receipts = ()\n",
         "",
-        "session/actor/test_receipts.py",
         "test_a_clear_takes_the_pending_receipts_with_it",
     ),
-    Mutant(
-        "calls that never started get a receipt",
+    "calls that never started get a receipt": in_turn_run(
         "rule 13",
-        "session/core/turn_run.py",
         "return tuple(track.receipt() for track in tracks if track.may_have_started)",
         "return tuple(track.receipt() for track in tracks)",
-        "session/actor/test_interrupts.py",
         "test_an_interrupt_between_a_reply_and_the_journaling_of_its_calls_runs_no_tool",
     ),
-    Mutant(
-        "a call that a caller was offered and may have begun gets no receipt",
+    "a call that a caller was offered and may have begun gets no receipt": in_turn_run(
         "rule 13",
-        "session/core/turn_run.py",
         'return self.status != "requested" or self.call.runner == "caller"',
         'return self.status != "requested"',
-        "session/actor/test_receipts.py",
         "test_a_callers_call_that_was_offered_while_its_turn_was_stopped_is_unknown",
+        suite="session/actor/test_receipts.py",
     ),
-    Mutant(
-        "a call past its deadline is told as failed",
+    "a call past its deadline is told as failed": in_tool_calls(
         "rule 13",
-        "session/actor/tool_calls.py",
         "        # There is no result of its own: its receipt must not say finished or failed.\n"
         '        track.status = "started"\n',
         "",
-        "session/actor/test_receipts.py",
         "test_a_call_past_its_deadline_is_told_as_unknown",
     ),
-)
+}
 
-SPENDING = (
-    Mutant(
-        "a budget of tokens is not looked at",
+SPENDING = {
+    "a budget of tokens is not looked at": in_spending(
         "docs/budgets.md",
-        "turns/spending/spending.py",
         "if budget.max_tokens is not None and spent.tokens >= budget.max_tokens:",
         "if budget.max_tokens is not None and spent.tokens < 0:",
-        "session/core/test_budgets.py",
         "test_a_turn_over_budget_ends_before_its_next_request_and_keeps_its_steps",
+        suite="session/core/test_budgets.py",
     ),
-    Mutant(
-        "a send over the budget is taken",
+    "a send over the budget is taken": in_turn_queue(
         "docs/budgets.md",
-        "session/actor/turn_queue.py",
         "            raise exhausted(exceeded)\n",
         "            pass\n",
-        "session/core/test_budgets.py",
         "test_a_send_over_budget_is_refused_and_leaves_nothing",
+        suite="session/core/test_budgets.py",
     ),
-    Mutant(
-        "each request is charged the whole conversation",
+    "each request is charged the whole conversation": in_spending(
         "docs/budgets.md",
-        "turns/spending/spending.py",
         "return usage.output_tokens + max(0, usage.prompt_tokens - previous_prompt_tokens)",
         "return usage.output_tokens + usage.prompt_tokens",
-        "turns/spending/test_spending.py",
         "test_tokens_are_charged_marginally",
     ),
-    Mutant(
-        "what has no price costs nothing",
+    "what has no price costs nothing": in_spending(
         "docs/budgets.md",
-        "turns/spending/spending.py",
         "if spent.cost_nano_usd < limit and not spent.unpriced:",
         "if spent.cost_nano_usd < limit:",
-        "turns/spending/test_spending.py",
         "test_what_has_no_price_exhausts_a_budget_in_dollars_and_no_other",
     ),
-    Mutant(
-        "a tenant's budget is not looked at",
+    "a tenant's budget is not looked at": in_tenants(
         "docs/budgets.md",
-        "session/core/tenants.py",
         'return find_exceeded(budget, self._totals[tenant], "tenant", tenant)',
         "return None",
-        "session/core/test_tenants.py",
         "test_all_sessions_of_a_tenant_spend_one_budget_and_no_other_tenants",
     ),
-    Mutant(
-        "the tokens of a broken attempt are lost",
+    "the tokens of a broken attempt are lost": in_turn_run(
         "docs/budgets.md",
-        "session/core/turn_run.py",
         "self.usage = self.usage + request.usage",
         "self.usage = request.usage",
-        "session/actor/test_retries.py",
         "test_the_tokens_of_a_failed_attempt_stay_counted",
+        suite="session/actor/test_retries.py",
     ),
-    Mutant(
-        "the tokens of a dropped turn are not counted",
+    "the tokens of a dropped turn are not counted": in_state(
         "docs/budgets.md",
-        "session/log/state.py",
         "            self.usage = self.usage + record.usage\n",
         '            self.usage += record.usage if how == "committed" else _NOTHING_USED\n',
-        "session/actor/test_interrupts.py",
         "test_the_tokens_of_a_dropped_turn_stay_counted",
+        suite="session/actor/test_interrupts.py",
     ),
-)
+}

@@ -2,126 +2,95 @@
 
 from __future__ import annotations
 
-from .mutant import Mutant
+from .mutant import Place
 
 __all__ = ["TOOLS"]
 
-TOOLS = (
-    Mutant(
-        "the delay before a retry is not kept",
+in_request_build = Place("session/actor/request_build.py", "session/actor/test_retries.py")
+in_tool_calls = Place("session/actor/tool_calls.py", "session/actor/test_tool_calls.py")
+in_tool_runner = Place("session/actor/tool_runner.py", "session/actor/test_tool_runner.py")
+in_turn_runner = Place("session/actor/turn_runner.py", "session/actor/test_turn_limits.py")
+in_turn_works = Place("session/actor/turn_works.py", "session/actor/test_tool_calls.py")
+in_reply_reader = Place("session/core/reply_reader.py", "session/actor/test_interrupts.py")
+
+TOOLS = {
+    "the delay before a retry is not kept": in_request_build(
         "rule 2",
-        "session/actor/request_build.py",
         "        if effect.delay_s > 0:\n",
         "        if effect.delay_s < 0:\n",
-        "session/actor/test_retries.py",
         "test_the_delay_that_the_server_names_is_kept",
     ),
-    Mutant(
-        "the deadlines of an ended turn are left behind",
+    "the deadlines of an ended turn are left behind": in_turn_runner(
         "invariant 11",
-        "session/actor/turn_runner.py",
         "            run.cancel_timers()\n",
         "",
-        "session/actor/test_turn_limits.py",
         "test_an_ended_turn_is_not_kept_in_memory_by_its_deadlines",
     ),
-    Mutant(
-        "a provider's stream is left open",
+    "a provider's stream is left open": in_reply_reader(
         "invariant 11",
-        "session/core/reply_reader.py",
         "            await stream.aclose()\n",
         "            pass\n",
-        "session/actor/test_interrupts.py",
         "test_an_interrupt_of_cooperative_work_does_not_wait_for_the_grace",
     ),
-    Mutant(
-        "a call whose result never comes holds its turn for ever",
+    "a call whose result never comes holds its turn for ever": in_tool_calls(
         "rule 11",
-        "session/actor/tool_calls.py",
         "            if deadline_s is not None:\n",
         "            if False:\n",
-        "session/actor/test_tool_calls.py",
         "test_a_call_past_its_deadline_is_settled_as_unknown_and_the_turn_goes_on",
     ),
-    Mutant(
-        "a tool's own deadline is not used",
+    "a tool's own deadline is not used": in_tool_calls(
         "rule 11",
-        "session/actor/tool_calls.py",
         "                deadline_s = tool.deadline_s\n",
         "                pass\n",
-        "session/actor/test_tool_calls.py",
         "test_each_call_has_its_own_deadline",
     ),
-    Mutant(
-        "a call past its deadline keeps its tool",
+    "a call past its deadline keeps its tool": in_tool_calls(
         "invariant 11",
-        "session/actor/tool_calls.py",
         "            self._works.cancel(run, track.work)\n",
         "            pass\n",
-        "session/actor/test_tool_calls.py",
         "test_a_tool_is_cancelled_at_its_deadline",
     ),
-    Mutant(
-        "a result after its deadline replaces what stands for it",
+    "a result after its deadline replaces what stands for it": in_tool_calls(
         "invariant 13",
-        "session/actor/tool_calls.py",
         "if ended or answer.call_id not in run.turn.open_calls:",
         "if ended:",
-        "session/actor/test_tool_calls.py",
         "test_a_tool_that_returns_after_its_deadline_does_not_replace_what_stands_for_it",
     ),
-    Mutant(
-        "a tool that outlives its deadline is not named",
+    "a tool that outlives its deadline is not named": in_turn_works(
         "invariant 11",
-        "session/actor/turn_works.py",
         "                self._core.still_running.add(work.name)\n",
         "",
-        "session/actor/test_tool_calls.py",
         "test_a_tool_that_outlives_its_deadline_is_named_while_its_turn_goes_on",
     ),
-    Mutant(
-        "what has ended is still named as running",
+    "what has ended is still named as running": in_turn_works(
         "invariant 11",
-        "session/actor/turn_works.py",
         "        self._core.still_running.discard(work.name)\n",
         "",
-        "session/actor/test_tool_calls.py",
         "test_a_tool_that_swallows_the_cancellation_of_its_deadline_holds_nothing",
     ),
-    Mutant(
-        "the cancellation of a tool becomes an error result",
+    "the cancellation of a tool becomes an error result": in_tool_runner(
         "rule 8",
-        "session/actor/tool_runner.py",
         "        if anyio.current_effective_deadline() == -math.inf:\n",
         "        if False:\n",
-        "session/actor/test_tool_runner.py",
         "test_our_own_cancellation_of_a_tool_passes",
     ),
-    Mutant(
-        "a long result is shown whole",
+    "a long result is shown whole": in_tool_runner(
         "docs/compaction.md",
-        "session/actor/tool_runner.py",
         "capped = cap_content(decoded, max_chars=most, call_id=result.call_id)",
         "capped = None",
-        "session/compacting/test_recall_and_caps.py",
         "test_a_long_result_is_shown_capped_from_its_arrival_on_and_kept_whole",
+        suite="session/compacting/test_recall_and_caps.py",
     ),
-    Mutant(
-        "the caller's summary is overwritten",
+    "the caller's summary is overwritten": in_tool_runner(
         "docs/summaries.md",
-        "session/actor/tool_runner.py",
         "if summary is None or not summary.strip():",
         "if result:",
-        "session/actor/test_tool_runner.py",
         "test_the_callers_summary_comes_before_an_extracted_one",
     ),
-    Mutant(
-        "what a tool raises ends the manager",
+    "what a tool raises ends the manager": in_tool_runner(
         "rule 8",
-        "session/actor/tool_runner.py",
         "    except (Exception, SystemExit) as error:",
         "    except (ArithmeticError, SystemExit) as error:",
-        "session/actor/test_tool_runner.py",
         "test_what_a_callable_raises_becomes_an_error_output",
     ),
-)
+}

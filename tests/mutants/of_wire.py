@@ -2,231 +2,173 @@
 
 from __future__ import annotations
 
-from .mutant import Edit, Mutant
+from .mutant import Edit, Place
 
 __all__ = ["WIRE"]
 
+in_link = Place("transport/client/link.py", "transport/client/test_link.py")
+in_subscription = Place("transport/client/subscription.py", "transport/client/test_link.py")
+in_access = Place("transport/server/access.py", "transport/server/test_access.py")
+in_admission = Place("transport/server/admission.py", "transport/server/test_service.py")
+in_connection = Place("transport/server/connection.py", "transport/server/test_fuzz.py")
+in_outbox = Place("transport/server/outbox.py", "transport/server/test_outbox.py")
+in_service = Place("transport/server/service.py", "transport/server/test_service.py")
+in_tenancy = Place("transport/server/tenancy.py", "transport/server/test_tenancy.py")
+in_framing = Place("transport/wire/framing.py", "transport/wire/test_framing.py")
+in_messages = Place("transport/wire/messages.py", "transport/wire/test_messages.py")
+
 _ONCE = "test_cut_at_random_bytes_every_send_is_taken_once_and_every_event_seen_once"
 
-WIRE = (
-    Mutant(
-        "what was asked before the connection was lost is done a second time",
+WIRE = {
+    "what was asked before the connection was lost is done a second time": in_link(
         "docs/protocol.md",
-        "transport/client/link.py",
         "            channel.send(w.encode(request.command))\n",
         "            again = request.command\n"
         '            once = {"command_id": None} if hasattr(again, "command_id") else {}\n'
         "            again = msgspec.structs.replace(again, **once)\n"
         "            channel.send(w.encode(again))\n",
-        "transport/client/test_link.py",
         _ONCE,
     ),
-    Mutant(
-        "a subscriber that comes back misses an event",
+    "a subscriber that comes back misses an event": in_subscription(
         "docs/protocol.md",
-        "transport/client/subscription.py",
         "after = self._after if self._received is None else self._received",
         "after = self._after if self._received is None else self._received + 1",
-        "transport/client/test_link.py",
         _ONCE,
     ),
-    Mutant(
-        "a subscriber that comes back sees an event twice",
+    "a subscriber that comes back sees an event twice": in_subscription(
         "docs/protocol.md",
-        "transport/client/subscription.py",
         "after = self._after if self._received is None else self._received",
         "after = self._after if not self._received else self._received - 1",
-        "transport/client/test_link.py",
         _ONCE,
     ),
-    Mutant(
-        "previews are shown twice after the connection was lost",
+    "previews are shown twice after the connection was lost": in_subscription(
         "docs/protocol.md",
-        "transport/client/subscription.py",
         "        if end <= shown:\n",
         "        if False:\n",
-        "transport/client/test_link.py",
         "test_previews_are_not_shown_twice_after_the_connection_was_lost",
         also=(Edit("transport/client/subscription.py", "if event.offset < shown:", "if False:"),),
     ),
-    Mutant(
-        "a client that is gone takes its commands with it",
+    "a client that is gone takes its commands with it": in_connection(
         "docs/protocol.md",
-        "transport/server/connection.py",
         "        if isinstance(command, w.Outcome):\n            self._waits.add(task)",
         "        if command:\n            self._waits.add(task)",
-        "transport/server/test_fuzz.py",
         "test_a_peer_that_leaves_at_once_is_done_as_it_said",
     ),
-    Mutant(
-        "a command overtakes results that need a thread",
+    "a command overtakes results that need a thread": in_connection(
         "docs/protocol.md",
-        "transport/server/connection.py",
         "attachment.blocked = is_slow_to_number(command)",
         "attachment.blocked = False",
-        "transport/server/test_connection.py",
         "test_a_command_does_not_overtake_large_results_that_need_a_thread",
+        suite="transport/server/test_connection.py",
     ),
-    Mutant(
-        "commands before the hello are performed",
+    "commands before the hello are performed": in_connection(
         "docs/security.md",
-        "transport/server/connection.py",
         "            case _ if not self.authenticated:\n",
         "            case _ if message is None:\n",
-        "transport/server/test_fuzz.py",
         "test_before_the_hello_nothing_is_answered_but_a_ping",
     ),
-    Mutant(
-        "any token is let in",
+    "any token is let in": in_access(
         "docs/security.md",
-        "transport/server/access.py",
         "if hmac.compare_digest(digest, presented):",
         "if digest:",
-        "transport/server/test_access.py",
         "test_a_wrong_token_is_refused_and_not_quoted",
     ),
-    Mutant(
-        "a service asks nobody who he is",
+    "a service asks nobody who he is": in_admission(
         "docs/security.md",
-        "transport/server/admission.py",
         "        if self.authenticator is None:\n",
         "        if peer is not None:\n",
-        "transport/server/test_tenancy.py",
         "test_nobody_gets_in_with_a_wrong_token_and_it_is_one_line_in_the_log",
+        suite="transport/server/test_tenancy.py",
     ),
-    Mutant(
-        "the tenant of a session is not compared",
+    "the tenant of a session is not compared": in_tenancy(
         "docs/security.md",
-        "transport/server/tenancy.py",
         "if tenant is not None and tenant_of((await manager.store.row(session)).labels) != tenant:",
         "if False:",
-        "transport/server/test_tenancy.py",
         "test_a_session_in_a_tenants_namespace_that_is_not_labelled_so_is_not_its_own",
     ),
-    Mutant(
-        "tenants share one space of ids",
+    "tenants share one space of ids": in_tenancy(
         "docs/security.md",
-        "transport/server/tenancy.py",
         "if tenant is None or isinstance(command, w.Unsubscribe | w.Statistics):",
         "if command:",
-        "transport/server/test_tenancy.py",
         "test_two_tenants_may_use_one_id_and_neither_finds_the_other",
     ),
-    Mutant(
-        "a tenant is told who else holds its session",
+    "a tenant is told who else holds its session": in_tenancy(
         "docs/security.md",
-        "transport/server/tenancy.py",
         'return SessionInUse(str(getattr(command, "session", "")), ANOTHER_OWNER)',
         "return error",
-        "transport/server/test_tenancy.py",
         "test_a_tenant_is_not_told_who_holds_its_session",
     ),
-    Mutant(
-        "a service with TLS and no tokens may be open to other machines",
+    "a service with TLS and no tokens may be open to other machines": in_access(
         "docs/security.md",
-        "transport/server/access.py",
         "if address.is_local or insecure or (has_tls and is_guarded):",
         "if address.is_local or insecure or has_tls:",
-        "transport/server/test_access.py",
         "test_what_other_machines_reach_needs_tls_and_tokens_or_a_flag",
     ),
-    Mutant(
-        "a line may be of any length",
+    "a line may be of any length": in_framing(
         "docs/security.md",
-        "transport/wire/framing.py",
         "            if self._size > max_bytes:\n",
         "            if False:\n",
-        "transport/wire/test_framing.py",
         "test_a_line_that_is_too_long_is_refused_before_it_ends",
     ),
-    Mutant(
-        "before the hello a frame may be as large as after it",
+    "before the hello a frame may be as large as after it": in_connection(
         "docs/security.md",
-        "transport/server/connection.py",
         "return self._admission.limits.frame_bytes if self.authenticated else HELLO_BYTES",
         "return self._admission.limits.frame_bytes",
-        "transport/server/test_fuzz.py",
         "test_a_frame_that_is_too_large_is_not_read_to_its_end",
     ),
-    Mutant(
-        "a command with a field that is not known is taken",
+    "a command with a field that is not known is taken": in_messages(
         "docs/protocol.md",
-        "transport/wire/messages.py",
         "    forbid_unknown_fields=True,\n",
         "    forbid_unknown_fields=False,\n",
-        "transport/wire/test_messages.py",
         "test_a_command_is_read_strictly_and_a_servers_message_is_not",
     ),
-    Mutant(
-        "any number of clients is let in",
+    "any number of clients is let in": in_service(
         "docs/operations.md",
-        "transport/server/service.py",
         "if len(self._connections) >= self.admission.limits.connections:",
         "if False:",
-        "transport/server/test_service.py",
         "test_too_many_connections_are_refused_with_a_hint",
     ),
-    Mutant(
-        "any number of commands a second is taken",
+    "any number of commands a second is taken": in_admission(
         "docs/operations.md",
-        "transport/server/admission.py",
         "        if wait_s is not None:\n",
         "        if False:\n",
-        "transport/server/test_service.py",
         "test_too_many_commands_a_second_are_refused_with_a_hint",
     ),
-    Mutant(
-        "any number of open turns is taken",
+    "any number of open turns is taken": in_admission(
         "docs/operations.md",
-        "transport/server/admission.py",
         "            if self._open_turns >= limit:\n",
         "            if False:\n",
-        "transport/server/test_service.py",
         "test_too_many_open_turns_are_refused_and_interrupts_are_not",
     ),
-    Mutant(
-        "a service that runs late takes new turns",
+    "a service that runs late takes new turns": in_admission(
         "docs/operations.md",
-        "transport/server/admission.py",
         "if lag_s > self.limits.max_lag_s:",
         "if False:",
-        "transport/server/test_service.py",
         "test_a_service_that_runs_late_takes_no_new_turns_and_says_so",
     ),
-    Mutant(
-        "a service that drains takes new turns",
+    "a service that drains takes new turns": in_admission(
         "docs/operations.md",
-        "transport/server/admission.py",
         "        if self.draining:\n            raise Overloaded(GOING_DOWN",
         "        if False:\n            raise Overloaded(GOING_DOWN",
-        "transport/server/test_service.py",
         "test_a_service_that_drains_takes_no_new_turns_and_ends_the_open_ones",
     ),
-    Mutant(
-        "what waits for a client that does not read has no bound",
+    "what waits for a client that does not read has no bound": in_outbox(
         "rule 10",
-        "transport/server/outbox.py",
         "if self._items and self.bytes + len(frame) > self._limit_bytes:",
         "if False:",
-        "transport/server/test_outbox.py",
         "test_previews_are_lost_first_and_a_durable_event_that_does_not_fit_is_refused",
     ),
-    Mutant(
-        "previews take the room of durable events",
+    "previews take the space of durable events": in_outbox(
         "rule 10",
-        "transport/server/outbox.py",
         "if self.bytes + chars > self._limit_bytes // 2:",
         "if False:",
-        "transport/server/test_outbox.py",
         "test_previews_are_lost_first_and_a_durable_event_that_does_not_fit_is_refused",
     ),
-    Mutant(
-        "a client whose answers nobody reads is read on",
+    "a client whose answers nobody reads is read on": in_connection(
         "rule 10",
-        "transport/server/connection.py",
         "return self.outbox.has_room and self._waiting_bytes <= WAITING_BYTES",
         "return True",
-        "transport/server/test_service.py",
         "test_answers_that_nobody_reads_stop_the_reading_of_commands",
+        suite="transport/server/test_service.py",
     ),
-)
+}

@@ -153,15 +153,10 @@ def test_a_call_answered_in_the_grace_is_journaled_if_kept_and_not_if_dropped(
 
 
 @pytest.mark.parametrize("phase", AFTER_THE_DECISION)
-@pytest.mark.parametrize("event", [DROP, KEEP, KEEP_TEXT, LIMIT])
-def test_after_the_decision_an_interrupt_changes_nothing(phase: Phase, event: e.Event) -> None:
-    turn = at(phase)
-    assert step(turn, event) == (turn, ())
-
-
-@pytest.mark.parametrize("phase", AFTER_THE_DECISION)
-@pytest.mark.parametrize("event", [e.CallsJournaled(), e.StepJournaled()])
-def test_after_the_decision_an_older_record_becoming_durable_changes_nothing(
+@pytest.mark.parametrize(
+    "event", [DROP, KEEP, KEEP_TEXT, LIMIT, e.CallsJournaled(), e.StepJournaled()]
+)
+def test_after_the_decision_neither_an_interrupt_nor_an_older_record_changes_anything(
     phase: Phase, event: e.Event
 ) -> None:
     turn = at(phase)

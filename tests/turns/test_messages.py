@@ -96,12 +96,8 @@ def test_the_body_is_written_as_the_provider_calls_it() -> None:
 
 
 def test_ids_say_session_turn_side_and_place() -> None:
-    assert message_id("s", TurnId("a", 7), 2) == "s/a7.2"
-
-
-def test_a_name_is_the_id_without_a_turn_id() -> None:
-    assert message_name("s", "user", 7, 0) == message_id("s", TurnId("u", 7), 0)
-    assert message_name("s", "assistant", 12, 3) == message_id("s", TurnId("a", 12), 3)
+    assert message_id("s", TurnId("a", 7), 2) == message_name("s", "assistant", 7, 2) == "s/a7.2"
+    assert message_id("s", TurnId("u", 12), 0) == message_name("s", "user", 12, 0) == "s/u12.0"
 
 
 def test_a_turn_counts_once_however_many_messages_it_has() -> None:

@@ -150,15 +150,7 @@ def find_exceeded(
 
 def exhausted(exceeded: ExceededBudget) -> BudgetExhausted:
     """The error for *exceeded*."""
-    return BudgetExhausted(
-        _told(exceeded),
-        whose=exceeded.whose,
-        name=exceeded.name,
-        unit=exceeded.unit,
-        limit=exceeded.limit,
-        spent=exceeded.spent,
-        unpriced=exceeded.unpriced,
-    )
+    return BudgetExhausted(_told(exceeded), **msgspec.structs.asdict(exceeded))
 
 
 def _told(exceeded: ExceededBudget) -> str:
