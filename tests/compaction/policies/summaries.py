@@ -13,7 +13,7 @@ from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Profile
-from tests.compaction.conversations import Talk
+from tests.compaction.conversations import Talk, required
 
 PROFILE = Profile(chars_per_token=4.0)
 """Texts of ``4 * n`` characters are n tokens, and a message has 4 more."""
@@ -27,8 +27,7 @@ class After(NamedTuple):
 
     @property
     def summary_request(self) -> SummaryRequest:
-        assert self.plan.summary_request is not None
-        return self.plan.summary_request
+        return required(self.plan.summary_request)
 
 
 def said(tokens: int, word: str = "w") -> str:
@@ -95,15 +94,13 @@ def applied(
     """The plan of *policy*, with *text* as its summary, else one by rules, and what is shown."""
     view = view or View()
     budget = budget_for(messages, limit, view=view, **fields)
-    plan = policy.plan(view, messages, budget)
-    assert plan is not None
+    plan = required(policy.plan(view, messages, budget))
     if plan.summary_request is None:
         return After(plan, view.applied(plan, len(messages)))
     prefix_summary = extracted_summary(plan.summary_request, messages, budget.profile)
     if text is not None:
         prefix_summary = PrefixSummary(plan.summary_request.upto, introduced(text), "model")
-    filled = with_summary(plan, prefix_summary, view, messages, budget)
-    assert filled is not None
+    filled = required(with_summary(plan, prefix_summary, view, messages, budget))
     return After(plan, view.applied(filled, len(messages)))
 
 
@@ -112,6 +109,5 @@ def left_without_summary(
 ) -> Plan | None:
     """What is left of the plan where no summary came."""
     budget = budget_for(messages, limit, **fields)
-    plan = policy.plan(View(), messages, budget)
-    assert plan is not None
+    plan = required(policy.plan(View(), messages, budget))
     return with_summary(plan, None, View(), messages, budget)

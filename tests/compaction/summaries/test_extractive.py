@@ -12,6 +12,7 @@ from llmsession.compaction.summaries.extractive import (
     is_worth,
     summarise,
 )
+from tests.compaction.conversations import required
 
 LOG = (
     "$ pytest -q\n"
@@ -27,8 +28,7 @@ LOG = (
 
 
 def summary_of(source: str, **options: bool | str | int) -> str:
-    found = summarise(source, **options)  # type: ignore[arg-type]  # options of several types
-    assert found is not None
+    found = required(summarise(source, **options))  # type: ignore[arg-type]  # options of several types
     return found
 
 
