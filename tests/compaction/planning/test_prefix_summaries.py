@@ -87,11 +87,9 @@ def test_behind_a_providers_own_summary_nothing_is_edited() -> None:
 
 def test_thinking_behind_a_providers_own_summary_stays_unless_two_messages_become_one() -> None:
     built = talk(3)
-    plan = required(filled(built.messages, OWN))
-    assert not plan.voids_thinking
+    assert not required(filled(built.messages, OWN)).voids_thinking
     built.messages[4:4] = [built.messages[3]]
-    joined = required(filled(built.messages, OWN))
-    assert joined.voids_thinking
+    assert required(filled(built.messages, OWN)).voids_thinking
 
 
 # Extracted by rules.

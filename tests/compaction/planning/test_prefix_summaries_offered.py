@@ -77,8 +77,7 @@ def test_a_providers_own_summary_gets_no_appendix_and_no_pin() -> None:
 
 def test_what_goes_together_with_a_summary_stays_without_it() -> None:
     built = talk(3).messages
-    plan = required(filled(built, told("it"), together=((4, 8),)))
-    assert plan.omitted == ((4, 8),)
+    assert required(filled(built, told("it"), together=((4, 8),))).omitted == ((4, 8),)
     assert filled(built, None, together=((4, 8),)) is None
 
 
@@ -99,8 +98,7 @@ def test_a_pin_is_injected_with_the_summary_or_not_at_all() -> None:
     assert plan.injected == (pin,)
     assert plan.tokens_after == budget().size(messages, View().applied(plan, len(messages)))
     assert filled(messages, None, upto=5, pinned=pin) is None
-    without = required(filled(messages, None, upto=5, pinned=pin, omitted=((5, 7),)))
-    assert without.injected is None
+    assert required(filled(messages, None, upto=5, pinned=pin, omitted=((5, 7),))).injected is None
 
 
 def test_a_pin_counts_as_a_part_of_the_summary() -> None:
@@ -131,5 +129,4 @@ def test_what_is_still_the_newest_request_is_said_on_behind_a_further_summary() 
 
 
 def test_without_pins_injected_texts_are_left_as_they_are() -> None:
-    plan = required(filled(loop(), told("more of it", 7), pinned_view(), upto=7))
-    assert plan.injected is None
+    assert required(filled(loop(), told("more of it", 7), pinned_view(), upto=7)).injected is None

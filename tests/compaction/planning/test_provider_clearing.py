@@ -22,8 +22,7 @@ def steps(count: int) -> Talk:
 
 def clearing(**edit: Any) -> Clearing:
     edits = {"edits": [{"type": "clear_tool_uses_20250919", **edit}]}
-    found = required(clearing_of({"context_management": edits}))
-    return found
+    return required(clearing_of({"context_management": edits}))
 
 
 def tokens(value: int) -> dict[str, Any]:

@@ -320,8 +320,7 @@ def test_equal_questions_get_equal_plans_and_nothing_is_changed_by_asking() -> N
 
 def test_what_was_done_is_not_done_again() -> None:
     built = talk(20, OUTPUT)
-    plan = required(planned(built, 48_000))
-    assert planned(built, 48_000, view=View().applied(plan, 80)) is None
+    assert planned(built, 48_000, view=View().applied(required(planned(built, 48_000)), 80)) is None
 
 
 def test_the_figure_of_what_stays_in_the_cache_is_what_stands_before_the_first_edit() -> None:

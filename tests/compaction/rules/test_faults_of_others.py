@@ -130,8 +130,7 @@ def plan_of(
 
 
 def compacted(messages: list[Message], limit: int, view: View | None = None) -> View:
-    plan = required(plan_of(messages, limit, view))
-    return (view or View()).applied(plan, len(messages))
+    return (view or View()).applied(required(plan_of(messages, limit, view)), len(messages))
 
 
 def talking(turns: int) -> Talk:

@@ -24,8 +24,7 @@ BY_CHARACTERS = re.compile(
 
 
 def capped(source: str, max_chars: int) -> str:
-    found = required(cap_text(source, max_chars=max_chars, call_id="c1"))
-    return found
+    return required(cap_text(source, max_chars=max_chars, call_id="c1"))
 
 
 def test_a_text_within_the_cap_is_left_alone() -> None:

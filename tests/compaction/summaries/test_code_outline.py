@@ -51,8 +51,7 @@ def main() -> None:
 
 def folded(source: str, path: str, max_chars: int = 2_000) -> list[str]:
     """The signatures, without the title."""
-    told = required(fold_code(source, path, max_chars=max_chars))
-    return told.splitlines()[1:]
+    return required(fold_code(source, path, max_chars=max_chars)).splitlines()[1:]
 
 
 def test_python_is_folded_to_what_it_defines_with_line_numbers() -> None:

@@ -28,8 +28,7 @@ LOG = (
 
 
 def summary_of(source: str, **options: bool | str | int) -> str:
-    found = required(summarise(source, **options))  # type: ignore[arg-type]  # options of several types
-    return found
+    return required(summarise(source, **options))  # type: ignore[arg-type]  # options of several types
 
 
 def filled(*lines: str) -> str:

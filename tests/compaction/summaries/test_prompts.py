@@ -54,8 +54,7 @@ def test_a_title_that_a_model_repeats_and_half_characters_are_taken_off() -> Non
 
 
 def test_an_earlier_summary_is_given_without_its_title() -> None:
-    earlier = required(earlier_passage(introduced("we sailed")))
-    assert earlier.text == "[earlier summary]\nwe sailed"
+    assert required(earlier_passage(introduced("we sailed"))).text == "[earlier summary]\nwe sailed"
     assert earlier_passage("") is None
 
 

@@ -56,8 +56,7 @@ def summarised() -> tuple[list[Message], View]:
 
 
 def signed(upto: int) -> PrefixSummary:
-    prefix_summary = required(signed_summary(encode_json(SIGNED), upto))
-    return prefix_summary
+    return required(signed_summary(encode_json(SIGNED), upto))
 
 
 # Finding them.

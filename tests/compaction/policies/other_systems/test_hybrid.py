@@ -5,14 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
 from llmsession.compaction.policies import Hybrid7060, Hybrid608090
 from llmsession.compaction.policies.other_systems.hybrid import hybrid_action, hybrid_budget
 from llmsession.compaction.view.plan import Plan
-from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from tests.compaction.conversations import Talk, required
-from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, visible
+from tests.compaction.policies.plans import PLAIN, budget_for, filled, plan_of, visible
 
 WIDE = replace(PLAIN, window_tokens=1_000_000)
 """A window whose own budget is above every limit of these tests, which then counts."""
@@ -61,16 +59,6 @@ def at_share(policy: Any, messages: list[Message], percent: int, **fields: Any) 
     return plan_of(policy, messages, whole * 100 // percent, profile=WIDE, **fields)
 
 
-def folded(plan: Plan, messages: list[Message], view: View | None = None) -> View:
-    view = view or View()
-    prefix_summary = extracted_summary(required(plan.summary_request), messages, WIDE)
-    filled = required(
-        with_summary(plan, prefix_summary, view, messages, budget_for(messages, 1, view))
-    )
-    assert filled.prefix_summary is not None
-    return view.applied(filled, len(messages))
-
-
 def test_below_60_percent_nothing_changes() -> None:
     assert at_share(Hybrid608090(), turns(10), 59) is None
 
@@ -107,7 +95,7 @@ def test_what_is_over_the_budget_after_a_summary_is_left_out_the_oldest_first() 
     messages = turns(10)
     plan = required(at_share(Hybrid608090(), messages, 300))
     assert required(plan.summary_request).upto == 10
-    view = folded(plan, messages)
+    view = filled(plan, messages, profile=WIDE)
     visible = [at for at in range(20) if view.shows(at)]
     assert visible == list(range(visible[0], 20))
     assert visible[0] > 10
@@ -142,14 +130,14 @@ def test_the_rival_folds_the_oldest_60_percent_from_70_percent_on() -> None:
     plan = required(at_share(Hybrid7060(), messages, 71))
     assert plan.summary_request is not None
     assert (plan.summary_request.first, plan.summary_request.upto) == (0, 12)
-    view = folded(plan, messages)
+    view = filled(plan, messages, profile=WIDE)
     assert [at for at in range(20) if view.shows(at)] == list(range(12, 20))
 
 
 def test_the_next_fold_takes_the_summary_in() -> None:
     messages = turns(10)
     plan = required(at_share(Hybrid7060(), messages, 71))
-    view = folded(plan, messages)
+    view = filled(plan, messages, profile=WIDE)
     more = turns(20)
     again = required(plan_of(Hybrid7060(), more, 10_000, view, profile=WIDE))
     assert again.summary_request is not None

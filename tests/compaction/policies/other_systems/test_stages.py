@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from llmsession.compaction.planning.policy import Budget
-from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
 from llmsession.compaction.policies import (
     FourStage,
     MiddlewarePipeline,
@@ -28,7 +27,7 @@ from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidRequest
 from llmsession.turns.messages import Message
 from tests.compaction.conversations import Talk, required, result_block, talk
-from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, texts_sent, visible
+from tests.compaction.policies.plans import budget_for, filled, plan_of, texts_sent, visible
 
 # four_stage.
 
@@ -44,17 +43,6 @@ def reading(*reads: tuple[str, str, str]) -> Talk:
         built.add("assistant", [call])
         built.add("user", [result_block(f"c{number}", output)])
     return built
-
-
-def filled(plan: Plan | None, messages: Sequence[Message], limit: int) -> View:
-    assert plan is not None
-    if plan.summary_request is not None:
-        prefix_summary = extracted_summary(plan.summary_request, messages, PLAIN)
-        made = required(
-            with_summary(plan, prefix_summary, View(), messages, budget_for(messages, limit))
-        )
-        plan = made
-    return View().applied(plan, len(messages))
 
 
 def test_under_the_target_no_stage_runs() -> None:
@@ -73,14 +61,12 @@ def test_the_first_stage_clears_results_before_the_newest_tokens_of_them() -> No
 
 def test_the_newest_40000_tokens_of_results_are_protected() -> None:
     built = reading(*[("bash", "a", "x" * 20_000)] * 3)
-    plan = required(plan_of(FourStage(), built.messages, 50_000))
-    assert set(plan.shown_results) == {"c1"}
+    assert set(required(plan_of(FourStage(), built.messages, 50_000)).shown_results) == {"c1"}
 
 
 def test_a_skill_is_never_cleared() -> None:
     built = reading(("skill", "a", "x" * 900), ("bash", "a", "x" * 900), ("bash", "a", "y" * 900))
-    plan = required(plan_of(SMALL, built.messages, 2_500))
-    assert set(plan.shown_results) == {"c2"}
+    assert set(required(plan_of(SMALL, built.messages, 2_500)).shown_results) == {"c2"}
 
 
 def test_clearing_that_saves_under_500_tokens_is_not_done() -> None:
@@ -102,8 +88,7 @@ def test_the_second_stage_drops_files_that_were_read_again_if_that_saves_30_perc
     assert plan.shown_results["c1"] == "[File a.py - refer to latest read below]"
     others = [("bash", "b", "z" * 900)] * 3
     less = reading(("read", "a.py", "x" * 900), *others, ("read", "a.py", "y" * 900))
-    plan = required(plan_of(policy, less.messages, 4_200))
-    assert "characters_deduplicated" not in plan.figures
+    assert "characters_deduplicated" not in required(plan_of(policy, less.messages, 4_200)).figures
 
 
 def chatting(turns: int, size: int = 1_000) -> list[Message]:
@@ -121,13 +106,12 @@ def test_the_third_stage_wants_a_summary_and_keeps_30_percent_of_the_target() ->
     # 4,500 tokens are four messages.
     assert (plan.summary_request.first, plan.summary_request.upto) == (0, 16)
     assert plan.figures == {"messages_summarised": 16}
-    view = filled(plan, messages, 15_000)
+    view = filled(plan, messages)
     assert [at for at in range(20) if view.shows(at)] == [16, 17, 18, 19]
 
 
 def test_four_messages_are_not_summarised() -> None:
-    plan = required(plan_of(FourStage(), chatting(2), 3_000))
-    assert plan.summary_request is None
+    assert required(plan_of(FourStage(), chatting(2), 3_000)).summary_request is None
 
 
 def test_the_fourth_stage_keeps_the_first_two_messages_a_marker_and_a_tail() -> None:
@@ -143,7 +127,7 @@ def test_the_fourth_stage_keeps_the_first_two_messages_a_marker_and_a_tail() -> 
     ((first, end),) = plan.omitted
     assert first == 3  # the first call keeps its result
     assert [(each.at, each.text) for each in required(plan.injected)] == [(end, TRUNCATED)]
-    view = filled(plan, built.messages, 4_000)
+    view = filled(plan, built.messages)
     assert budget_for(built.messages, 1, view).used_tokens <= 4_000
     assert any(TRUNCATED in each for each in texts_sent(built.messages, view))
     assert plan_of(policy, built.messages, 4_000, view) is None
@@ -178,8 +162,7 @@ def test_what_the_user_said_last_is_never_cut() -> None:
     built = Talk()
     built.ask("q" * 9_000)
     built.step("x" * 9_000)
-    plan = required(plan_of(FourStage(), built.messages, 1_000))
-    assert plan.texts == {}
+    assert required(plan_of(FourStage(), built.messages, 1_000)).texts == {}
 
 
 def test_the_stages_are_told_in_the_order_they_ran() -> None:
@@ -293,8 +276,7 @@ def test_an_unknown_stage_or_option_is_refused() -> None:
 
 def test_a_stage_that_wants_a_summary_is_the_last(noted: list[tuple[str, int]]) -> None:
     pipeline = MiddlewarePipeline(stages=(Stage(policy="four_stage"), stage("after")))
-    plan = required(plan_of(pipeline, chatting(10), 15_000))
-    assert plan.summary_request is not None
+    assert required(plan_of(pipeline, chatting(10), 15_000)).summary_request is not None
     assert noted == []
 
 

@@ -29,7 +29,7 @@ from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 from tests.compaction.conversations import FRAME, Talk, required, result_block
-from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, texts_sent, visible
+from tests.compaction.policies.plans import PLAIN, budget_for, filled, plan_of, texts_sent, visible
 from tests.compaction.policies.transcripts import Talked, transcripts
 
 
@@ -299,15 +299,6 @@ def test_it_condenses_at_a_percentage_or_above_what_is_allowed() -> None:
 
 def test_a_profiles_percentage_counts_from_5_to_100() -> None:
     assert [effective_percent(70, own) for own in (-1, 4, 5, 100, 101)] == [70, 70, 5, 100, 70]
-
-
-def filled(plan: Plan | None, messages: list[Message], view: View | None = None) -> View:
-    """The view after *plan*, with the summary that it wants extracted by rules."""
-    assert plan is not None
-    view = view or View()
-    prefix_summary = extracted_summary(required(plan.summary_request), messages, PLAIN)
-    whole = with_summary(plan, prefix_summary, view, messages, budget_for(messages, 100_000, view))
-    return after(whole, messages, view)
 
 
 def test_all_before_the_newest_request_becomes_a_summary() -> None:

@@ -59,8 +59,7 @@ def test_a_tool_loop_that_thinking_opens_is_left_alone_until_it_ends(policy: Any
     open_turn = plan_of(policy, built.messages, 3_000, profile=profile, committed=2)
     assert open_turn is None
     built.reply()
-    ended = required(plan_of(policy, built.messages, 3_000, profile=profile))
-    assert ended.voids_thinking
+    assert required(plan_of(policy, built.messages, 3_000, profile=profile)).voids_thinking
 
 
 # reverse_budget
