@@ -88,15 +88,6 @@ def test_first_and_last_lines_are_kept_with_their_numbers() -> None:
         "==== 3 failed, 20 passed in 1.2s ====",
         "Ran 12 tests in 0.1s",
         "test result: ok. 5 passed",
-    ],
-)
-def test_outcomes_are_kept(line: str) -> None:
-    assert f"201: {line}" in summary_of(filled(line)).split("\n")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
         "error: cannot find crate",
         "Traceback (most recent call last):",
         "pkg.TimeoutError: too late",
@@ -107,7 +98,7 @@ def test_outcomes_are_kept(line: str) -> None:
         "--- FAIL: TestX",
     ],
 )
-def test_error_lines_are_kept(line: str) -> None:
+def test_outcomes_and_error_lines_are_kept(line: str) -> None:
     assert f"201: {line}" in summary_of(filled(line)).split("\n")
 
 

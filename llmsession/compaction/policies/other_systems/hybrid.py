@@ -23,14 +23,7 @@ from ..prefixes import request_starts
 from ..registry import register
 from ..spans import spans_between
 
-__all__ = [
-    "MAX_OUT_TOKENS",
-    "Action",
-    "Hybrid7060",
-    "Hybrid608090",
-    "hybrid_action",
-    "hybrid_budget",
-]
+__all__ = ["Action", "Hybrid7060", "Hybrid608090", "hybrid_action", "hybrid_budget"]
 
 MAX_OUT_TOKENS = 16_000
 RESERVE_TOKENS = 40_000
