@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from hypothesis import strategies as st
@@ -16,6 +16,14 @@ from llmsession.turns.request import Frame, Request
 FRAME = Frame(model="m", max_tokens=1000, system="be brief")
 
 Blocks = str | list[dict[str, Any]]
+
+T = TypeVar("T")
+
+
+def required(value: T | None) -> T:
+    """*value*; the test fails if it is None."""
+    assert value is not None
+    return value
 
 
 class Talk:

@@ -13,7 +13,7 @@ from llmsession.compaction.policies import Balanced, FullHistory, SwapToolResult
 from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from tests.compaction.conversations import Talk
+from tests.compaction.conversations import Talk, required
 from tests.compaction.policies.plans import budget_for
 
 
@@ -98,8 +98,7 @@ def test_the_plan_says_why_it_was_made() -> None:
 def test_a_summary_that_is_wanted_is_made_by_rules() -> None:
     messages = questions(8)
     budget = budget_for(messages, 5_000)
-    plan = plan_by_rules(Wants(12), View(), messages, budget)
-    assert plan is not None
+    plan = required(plan_by_rules(Wants(12), View(), messages, budget))
     assert plan.summary_request is None
     assert plan.prefix_summary is not None
     assert (plan.prefix_summary.upto, plan.prefix_summary.by) == (12, "extractive")

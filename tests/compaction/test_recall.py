@@ -17,7 +17,7 @@ from llmsession.compaction.recall import (
 )
 from llmsession.compaction.summaries.cap import cap_text
 from llmsession.turns.messages import Message
-from tests.compaction.conversations import Talk, image, text
+from tests.compaction.conversations import Talk, image, required, text
 
 LINES = "".join(f"line number {number}\n" for number in range(1, 5001))
 
@@ -62,10 +62,9 @@ def test_the_last_lines_name_nothing_further() -> None:
 def test_an_answer_is_capped_at_a_line_end_and_says_how_to_go_on() -> None:
     answer, _ = recall(holding(LINES), {"id": "c1"}, max_chars=2000)
     header, _, body = answer.partition("\n")
-    match = re.fullmatch(
-        r'\[lines 1-(\d+) of 5000; recall\(id="c1", line=(\d+)\) continues\]', header
+    match = required(
+        re.fullmatch(r'\[lines 1-(\d+) of 5000; recall\(id="c1", line=(\d+)\) continues\]', header)
     )
-    assert match is not None
     assert int(match[2]) == int(match[1]) + 1
     assert body.endswith(f"line number {match[1]}\n")
     assert 1500 < len(answer) <= 2000
@@ -101,10 +100,10 @@ def test_every_part_of_the_text_can_be_had_by_following_the_headers() -> None:
 
 
 def test_a_cap_names_a_call_that_returns_what_was_left_out() -> None:
-    capped = cap_text(LINES, max_chars=2000, call_id="c1")
-    assert capped is not None
-    match = re.search(r'lines (\d+)-\d+ of 5000 left out; recall\(id="c1", line=(\d+)\)', capped)
-    assert match is not None
+    capped = required(cap_text(LINES, max_chars=2000, call_id="c1"))
+    match = required(
+        re.search(r'lines (\d+)-\d+ of 5000 left out; recall\(id="c1", line=(\d+)\)', capped)
+    )
     assert match[1] == match[2]
     body = given_back(LINES, line=int(match[2]), lines=1)[1]
     assert body == f"line number {match[1]}\n"

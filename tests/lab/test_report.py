@@ -10,6 +10,7 @@ from llmsession.compaction.policies import Balanced, FullHistory
 from llmsession.lab.charts import MAX_POINTS, Dot, Line, curves, scatter, short
 from llmsession.lab.comparing import Compared, compare, ready, summed
 from llmsession.lab.report import CAVEATS, html_report
+from tests.compaction.conversations import required
 from tests.lab.recorded import Recorded
 from tests.lab.talks import long_talk
 
@@ -75,8 +76,7 @@ def test_every_chart_is_well_formed_and_marks_each_rewrite() -> None:
     trees = [ElementTree.fromstring(chart) for chart in charts]
     marks = [each for each in trees[0].iter("circle") if each.get("class") == "mark"]
     first = rows[0]
-    assert first.curve is not None
-    assert len(marks) == sum(step.rewritten for step in first.curve.steps) > 0
+    assert len(marks) == sum(step.rewritten for step in required(first.curve).steps) > 0
     assert {title.text for title in trees[0].iter("title")} >= {"balanced"}
 
 

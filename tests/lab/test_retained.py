@@ -8,6 +8,7 @@ from llmsession.lab.recording import Recording, window_of
 from llmsession.lab.retained import MAX_NEEDS, MAX_PAGES, Need, Presence, distinctive
 from llmsession.session.core.request_builder import ContextBuilder
 from llmsession.turns.request import Request
+from tests.compaction.conversations import required
 from tests.lab.recorded import Recorded, call, result
 from tests.lab.talks import needs_of
 
@@ -107,8 +108,7 @@ def test_recall_turns_pages_until_the_string_is_there() -> None:
     lines[900] = "here is row_of_result at last"
     talk = Recorded().ask("go").reply([call("c1")], None).answer(result("c1", "\n".join(lines)))
     _, needs = needs_of(talk.reply("row_of_result", None).done())
-    pages = needs.pages("c1", "row_of_result")
-    assert pages is not None
+    pages = required(needs.pages("c1", "row_of_result"))
     assert len(pages) == 2
     assert "row_of_result" in pages[1]
     assert "row_of_result" not in pages[0]

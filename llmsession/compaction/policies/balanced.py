@@ -16,7 +16,6 @@ import msgspec
 
 from llmsession.compaction.planning.boundaries import (
     is_turn_start,
-    must_wait,
     recent_from,
     safe_cuts,
 )
@@ -37,8 +36,9 @@ from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
+from .base import WaitingPolicy
 from .drafts import Draft
-from .limits import check_fraction, check_whole, portion
+from .limits import Count, Fraction, portion
 from .prefixes import pin_of
 from .registry import register
 
@@ -61,7 +61,7 @@ MIN_SHOWN_CHARS = 600
 
 
 @register
-class Balanced(msgspec.Struct, frozen=True, kw_only=True):
+class Balanced(WaitingPolicy, frozen=True, kw_only=True):
     """Swap, shorten, summarise, cut: in that order, and only as far as needed.
 
     It begins above ``threshold`` of the limit and goes down to ``low``. Recent is what belongs
@@ -82,34 +82,28 @@ class Balanced(msgspec.Struct, frozen=True, kw_only=True):
     )  # fmt: skip
     """The settings of a ``CompactionConfig`` that it takes."""
 
-    threshold: float = 0.80
-    low: float = 0.40
-    keep_recent_turns: int = 5
-    keep_recent_steps: int | None = 20
-    recent_share: float = 0.30
+    threshold: Fraction = 0.80
+    low: Fraction = 0.40
+    keep_recent_turns: Count = 5
+    keep_recent_steps: Count | None = 20
+    recent_share: Fraction = 0.30
     fold_code: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "low", "recent_share"):
-            check_fraction(name, getattr(self, name))
+        super().__post_init__()
         if self.low >= self.threshold:
             raise InvalidConfig(f"low {self.low} must be below threshold {self.threshold}")
-        check_whole("keep_recent_turns", self.keep_recent_turns, 1)
-        if self.keep_recent_steps is not None:
-            check_whole("keep_recent_steps", self.keep_recent_steps, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is strictly more than the threshold of the limit used?"""
         return limit_tokens > 0 and used_tokens > portion(limit_tokens, self.threshold)
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to change now, None if nothing can be.
 
         Asked because the next request does not fit (``window``, ``overflow``) it also cuts into
         what is recent, until the limit holds or nothing is left to cut.
         """
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = _Draft(view, messages, budget, folds_code=self.fold_code)
         forced = budget.trigger in ("window", "overflow")
         target = portion(budget.limit_tokens, self.low)

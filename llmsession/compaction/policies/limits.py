@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 from llmsession.errors import InvalidConfig
 
-__all__ = ["check_fraction", "check_whole", "portion", "reached"]
+__all__ = [
+    "Amount",
+    "Count",
+    "Fraction",
+    "Whole",
+    "check_fraction",
+    "check_whole",
+    "portion",
+    "reached",
+]
 
 _MILLION = 1_000_000
 
@@ -23,6 +33,13 @@ def check_fraction(name: str, value: Any) -> None:
     """Raises InvalidConfig unless *value*, the setting *name*, is between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < 1:
         raise InvalidConfig(f"{name} must be between 0 and 1, got {value!r}")
+
+
+# The types of settings. ``CheckedPolicy`` calls the check that each of them holds.
+Fraction = Annotated[float, check_fraction]
+Whole = Annotated[int, check_whole]
+Amount = Annotated[int, partial(check_whole, least=0)]
+Count = Annotated[int, partial(check_whole, least=1)]
 
 
 def portion(whole: int, fraction: float) -> int:

@@ -19,7 +19,8 @@ from llmsession.turns.blocks import ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
-from .limits import check_whole
+from .base import CheckedPolicy
+from .limits import Count
 from .registry import register
 
 __all__ = ["SwapToolResults"]
@@ -28,7 +29,7 @@ _BILLION = 1_000_000_000
 
 
 @register
-class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
+class SwapToolResults(CheckedPolicy, frozen=True, kw_only=True):
     """Swap each tool result that is older than the newest turns, and steps, that are kept.
 
     ``due`` says when, ``plan`` says what; a compaction that was asked for needs only a plan. It
@@ -47,18 +48,16 @@ class SwapToolResults(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a ``CompactionConfig`` that it takes."""
 
     threshold: float = 0.75
-    keep_recent_turns: int = 5
-    keep_recent_steps: int | None = None
+    keep_recent_turns: Count = 5
+    keep_recent_steps: Count | None = None
     mode: Literal["summarize", "redact"] = "summarize"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.threshold, bool) or not isinstance(self.threshold, float | int):
             raise InvalidConfig(f"threshold must be a number, got {self.threshold!r}")
         if not 0 < self.threshold < 1:
             raise InvalidConfig(f"threshold must be between 0 and 1, got {self.threshold}")
-        check_whole("keep_recent_turns", self.keep_recent_turns, 1)
-        if self.keep_recent_steps is not None:
-            check_whole("keep_recent_steps", self.keep_recent_steps, 1)
         if self.mode not in ("summarize", "redact"):
             raise InvalidConfig(f"mode must be 'summarize' or 'redact', got {self.mode!r}")
 

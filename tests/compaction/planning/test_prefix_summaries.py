@@ -13,7 +13,7 @@ from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected, PrefixSummary
 from llmsession.turns.request import Profile
-from tests.compaction.conversations import Talk, image, talk
+from tests.compaction.conversations import Talk, image, required, talk
 
 PROFILE = Profile()
 
@@ -51,8 +51,7 @@ def test_a_plan_that_wants_none_is_left_as_it_is() -> None:
 
 def test_a_summary_stands_in_the_plan_and_its_sizes_are_counted() -> None:
     built = talk(3).messages
-    plan = filled(built, told("what was said"))
-    assert plan is not None
+    plan = required(filled(built, told("what was said")))
     assert (plan.prefix_summary, plan.summary_request) == (told("what was said"), None)
     assert plan.tokens_before == budget().size(built, View())
     assert plan.tokens_after == budget().size(built, View().applied(plan, len(built)))
@@ -66,8 +65,7 @@ def test_no_summary_and_one_that_is_no_shorter_change_nothing(
 
 
 def test_what_a_plan_leaves_out_besides_is_left_out_without_a_summary_too() -> None:
-    plan = filled(talk(3).messages, None, omitted=((4, 8),))
-    assert plan is not None
+    plan = required(filled(talk(3).messages, None, omitted=((4, 8),)))
     assert (plan.prefix_summary, plan.summary_request, plan.omitted) == (None, None, ((4, 8),))
 
 
@@ -80,24 +78,18 @@ def test_behind_a_providers_own_summary_nothing_is_edited() -> None:
         "compacted_before": 11, "shown_results": {"c3": "short"}, "omitted": ((8, 9),),
         "injected": (Injected(5, "note"),), "texts": {"s/a2.3#0": "s"},
     }  # fmt: skip
-    plan = filled(built, OWN, **edits)
-    assert plan is not None
+    plan = required(filled(built, OWN, **edits))
     assert (plan.compacted_before, plan.shown_results, plan.texts, plan.omitted) == (4, {}, {}, ())
     assert (plan.prefix_summary, plan.injected) == (OWN, None)
-    by_rules = filled(built, told("it"), **edits)
-    assert by_rules is not None
+    by_rules = required(filled(built, told("it"), **edits))
     assert (by_rules.compacted_before, by_rules.shown_results) == (11, {"c3": "short"})
 
 
 def test_thinking_behind_a_providers_own_summary_stays_unless_two_messages_become_one() -> None:
     built = talk(3)
-    plan = filled(built.messages, OWN)
-    assert plan is not None
-    assert not plan.voids_thinking
+    assert not required(filled(built.messages, OWN)).voids_thinking
     built.messages[4:4] = [built.messages[3]]
-    joined = filled(built.messages, OWN)
-    assert joined is not None
-    assert joined.voids_thinking
+    assert required(filled(built.messages, OWN)).voids_thinking
 
 
 # Extracted by rules.
@@ -106,8 +98,7 @@ def test_thinking_behind_a_providers_own_summary_stays_unless_two_messages_becom
 def test_a_summary_by_rules_has_its_title_and_its_room() -> None:
     built = talk(40)
     summary_request = SummaryRequest(first=0, upto=120, max_tokens=300)
-    prefix_summary = extracted_summary(summary_request, built.messages, PROFILE)
-    assert prefix_summary is not None
+    prefix_summary = required(extracted_summary(summary_request, built.messages, PROFILE))
     assert prefix_summary.text.startswith(introduced("").strip())
     assert budget().size((), View(prefix_summaries=(prefix_summary,))) <= 304
     assert prefix_summary == extracted_summary(summary_request, built.messages, PROFILE)
@@ -121,8 +112,7 @@ def test_of_nothing_there_is_no_summary_and_images_alone_are_counted() -> None:
         extracted_summary(SummaryRequest(first=1, upto=1, max_tokens=9), built.messages, PROFILE)
         is None
     )
-    prefix_summary = extracted_summary(
-        SummaryRequest(first=0, upto=1, max_tokens=99), built.messages, PROFILE
+    prefix_summary = required(
+        extracted_summary(SummaryRequest(first=0, upto=1, max_tokens=99), built.messages, PROFILE)
     )
-    assert prefix_summary is not None
     assert prefix_summary.text == introduced("1 message without words.")

@@ -7,7 +7,7 @@ from typing import Any
 from llmsession.compaction.planning.provider_clearing import Clearing, clearing_of
 from llmsession.compaction.view.view import View
 from llmsession.turns.request import Profile
-from tests.compaction.conversations import Talk
+from tests.compaction.conversations import Talk, required
 
 PROFILE = Profile(chars_per_token=1.0)
 
@@ -22,9 +22,7 @@ def steps(count: int) -> Talk:
 
 def clearing(**edit: Any) -> Clearing:
     edits = {"edits": [{"type": "clear_tool_uses_20250919", **edit}]}
-    found = clearing_of({"context_management": edits})
-    assert found is not None
-    return found
+    return required(clearing_of({"context_management": edits}))
 
 
 def tokens(value: int) -> dict[str, Any]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from llmsession.compaction.planning.policy import Budget, Policy
+from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
-from tests.compaction.conversations import FRAME, sent
+from tests.compaction.conversations import FRAME, required, sent
 
 PLAIN = Profile(chars_per_token=1.0)
 
@@ -20,17 +23,12 @@ def budget_for(
     messages: Sequence[Message], limit: int, view: View | None = None, **fields: Any
 ) -> Budget:
     """A budget of *limit*, with what *messages* are used."""
-    profile = fields.pop("profile", PLAIN)
-    budget = Budget(
-        used_tokens=0, limit_tokens=limit, profile=profile,
-        committed=fields.pop("committed", len(messages)),
-    )  # fmt: skip
+    fields = {"profile": PLAIN, "committed": len(messages), **fields}
     used = fields.pop("used", None)
+    budget = Budget(used_tokens=0, limit_tokens=limit, **fields)
     if used is None:
         used = budget.size(messages, view or View())
-    return Budget(
-        used_tokens=used, limit_tokens=limit, profile=profile, committed=budget.committed, **fields
-    )
+    return replace(budget, used_tokens=used)
 
 
 def plan_of(
@@ -53,3 +51,17 @@ def texts_sent(messages: Sequence[Message], view: View) -> list[list[str]]:
     """The texts of each message that is sent."""
     request = project(messages, view, PLAIN, FRAME)
     return [[block["text"] for block in blocks if "text" in block] for blocks in sent(request)]
+
+
+def filled(
+    plan: Plan | None, messages: Sequence[Message], view: View | None = None,
+    profile: Profile = PLAIN,
+) -> View:  # fmt: skip
+    """The view after *plan*; if it asks for a summary, that is one by rules."""
+    view, plan = view or View(), required(plan)
+    if plan.summary_request is not None:
+        prefix_summary = extracted_summary(plan.summary_request, messages, profile)
+        budget = budget_for(messages, 1, view)
+        plan = required(with_summary(plan, prefix_summary, view, messages, budget))
+        assert plan.prefix_summary is not None
+    return view.applied(plan, len(messages))

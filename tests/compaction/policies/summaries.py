@@ -11,9 +11,10 @@ from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from llmsession.turns.records import PrefixSummary, Trigger
+from llmsession.turns.records import PrefixSummary
 from llmsession.turns.request import Profile
-from tests.compaction.conversations import Talk
+from tests.compaction.conversations import Talk, required
+from tests.compaction.policies import plans
 
 PROFILE = Profile(chars_per_token=4.0)
 """Texts of ``4 * n`` characters are n tokens, and a message has 4 more."""
@@ -27,8 +28,7 @@ class After(NamedTuple):
 
     @property
     def summary_request(self) -> SummaryRequest:
-        assert self.plan.summary_request is not None
-        return self.plan.summary_request
+        return required(self.plan.summary_request)
 
 
 def said(tokens: int, word: str = "w") -> str:
@@ -57,30 +57,17 @@ def loop(steps: int, tokens: int = 1_000) -> Talk:
 
 
 def budget_for(
-    messages: Sequence[Message],
-    limit: int,
-    *,
-    view: View | None = None,
-    used: int | None = None,
-    trigger: Trigger = "threshold",
-    **fields: Any,
+    messages: Sequence[Message], limit: int, *, view: View | None = None, **fields: Any
 ) -> Budget:
-    empty = Budget(used_tokens=0, limit_tokens=0, profile=PROFILE, committed=len(messages))
-    return Budget(
-        used_tokens=empty.size(messages, view or View()) if used is None else used,
-        limit_tokens=limit,
-        profile=fields.pop("profile", PROFILE),
-        committed=fields.pop("committed", len(messages)),
-        trigger=trigger,
-        **fields,
-    )
+    """A budget of *limit* in the tokens of ``PROFILE``."""
+    return plans.budget_for(messages, limit, view, **{"profile": PROFILE, **fields})
 
 
 def planned(
     policy: Policy, messages: Sequence[Message], limit: int, view: View | None = None, **fields: Any
 ) -> Plan | None:
-    view = view or View()
-    return policy.plan(view, messages, budget_for(messages, limit, view=view, **fields))
+    """The plan of *policy* in the tokens of ``PROFILE``."""
+    return plans.plan_of(policy, messages, limit, view, **{"profile": PROFILE, **fields})
 
 
 def applied(
@@ -95,15 +82,13 @@ def applied(
     """The plan of *policy*, with *text* as its summary, else one by rules, and what is shown."""
     view = view or View()
     budget = budget_for(messages, limit, view=view, **fields)
-    plan = policy.plan(view, messages, budget)
-    assert plan is not None
+    plan = required(policy.plan(view, messages, budget))
     if plan.summary_request is None:
         return After(plan, view.applied(plan, len(messages)))
     prefix_summary = extracted_summary(plan.summary_request, messages, budget.profile)
     if text is not None:
         prefix_summary = PrefixSummary(plan.summary_request.upto, introduced(text), "model")
-    filled = with_summary(plan, prefix_summary, view, messages, budget)
-    assert filled is not None
+    filled = required(with_summary(plan, prefix_summary, view, messages, budget))
     return After(plan, view.applied(filled, len(messages)))
 
 
@@ -112,6 +97,5 @@ def left_without_summary(
 ) -> Plan | None:
     """What is left of the plan where no summary came."""
     budget = budget_for(messages, limit, **fields)
-    plan = policy.plan(View(), messages, budget)
-    assert plan is not None
+    plan = required(policy.plan(View(), messages, budget))
     return with_summary(plan, None, View(), messages, budget)

@@ -20,7 +20,16 @@ from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Frame, Profile
-from tests.compaction.conversations import FRAME, Talk, call_block, image, result_block, talk, text
+from tests.compaction.conversations import (
+    FRAME,
+    Talk,
+    call_block,
+    image,
+    required,
+    result_block,
+    talk,
+    text,
+)
 
 PROFILE = Profile()
 OUTPUT = "a line of output\n" * 300  # 5,100 characters, about 1,900 tokens
@@ -75,11 +84,9 @@ def test_what_is_recent_is_left_alone() -> None:
         built.ask("word " * 300)
         built.step(OUTPUT)
         built.reply()
-    plan = planned(built, 8_000, policy=Balanced(keep_recent_turns=3, recent_share=0.99))
-    assert plan is not None
+    plan = required(planned(built, 8_000, policy=Balanced(keep_recent_turns=3, recent_share=0.99)))
     assert swapped(plan) == ["c1", "c2", "c3", "c4", "c5"]
-    assert plan.summary_request is not None
-    assert plan.summary_request.upto <= 20
+    assert required(plan.summary_request).upto <= 20
 
 
 def test_of_one_long_turn_old_steps_are_compacted() -> None:
@@ -94,8 +101,7 @@ def test_of_one_long_turn_old_steps_are_compacted() -> None:
 
 def test_a_summary_that_is_there_is_shown_and_else_one_is_extracted() -> None:
     built = talk(8, OUTPUT)
-    plan = planned(built, 12_000, summaries={"c1": "what the first one said"})
-    assert plan is not None
+    plan = required(planned(built, 12_000, summaries={"c1": "what the first one said"}))
     assert plan.shown_results["c1"].endswith("what the first one said")
     assert "300 lines" in plan.shown_results["c2"]
     assert 'recall(id="c2")' in plan.shown_results["c2"]
@@ -116,8 +122,7 @@ def reading_code(path: str = "a.py", *, is_error: bool = False) -> Talk:
 
 
 def compacted_read(built: Talk, policy: Balanced, **changes: Any) -> str:
-    plan = planned(built, 2_000, policy=policy, trigger="asked", **changes)
-    assert plan is not None
+    plan = required(planned(built, 2_000, policy=policy, trigger="asked", **changes))
     return plan.shown_results["c1"]
 
 
@@ -132,8 +137,7 @@ def test_code_that_was_read_becomes_its_signatures_if_that_is_asked_for() -> Non
 
 
 def test_a_fold_stands_for_the_extracted_summary_but_not_for_one_that_was_given() -> None:
-    extracted = summarise(CODE, max_chars=600)
-    assert extracted is not None
+    extracted = required(summarise(CODE, max_chars=600))
     shown = compacted_read(reading_code(), FOLDS, summaries={"c1": extracted})
     assert "def function_14" in shown
     shown = compacted_read(reading_code(), FOLDS, summaries={"c1": "fifteen functions"})
@@ -160,8 +164,7 @@ def test_an_image_in_a_result_is_left_out_by_name() -> None:
         built.ask()
         built.step(OUTPUT)
         built.reply()
-    plan = planned(built, 10_000)
-    assert plan is not None
+    plan = required(planned(built, 10_000))
     assert plan.shown_results["c2"].endswith("[1 other block (image) left out]")
 
 
@@ -173,8 +176,7 @@ def test_then_long_inputs_of_old_calls_are_shortened() -> None:
         built.add("assistant", [call])
         built.add("user", [result_block(f"c{number}", "ok")])
         built.reply()
-    plan = planned(built, 32_000)
-    assert plan is not None
+    plan = required(planned(built, 32_000))
     assert plan.shown_results == {}
     assert list(plan.inputs)[:2] == ["c0", "c1"]
     assert len(plan.inputs) < 8
@@ -193,8 +195,7 @@ def talking(turns: int) -> Talk:
 
 def test_then_a_summary_stands_for_a_prefix_that_ends_with_a_turn() -> None:
     built = talking(30)
-    plan = planned(built, 50_000, policy=Balanced(low=0.5))
-    assert plan is not None
+    plan = required(planned(built, 50_000, policy=Balanced(low=0.5)))
     summary_request = plan.summary_request
     assert summary_request is not None
     assert (summary_request.first, summary_request.earlier) == (0, "")
@@ -213,8 +214,7 @@ def test_then_a_summary_stands_for_a_prefix_that_ends_with_a_turn() -> None:
 def test_a_second_summary_continues_the_first() -> None:
     built = talking(30)
     view = View(version=1, prefix_summaries=(PrefixSummary(10, "what was said before"),))
-    plan = planned(built, 30_000, view=view)
-    assert plan is not None
+    plan = required(planned(built, 30_000, view=view))
     assert plan.summary_request is not None
     assert plan.summary_request.first == 10 < plan.summary_request.upto
     assert plan.summary_request.earlier == "what was said before"
@@ -250,8 +250,7 @@ def test_a_message_larger_than_the_budget_is_cut_at_both_ends(piece: str, family
     profile = Profile(token_family=family)
     built = Talk()
     built.ask("BEGIN " + piece * 50_000 + " END")
-    plan = planned(built, 4_000, profile=profile, committed=0, trigger="window")
-    assert plan is not None
+    plan = required(planned(built, 4_000, profile=profile, committed=0, trigger="window"))
     (cut,) = plan.texts.values()
     assert cut.startswith("BEGIN ")
     assert cut.endswith(" END")
@@ -264,8 +263,7 @@ def test_of_several_long_ones_each_gets_an_equal_share() -> None:
     built = Talk()
     built.ask("look")
     built.step("a" * 60_000, "b" * 60_000, "short")
-    plan = planned(built, 8_000, committed=0, trigger="window")
-    assert plan is not None
+    plan = required(planned(built, 8_000, committed=0, trigger="window"))
     assert set(plan.shown_results) == {"c1", "c2"}
     first, second = (plan.shown_results[call] for call in ("c1", "c2"))
     assert abs(len(first) - len(second)) < 10
@@ -276,8 +274,7 @@ def test_of_several_long_ones_each_gets_an_equal_share() -> None:
 def test_what_an_earlier_plan_cut_is_not_cut_again() -> None:
     built = Talk()
     built.ask("x" * 60_000)
-    first = planned(built, 8_000, committed=0, trigger="window")
-    assert first is not None
+    first = required(planned(built, 8_000, committed=0, trigger="window"))
     view = View().applied(first, 1)
     assert planned(built, 4_000, view=view, committed=0, trigger="window") is None
 
@@ -287,16 +284,14 @@ def test_what_was_refused_is_cut_deeper_for_it_is_larger_than_we_think() -> None
     built.ask("x" * 60_000)
     sizes = {}
     for trigger in ("window", "overflow"):
-        plan = planned(built, 8_000, committed=0, trigger=trigger)
-        assert plan is not None
+        plan = required(planned(built, 8_000, committed=0, trigger=trigger))
         sizes[trigger] = plan.tokens_after
     assert sizes["overflow"] <= 4_000 < sizes["window"] <= 8_000
 
 
 def test_where_thinking_has_to_open_the_loop_it_edits_only_between_turns() -> None:
     built = talk(8, OUTPUT)
-    between = planned(built, 12_000, profile=OPENS)
-    assert between is not None
+    assert planned(built, 12_000, profile=OPENS) is not None
     built.ask()
     begun = planned(built, 12_000, profile=OPENS, committed=32)
     # Nothing of the open turn has thought yet, so nothing is in the way.
@@ -325,24 +320,20 @@ def test_equal_questions_get_equal_plans_and_nothing_is_changed_by_asking() -> N
 
 def test_what_was_done_is_not_done_again() -> None:
     built = talk(20, OUTPUT)
-    plan = planned(built, 48_000)
-    assert plan is not None
-    assert planned(built, 48_000, view=View().applied(plan, 80)) is None
+    assert planned(built, 48_000, view=View().applied(required(planned(built, 48_000)), 80)) is None
 
 
 def test_the_figure_of_what_stays_in_the_cache_is_what_stands_before_the_first_edit() -> None:
     built = talk(20, OUTPUT)
     policy = Balanced(low=0.5)
-    first = planned(built, 48_000, policy=policy)
-    assert first is not None
+    first = required(planned(built, 48_000, policy=policy))
     assert first.figures["kept_before_tokens"] < 20
     view = View().applied(first, 80)
     for _ in range(8):
         built.ask()
         built.step(OUTPUT)
         built.reply()
-    second = planned(built, 48_000, view=view, policy=policy)
-    assert second is not None
+    second = required(planned(built, 48_000, view=view, policy=policy))
     edited = next(at for at, m in enumerate(built.messages) if m.tool_results and at >= 31)
     kept = context_tokens(built.messages[:edited], view, PROFILE)
     assert second.figures["kept_before_tokens"] == kept
@@ -372,8 +363,7 @@ def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: 
     for _ in range(60):
         built.step("x" * 900)  # too short for summaries of their own
     policy = Balanced(keep_recent_steps=5)
-    plan = planned(built, 12_000, policy=policy, committed=0, trigger="window")
-    assert plan is not None
+    plan = required(planned(built, 12_000, policy=policy, committed=0, trigger="window"))
     assert plan.summary_request is not None
     pinned = plan.summary_request.pinned
     assert pinned is not None
@@ -386,8 +376,7 @@ def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: 
         assert len(pinned.text) < 12_000
     asked = budget(built.messages, View(), 12_000, committed=0)
     prefix_summary = PrefixSummary(plan.summary_request.upto, "a summary", "extractive")
-    filled = with_summary(plan, prefix_summary, View(), built.messages, asked)
-    assert filled is not None
+    filled = required(with_summary(plan, prefix_summary, View(), built.messages, asked))
     view = View().applied(filled, len(built.messages))
     sent = project(built.messages, view, PROFILE, Frame(model="m", max_tokens=10))
     said = msgspec.json.decode(sent.messages[0].body)
@@ -397,12 +386,12 @@ def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: 
     more.messages, more.turn, more.calls = list(built.messages), built.turn, built.calls
     for _ in range(60):
         more.step("y" * 900)
-    second = planned(more, 12_000, view=view, policy=policy, committed=0, trigger="window")
-    assert second is not None
+    second = required(
+        planned(more, 12_000, view=view, policy=policy, committed=0, trigger="window")
+    )
     assert second.summary_request is not None
     later = PrefixSummary(second.summary_request.upto, "another summary", "extractive")
-    now = with_summary(second, later, view, more.messages, asked)
-    assert now is not None
+    now = required(with_summary(second, later, view, more.messages, asked))
     shown = view.applied(now, len(more.messages))
     assert [each.text for each in shown.injected] == [pinned.text]
     assert shown.injected[0].at == second.summary_request.upto

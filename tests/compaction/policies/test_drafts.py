@@ -14,7 +14,7 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
-from tests.compaction.conversations import result_block, talk, text
+from tests.compaction.conversations import required, result_block, talk, text
 from tests.compaction.policies.plans import PLAIN, budget_for
 
 OPENS = replace(PLAIN, thinking_opens_tool_loop=True)
@@ -37,8 +37,7 @@ def test_what_is_used_is_what_the_plan_comes_to() -> None:
     assert draft.show_result(2, result, "short")
     draft.omit([(4, 8)])
     draft.inject([Injected(8, "a note")], instead_of="a note")
-    plan = draft.plan("mine", "this and that", one=1, none=0)
-    assert plan is not None
+    plan = required(draft.plan("mine", "this and that", one=1, none=0))
     view = View().applied(plan, len(messages))
     assert plan.tokens_after == context_tokens(messages, view, PLAIN)
     # A note is estimated as a message of its own.
@@ -86,8 +85,7 @@ def test_the_plan_of_another_policy_is_taken_over() -> None:
         injected=(Injected(-1, "known"),),
     )
     draft.absorb(other)
-    plan = draft.plan("mine", "both")
-    assert plan is not None
+    plan = required(draft.plan("mine", "both"))
     assert (plan.policy, plan.shown_results, plan.omitted) == (
         "mine",
         other.shown_results,
@@ -173,6 +171,5 @@ def test_what_is_said_once_more_behind_a_summary_is_counted() -> None:
     without, draft = drafted(messages), drafted(messages)
     without.want(4, 300)
     draft.want(4, 300, pinned=Injected(4, "go on"))
-    assert draft.summary_request is not None
-    assert draft.summary_request.pinned == Injected(4, "go on")
+    assert required(draft.summary_request).pinned == Injected(4, "go on")
     assert draft.used == without.used + len("go on")

@@ -13,7 +13,7 @@ from llmsession.compaction.policies.prefixes import (
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import PrefixSummary
 from llmsession.turns.request import Profile
-from tests.compaction.conversations import Talk, image, result_block, talk, text
+from tests.compaction.conversations import Talk, image, required, result_block, talk, text
 from tests.compaction.policies.summaries import budget_for, chat, loop
 
 MANUAL = Profile(thinking_opens_tool_loop=True)
@@ -95,27 +95,23 @@ def test_a_summary_is_half_of_its_source_at_most_in_the_tokens_of_the_text() -> 
     built = chat(1_000, 1_000, 9)
     for scale, most in ((1_000, 1_000), (2_000, 1_000), (500, 1_000)):
         budget = budget_for(built.messages, 0, scale_permille=scale)
-        plan = summary_plan("p", View(), built.messages, budget, upto=2)
-        assert plan is not None
+        plan = required(summary_plan("p", View(), built.messages, budget, upto=2))
         assert plan.summary_request is not None
         assert plan.summary_request.max_tokens == most
     budget = budget_for(built.messages, 0, scale_permille=2_000)
-    plan = summary_plan("p", View(), built.messages, budget, upto=2, max_tokens=1_200)
-    assert plan is not None
-    assert plan.summary_request is not None
-    assert plan.summary_request.max_tokens == 600
+    plan = required(summary_plan("p", View(), built.messages, budget, upto=2, max_tokens=1_200))
+    assert required(plan.summary_request).max_tokens == 600
 
 
 def test_what_a_plan_promises_is_what_its_summary_frees_at_least() -> None:
     built = chat(*[1_000] * 9)
     budget = budget_for(built.messages, 0)
-    plan = summary_plan("p", View(), built.messages, budget, upto=4, omitted=((4, 6),))
-    assert plan is not None
-    assert plan.summary_request is not None
+    plan = required(summary_plan("p", View(), built.messages, budget, upto=4, omitted=((4, 6),)))
     assert (plan.tokens_before, plan.tokens_after) == (9_000, 3_000 + 2_000)
-    prefix_summary = extracted_summary(plan.summary_request, built.messages, budget.profile)
-    filled = with_summary(plan, prefix_summary, View(), built.messages, budget)
-    assert filled is not None
+    prefix_summary = extracted_summary(
+        required(plan.summary_request), built.messages, budget.profile
+    )
+    filled = required(with_summary(plan, prefix_summary, View(), built.messages, budget))
     assert filled.tokens_after <= plan.tokens_after + 4
     assert filled.omitted == ((4, 6),)
     assert with_summary(plan, None, View(), built.messages, budget) is None

@@ -21,6 +21,7 @@ from tests.compaction.conversations import (
     FRAME,
     Talk,
     image,
+    required,
     shape,
     summaries_of,
     talk,
@@ -42,9 +43,7 @@ def budget(built: Talk, *, committed: int | None = None, **fields: Any) -> Budge
 
 
 def planned(built: Talk, policy: SwapToolResults, view: View | None = None, **fields: Any) -> Plan:
-    plan = policy.plan(view or View(), built.messages, budget(built, **fields))
-    assert plan is not None
-    return plan
+    return required(policy.plan(view or View(), built.messages, budget(built, **fields)))
 
 
 def compact(number: int, chars: int = 1000, summary: str = "what it said") -> str:
@@ -124,9 +123,7 @@ def test_turns_are_old_by_their_place_and_not_by_their_number() -> None:
     built = talk(3)
     messages = [*built.messages[:4], *built.messages[8:], *built.messages[4:8]]
     keep_1 = SwapToolResults(keep_recent_turns=1)
-    plan = keep_1.plan(View(), messages, budget(built))
-    assert plan is not None
-    assert set(plan.shown_results) == {"c1", "c3"}
+    assert set(required(keep_1.plan(View(), messages, budget(built))).shown_results) == {"c1", "c3"}
 
 
 def test_a_result_without_a_summary_stays_as_it_is() -> None:

@@ -37,7 +37,16 @@ from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.usage import Usage
-from tests.compaction.conversations import FRAME, Talk, call_block, image, result_block, sent, text
+from tests.compaction.conversations import (
+    FRAME,
+    Talk,
+    call_block,
+    image,
+    required,
+    result_block,
+    sent,
+    text,
+)
 from tests.session.actors import Quick, Stage, settled, stage
 
 PROFILE = Profile()
@@ -121,9 +130,7 @@ def plan_of(
 
 
 def compacted(messages: list[Message], limit: int, view: View | None = None) -> View:
-    plan = plan_of(messages, limit, view)
-    assert plan is not None
-    return (view or View()).applied(plan, len(messages))
+    return (view or View()).applied(required(plan_of(messages, limit, view)), len(messages))
 
 
 def talking(turns: int) -> Talk:
@@ -157,8 +164,7 @@ def test_01_an_empty_summary_keeps_the_history(written: PrefixSummary | None) ->
     """LobeHub #12986, LibreChat #15294: an empty summary replaced what it stood for."""
     messages = talking(12).messages
     budget = Budget(used_tokens=20_000, limit_tokens=10_000, profile=PROFILE, committed=60)
-    plan = Balanced(keep_recent_turns=2).plan(View(), messages, budget)
-    assert plan is not None
+    plan = required(Balanced(keep_recent_turns=2).plan(View(), messages, budget))
     assert plan.summary_request is not None
     left = with_summary(plan, written, View(), messages, budget)
     view = View() if left is None else View().applied(left, len(messages))
@@ -264,10 +270,8 @@ def test_10_a_summary_that_is_merged_with_its_neighbour_is_still_known_as_one() 
     assert first.prefix_summary is not None
     head = sent(shown(messages, first))[0]
     assert head[0]["text"] == first.prefix_summary.text
-    second = plan_of(messages, 7_000, first)
-    assert second is not None
-    assert second.prefix_summary is not None
-    assert second.prefix_summary.upto > first.prefix_summary.upto
+    second = required(plan_of(messages, 7_000, first))
+    assert required(second.prefix_summary).upto > first.prefix_summary.upto
 
 
 def test_13_an_earlier_summary_stands_in_the_next_one_once() -> None:
@@ -289,8 +293,7 @@ def test_14_a_summary_never_points_at_what_is_not_there() -> None:
     """NeuroLink: the pointer named a message that had been deleted."""
     messages = talking(14).messages
     view = compacted(messages, 8_000)
-    assert view.prefix_summary is not None
-    cut = view.clamped(view.prefix_summary.upto - 1)
+    cut = view.clamped(required(view.prefix_summary).upto - 1)
     assert cut.prefix_summaries == ()
     end = cut.compacted_before or 5
     end -= messages[end - 1].is_assistant  # a request ends with the user
@@ -370,8 +373,7 @@ def test_28_calls_that_are_open_when_it_is_compacted_are_not_cut_off() -> None:
     built = talking(10)
     built.ask()
     built.add("assistant", [call_block("open")])
-    plan = plan_of(built.messages, 3_000, trigger="window")
-    assert plan is not None
+    plan = required(plan_of(built.messages, 3_000, trigger="window"))
     view = View().applied(plan, len(built.messages))
     assert view.shows(len(built.messages) - 1)
     built.add("user", [result_block("open", "at last")])

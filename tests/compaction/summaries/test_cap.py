@@ -12,7 +12,7 @@ from llmsession.compaction.summaries.cap import (
     other_blocks,
     result_text,
 )
-from tests.compaction.conversations import image, text
+from tests.compaction.conversations import image, required, text
 
 LINES = "".join(f"line number {number}\n" for number in range(1, 1001))
 BY_LINES = re.compile(
@@ -24,9 +24,7 @@ BY_CHARACTERS = re.compile(
 
 
 def capped(source: str, max_chars: int) -> str:
-    found = cap_text(source, max_chars=max_chars, call_id="c1")
-    assert found is not None
-    return found
+    return required(cap_text(source, max_chars=max_chars, call_id="c1"))
 
 
 def test_a_text_within_the_cap_is_left_alone() -> None:
@@ -35,8 +33,7 @@ def test_a_text_within_the_cap_is_left_alone() -> None:
 
 def test_lines_are_cut_at_their_ends_and_the_marker_names_those_left_out() -> None:
     found = capped(LINES, 2000)
-    match = BY_LINES.search(found)
-    assert match is not None
+    match = required(BY_LINES.search(found))
     first, last, total, argument = map(int, match.groups())
     assert (total, argument) == (1000, first)
     lines = LINES.splitlines()
@@ -53,8 +50,7 @@ def test_about_seven_tenths_of_the_cap_are_the_head() -> None:
 def test_a_single_huge_line_is_counted_in_characters() -> None:
     source = "".join(chr(97 + number % 26) for number in range(50_000))
     found = capped(source, 1000)
-    match = BY_CHARACTERS.search(found)
-    assert match is not None
+    match = required(BY_CHARACTERS.search(found))
     first, last, total, argument = map(int, match.groups())
     assert (total, argument) == (50_000, first)
     head, tail = found[: match.start()].rstrip("\n"), found[match.end() :].lstrip("\n")
@@ -93,8 +89,7 @@ def test_images_alone_do_not_bring_a_list_over_the_cap() -> None:
 
 def test_blocks_that_are_no_text_are_counted_in_a_capped_list() -> None:
     content = [text("x" * 5000), image(), image(), {"type": "document", "source": {}}]
-    found = cap_content(content, max_chars=1000, call_id="c1")
-    assert found is not None
+    found = required(cap_content(content, max_chars=1000, call_id="c1"))
     assert found.endswith("[3 other blocks (document, image) left out]")
     assert len(found) <= 1000
 

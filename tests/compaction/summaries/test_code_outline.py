@@ -20,6 +20,7 @@ from llmsession.lab.retained import distinctive
 from llmsession.transcripts import read
 from llmsession.turns.blocks import TextBlock, ToolUseBlock
 from llmsession.turns.messages import Message
+from tests.compaction.conversations import required
 
 BODY = "    do_something(with_this, and_that)\n" * 8
 
@@ -50,9 +51,7 @@ def main() -> None:
 
 def folded(source: str, path: str, max_chars: int = 2_000) -> list[str]:
     """The signatures, without the title."""
-    told = fold_code(source, path, max_chars=max_chars)
-    assert told is not None
-    return told.splitlines()[1:]
+    return required(fold_code(source, path, max_chars=max_chars)).splitlines()[1:]
 
 
 def test_python_is_folded_to_what_it_defines_with_line_numbers() -> None:
@@ -68,8 +67,7 @@ def test_python_is_folded_to_what_it_defines_with_line_numbers() -> None:
 
 
 def test_the_title_says_which_file_and_how_long_it_is() -> None:
-    told = fold_code(PYTHON, "src/shop.py", max_chars=2_000)
-    assert told is not None
+    told = required(fold_code(PYTHON, "src/shop.py", max_chars=2_000))
     lines = sum(bool(line.strip()) for line in PYTHON.splitlines())
     title = f"src/shop.py: {lines} lines; what it declares, by line number:"
     assert told.startswith(title)
@@ -151,8 +149,7 @@ def test_the_line_numbers_that_a_tool_wrote_are_kept(mark: str) -> None:
 
 def test_where_there_is_no_room_what_is_indented_least_stays_and_the_rest_is_counted() -> None:
     source = "".join(f"class C{at}:\n    def method(self) -> None:\n{BODY}" for at in range(30))
-    told = fold_code(source, "a.py", max_chars=300)
-    assert told is not None
+    told = required(fold_code(source, "a.py", max_chars=300))
     assert len(told) <= 300
     shown = told.splitlines()[1:]
     assert all(": class C" in line for line in shown[:-1])
@@ -178,8 +175,7 @@ def test_the_call_says_if_a_result_is_code() -> None:
     def call(name: str, path: str) -> ToolUseBlock:
         return ToolUseBlock("c", name, {"path": path})
 
-    whole = fold_code(PYTHON, "a.py", max_chars=900)
-    assert whole is not None
+    whole = required(fold_code(PYTHON, "a.py", max_chars=900))
     assert folded_read(PYTHON, call("read_file", "a.py"), max_chars=900) == whole
     assert folded_read(PYTHON, call("write_file", "a.py"), max_chars=900) is None
     assert folded_read(PYTHON, call("read_file", "a.txt"), max_chars=900) is None
@@ -187,8 +183,7 @@ def test_the_call_says_if_a_result_is_code() -> None:
 
 
 def test_a_file_without_end_is_read_as_far_as_it_goes() -> None:
-    told = fold_code("def a():\n" * (MAX_LINES * 3), "a.py", max_chars=500)
-    assert told is not None
+    told = required(fold_code("def a():\n" * (MAX_LINES * 3), "a.py", max_chars=500))
     assert f"{MAX_LINES:,} lines" in told
 
 

@@ -12,6 +12,7 @@ from llmsession.compaction.summaries.extractive import (
     is_worth,
     summarise,
 )
+from tests.compaction.conversations import required
 
 LOG = (
     "$ pytest -q\n"
@@ -27,9 +28,7 @@ LOG = (
 
 
 def summary_of(source: str, **options: bool | str | int) -> str:
-    found = summarise(source, **options)  # type: ignore[arg-type]  # options of several types
-    assert found is not None
-    return found
+    return required(summarise(source, **options))  # type: ignore[arg-type]  # options of several types
 
 
 def filled(*lines: str) -> str:
@@ -89,15 +88,6 @@ def test_first_and_last_lines_are_kept_with_their_numbers() -> None:
         "==== 3 failed, 20 passed in 1.2s ====",
         "Ran 12 tests in 0.1s",
         "test result: ok. 5 passed",
-    ],
-)
-def test_outcomes_are_kept(line: str) -> None:
-    assert f"201: {line}" in summary_of(filled(line)).split("\n")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
         "error: cannot find crate",
         "Traceback (most recent call last):",
         "pkg.TimeoutError: too late",
@@ -108,7 +98,7 @@ def test_outcomes_are_kept(line: str) -> None:
         "--- FAIL: TestX",
     ],
 )
-def test_error_lines_are_kept(line: str) -> None:
+def test_outcomes_and_error_lines_are_kept(line: str) -> None:
     assert f"201: {line}" in summary_of(filled(line)).split("\n")
 
 

@@ -9,6 +9,7 @@ from llmsession.compaction.summaries.prompts import (
     summary_text,
 )
 from llmsession.compaction.view.summary_wording import introduced
+from tests.compaction.conversations import required
 
 
 @pytest.mark.parametrize(
@@ -53,9 +54,7 @@ def test_a_title_that_a_model_repeats_and_half_characters_are_taken_off() -> Non
 
 
 def test_an_earlier_summary_is_given_without_its_title() -> None:
-    earlier = earlier_passage(introduced("we sailed"))
-    assert earlier is not None
-    assert earlier.text == "[earlier summary]\nwe sailed"
+    assert required(earlier_passage(introduced("we sailed"))).text == "[earlier summary]\nwe sailed"
     assert earlier_passage("") is None
 
 

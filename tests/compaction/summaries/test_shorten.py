@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from llmsession.compaction.summaries.shorten import KEPT_STRING_CHARS, shorten_input, shorten_text
+from tests.compaction.conversations import required
 
 
 def test_head_and_tail_stay_and_what_is_between_is_counted() -> None:
@@ -44,8 +45,7 @@ def test_long_strings_of_an_input_are_shortened_wherever_they_stand() -> None:
         "edits": [{"new": long, "line": 3}, {"deep": {"er": long}}],
         "n": 1.5,
     }
-    shown = shorten_input(given)
-    assert shown is not None
+    shown = required(shorten_input(given))
     read: dict[str, Any] = msgspec.json.decode(shown)
     assert read["path"] == "a.py"
     assert read["edits"][0]["line"] == 3

@@ -13,6 +13,7 @@ from llmsession.compaction.tokens.calibration import (
     SAMPLES,
     Calibration,
 )
+from tests.compaction.conversations import required
 
 
 def taught(*pairs: tuple[int, int]) -> Calibration:
@@ -63,8 +64,7 @@ def test_a_sample_about_something_else_teaches_the_error_and_not_the_ratio(
 ) -> None:
     calibration = taught(*[(estimated, reported)] * 20)
     assert calibration.ratio_permille == 1_000
-    assert calibration.error_permille is not None
-    assert calibration.error_permille > 0
+    assert required(calibration.error_permille) > 0
 
 
 @pytest.mark.parametrize(("estimated", "reported"), [(0, 5), (5, 0), (-3, 5), (5, -3)])

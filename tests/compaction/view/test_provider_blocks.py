@@ -26,7 +26,16 @@ from llmsession.turns.blocks import encode_blocks, encode_json
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary
 from llmsession.turns.request import Profile
-from tests.compaction.conversations import FRAME, Talk, image, sent, talk, text, thinking_block
+from tests.compaction.conversations import (
+    FRAME,
+    Talk,
+    image,
+    required,
+    sent,
+    talk,
+    text,
+    thinking_block,
+)
 
 TAKES = Profile(provider_edits=frozenset({"clear_tool_uses", "compact"}), compacts_on_demand=True)
 COMPACTS = replace(FRAME, options={"context_management": {"edits": [{"type": "compact_20260112"}]}})
@@ -41,16 +50,13 @@ def summarised() -> tuple[list[Message], View]:
     built.ask("third")
     built.add("assistant", [BLOCK, thinking_block("hm"), text("done")])
     position = len(built.messages) - 1
-    found = summary_in(built.messages[position].body, position)
-    assert found is not None
+    found = required(summary_in(built.messages[position].body, position))
     built.ask("fourth")
     return built.messages, View().with_provider_summary(found)
 
 
 def signed(upto: int) -> PrefixSummary:
-    prefix_summary = signed_summary(encode_json(SIGNED), upto)
-    assert prefix_summary is not None
-    return prefix_summary
+    return required(signed_summary(encode_json(SIGNED), upto))
 
 
 # Finding them.
@@ -70,8 +76,7 @@ def test_a_summary_without_content_is_none(content: str | None) -> None:
 
 def test_a_summary_that_was_asked_for_is_signed_and_kept_byte_for_byte() -> None:
     raw = b'{"type": "compaction",  "signature":"s", "content":"so far", "more": [1]}'
-    prefix_summary = signed_summary(raw, 3)
-    assert prefix_summary is not None
+    prefix_summary = required(signed_summary(raw, 3))
     assert (bytes(prefix_summary.block), prefix_summary.upto, prefix_summary.by) == (
         raw,
         3,
@@ -99,8 +104,7 @@ def test_what_stands_before_a_summary_in_its_own_reply_is_not_sent() -> None:
     built = talk(1)
     built.ask()
     built.add("assistant", [text("before"), BLOCK, text("after")])
-    found = summary_in(built.messages[-1].body, len(built.messages) - 1)
-    assert found is not None
+    found = required(summary_in(built.messages[-1].body, len(built.messages) - 1))
     view = View().with_provider_summary(found)
     built.ask("next")
     assert sent(project(built.messages, view, TAKES, COMPACTS))[0] == [BLOCK, text("after")]
@@ -209,8 +213,7 @@ def wanting(upto: int) -> Plan:
 
 def test_what_follows_a_signed_summary_is_sent_as_it_was_so_its_thinking_stays() -> None:
     built = talk(3)
-    plan = with_summary(wanting(4), signed(4), View(), built.messages, budget(TAKES))
-    assert plan is not None
+    plan = required(with_summary(wanting(4), signed(4), View(), built.messages, budget(TAKES)))
     assert (plan.shown_results, plan.compacted_before, plan.voids_thinking) == ({}, 4, False)
     view = View().applied(plan, len(built.messages))
     assert view.thinking_from == 0
@@ -223,8 +226,7 @@ def test_thinking_goes_where_the_provider_would_join_what_it_summarised_with_the
     built.reply("long " * 400)
     built.add("assistant", [thinking_block("hm"), text("on")])
     built.ask("b")
-    plan = with_summary(wanting(2), signed(2), View(), built.messages, budget(TAKES))
-    assert plan is not None
+    plan = required(with_summary(wanting(2), signed(2), View(), built.messages, budget(TAKES)))
     assert plan.voids_thinking
 
 
@@ -236,8 +238,7 @@ def test_the_plan_says_which_images_are_gone() -> None:
     built.add("user", [image(), text("and this")])
     built.reply()
     assert lost_media(built.messages) == 3
-    plan = with_summary(wanting(5), signed(5), View(), built.messages, budget(TAKES))
-    assert plan is not None
+    plan = required(with_summary(wanting(5), signed(5), View(), built.messages, budget(TAKES)))
     assert "without the 3 images and documents" in plan.reason
 
 

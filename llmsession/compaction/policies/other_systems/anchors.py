@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import msgspec
-
 from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 
+from ..base import CheckedPolicy
 from ..counting import sizes_in_budget
-from ..limits import check_whole, portion
+from ..limits import Amount, Count, portion
 from ..prefixes import (
     SUMMARY_TOKENS,
     beside_tokens,
@@ -42,7 +41,7 @@ __all__ = [
 
 
 @register
-class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointOnFirstKept(CheckedPolicy, frozen=True, kw_only=True):
     """Open WebUI: past ``threshold_tokens`` (or the limit) the newest ``retain_percent`` of the
     messages are kept, from a user's turn on, and a summary hangs on the first of them.
 
@@ -56,17 +55,13 @@ class CheckpointOnFirstKept(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "checkpoint_on_first_kept"
 
-    threshold_tokens: int = 80_000
+    threshold_tokens: Count = 80_000
     retain_percent: int = 20
-    min_messages: int = 4
-    summary_tokens: int = 1_000
+    min_messages: Count = 4
+    summary_tokens: Count = 1_000
 
     def _threshold(self, limit_tokens: int) -> int:
         return min(self.threshold_tokens, limit_tokens) if limit_tokens > 0 else 0
-
-    def __post_init__(self) -> None:
-        for name in ("threshold_tokens", "min_messages", "summary_tokens"):
-            check_whole(name, getattr(self, name), 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the threshold exceeded?"""
@@ -103,7 +98,7 @@ def compaction_buffer(left_tokens: int, max_tokens: int) -> int:
 
 
 @register
-class AutoCompactThreshold(msgspec.Struct, frozen=True, kw_only=True):
+class AutoCompactThreshold(CheckedPolicy, frozen=True, kw_only=True):
     """Continue's command line: from the threshold on everything becomes one summary, but the
     user's newest message and what has just arrived.
 
@@ -117,10 +112,7 @@ class AutoCompactThreshold(msgspec.Struct, frozen=True, kw_only=True):
     name: ClassVar[str] = "auto_compact_threshold"
 
     max_tokens: int | None = None
-    summary_tokens: int = SUMMARY_TOKENS
-
-    def __post_init__(self) -> None:
-        check_whole("summary_tokens", self.summary_tokens, 1)
+    summary_tokens: Count = SUMMARY_TOKENS
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the threshold reached?"""
@@ -173,7 +165,7 @@ def keep_recent_messages(messages: Sequence[Message], keep: int = 8, start: int 
 
 
 @register
-class AppendOnlyProjection(msgspec.Struct, frozen=True, kw_only=True):
+class AppendOnlyProjection(CheckedPolicy, frozen=True, kw_only=True):
     """Jan's agent: an append-only record and a pure projection of it; above ``ratio`` of the limit
     all but the newest ``keep_messages`` are covered by a summary, ``keep_asked`` where somebody
     asks for it.
@@ -189,15 +181,10 @@ class AppendOnlyProjection(msgspec.Struct, frozen=True, kw_only=True):
 
     ratio: float = 0.80
     reserve_tokens: int | None = None
-    keep_messages: int = 8
-    keep_asked: int = 2
-    summary_tokens: int = SUMMARY_TOKENS
+    keep_messages: Amount = 8
+    keep_asked: Amount = 2
+    summary_tokens: Count = SUMMARY_TOKENS
     notes_omission: bool = False
-
-    def __post_init__(self) -> None:
-        check_whole("keep_messages", self.keep_messages, 0)
-        check_whole("keep_asked", self.keep_asked, 0)
-        check_whole("summary_tokens", self.summary_tokens, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the threshold reached?"""

@@ -9,16 +9,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar
 
-import msgspec
-
 from llmsession.compaction.planning.boundaries import has_own_words, newest_that_fit, turns_from
 from llmsession.compaction.planning.policy import Budget, planned
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 
+from ..base import CheckedPolicy
 from ..counting import rest_tokens, sizes_in_budget
-from ..limits import check_fraction, check_whole, portion, reached
+from ..limits import Amount, Count, Fraction, portion, reached
 from ..prefixes import (
     SUMMARY_TOKENS,
     beside_tokens,
@@ -45,7 +44,7 @@ __all__ = [
 
 
 @register
-class LlmSummary(msgspec.Struct, frozen=True, kw_only=True):
+class LlmSummary(CheckedPolicy, frozen=True, kw_only=True):
     """LLMSession of agent-air, its LLM compactor: above ``threshold`` of the limit all but the
     newest ``keep_recent_turns`` turns become one summary, which stands first.
 
@@ -57,14 +56,9 @@ class LlmSummary(msgspec.Struct, frozen=True, kw_only=True):
     shares: ClassVar[tuple[str, ...]] = ("threshold", "keep_recent_turns")
     """The settings of a ``CompactionConfig`` that it takes."""
 
-    threshold: float = 0.75
-    keep_recent_turns: int = 5
-    summary_tokens: int = SUMMARY_TOKENS
-
-    def __post_init__(self) -> None:
-        check_fraction("threshold", self.threshold)
-        check_whole("keep_recent_turns", self.keep_recent_turns, 1)
-        check_whole("summary_tokens", self.summary_tokens, 1)
+    threshold: Fraction = 0.75
+    keep_recent_turns: Count = 5
+    summary_tokens: Count = SUMMARY_TOKENS
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is strictly more than the threshold of the limit used? Never without a limit."""
@@ -138,7 +132,7 @@ def tool_failures(messages: Sequence[Message]) -> str:
 
 
 @register
-class RecencyTurnSummary(msgspec.Struct, frozen=True, kw_only=True):
+class RecencyTurnSummary(CheckedPolicy, frozen=True, kw_only=True):
     """LibreChat agents: the newest ``keep_turns`` turns stay, what is older is folded into a
     checkpoint with the failures of tools listed behind it.
 
@@ -152,13 +146,9 @@ class RecencyTurnSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     trigger: str = "pruned"
     trigger_value: float | None = None
-    keep_turns: int = 2
+    keep_turns: Amount = 2
     max_recent_tokens: int | None = None
-    summary_tokens: int = SUMMARY_TOKENS
-
-    def __post_init__(self) -> None:
-        check_whole("keep_turns", self.keep_turns, 0)
-        check_whole("summary_tokens", self.summary_tokens, 1)
+    summary_tokens: Count = SUMMARY_TOKENS
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Does the trigger say so?"""
@@ -207,7 +197,7 @@ def kept_tokens(
 
 
 @register
-class UnionPreserveCompress(msgspec.Struct, frozen=True, kw_only=True):
+class UnionPreserveCompress(CheckedPolicy, frozen=True, kw_only=True):
     """LobeChat: the user's newest message and the longest suffix of ``keep_ratio`` of the
     threshold are kept, all else becomes one group with one summary.
 
@@ -219,17 +209,11 @@ class UnionPreserveCompress(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "union_preserve_compress"
 
-    ratio: float = 0.75
-    keep_ratio: float = 0.2
-    keep_cap: int = 32_000
-    default_window_tokens: int = 128_000
-    summary_tokens: int = SUMMARY_TOKENS
-
-    def __post_init__(self) -> None:
-        check_fraction("ratio", self.ratio)
-        check_fraction("keep_ratio", self.keep_ratio)
-        for name in ("keep_cap", "default_window_tokens", "summary_tokens"):
-            check_whole(name, getattr(self, name), 1)
+    ratio: Fraction = 0.75
+    keep_ratio: Fraction = 0.2
+    keep_cap: Count = 32_000
+    default_window_tokens: Count = 128_000
+    summary_tokens: Count = SUMMARY_TOKENS
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is strictly more than the threshold used?"""
@@ -257,7 +241,7 @@ class UnionPreserveCompress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @register
-class SummaryKeepLast4(msgspec.Struct, frozen=True, kw_only=True):
+class SummaryKeepLast4(CheckedPolicy, frozen=True, kw_only=True):
     """CodeBuddy's provider path: past the limit all but the last ``keep_messages`` become a
     summary, and where that is not enough the oldest pairs behind it are left out.
 
@@ -268,13 +252,9 @@ class SummaryKeepLast4(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "summary_keep_last_4"
 
-    min_messages: int = 6
-    keep_messages: int = 4
-    summary_tokens: int = SUMMARY_TOKENS
-
-    def __post_init__(self) -> None:
-        for name in ("min_messages", "keep_messages", "summary_tokens"):
-            check_whole(name, getattr(self, name), 1)
+    min_messages: Count = 6
+    keep_messages: Count = 4
+    summary_tokens: Count = SUMMARY_TOKENS
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is more used than there is?"""

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import msgspec
-
 from llmsession.compaction.planning.boundaries import (
     has_own_words,
-    must_wait,
     newest_request,
     newest_that_fit,
     safe_cuts,
@@ -27,9 +24,10 @@ from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
+from ..base import CheckedPolicy, WaitingPolicy
 from ..counting import sizes_in_budget
 from ..drafts import Draft, calls_before, cut_ranges, live_tail, never_left_out
-from ..limits import check_whole, reached
+from ..limits import Amount, Count, reached
 from ..prefixes import cut_at_most, latest_cut, summary_plan
 from ..registry import register
 
@@ -104,7 +102,7 @@ def fold_notice(messages: Sequence[Message]) -> str:
 
 
 @register
-class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
+class BasicFold(WaitingPolicy, frozen=True, kw_only=True):
     """``basic_fold``: what a person said stays; what the agent did in between becomes a list of
     files and commands behind it.
 
@@ -121,11 +119,9 @@ class BasicFold(msgspec.Struct, frozen=True, kw_only=True):
         """Is at least 90 % of the limit used?"""
         return reached(used_tokens, limit_tokens, TRIGGER_SHARE)
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The folds that bring the request down to the target; None if it is there, or if there
         is nothing to fold."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         target = _target(messages, budget)
         if draft.used <= target or newest_request(messages) is None:
@@ -199,7 +195,7 @@ def middle_cut(text: str, max_chars: int) -> str:
 
 
 @register
-class BudgetProjection(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetProjection(WaitingPolicy, frozen=True, kw_only=True):
     """``budget_projection``: thinking goes, then long texts are cut in the middle, the newest
     first, each to its equal share of the target, then calls go with their results, and what else
     was said, the oldest first.
@@ -216,10 +212,8 @@ class BudgetProjection(msgspec.Struct, frozen=True, kw_only=True):
         """Is at least 90 % of the limit used?"""
         return reached(used_tokens, limit_tokens, TRIGGER_SHARE)
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What brings the request down to the target; None if it is there, or nothing may go."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         target = _target(messages, budget)
         if draft.used <= target:
@@ -291,7 +285,7 @@ _SECTIONS = (
 
 
 @register
-class SidecarProjection(msgspec.Struct, frozen=True, kw_only=True):
+class SidecarProjection(CheckedPolicy, frozen=True, kw_only=True):
     """Cline's SDK with a model: from 90 % of the limit on the newest ``preserve_tokens``, or the
     target if that is less, are kept, never less than the latest typed turn, and all before them
     becomes a summary; the transcript is not touched.
@@ -302,14 +296,9 @@ class SidecarProjection(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "sidecar_projection"
 
-    preserve_tokens: int = 20_000
-    max_tokens: int = 0
-    summary_tokens: int = 4_096
-
-    def __post_init__(self) -> None:
-        check_whole("preserve_tokens", self.preserve_tokens, 0)
-        check_whole("max_tokens", self.max_tokens, 0)
-        check_whole("summary_tokens", self.summary_tokens, 1)
+    preserve_tokens: Amount = 20_000
+    max_tokens: Amount = 0
+    summary_tokens: Count = 4_096
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the trigger reached?"""

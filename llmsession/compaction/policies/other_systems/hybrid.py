@@ -9,29 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal, TypeAlias
 
-import msgspec
-
-from llmsession.compaction.planning.boundaries import has_own_words, must_wait, turns_from
+from llmsession.compaction.planning.boundaries import has_own_words, turns_from
 from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 
+from ..base import WaitingPolicy
 from ..drafts import Draft, summary_cut
-from ..limits import check_fraction, check_whole, portion, reached
+from ..limits import Count, Fraction, portion, reached
 from ..prefixes import request_starts
 from ..registry import register
 from ..spans import spans_between
 
-__all__ = [
-    "MAX_OUT_TOKENS",
-    "Action",
-    "Hybrid7060",
-    "Hybrid608090",
-    "hybrid_action",
-    "hybrid_budget",
-]
+__all__ = ["Action", "Hybrid7060", "Hybrid608090", "hybrid_action", "hybrid_budget"]
 
 MAX_OUT_TOKENS = 16_000
 RESERVE_TOKENS = 40_000
@@ -76,7 +68,7 @@ def _budget_of(draft: Draft) -> tuple[int, int] | None:
 
 
 @register
-class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
+class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
     """``hybrid_60_80_90``: from 60 % on the oldest 30 % of the messages are left out, from 80 %
     on all but the newest five turns become a summary, from 90 % on a new session is suggested.
 
@@ -90,16 +82,14 @@ class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "hybrid_60_80_90"
 
-    truncate_at: float = 0.60
-    condense_at: float = 0.80
-    warn_at: float = 0.90
-    keep_share: float = 0.70
-    keep_turns: int = 5
+    truncate_at: Fraction = 0.60
+    condense_at: Fraction = 0.80
+    warn_at: Fraction = 0.90
+    keep_share: Fraction = 0.70
+    keep_turns: Count = 5
 
     def __post_init__(self) -> None:
-        for name in ("truncate_at", "condense_at", "warn_at", "keep_share"):
-            check_fraction(name, getattr(self, name))
-        check_whole("keep_turns", self.keep_turns, 1)
+        super().__post_init__()
         if not self.truncate_at <= self.condense_at <= self.warn_at:
             raise InvalidConfig("truncate_at, condense_at and warn_at must grow in this order")
 
@@ -107,10 +97,8 @@ class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
         """Is at least a fifth of the limit used? The rest depends on its own budget."""
         return reached(used_tokens, limit_tokens, _DUE_SHARE)
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to do at this share of the budget; None below 60 %, and without any room."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         known = _budget_of(draft)
         if known is None:
@@ -144,7 +132,7 @@ class Hybrid608090(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @register
-class Hybrid7060(msgspec.Struct, frozen=True, kw_only=True):
+class Hybrid7060(WaitingPolicy, frozen=True, kw_only=True):
     """``hybrid_70_60``, the rival preset: from 70 % on a summary stands for the oldest 60 % of
     the messages, the newest 40 % are as they were.
 
@@ -154,21 +142,15 @@ class Hybrid7060(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "hybrid_70_60"
 
-    condense_at: float = 0.70
-    fold_share: float = 0.60
-
-    def __post_init__(self) -> None:
-        check_fraction("condense_at", self.condense_at)
-        check_fraction("fold_share", self.fold_share)
+    condense_at: Fraction = 0.70
+    fold_share: Fraction = 0.60
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is at least a fifth of the limit used? The rest depends on its own budget."""
         return reached(used_tokens, limit_tokens, _DUE_SHARE)
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The fold; None below 70 %, and without any room."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         known = _budget_of(draft)
         if known is None or not reached(known[1], known[0], self.condense_at):

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import msgspec
 
-from llmsession.compaction.planning.boundaries import must_wait
 from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.shorten import shorten_text
 from llmsession.compaction.view.plan import Plan
@@ -22,8 +21,9 @@ from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
+from ..base import WaitingPolicy
 from ..drafts import Draft
-from ..limits import check_whole
+from ..limits import Amount, Count, check_whole
 from ..registry import register
 
 __all__ = [
@@ -89,7 +89,7 @@ def memory_block(
 
 
 @register
-class MemoryInjection(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryInjection(WaitingPolicy, frozen=True, kw_only=True):
     """``memory_injection``: what is known of the user, and what fits the newest questions, in one
     block at the end of the system text, so that its head stays in the cache.
 
@@ -107,20 +107,18 @@ class MemoryInjection(msgspec.Struct, frozen=True, kw_only=True):
     memories: tuple[str, ...] = ()
     relevant: tuple[str, ...] = ()
     section_chars: int = SECTION_CHARS
-    top: int = TOP_MEMORIES
+    top: Amount = TOP_MEMORIES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole("section_chars", self.section_chars, MIN_SECTION_CHARS)
-        check_whole("top", self.top, 0)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Always: what fits the questions changes with them."""
         return True
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The block as it has to be now; None if it is."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         block = memory_block(self.memories, self._best(messages), self.section_chars)
         draft.inject([Injected(-1, block)] if block else [], instead_of=_MEMORY)
@@ -154,7 +152,7 @@ def focus_due(replies_since: int, every: int = REMIND_EVERY, *, edited: bool = F
 
 
 @register
-class FocusChain(msgspec.Struct, frozen=True, kw_only=True):
+class FocusChain(WaitingPolicy, frozen=True, kw_only=True):
     """``focus_chain``: the list of what is to be done, shown again at the end of the context
     after every six requests, or at once when the user changed it.
 
@@ -169,19 +167,14 @@ class FocusChain(msgspec.Struct, frozen=True, kw_only=True):
     exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
 
     checklist: str = ""
-    every: int = REMIND_EVERY
-
-    def __post_init__(self) -> None:
-        check_whole("every", self.every, 1)
+    every: Count = REMIND_EVERY
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Always: it counts requests, not tokens."""
         return True
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The list at the end of the context; None if it is not time, or there is none."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         said, replies = checklist_in(messages)
         told = self.checklist.strip() or said
         text = f"{_FOCUS}{told}"
@@ -213,7 +206,7 @@ class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @register
-class ContextProviders(msgspec.Struct, frozen=True, kw_only=True):
+class ContextProviders(WaitingPolicy, frozen=True, kw_only=True):
     """``context_providers``: what is attached to a user's message stands before it.
 
     The same content of the same provider and id, attached again later, is shown there only; the
@@ -240,10 +233,8 @@ class ContextProviders(msgspec.Struct, frozen=True, kw_only=True):
         """Always: items come with messages."""
         return True
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The items as they have to stand now; None if they do."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         places: dict[int, int] = {}
         for index, message in enumerate(messages):
             if message.is_user and message.turn not in places:

@@ -11,7 +11,6 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from llmsession.compaction.planning.boundaries import must_wait
 from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.cap import other_blocks
 from llmsession.compaction.summaries.extractive import compact_text
@@ -22,8 +21,9 @@ from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 
+from ..base import WaitingPolicy
 from ..drafts import Draft
-from ..limits import check_fraction, check_whole, portion, reached
+from ..limits import Count, Fraction, portion, reached
 from ..registry import register
 
 __all__ = [
@@ -130,7 +130,7 @@ def _read_until(messages: Sequence[Message]) -> int:
 
 
 @register
-class MaskConsumed(msgspec.Struct, frozen=True, kw_only=True):
+class MaskConsumed(WaitingPolicy, frozen=True, kw_only=True):
     """``mask_consumed``: of results that the model has read, and written something after, only
     head and tail are shown; the older, the less. Where there is a summary, that is shown.
 
@@ -143,23 +143,16 @@ class MaskConsumed(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "mask_consumed"
 
-    threshold: float = 0.80
-    reserve: float = 0.05
-    min_chars: int = 300
-
-    def __post_init__(self) -> None:
-        check_fraction("threshold", self.threshold)
-        check_fraction("reserve", self.reserve)
-        check_whole("min_chars", self.min_chars, 1)
+    threshold: Fraction = 0.80
+    reserve: Fraction = 0.05
+    min_chars: Count = 300
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is at least the threshold of the limit used?"""
         return reached(used_tokens, limit_tokens, self.threshold)
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to shorten now; None if all that is read is short."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         consumed = _results(draft, _read_until(messages))
         tokens = _effective(budget, self.reserve)
@@ -179,7 +172,7 @@ class MaskConsumed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @register
-class PressureFading(msgspec.Struct, frozen=True, kw_only=True):
+class PressureFading(WaitingPolicy, frozen=True, kw_only=True):
     """``pressure_fading``: the fuller the context, the shorter each tool result, the oldest most;
     also long inputs of calls.
 
@@ -192,19 +185,14 @@ class PressureFading(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "pressure_fading"
 
-    reserve: float = 0.05
-
-    def __post_init__(self) -> None:
-        check_fraction("reserve", self.reserve)
+    reserve: Fraction = 0.05
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is at least 80 % of the limit used?"""
         return limit_tokens > 0 and used_tokens * 1_000 >= limit_tokens * BANDS[0][0]
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What fades now; None if all of it is short enough for this pressure."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         effective = _effective(budget, self.reserve)
         tokens = fading_tokens(effective, budget.used_tokens, budget.limit_tokens)
@@ -232,7 +220,7 @@ def _shorten_inputs(draft: Draft, max_chars: int) -> int:
 
 
 @register
-class PositionClear(msgspec.Struct, frozen=True, kw_only=True):
+class PositionClear(WaitingPolicy, frozen=True, kw_only=True):
     """``position_clear``: long results in the older 70 % of the conversation keep head and tail,
     those in its older half are cleared; the newest three turns stay as they are.
 
@@ -245,32 +233,26 @@ class PositionClear(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "position_clear"
 
-    threshold: float = 0.80
-    keep_turns: int = 3
-    long_chars: int = 50_000
-    trim_age: float = 0.30
-    clear_age: float = 0.50
-    kept_chars: int = 1_500
+    threshold: Fraction = 0.80
+    keep_turns: Count = 3
+    long_chars: Count = 50_000
+    trim_age: Fraction = 0.30
+    clear_age: Fraction = 0.50
+    kept_chars: Count = 1_500
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "trim_age", "clear_age"):
-            check_fraction(name, getattr(self, name))
+        super().__post_init__()
         if self.clear_age < self.trim_age:
             raise InvalidConfig(
                 f"clear_age {self.clear_age} must not be below trim_age {self.trim_age}"
             )
-        check_whole("keep_turns", self.keep_turns, 1)
-        check_whole("long_chars", self.long_chars, 1)
-        check_whole("kept_chars", self.kept_chars, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is at least the threshold of the limit used?"""
         return reached(used_tokens, limit_tokens, self.threshold)
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to trim and clear now; None if nothing long is old."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         count, trimmed, cleared = len(messages), 0, 0
         for index, result in _results(draft, self._old_until(messages)):

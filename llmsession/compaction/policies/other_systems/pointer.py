@@ -19,9 +19,10 @@ from llmsession.compaction.view.view import View
 from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 
+from ..base import CheckedPolicy
 from ..counting import sizes_in_budget
 from ..drafts import Draft
-from ..limits import check_fraction, check_whole, portion
+from ..limits import Count, Fraction, portion
 from ..prefixes import beside_tokens, cut_at_least, latest_cut, summary_plan
 from ..registry import register
 
@@ -45,7 +46,7 @@ def threshold_of(available: int, override_tokens: int | None = None) -> int:
 
 
 @register
-class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
+class PointerSummary(CheckedPolicy, frozen=True, kw_only=True):
     """NeuroLink: from the threshold on, all but the newest ``recent`` of it are folded into the
     summary, of at most ``cap`` of it, and no message is longer than ``message_cap`` of it.
 
@@ -61,17 +62,12 @@ class PointerSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     threshold_tokens: int | None = None
     """In place of 80 % of the limit: of the session, or of the environment."""
-    recent: float = 0.30
-    cap: float = 0.20
-    safe: float = 0.70
-    max_iterations: int = 10
-    message_cap: float = 0.80
+    recent: Fraction = 0.30
+    cap: Fraction = 0.20
+    safe: Fraction = 0.70
+    max_iterations: Count = 10
+    message_cap: Fraction = 0.80
     """What a message may be of the threshold; a longer one is cut to head and tail."""
-
-    def __post_init__(self) -> None:
-        for name in ("recent", "cap", "safe", "message_cap"):
-            check_fraction(name, getattr(self, name))
-        check_whole("max_iterations", self.max_iterations, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the threshold reached?"""

@@ -12,9 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
-import msgspec
-
-from llmsession.compaction.planning.boundaries import must_wait, newest_request
+from llmsession.compaction.planning.boundaries import newest_request
 from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.cap import other_blocks
 from llmsession.compaction.summaries.file_calls import FileCall, file_call, normal_path
@@ -23,8 +21,9 @@ from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message
 
+from ..base import WaitingPolicy
 from ..drafts import Draft
-from ..limits import check_fraction, check_whole, portion, reached
+from ..limits import Count, Fraction, portion, reached
 from ..registry import register
 
 __all__ = [
@@ -157,7 +156,7 @@ def saved_enough(saved_chars: int, whole_chars: int, share: float = 0.30) -> boo
 
 
 @register
-class FileReadDedupe(msgspec.Struct, frozen=True, kw_only=True):
+class FileReadDedupe(WaitingPolicy, frozen=True, kw_only=True):
     """``file_read_dedupe``: of a file that was read several times only the newest copy is shown.
 
     Markers: ``[[NOTE] This file read has been removed ...]``. A copy that is cut or compacted
@@ -171,21 +170,15 @@ class FileReadDedupe(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "file_read_dedupe"
 
-    threshold: float = 0.80
-    min_saving: float = 0.30
-
-    def __post_init__(self) -> None:
-        check_fraction("threshold", self.threshold)
-        check_fraction("min_saving", self.min_saving)
+    threshold: Fraction = 0.80
+    min_saving: Fraction = 0.30
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is at least the threshold of the limit used?"""
         return reached(used_tokens, limit_tokens, self.threshold)
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """Which copies to replace; None if there is no file twice."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         saved = drop_duplicate_reads(draft)
         return draft.plan(
@@ -195,7 +188,7 @@ class FileReadDedupe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @register
-class StaleReadBatching(msgspec.Struct, frozen=True, kw_only=True):
+class StaleReadBatching(WaitingPolicy, frozen=True, kw_only=True):
     """``stale_read_batching``: a read that a later one of the same file, or of the same lines of
     it, made old is shown as it was until 64 KiB of such are waiting; then all of them go at once.
 
@@ -208,19 +201,14 @@ class StaleReadBatching(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "stale_read_batching"
 
-    batch_bytes: int = BATCH_BYTES
-
-    def __post_init__(self) -> None:
-        check_whole("batch_bytes", self.batch_bytes, 1)
+    batch_bytes: Count = BATCH_BYTES
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Could a batch be waiting? Not in fewer tokens than it has at 16 bytes each."""
         return used_tokens * _MAX_BYTES_A_TOKEN >= self.batch_bytes
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """All that waits, if it is a batch; else None."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         stale = self._stale(draft)
         waiting = sum(

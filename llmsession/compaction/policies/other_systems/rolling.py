@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-import msgspec
-
 from llmsession.compaction.planning.boundaries import newest_that_fit
 from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.shorten import shorten_text
@@ -16,8 +14,9 @@ from llmsession.compaction.view.summary_wording import without_title
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 
+from ..base import CheckedPolicy
 from ..counting import sizes_in_budget
-from ..limits import check_fraction, check_whole, portion
+from ..limits import Count, Fraction, portion
 from ..prefixes import beside_tokens, latest_cut, summary_plan, told_tokens
 from ..registry import register
 from ..spans import begins_turn
@@ -63,7 +62,7 @@ def extracted_lines(
 
 
 @register
-class RollingSummary75(msgspec.Struct, frozen=True, kw_only=True):
+class RollingSummary75(CheckedPolicy, frozen=True, kw_only=True):
     """MiniSearch: the newest messages that fit three quarters of ``window_tokens``, beginning
     with a user's, and a summary of at most ``summary_tokens`` of all before them.
 
@@ -76,17 +75,13 @@ class RollingSummary75(msgspec.Struct, frozen=True, kw_only=True):
     name: ClassVar[str] = "rolling_summary_75"
 
     window_tokens: int | None = 4_096
-    ratio: float = 0.75
-    summary_tokens: int = 800
+    ratio: Fraction = 0.75
+    summary_tokens: Count = 800
 
     def _whole(self, limit_tokens: int) -> int:
         window = limit_tokens if self.window_tokens is None else self.window_tokens
         whole = history_room(window, 0, ratio=self.ratio)
         return min(whole, limit_tokens) if limit_tokens > 0 else whole
-
-    def __post_init__(self) -> None:
-        check_fraction("ratio", self.ratio)
-        check_whole("summary_tokens", self.summary_tokens, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the share of the window exceeded?"""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from llmsession.compaction.planning.boundaries import must_wait, newest_request, newest_that_fit
+from llmsession.compaction.planning.boundaries import newest_request, newest_that_fit
 from llmsession.compaction.planning.policy import Budget, Policy
 from llmsession.compaction.summaries.cap import cap_text, other_blocks, result_text
 from llmsession.compaction.summaries.shorten import shorten_text
@@ -19,8 +19,9 @@ from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
+from ..base import WaitingPolicy
 from ..drafts import Draft, cut_ranges, live_tail, never_left_out, summary_cut
-from ..limits import check_fraction, check_whole, portion, reached
+from ..limits import Amount, Fraction, check_fraction, portion, reached
 from ..registry import make_policy, register
 from .reads import drop_duplicate_reads, saved_enough
 
@@ -48,7 +49,7 @@ def window_fractions(over_tokens: int, current_tokens: int) -> tuple[int, ...]:
 
 
 @register
-class FourStage(msgspec.Struct, frozen=True, kw_only=True):
+class FourStage(WaitingPolicy, frozen=True, kw_only=True):
     """``four_stage``: clear old tool results, then drop files that were read again, then
     summarise, then leave out; each only while the request is over the target.
 
@@ -67,30 +68,25 @@ class FourStage(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "four_stage"
 
-    threshold: float = 0.80
+    threshold: Fraction = 0.80
     target: float = 1.0
-    protected_tokens: int = 40_000
-    min_saved_tokens: int = 500
+    protected_tokens: Amount = 40_000
+    min_saved_tokens: Amount = 500
     protected_tools: tuple[str, ...] = ("skill",)
-    min_saving: float = 0.30
-    recent_share: float = 0.30
+    min_saving: Fraction = 0.30
+    recent_share: Fraction = 0.30
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "min_saving", "recent_share"):
-            check_fraction(name, getattr(self, name))
+        super().__post_init__()
         if self.target != 1:
             check_fraction("target", self.target)
-        check_whole("protected_tokens", self.protected_tokens, 0)
-        check_whole("min_saved_tokens", self.min_saved_tokens, 0)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is at least the threshold of the limit used?"""
         return reached(used_tokens, limit_tokens, self.threshold)
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The stages that are needed; None if none is, or none finds anything."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         target = portion(budget.limit_tokens, self.target)
         figures: dict[str, int] = {}
@@ -251,7 +247,7 @@ INJECTING = ("memory_injection", "context_providers", "focus_chain")
 
 
 @register
-class MiddlewarePipeline(msgspec.Struct, frozen=True, kw_only=True):
+class MiddlewarePipeline(WaitingPolicy, frozen=True, kw_only=True):
     """``middleware_pipeline``: policies, one after the other, in the order given.
 
     Each is asked if it is due by what the ones before it left; where a plan was asked for, all
@@ -297,10 +293,8 @@ class MiddlewarePipeline(msgspec.Struct, frozen=True, kw_only=True):
             if policy.name not in INJECTING
         )
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What all stages do together; None if that is nothing."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         ran: list[str] = []
         for stage, policy in zip(self.stages, self._policies(), strict=True):

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal, TypeAlias
 
-import msgspec
 from msgspec.structs import replace
 
-from llmsession.compaction.planning.boundaries import is_safe_cut, must_wait
+from llmsession.compaction.planning.boundaries import is_safe_cut
 from llmsession.compaction.planning.policy import Budget, planned
 from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View
@@ -21,9 +20,10 @@ from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
+from ..base import WaitingPolicy
 from ..counting import kept_before_tokens, sizes_in_budget, sizes_in_quarters
 from ..drafts import Draft
-from ..limits import check_fraction, check_whole, portion
+from ..limits import Count, Fraction, Whole, portion
 from ..prefixes import cut_at_most
 from ..registry import register
 from ..spans import Span, pinned, spans_between
@@ -77,7 +77,7 @@ def deleted_end(count: int, start: int, keep: Keep, assistants: Sequence[int] = 
 
 
 @register
-class AdaptiveWindowTruncate(msgspec.Struct, frozen=True, kw_only=True):
+class AdaptiveWindowTruncate(WaitingPolicy, frozen=True, kw_only=True):
     """The first pair stays, and of the rest the newest half, or quarter, from Cline's classic
     context management. Markers: one notice where the range begins, and that of
     ``file_read_dedupe``.
@@ -96,14 +96,9 @@ class AdaptiveWindowTruncate(msgspec.Struct, frozen=True, kw_only=True):
     name: ClassVar[str] = "adaptive_window_truncate"
     exempt: ClassVar[frozenset[str]] = frozenset({"G3"})
 
-    window_tokens: int | None = None
+    window_tokens: Count | None = None
     """The model's window; None takes the limit for it."""
-    min_saving: float = 0.30
-
-    def __post_init__(self) -> None:
-        if self.window_tokens is not None:
-            check_whole("window_tokens", self.window_tokens, 1)
-        check_fraction("min_saving", self.min_saving)
+    min_saving: Fraction = 0.30
 
     def _allowed(self, limit_tokens: int) -> int:
         return adaptive_limit_tokens(self.window_tokens or limit_tokens)
@@ -112,10 +107,8 @@ class AdaptiveWindowTruncate(msgspec.Struct, frozen=True, kw_only=True):
         """Is as much used as is allowed?"""
         return limit_tokens > 0 and used_tokens >= self._allowed(limit_tokens)
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """Which copies of files to replace and what to leave out; None if there is too little."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         draft = Draft(view, messages, budget)
         sizes = list(draft.sizes)
         whole_chars = 4 * sum(sizes_in_quarters(view, messages, budget.profile))
@@ -238,7 +231,7 @@ def _truncation(
 
 
 @register
-class NondestructiveTruncate(msgspec.Struct, frozen=True, kw_only=True):
+class NondestructiveTruncate(WaitingPolicy, frozen=True, kw_only=True):
     """Half of what is shown is hidden behind the first message, from Roo's sliding window.
     Markers: one, which says how many are hidden.
 
@@ -252,27 +245,19 @@ class NondestructiveTruncate(msgspec.Struct, frozen=True, kw_only=True):
     name: ClassVar[str] = "nondestructive_truncate"
     exempt: ClassVar[frozenset[str]] = frozenset({"G3"})
 
-    window_tokens: int | None = None
+    window_tokens: Count | None = None
     """The model's window; None takes the limit for it."""
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     """The reply's room; None is 8,192 tokens."""
-    fraction: float = 0.5
-
-    def __post_init__(self) -> None:
-        for name in ("window_tokens", "max_tokens"):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), 1)
-        check_fraction("fraction", self.fraction)
+    fraction: Fraction = 0.5
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is more used than is allowed?"""
         allowed = condense_limit_tokens(self.window_tokens or limit_tokens, self.max_tokens)
         return limit_tokens > 0 and used_tokens > allowed
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to hide; None if there is too little."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         spans = self.hidden(view, messages, budget)
         what = f"of {len(messages)}"
         return _truncation(self.name, view, messages, budget, spans=spans, what=what)
@@ -297,7 +282,7 @@ SUMMARY_PERCENT, MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 6, 250, 6_000
 
 
 @register
-class NondestructiveCondense(msgspec.Struct, frozen=True, kw_only=True):
+class NondestructiveCondense(WaitingPolicy, frozen=True, kw_only=True):
     """All that is older than the newest request becomes one summary, from Roo's condensing.
     Markers: that of ``nondestructive_truncate``.
 
@@ -319,14 +304,13 @@ class NondestructiveCondense(msgspec.Struct, frozen=True, kw_only=True):
     """The model's window; None takes the limit for it."""
     max_tokens: int | None = None
     """The reply's room; None is 8,192 tokens."""
-    percent: int = 100
-    profile_percent: int = -1
+    percent: Count = 100
+    profile_percent: Whole = -1
     fraction: float = 0.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._truncate()  # the settings that both have
-        check_whole("percent", self.percent, 1)
-        check_whole("profile_percent", self.profile_percent)
         if self.profile_percent != -1 and not 5 <= self.profile_percent <= 100:
             raise InvalidConfig(
                 f"profile_percent must be from 5 to 100, or -1, got {self.profile_percent}"
@@ -344,10 +328,8 @@ class NondestructiveCondense(msgspec.Struct, frozen=True, kw_only=True):
         reached = limit_tokens > 0 and 100 * used_tokens >= percent * window
         return reached or self._truncate().due(used_tokens, limit_tokens)
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to fold and to hide; None if there is too little."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         truncate = self._truncate()
         if budget.trigger == "overflow":
             plan = truncate.plan(view, messages, budget)

@@ -9,18 +9,18 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-import msgspec
 from msgspec.structs import replace
 
-from llmsession.compaction.planning.boundaries import must_wait, newest_that_fit
+from llmsession.compaction.planning.boundaries import newest_that_fit
 from llmsession.compaction.planning.policy import Budget, planned
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.blocks import TextBlock, is_thinking
 from llmsession.turns.messages import Message
 
+from ..base import WaitingPolicy
 from ..counting import kept_before_tokens, rest_tokens, sizes_in_budget, sizes_in_quarters
-from ..limits import check_whole
+from ..limits import Amount, Count, Whole
 from ..registry import register
 from ..spans import Span, beside_pins, left_out, pinned
 
@@ -72,7 +72,7 @@ def _window_plan(
 
 
 @register
-class ReverseBudget(msgspec.Struct, frozen=True, kw_only=True):
+class ReverseBudget(WaitingPolicy, frozen=True, kw_only=True):
     """As many of the newest messages as fit, from LibreChat's classic budget (Chatbot UI,
     ChainReview, MiniSearch and Jan trim alike).
 
@@ -86,13 +86,9 @@ class ReverseBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "reverse_budget"
 
-    reply_primer_tokens: int = 3
-    reserve_out_tokens: int = 0
+    reply_primer_tokens: Amount = 3
+    reserve_out_tokens: Amount = 0
     """Room for the reply beside what the limit leaves already. Chatbot UI v1: 1,000."""
-
-    def __post_init__(self) -> None:
-        check_whole("reply_primer_tokens", self.reply_primer_tokens, 0)
-        check_whole("reserve_out_tokens", self.reserve_out_tokens, 0)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is there more than what fits?"""
@@ -101,10 +97,8 @@ class ReverseBudget(msgspec.Struct, frozen=True, kw_only=True):
     def _most(self, limit_tokens: int) -> int:
         return limit_tokens - self.reserve_out_tokens - self.reply_primer_tokens
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to leave out; None if all fits, or nothing more can go."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         sizes = sizes_in_budget(view, messages, budget)
         room = self._most(budget.limit_tokens) - rest_tokens(sizes, budget)
         start = newest_that_fit(*beside_pins(sizes, pinned(messages), room))
@@ -113,7 +107,7 @@ class ReverseBudget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @register
-class LastNMessages(msgspec.Struct, frozen=True, kw_only=True):
+class LastNMessages(WaitingPolicy, frozen=True, kw_only=True):
     """The newest ``n`` messages, from LobeChat.
 
     The window begins earlier where it would begin with a result or an answer. With ``n`` of 0
@@ -125,19 +119,14 @@ class LastNMessages(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "last_n_messages"
 
-    n: int = 8
-
-    def __post_init__(self) -> None:
-        check_whole("n", self.n)
+    n: Whole = 8
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Always: messages are counted, not tokens."""
         return True
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to leave out; None if there are no more than ``n``, or nothing more can go."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         count = len(messages)
         if self.n <= 0:
             spans = left_out(messages, count, shown_from=view.start)
@@ -148,7 +137,7 @@ class LastNMessages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @register
-class AgeCountToken(msgspec.Struct, frozen=True, kw_only=True):
+class AgeCountToken(WaitingPolicy, frozen=True, kw_only=True):
     """What is neither too old, nor too far back, nor too much, from CodeBuddy's history pruning.
 
     Three rules, each a start of the window, of which the latest counts: no older than
@@ -162,23 +151,17 @@ class AgeCountToken(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "age_count_token"
 
-    max_age_h: int = 720
-    max_messages: int = 50
-    max_tokens: int = 32_000
-
-    def __post_init__(self) -> None:
-        for name in ("max_age_h", "max_messages", "max_tokens"):
-            check_whole(name, getattr(self, name))
+    max_age_h: Whole = 720
+    max_messages: Whole = 50
+    max_tokens: Whole = 32_000
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Always: it asks for age and number, too."""
         return True
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to leave out, with how many messages each rule alone would; None if that is
         nothing more. Raises TypeError for a message whose time is no number."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         starts = {
             "dropped_by_age": self.start_by_age(messages),
             "dropped_by_count": self.start_by_count(messages),
@@ -229,7 +212,7 @@ def input_budget_tokens(window_tokens: int | None, max_tokens: int | None = None
 
 
 @register
-class KeepLastSequence(msgspec.Struct, frozen=True, kw_only=True):
+class KeepLastSequence(WaitingPolicy, frozen=True, kw_only=True):
     """The oldest messages go until the rest fits, from Continue's pruning.
 
     The last sequence always stays: the newest request, or a reply with the results of its calls.
@@ -241,22 +224,16 @@ class KeepLastSequence(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "keep_last_sequence"
 
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     """The longest reply, if it is less than 1,000 tokens."""
-
-    def __post_init__(self) -> None:
-        if self.max_tokens is not None:
-            check_whole("max_tokens", self.max_tokens, 1)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is there more than what fits?"""
         return used_tokens > input_budget_tokens(max(0, limit_tokens), self.max_tokens)
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to leave out, and the percentage of the room that is used then; None if all
         fits, or nothing more can go."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         sizes = sizes_in_budget(view, messages, budget)
         rest = rest_tokens(sizes, budget)
         most = input_budget_tokens(max(0, budget.limit_tokens), self.max_tokens)
@@ -294,7 +271,7 @@ def _shorter_fence(body: str) -> str:
 
 
 @register
-class CleanAndBudget30k(msgspec.Struct, frozen=True, kw_only=True):
+class CleanAndBudget30k(WaitingPolicy, frozen=True, kw_only=True):
     """Cleaned texts, and the newest 30,000 tokens of them, from ChainReview as it ships.
 
     Each text is shown as ``clean_text`` has it, with its markers; what a message is without any
@@ -306,19 +283,14 @@ class CleanAndBudget30k(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "clean_and_budget_30k"
 
-    budget_tokens: int = 30_000
-
-    def __post_init__(self) -> None:
-        check_whole("budget_tokens", self.budget_tokens, 1)
+    budget_tokens: Count = 30_000
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Always: a text is cleaned at any size."""
         return True
 
-    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to clean and to leave out; None if that is nothing more."""
-        if must_wait(view, messages, budget.profile, budget.committed):
-            return None
         texts: dict[str, str] = {}
         empty: list[Span] = []
         for index, message in enumerate(messages):

@@ -21,7 +21,7 @@ from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.testing.checker.requests import extends
 from llmsession.turns.records import Injected, PrefixSummary
-from tests.compaction.conversations import FRAME, Talk, sent, talk
+from tests.compaction.conversations import FRAME, Talk, required, sent, talk
 from tests.compaction.policies.summaries import (
     PROFILE,
     applied,
@@ -232,6 +232,5 @@ def test_a_failure_leaves_a_note_only_where_that_is_wanted() -> None:
     built = chat(*[1_000] * 20)
     assert left_without_summary(AppendOnlyProjection(), built.messages, 20_000) is None
     noting = AppendOnlyProjection(notes_omission=True)
-    left = left_without_summary(noting, built.messages, 20_000)
-    assert left is not None
+    left = required(left_without_summary(noting, built.messages, 20_000))
     assert left.prefix_summary == PrefixSummary(12, introduced(OMISSION_NOTE))

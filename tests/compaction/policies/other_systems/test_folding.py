@@ -14,7 +14,7 @@ from llmsession.compaction.policies.other_systems.folding import (
 )
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from tests.compaction.conversations import Talk, result_block, talk, text
+from tests.compaction.conversations import Talk, required, result_block, talk, text
 from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, texts_sent, visible
 from tests.compaction.policies.summaries import applied, chat, loop, planned, said
 
@@ -113,16 +113,14 @@ def working(turns: int, steps: int = 3, size: int = 1_000) -> list[Message]:
 def test_what_a_person_said_stays_and_what_was_done_becomes_a_notice_behind_it() -> None:
     messages = working(3)
     limit = budget_for(messages, 1).used_tokens
-    plan = plan_of(BasicFold(), messages, limit, profile=ROOMY)
-    assert plan is not None
+    plan = required(plan_of(BasicFold(), messages, limit, profile=ROOMY))
     assert plan.summary_request is None
     view = View().applied(plan, len(messages))
     # Requests at 0, 8, 16 and answers at 7, 15, 23; the newest turn as far as it fits.
     kept = visible(plan, messages)
     assert {0, 7, 8, 15, 16} <= set(kept)
     assert not {1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14} & set(kept)
-    assert plan.injected is not None
-    assert [each.at for each in plan.injected] == [end for _, end in plan.omitted]
+    assert [each.at for each in required(plan.injected)] == [end for _, end in plan.omitted]
     said = texts_sent(messages, view)
     assert said[0][0] == "request 0"
     assert (
@@ -134,8 +132,7 @@ def test_what_a_person_said_stays_and_what_was_done_becomes_a_notice_behind_it()
 def test_what_fits_of_the_newest_turn_begins_with_an_assistant() -> None:
     messages = working(1, steps=20)
     limit = budget_for(messages, 1).used_tokens
-    plan = plan_of(BasicFold(), messages, limit, profile=ROOMY)
-    assert plan is not None
+    plan = required(plan_of(BasicFold(), messages, limit, profile=ROOMY))
     ((first, end),) = plan.omitted
     assert first == 1
     assert messages[end].is_assistant
@@ -144,8 +141,7 @@ def test_what_fits_of_the_newest_turn_begins_with_an_assistant() -> None:
 
 def test_the_step_that_is_not_answered_stays_however_large_it_is() -> None:
     messages = working(1, steps=3)[:-1]
-    plan = plan_of(BasicFold(), messages, 1_000, profile=ROOMY)
-    assert plan is not None
+    plan = required(plan_of(BasicFold(), messages, 1_000, profile=ROOMY))
     assert visible(plan, messages) == [0, 5, 6]
 
 
@@ -161,8 +157,7 @@ def test_a_word_that_came_with_results_stays_with_their_calls() -> None:
     assert built.messages[-1].id == steered.id
     for _ in range(6):
         built.step("x" * 1_000)
-    plan = plan_of(BasicFold(), built.messages, 4_500, profile=ROOMY)
-    assert plan is not None
+    plan = required(plan_of(BasicFold(), built.messages, 4_500, profile=ROOMY))
     assert {0, 3, 4} <= set(visible(plan, built.messages))
     assert 1 not in visible(plan, built.messages)
 
@@ -171,8 +166,7 @@ def test_at_the_target_nothing_is_folded_and_a_second_fold_changes_nothing() -> 
     messages = working(6)
     limit = budget_for(messages, 1).used_tokens
     assert plan_of(BasicFold(), messages, limit * 3, profile=ROOMY) is None
-    plan = plan_of(BasicFold(), messages, limit, profile=ROOMY)
-    assert plan is not None
+    plan = required(plan_of(BasicFold(), messages, limit, profile=ROOMY))
     view = View().applied(plan, len(messages))
     assert plan_of(BasicFold(), messages, limit, view, profile=ROOMY) is None
 
@@ -180,12 +174,10 @@ def test_at_the_target_nothing_is_folded_and_a_second_fold_changes_nothing() -> 
 def test_a_later_fold_leaves_the_notices_that_stand_and_has_one_for_each_gap() -> None:
     messages = working(6)
     limit = budget_for(messages, 1).used_tokens
-    plan = plan_of(BasicFold(), messages, limit, profile=ROOMY)
-    assert plan is not None
+    plan = required(plan_of(BasicFold(), messages, limit, profile=ROOMY))
     view = View().applied(plan, len(messages))
     more = working(12)
-    again = plan_of(BasicFold(), more, limit, view, profile=ROOMY)
-    assert again is not None
+    again = required(plan_of(BasicFold(), more, limit, view, profile=ROOMY))
     after = view.applied(again, len(more))
     assert [each.at for each in after.injected] == [end for _, end in after.omitted]
     same = set(view.omitted) & set(after.omitted)
@@ -217,8 +209,7 @@ def thoughtful(size: int) -> Talk:
 def test_thinking_goes_first_and_nothing_else_if_that_is_enough() -> None:
     messages = thoughtful(1_000).messages
     limit = budget_for(messages, 1).used_tokens
-    plan = plan_of(BudgetProjection(), messages, limit, profile=ROOMY)
-    assert plan is not None
+    plan = required(plan_of(BudgetProjection(), messages, limit, profile=ROOMY))
     assert plan.drops_thinking
     assert plan.figures.keys() == {"thinking_tokens"}
     assert plan.texts == plan.shown_results == {}
@@ -231,15 +222,13 @@ def test_texts_are_cut_next_the_newest_first_and_then_whole_closures_go_the_olde
     for _ in range(10):
         built.step("x" * 2_000)
     messages = built.messages
-    plan = plan_of(BudgetProjection(), messages, 22_000, profile=ROOMY)
-    assert plan is not None
+    plan = required(plan_of(BudgetProjection(), messages, 22_000, profile=ROOMY))
     assert plan.omitted == ()
     assert "c9" in plan.shown_results
     assert "c1" not in plan.shown_results
     assert "c10" not in plan.shown_results  # not answered yet
     assert "...[truncated " in plan.shown_results["c9"]
-    plan = plan_of(BudgetProjection(), messages, 4_500, profile=ROOMY)
-    assert plan is not None
+    plan = required(plan_of(BudgetProjection(), messages, 4_500, profile=ROOMY))
     ((first, end),) = plan.omitted
     assert first == 1
     assert messages[end].is_assistant
@@ -255,8 +244,7 @@ def test_the_first_and_the_newest_request_and_the_open_step_stay_as_they_are() -
     built.ask("q" * 3_000)
     built.step("x" * 3_000)
     messages = built.messages
-    plan = plan_of(BudgetProjection(), messages, 1_000, profile=ROOMY)
-    assert plan is not None
+    plan = required(plan_of(BudgetProjection(), messages, 1_000, profile=ROOMY))
     assert visible(plan, messages) == [0, 12, 13, 14]
     assert plan.shown_results.keys().isdisjoint({"c4"})
     assert plan.figures["unachievable"] == 1

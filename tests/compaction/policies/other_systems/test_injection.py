@@ -9,7 +9,6 @@ from llmsession.compaction.policies import (
     ContextProviders,
     FocusChain,
     MemoryInjection,
-    make_policy,
 )
 from llmsession.compaction.policies.other_systems.injection import (
     checklist_in,
@@ -21,28 +20,9 @@ from llmsession.compaction.policies.other_systems.injection import (
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
-from llmsession.errors import InvalidConfig
 from llmsession.turns.records import Injected
 from tests.compaction.conversations import FRAME, Talk, result_block, talk
 from tests.compaction.policies.plans import PLAIN, plan_of, texts_sent
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("memory_injection", {"section_chars": 249}),
-        ("memory_injection", {"top": -1}),
-        ("focus_chain", {"every": 0}),
-        ("context_providers", {"item_chars": 99}),
-        (
-            "context_providers",
-            {"items": [{"turn": 1, "provider": "file", "id": "", "name": "a", "content": ""}]},
-        ),
-    ],
-)
-def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidConfig, match=next(iter(wrong))):
-        make_policy(name, wrong)
 
 
 @pytest.mark.parametrize("policy", [MemoryInjection(), FocusChain(), ContextProviders()])

@@ -7,7 +7,7 @@ from llmsession.compaction.policies.other_systems.pointer import threshold_of
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import PrefixSummary
-from tests.compaction.conversations import talk
+from tests.compaction.conversations import required, talk
 from tests.compaction.policies.summaries import (
     applied,
     budget_for,
@@ -115,8 +115,7 @@ def test_a_failed_summary_leaves_pointer_and_text() -> None:
 @pytest.mark.parametrize("trigger", ["window", "overflow"])
 def test_where_it_has_to_fit_an_emergency_note_stands_for_what_went(trigger: str) -> None:
     built = chat(*[1_000] * 9)
-    left = left_without_summary(PointerSummary(), built.messages, 10_000, trigger=trigger)
-    assert left is not None
+    left = required(left_without_summary(PointerSummary(), built.messages, 10_000, trigger=trigger))
     note = "[Emergency compression: 7 messages archived due to size]"
     assert left.prefix_summary == PrefixSummary(7, introduced(note))
 

@@ -8,6 +8,7 @@ from llmsession.compaction.tokens.messages import text_tokens_for
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import PrefixSummary
+from tests.compaction.conversations import required
 from tests.compaction.policies.summaries import (
     PROFILE,
     applied,
@@ -99,8 +100,7 @@ def test_without_a_summary_its_own_lines_stand_there() -> None:
     lines = extracted_lines(built.messages[:6], "", 800, count)
     assert count(lines) <= 800
     assert lines == "ASSISTANT: " + said(500, "a")
-    left = left_without_summary(RollingSummary75(), built.messages, 100_000)
-    assert left is not None
+    left = required(left_without_summary(RollingSummary75(), built.messages, 100_000))
     assert left.prefix_summary == PrefixSummary(6, introduced(lines))
 
 

@@ -8,12 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from llmsession.compaction.planning.policy import Budget
-from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
 from llmsession.compaction.policies import (
     FourStage,
     MiddlewarePipeline,
     Stage,
-    make_policy,
     register,
     registry,
 )
@@ -28,24 +26,8 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidRequest
 from llmsession.turns.messages import Message
-from tests.compaction.conversations import Talk, result_block, talk
-from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, texts_sent, visible
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("four_stage", {"target": 1.1}),
-        ("four_stage", {"target": 0}),
-        ("four_stage", {"protected_tokens": -1}),
-        ("four_stage", {"recent_share": 1.0}),
-        ("middleware_pipeline", {"stages": []}),
-    ],
-)
-def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidConfig, match=next(iter(wrong))):
-        make_policy(name, wrong)
-
+from tests.compaction.conversations import Talk, required, result_block, talk
+from tests.compaction.policies.plans import budget_for, filled, plan_of, texts_sent, visible
 
 # four_stage.
 
@@ -63,16 +45,6 @@ def reading(*reads: tuple[str, str, str]) -> Talk:
     return built
 
 
-def filled(plan: Plan | None, messages: Sequence[Message], limit: int) -> View:
-    assert plan is not None
-    if plan.summary_request is not None:
-        prefix_summary = extracted_summary(plan.summary_request, messages, PLAIN)
-        made = with_summary(plan, prefix_summary, View(), messages, budget_for(messages, limit))
-        assert made is not None
-        plan = made
-    return View().applied(plan, len(messages))
-
-
 def test_under_the_target_no_stage_runs() -> None:
     built = reading(*[("bash", "a", "x" * 1_000)] * 5)
     assert plan_of(SMALL, built.messages, 100_000) is None
@@ -80,8 +52,7 @@ def test_under_the_target_no_stage_runs() -> None:
 
 def test_the_first_stage_clears_results_before_the_newest_tokens_of_them() -> None:
     built = reading(*[("bash", "a", "x" * 900)] * 4)
-    plan = plan_of(SMALL, built.messages, 3_500)
-    assert plan is not None
+    plan = required(plan_of(SMALL, built.messages, 3_500))
     assert plan.shown_results == dict.fromkeys(("c1", "c2", "c3"), RESULT_CLEARED)
     assert plan.figures == {"results_cleared": 3}
     assert plan.summary_request is None
@@ -90,16 +61,12 @@ def test_the_first_stage_clears_results_before_the_newest_tokens_of_them() -> No
 
 def test_the_newest_40000_tokens_of_results_are_protected() -> None:
     built = reading(*[("bash", "a", "x" * 20_000)] * 3)
-    plan = plan_of(FourStage(), built.messages, 50_000)
-    assert plan is not None
-    assert set(plan.shown_results) == {"c1"}
+    assert set(required(plan_of(FourStage(), built.messages, 50_000)).shown_results) == {"c1"}
 
 
 def test_a_skill_is_never_cleared() -> None:
     built = reading(("skill", "a", "x" * 900), ("bash", "a", "x" * 900), ("bash", "a", "y" * 900))
-    plan = plan_of(SMALL, built.messages, 2_500)
-    assert plan is not None
-    assert set(plan.shown_results) == {"c2"}
+    assert set(required(plan_of(SMALL, built.messages, 2_500)).shown_results) == {"c2"}
 
 
 def test_clearing_that_saves_under_500_tokens_is_not_done() -> None:
@@ -107,8 +74,7 @@ def test_clearing_that_saves_under_500_tokens_is_not_done() -> None:
     built = reading(*[("bash", "a", "x" * 240)] * 3)  # 480 beside what is protected
     plan = plan_of(policy, built.messages, 600)
     assert plan is None or RESULT_CLEARED not in plan.shown_results.values()
-    plan = plan_of(replace(policy, min_saved_tokens=400), built.messages, 600)
-    assert plan is not None
+    plan = required(plan_of(replace(policy, min_saved_tokens=400), built.messages, 600))
     assert RESULT_CLEARED in plan.shown_results.values()
 
 
@@ -117,15 +83,12 @@ def test_the_second_stage_drops_files_that_were_read_again_if_that_saves_30_perc
     built = reading(
         ("read", "a.py", "x" * 900), ("bash", "b", "z" * 900), ("read", "a.py", "y" * 900)
     )
-    plan = plan_of(policy, built.messages, 2_400)
-    assert plan is not None
+    plan = required(plan_of(policy, built.messages, 2_400))
     assert plan.shown_results == {"c1": READ_BELOW.replace("{path}", "a.py")}
     assert plan.shown_results["c1"] == "[File a.py - refer to latest read below]"
     others = [("bash", "b", "z" * 900)] * 3
     less = reading(("read", "a.py", "x" * 900), *others, ("read", "a.py", "y" * 900))
-    plan = plan_of(policy, less.messages, 4_200)
-    assert plan is not None
-    assert "characters_deduplicated" not in plan.figures
+    assert "characters_deduplicated" not in required(plan_of(policy, less.messages, 4_200)).figures
 
 
 def chatting(turns: int, size: int = 1_000) -> list[Message]:
@@ -138,20 +101,17 @@ def chatting(turns: int, size: int = 1_000) -> list[Message]:
 
 def test_the_third_stage_wants_a_summary_and_keeps_30_percent_of_the_target() -> None:
     messages = chatting(10)
-    plan = plan_of(FourStage(), messages, 15_000)
-    assert plan is not None
+    plan = required(plan_of(FourStage(), messages, 15_000))
     assert plan.summary_request is not None
     # 4,500 tokens are four messages.
     assert (plan.summary_request.first, plan.summary_request.upto) == (0, 16)
     assert plan.figures == {"messages_summarised": 16}
-    view = filled(plan, messages, 15_000)
+    view = filled(plan, messages)
     assert [at for at in range(20) if view.shows(at)] == [16, 17, 18, 19]
 
 
 def test_four_messages_are_not_summarised() -> None:
-    plan = plan_of(FourStage(), chatting(2), 3_000)
-    assert plan is not None
-    assert plan.summary_request is None
+    assert required(plan_of(FourStage(), chatting(2), 3_000)).summary_request is None
 
 
 def test_the_fourth_stage_keeps_the_first_two_messages_a_marker_and_a_tail() -> None:
@@ -161,15 +121,13 @@ def test_the_fourth_stage_keeps_the_first_two_messages_a_marker_and_a_tail() -> 
     for number in range(20):
         built.step(f"{number} " + "x" * 300)
     policy = FourStage()
-    plan = plan_of(policy, built.messages, 4_000)
-    assert plan is not None
+    plan = required(plan_of(policy, built.messages, 4_000))
     assert plan.summary_request is None
     assert plan.shown_results == {}
     ((first, end),) = plan.omitted
     assert first == 3  # the first call keeps its result
-    assert plan.injected is not None
-    assert [(each.at, each.text) for each in plan.injected] == [(end, TRUNCATED)]
-    view = filled(plan, built.messages, 4_000)
+    assert [(each.at, each.text) for each in required(plan.injected)] == [(end, TRUNCATED)]
+    view = filled(plan, built.messages)
     assert budget_for(built.messages, 1, view).used_tokens <= 4_000
     assert any(TRUNCATED in each for each in texts_sent(built.messages, view))
     assert plan_of(policy, built.messages, 4_000, view) is None
@@ -194,8 +152,7 @@ def test_what_is_over_in_the_end_is_cut_the_longest_first() -> None:
     built = Talk()
     built.ask("do it")
     built.step("x" * 90_000, "y" * 3_000)
-    plan = plan_of(FourStage(), built.messages, 10_000)
-    assert plan is not None
+    plan = required(plan_of(FourStage(), built.messages, 10_000))
     assert set(plan.shown_results) == {"c1"}
     assert 'recall(id="c1"' in plan.shown_results["c1"]
     assert plan.tokens_after <= 10_000
@@ -205,15 +162,12 @@ def test_what_the_user_said_last_is_never_cut() -> None:
     built = Talk()
     built.ask("q" * 9_000)
     built.step("x" * 9_000)
-    plan = plan_of(FourStage(), built.messages, 1_000)
-    assert plan is not None
-    assert plan.texts == {}
+    assert required(plan_of(FourStage(), built.messages, 1_000)).texts == {}
 
 
 def test_the_stages_are_told_in_the_order_they_ran() -> None:
     built = reading(*[("bash", "a", "x" * 3_000)] * 20)
-    plan = plan_of(SMALL, built.messages, 2_000)
-    assert plan is not None
+    plan = required(plan_of(SMALL, built.messages, 2_000))
     assert list(plan.figures) == ["results_cleared", "messages_left_out", "texts_cut"]
     assert "stages used: results cleared, messages left out, texts cut" in plan.reason
 
@@ -276,8 +230,7 @@ def test_an_optional_stage_that_fails_is_as_if_it_were_not_there_and_is_named(
 ) -> None:
     messages = chatting(4)
     pipeline = MiddlewarePipeline(stages=(stage("a", raises=True), stage("b", omits=[[0, 2]])))
-    plan = plan_of(pipeline, messages, 1_000)
-    assert plan is not None
+    plan = required(plan_of(pipeline, messages, 1_000))
     assert plan.omitted == ((0, 2),)
     assert "noted failed (LookupError)" in plan.reason
     assert "secret" not in plan.reason
@@ -323,9 +276,7 @@ def test_an_unknown_stage_or_option_is_refused() -> None:
 
 def test_a_stage_that_wants_a_summary_is_the_last(noted: list[tuple[str, int]]) -> None:
     pipeline = MiddlewarePipeline(stages=(Stage(policy="four_stage"), stage("after")))
-    plan = plan_of(pipeline, chatting(10), 15_000)
-    assert plan is not None
-    assert plan.summary_request is not None
+    assert required(plan_of(pipeline, chatting(10), 15_000)).summary_request is not None
     assert noted == []
 
 
@@ -336,10 +287,8 @@ def test_by_default_memories_are_told_first_and_the_fold_counts_them() -> None:
     ]  # fmt: skip
     first = replace(stages[0], options={"memories": ["m" * 900]})
     messages = chatting(4)  # about 8,000 tokens
-    plan = plan_of(MiddlewarePipeline(stages=(first, *stages[1:])), messages, 9_500)
-    assert plan is not None
-    assert plan.injected is not None
-    assert plan.injected[0].at == -1
+    plan = required(plan_of(MiddlewarePipeline(stages=(first, *stages[1:])), messages, 9_500))
+    assert required(plan.injected)[0].at == -1
     assert plan.omitted != ()
     # Without the memory the fold is not due.
     assert plan_of(MiddlewarePipeline(), messages, 9_500) is None

@@ -1,0 +1,57 @@
+"""What the policies share beside their decisions: settings are checked, and open loops stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from llmsession.compaction.planning.boundaries import must_wait
+from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.view.plan import Plan
+from llmsession.compaction.view.view import View
+from llmsession.turns.messages import Message
+
+__all__ = ["CheckedPolicy", "WaitingPolicy"]
+
+
+@cache
+def _checks(kind: type[msgspec.Struct]) -> tuple[tuple[str, Callable[[str, Any], None], bool], ...]:
+    """The settings of *kind* whose types hold a check: the name, the check, and may it be None?"""
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(
+        (name, check, type(None) in get_args(hints[name]))
+        for name in kind.__struct_fields__
+        for option in (hints[name], *get_args(hints[name]))
+        for check in getattr(option, "__metadata__", ())
+    )
+
+
+class CheckedPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy whose settings are checked as their types say: see ``limits``.
+
+    Raises InvalidConfig, naming what cannot be.
+    """
+
+    def __post_init__(self) -> None:
+        for name, check, is_optional in _checks(type(self)):
+            value = getattr(self, name)
+            if value is not None or not is_optional:
+                check(name, value)
+
+
+class WaitingPolicy(CheckedPolicy, frozen=True, kw_only=True):
+    """A policy that plans nothing before the open turn ends, where an edit would void thinking
+    that has to stay."""
+
+    def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to change, None if there is nothing or no edit is possible now."""
+        if must_wait(view, messages, budget.profile, budget.committed):
+            return None
+        return self.changes(view, messages, budget)
+
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What to change where an edit is possible, None if there is nothing."""
+        raise NotImplementedError
