@@ -56,19 +56,15 @@ class Cipher(Protocol):
 
     def seal(self, body: bytes, place: bytes) -> bytes:
         """*body* as it is kept at *place*."""
-        ...
 
     def unseal(self, sealed: bytes, place: bytes) -> bytes:
         """The body that was sealed for *place*. Raises Unreadable."""
-        ...
 
     def name(self, content: bytes) -> bytes:
         """32 bytes that name *content*: equal for equal contents only."""
-        ...
 
     def matches(self, content: bytes, name: bytes) -> bool:
         """Is *content*, which was unsealed for the place *name*, the one that has that name?"""
-        ...
 
 
 class _Plain:

@@ -99,6 +99,13 @@ def database(postgres_server: PostgresServer) -> Database:
 
 
 @pytest.fixture
+async def store(database: Database) -> AsyncIterator[PostgresStore]:
+    """A store on *database*, closed at the end."""
+    async with database.store() as store:
+        yield store
+
+
+@pytest.fixture
 def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
     with running_proxy(postgres_server.socket) as proxy:
         yield proxy

@@ -46,7 +46,7 @@ class Outages:
 
     async def live(self, path: Path, rounds: int) -> None:
         # Nobody lives through the loss of power; the verdict is given in this process, too.
-        lost = mock.patch("llmsession.session.manager.this_process", _process_before)
+        lost = mock.patch("llmsession.session.registry.runtime.this_process", _process_before)
         with power_disk(self._after) as self._disk, lost:
             for number in (1, 2):  # the second one opens what the first one left
                 store = SqliteStore(path, vfs=self._disk.vfs)

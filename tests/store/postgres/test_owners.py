@@ -16,7 +16,7 @@ import anyio.to_thread
 import pytest
 
 from llmsession.errors import SessionExists, SessionInUse
-from llmsession.store import Conflict, Lease, Owner, StoredRecord, this_process
+from llmsession.store import Conflict, Lease, Owner, PostgresStore, StoredRecord, this_process
 from llmsession.store.liveness import our_start, this_host
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
 from tests.store.conftest import Database
@@ -162,61 +162,59 @@ async def test_a_takeover_ends_although_others_take_the_session_too(database: Da
         assert sorted(lease.epoch for lease in leases) == list(range(2, 62))
 
 
-async def test_of_two_that_find_a_session_free_one_gets_it(database: Database) -> None:
-    async with database.store() as store:
-        await store.release(await store.create("s", ANN))
-        taken: list[Lease] = []
-        refused: list[str] = []
+async def test_of_two_that_find_a_session_free_one_gets_it(
+    database: Database, store: PostgresStore
+) -> None:
+    await store.release(await store.create("s", ANN))
+    taken: list[Lease] = []
+    refused: list[str] = []
 
-        async def take(owner: Owner) -> None:
-            try:
-                taken.append(await store.acquire("s", owner))
-            except SessionInUse as error:
-                refused.append(error.owner)
+    async def take(owner: Owner) -> None:
+        try:
+            taken.append(await store.acquire("s", owner))
+        except SessionInUse as error:
+            refused.append(error.owner)
 
-        # Both have looked before either can take.
-        with database.locked("session", "id = 's'") as lock:
-            async with anyio.create_task_group() as group:
-                for count, owner in enumerate((ANN, BOB), 1):
-                    group.start_soon(take, owner)
-                    while database.waiting() < count:
-                        await anyio.lowlevel.checkpoint()
-                lock.run("ROLLBACK")
-        assert taken == [Lease("s", 2, 0)]
-        holder = (await store.row("s")).owner
-        assert holder is not None
-        assert refused == [f"{holder.name} (pid {holder.pid})"]
+    # Both have looked before either can take.
+    with database.locked("session", "id = 's'") as lock:
+        async with anyio.create_task_group() as group:
+            for count, owner in enumerate((ANN, BOB), 1):
+                group.start_soon(take, owner)
+                while database.waiting() < count:
+                    await anyio.lowlevel.checkpoint()
+            lock.run("ROLLBACK")
+    assert taken == [Lease("s", 2, 0)]
+    holder = (await store.row("s")).owner
+    assert holder is not None
+    assert refused == [f"{holder.name} (pid {holder.pid})"]
 
 
 async def test_processes_that_steal_from_each_other_never_write_one_position(
-    database: Database,
+    database: Database, store: PostgresStore
 ) -> None:
-    async with database.store() as store:
-        for at in range(3):
-            await store.create(f"s{at}", ANN)
-        with ExitStack() as stack:
-            racers = [
-                stack.enter_context(other_process("race", database.dsn, database.schema, name))
-                for name in ("one", "two", "three")
-            ]
-            for racer in racers:
-                assert await anyio.to_thread.run_sync(_line, racer) == b"ready\n"
-            for racer in racers:
-                assert racer.stdin is not None
-                racer.stdin.write(b"go\n")
-                racer.stdin.flush()
-            told = [json.loads(await anyio.to_thread.run_sync(_line, racer)) for racer in racers]
-        assert sum(len(one["conflicts"]) for one in told) > 0, "nobody was fenced: no race"
-        for at in range(3):
-            acknowledged = [
-                StoredRecord(seq, epoch, body.encode())
-                for seq, epoch, body in sorted(
-                    entry for one in told for entry in one.get(f"s{at}", [])
-                )
-            ]
-            assert await store.read(f"s{at}") == acknowledged
-            assert [record.seq for record in acknowledged] == list(range(1, len(acknowledged) + 1))
-        assert await store.check() == []
+    for at in range(3):
+        await store.create(f"s{at}", ANN)
+    with ExitStack() as stack:
+        racers = [
+            stack.enter_context(other_process("race", database.dsn, database.schema, name))
+            for name in ("one", "two", "three")
+        ]
+        for racer in racers:
+            assert await anyio.to_thread.run_sync(_line, racer) == b"ready\n"
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write(b"go\n")
+            racer.stdin.flush()
+        told = [json.loads(await anyio.to_thread.run_sync(_line, racer)) for racer in racers]
+    assert sum(len(one["conflicts"]) for one in told) > 0, "nobody was fenced: no race"
+    for at in range(3):
+        acknowledged = [
+            StoredRecord(seq, epoch, body.encode())
+            for seq, epoch, body in sorted(entry for one in told for entry in one.get(f"s{at}", []))
+        ]
+        assert await store.read(f"s{at}") == acknowledged
+        assert [record.seq for record in acknowledged] == list(range(1, len(acknowledged) + 1))
+    assert await store.check() == []
 
 
 # Answers that are lost.

@@ -125,8 +125,7 @@ async def test_a_lease_outlasts_a_vacuum_and_is_short_again_after_it(tmp_path: P
             await anyio.lowlevel.checkpoint()
 
 
-async def test_a_store_that_holds_nothing_takes_its_owners_with_it(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+async def test_a_store_that_holds_nothing_takes_its_owners_with_it(path: Path) -> None:
     async with opened(path) as store:
         lease = await store.create("a", ANN)
         await store.create("b", BOB)
