@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmsession import MemoryStore, SessionManager, connect
-from llmsession.testing.scripted import ScriptedProvider
-from llmsession.transport import Limits, Service, SocketServer
+from llmsession import connect
+from llmsession.transport import Limits, Service
 from llmsession.transport.wire import messages as w
-from tests.transport.places import CONFIG, until
+from tests.transport.places import CONFIG, serving, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -79,15 +78,12 @@ class Wire:
 @asynccontextmanager
 async def wire(tmp_path: Path, limits: Limits = LIMITS) -> AsyncIterator[Wire]:
     """A service with a session ``s``, and beside what is tried a client that must not notice."""
-    provider = ScriptedProvider(lambda request, tag: "fine")
-    address = f"unix:{tmp_path}/s.sock"
+    address, script = f"unix:{tmp_path}/s.sock", lambda request, tag: "fine"
     async with (
-        asyncio.timeout(100),
-        SessionManager(provider=provider, store=MemoryStore()) as manager,
-        Service(manager, limits=limits) as service,
-        SocketServer(service, address),
+        serving(address, script, limits=limits) as served,
         connect(address) as bystander,
     ):
+        service = served.service
         session = await bystander.create(CONFIG, session_id="s")
         yield Wire(f"{tmp_path}/s.sock", service)
         assert await (await session.send("still there?")).text() == "fine"

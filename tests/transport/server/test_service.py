@@ -31,7 +31,7 @@ from llmsession import (
 from llmsession.testing.scripted import Script, ScriptedProvider, never, say
 from llmsession.transport import Limits, Service, SocketServer
 from llmsession.transport.wire import messages as w
-from tests.transport.places import CONFIG, place_at, until
+from tests.transport.places import CONFIG, place_at, serving, until
 from tests.transport.server.test_fuzz import HELLO, Raw
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
@@ -47,9 +47,7 @@ async def test_too_many_connections_are_refused_with_a_hint() -> None:
                 async with place.connect():
                     pass
             assert caught.value.retry_after_s
-        await until(
-            lambda: place.service is not None and place.service.statistics().connections == 1
-        )
+        await until(lambda: place.service.statistics().connections == 1)
         async with place.connect() as again:
             assert await again.list() == ()
 
@@ -126,19 +124,15 @@ async def stopped_peers(
 ) -> AsyncIterator[tuple[Service, LLMSession, list[Raw]]]:
     """A service with a session, and *many* peers that have said hello and do not read."""
     path = f"{folder}/s.sock"
-    async with (
-        asyncio.timeout(150),
-        SessionManager(provider=ScriptedProvider(script), store=MemoryStore()) as manager,
-        Service(manager, limits=Limits(outgoing_bytes=outgoing_bytes)) as service,
-        SocketServer(service, f"unix:{path}"),
-    ):
-        session = await manager.create(CONFIG, session_id="s")
+    limits = Limits(outgoing_bytes=outgoing_bytes)
+    async with serving(f"unix:{path}", script, limits=limits) as served:
+        session = await served.manager.create(CONFIG, session_id="s")
         peers = [Raw(*await asyncio.open_unix_connection(path, limit=1 << 26)) for _ in range(many)]
         for peer in peers:
             await peer.say(HELLO)
             assert isinstance(await peer.hear(), w.Welcome)
             peer.transport.pause_reading()
-        yield service, session, peers
+        yield served.service, session, peers
         for peer in peers:
             peer.transport.abort()
 
@@ -221,7 +215,6 @@ async def test_a_service_that_drains_takes_no_new_turns_and_ends_the_open_ones()
     async with place_at("unix", [say("done").slow(0.05)], overloaded_s=0) as place:
         session = await place.session()
         turn = await session.send("hi")
-        assert place.service is not None
         draining = asyncio.ensure_future(place.service.drain(10))
         await asyncio.sleep(0.01)
         with pytest.raises(Overloaded, match="goes down"):
@@ -239,7 +232,6 @@ async def test_a_session_that_nobody_uses_is_let_go_and_comes_back(monkeypatch: 
     async with place_at("unix", ["one"]) as place:
         session = await place.session()
         await session.read_status()
-        assert place.service is not None
         service = place.service
         await until(lambda: service.statistics().sessions == 0)
         await place.manager.evict_idle()
@@ -327,7 +319,6 @@ async def test_two_hundred_clients_connect_at_once() -> None:
                 assert await (await session.send("hi")).text() == "hello"
 
         await asyncio.gather(*(live(number) for number in range(200)))
-        assert place.service is not None
         service = place.service
         await until(lambda: service.statistics().connections == 1)
 

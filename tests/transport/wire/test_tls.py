@@ -13,19 +13,15 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from llmsession import InvalidConfig, InvalidInput, SessionManager, Unreachable, connect
-from llmsession.testing.scripted import ScriptedProvider
+from llmsession import InvalidConfig, InvalidInput, Unreachable, connect
 from llmsession.transport import (
     ClientTls,
-    GrpcServer,
     Limits,
     ServerTls,
-    Service,
-    SocketServer,
 )
 from tests.steady_time import steady_backend
+from tests.transport import places
 from tests.transport.certificates import Authority
-from tests.transport.places import CONFIG
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -41,18 +37,9 @@ SCHEMES = pytest.mark.parametrize("scheme", ["tcp", "grpc"])
 
 @asynccontextmanager
 async def serving(scheme: str, tls: ServerTls | ssl.SSLContext) -> AsyncIterator[str]:
-    async with (
-        asyncio.timeout(30),
-        SessionManager(provider=ScriptedProvider(lambda request, tag: "hello")) as manager,
-        Service(manager, limits=Limits(hello_s=2.0)) as service,
-    ):
-        if scheme == "tcp":
-            async with SocketServer(service, "tcp://127.0.0.1:0", tls=tls) as sockets:
-                yield sockets.address
-        else:
-            assert isinstance(tls, ServerTls)
-            async with GrpcServer(service, "grpc://127.0.0.1:0", tls=tls) as server:
-                yield server.address
+    address, script = f"{scheme}://127.0.0.1:0", lambda request, tag: "hello"
+    async with places.serving(address, script, limits=Limits(hello_s=2.0), tls=tls) as served:
+        yield served.address
 
 
 async def server_tls(*files: Path, client_ca: Path | None = None) -> ServerTls:
@@ -68,7 +55,7 @@ async def client_tls(
 async def is_let_in(address: str, tls: ClientTls | None) -> bool:
     try:
         async with connect(address, tls=tls) as sessions:
-            session = await sessions.create(CONFIG)
+            session = await sessions.create(places.CONFIG)
             text = "x" * 1_000_000
             assert await (await session.send(text)).text() == "hello"
             assert (await session.read_conversation())[0].text == text
