@@ -4,16 +4,25 @@ second."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from llmsession.store.postgres.store import PostgresStore
 from tests.store.crash.nursery import Nursery
 from tests.store.postgres.proxy import Proxy, running_proxy
 from tests.store.postgres.server import NoServer, PostgresServer, SqlSession, running_server
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait until *holds()*, which only a look can tell."""
+    with anyio.fail_after(120):
+        while not holds():
+            await anyio.lowlevel.checkpoint()
 
 
 class Database:
@@ -69,6 +78,10 @@ class Database:
         """How many statements wait for a lock on one of the tables."""
         [(count,)] = self.server.sql("SELECT count(*) FROM pg_locks WHERE NOT granted")
         return int(count)
+
+    async def wait_for(self, count: int) -> None:
+        """Wait until *count* statements wait for a lock."""
+        await until(lambda: self.waiting() >= count)
 
 
 @contextmanager

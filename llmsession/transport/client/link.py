@@ -178,11 +178,6 @@ class Link:
         if self._channel is not None:
             self._lost.set()
 
-    @property
-    def is_connected(self) -> bool:
-        """Is there a connection now, as far as is known?"""
-        return self._channel is not None
-
     def _send(self, command: w.Command[Any]) -> bool:
         """Send *command* where there is a connection. False: it is sent over the next one."""
         if self._channel is None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 
-from ..server.admission import GOING_DOWN, RETRY_AFTER_S
 from ..server.connection import Connection
 from ..server.keepalive import LINGER_S, keep_alive
 from ..server.service import Service
@@ -56,10 +55,6 @@ class GrpcPeer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.connection.close()
-
-    def leave(self) -> None:
-        """Say goodbye, and end once that is sent."""
-        self.connection.leave(GOING_DOWN, RETRY_AFTER_S)
 
     async def _read(self) -> None:
         connection = self.connection

@@ -19,7 +19,7 @@ from llmsession.errors import SessionExists, SessionInUse
 from llmsession.store import Conflict, Lease, Owner, PostgresStore, StoredRecord, this_process
 from llmsession.store.liveness import our_start, this_host
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
-from tests.store.conftest import Database
+from tests.store.conftest import Database, until
 from tests.store.postgres.proxy import Proxy, When
 
 # On one backend: what is tested runs in the store's own loop, whoever asks.
@@ -79,14 +79,10 @@ async def test_a_lease_is_renewed_while_its_store_is_open(database: Database) ->
     async with database.store(lease_s=0.3) as store:
         await store.create("s", FAR)
         first = database.sql(ask)
-        with anyio.fail_after(120):
-            while database.sql(ask) <= first:
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: database.sql(ask) > first)
         # Also one that was forgotten meanwhile: by whoever thought it dead.
         database.sql("DELETE FROM @owner")
-        with anyio.fail_after(120):
-            while not database.sql(ask):
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: database.sql(ask))
 
 
 async def test_leases_are_renewed_while_everything_else_waits_for_a_vacuum(
@@ -100,9 +96,7 @@ async def test_leases_are_renewed_while_everything_else_waits_for_a_vacuum(
                 group.start_soon(store.rows)
                 answer = append(store, lease, b"1")
                 first = database.sql(ask)
-                with anyio.fail_after(120):
-                    while database.waiting() < 2 or database.sql(ask) <= first:
-                        await anyio.lowlevel.checkpoint()
+                await database.wait_for(2 and database.sql(ask) > first)
                 lock.run("ROLLBACK")
         await answer.wait()
 
@@ -140,9 +134,7 @@ async def test_owners_that_are_long_gone_are_forgotten(database: Database) -> No
     async with database.store(lease_s=0.1) as store:
         await store.create("s", ANN)
         database.sql("INSERT INTO @owner VALUES ('gone', now() - interval '2 days')")
-        with anyio.fail_after(120):
-            while len(database.sql("SELECT FROM @owner")) > 1:
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: len(database.sql("SELECT FROM @owner")) <= 1)
 
 
 async def test_a_takeover_ends_although_others_take_the_session_too(database: Database) -> None:
@@ -180,8 +172,7 @@ async def test_of_two_that_find_a_session_free_one_gets_it(
         async with anyio.create_task_group() as group:
             for count, owner in enumerate((ANN, BOB), 1):
                 group.start_soon(take, owner)
-                while database.waiting() < count:
-                    await anyio.lowlevel.checkpoint()
+                await database.wait_for(count)
             lock.run("ROLLBACK")
     assert taken == [Lease("s", 2, 0)]
     holder = (await store.row("s")).owner

@@ -191,8 +191,7 @@ async def test_two_that_share_records_and_are_deleted_at_once_leave_none(
         async with anyio.create_task_group() as group:
             for count, session in enumerate(("p", "f"), 1):
                 group.start_soon(store.delete, session)
-                while database.waiting() < count:
-                    await anyio.lowlevel.checkpoint()
+                await database.wait_for(count)
             lock.run("ROLLBACK")
     assert database.sql("SELECT count(*) FROM @record") == [(0,)]
     assert await store.check() == []
@@ -206,8 +205,7 @@ async def test_a_deletion_waits_for_nobody_that_appends_elsewhere(
     with database.locked("session", "id = 's'") as lock:
         async with anyio.create_task_group() as group:
             group.start_soon(store.delete, "s")
-            while not database.waiting():
-                await anyio.lowlevel.checkpoint()
+            await database.wait_for(1)
             for at in range(5):
                 other = await written(store, other, b"%d" % at)
             await store.create("u", ANN)

@@ -26,7 +26,7 @@ from llmsession.store import (
 from llmsession.testing import StoreContract
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from llmsession.testing.store_contract.shared_records import SharedRecordsContract
-from tests.store.conftest import Database
+from tests.store.conftest import Database, until
 from tests.store.postgres.server import PostgresServer
 
 pytestmark = pytest.mark.real_time
@@ -276,8 +276,7 @@ async def test_a_call_that_nobody_waits_for_any_more_still_changes_what_it_shoul
     with database.locked("store", "one"):
         async with anyio.create_task_group() as group:
             group.start_soon(store.create, "t", ANN)
-            while not database.waiting():
-                await anyio.lowlevel.checkpoint()
+            await database.wait_for(1)
             group.cancel_scope.cancel()
         assert [row.session for row in await store.rows()] == ["s"]
     with anyio.fail_after(100):
@@ -293,7 +292,5 @@ async def test_a_call_that_only_reads_ends_with_who_waits_for_it(database: Datab
                 await store.rows()
             assert scope.cancelled_caught
             # The one connection is free again: what follows waits for the lock, not for the read.
-            with anyio.fail_after(100):
-                while database.waiting():
-                    await anyio.lowlevel.checkpoint()
+            await until(lambda: not database.waiting())
         assert [row.session for row in await store.rows()] == ["s"]

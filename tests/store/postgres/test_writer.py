@@ -38,8 +38,7 @@ async def in_one_group(database: Database, store: PostgresStore) -> AsyncIterato
         answers: list[Answer] = []
         for lease in leases:
             answers.append(append(store, lease, b"1"))
-            while database.waiting() < len(answers):
-                await anyio.lowlevel.checkpoint()
+            await database.wait_for(len(answers))
         yield
         lock.run("ROLLBACK")
     for answer in answers:

@@ -52,6 +52,12 @@ async def client_tls(
     return await asyncio.to_thread(ClientTls, ca=ca, certificate=certificate, key=key)
 
 
+async def client_of(issuer: Authority, name: str, ca: Authority) -> ClientTls:
+    """A client that has a certificate of *issuer*, and trusts *ca*."""
+    certificate, key = issuer.issue(name, client=True)
+    return await client_tls(ca=ca.path, certificate=certificate, key=key)
+
+
 async def is_let_in(address: str, tls: ClientTls | None) -> bool:
     try:
         async with connect(address, tls=tls) as sessions:
@@ -100,11 +106,9 @@ async def test_with_mtls_only_a_certificate_of_the_right_authority_is_let_in(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     ca, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
-    certificate, key = ca.issue("friend", client=True)
-    friend = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    friend = await client_of(ca, "friend", ca)
     # They are made of good files: a client that lies has no reason to check them.
-    certificate, key = stranger.issue("foe", client=True)
-    foe = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    foe = await client_of(stranger, "foe", ca)
     expired = await expired_client(ca)
     server = await server_tls(*ca.issue("server"), client_ca=ca.path)
     async with serving(scheme, server) as address:
@@ -130,8 +134,7 @@ async def test_with_mtls_only_a_certificate_of_the_right_authority_is_let_in(
 
 async def expired_client(ca: Authority) -> ClientTls:
     """What a client shows whose certificate was good when it started."""
-    certificate, key = ca.issue("late", client=True)
-    tls = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    tls = await client_of(ca, "late", ca)
     certificate, key = ca.issue("late", client=True, begins_h=-2, ends_h=-1)
     tls.certificate_pem, tls.key_pem = certificate.read_bytes(), key.read_bytes()
     tls.context.load_cert_chain(certificate, key)
@@ -189,10 +192,8 @@ async def test_a_renewed_authority_of_clients_counts_once_it_was_read(
     tmp_path: Path, scheme: str
 ) -> None:
     ca, old, new = Authority(tmp_path), Authority(tmp_path, "old"), Authority(tmp_path, "new")
-    certificate, key = old.issue("early", client=True)
-    early = await client_tls(ca=ca.path, certificate=certificate, key=key)
-    certificate, key = new.issue("late", client=True)
-    late = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    early = await client_of(old, "early", ca)
+    late = await client_of(new, "late", ca)
     tls = await server_tls(*ca.issue("server"), client_ca=old.path)
     async with serving(scheme, tls) as address:
         assert await is_let_in(address, early)
