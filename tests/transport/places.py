@@ -101,6 +101,16 @@ async def serving(
 
 
 @asynccontextmanager
+async def unserved() -> AsyncIterator[Service]:
+    """A service that nothing listens for yet."""
+    async with (
+        SessionManager(provider=ScriptedProvider([])) as manager,
+        Service(manager) as service,
+    ):
+        yield service
+
+
+@asynccontextmanager
 async def _itself(manager: SessionManager) -> AsyncIterator[ManagerInterface]:
     yield manager
 

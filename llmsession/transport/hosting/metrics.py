@@ -139,15 +139,7 @@ class Metrics:
         if asked_at is not None:
             self._first_delta.observe(time.monotonic() - asked_at)
 
-    def ended(
-        self,
-        session: str,
-        turn: int,
-        spent: r.ModelRequest,
-        *,
-        provider: str,
-        stop_reason: str | None,
-    ) -> None:
+    def ended(self, session: str, turn: int, spent: r.ModelRequest, **_: object) -> None:
         """See ``SessionObserver``."""
         self._request_times.pop((session, turn), None)
 

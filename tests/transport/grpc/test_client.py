@@ -11,12 +11,11 @@ import pytest
 
 from llmsession import (
     InvalidConfig,
-    SessionManager,
     Unreachable,
     connect,
 )
-from llmsession.testing.scripted import ScriptedProvider
-from llmsession.transport import GrpcServer, Service
+from llmsession.transport import GrpcServer
+from tests.transport.places import unserved
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -40,10 +39,7 @@ async def test_without_the_extra_one_error_says_what_to_install(
     with pytest.raises(InvalidConfig, match=r"pip install 'llmsession\[grpc\]'"):
         async with connect("grpc://127.0.0.1:1"):
             pass
-    async with (
-        SessionManager(provider=ScriptedProvider([])) as manager,
-        Service(manager) as service,
-    ):
+    async with unserved() as service:
         with pytest.raises(InvalidConfig, match=r"pip install 'llmsession\[grpc\]'"):
             GrpcServer(service, "grpc://127.0.0.1:0")
 

@@ -23,15 +23,14 @@ from llmsession import (
     Overloaded,
     SessionConfig,
     SessionInUse,
-    SessionManager,
     SessionMoved,
     connect,
     records,
 )
-from llmsession.testing.scripted import Script, ScriptedProvider, never, say
+from llmsession.testing.scripted import Script, never, say
 from llmsession.transport import Limits, Service, SocketServer
 from llmsession.transport.wire import messages as w
-from tests.transport.places import CONFIG, place_at, serving, until
+from tests.transport.places import CONFIG, place_at, serving, unserved, until
 from tests.transport.server.test_fuzz import HELLO, Raw
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
@@ -270,10 +269,7 @@ async def test_clients_of_a_service_that_lost_a_session_to_another_are_told_by_n
 
 async def test_the_socket_is_its_owners_alone_and_goes_with_the_service(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
-    async with (
-        SessionManager(provider=ScriptedProvider([])) as manager,
-        Service(manager) as service,
-    ):
+    async with unserved() as service:
         async with SocketServer(service, f"unix:{path}"):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             with pytest.raises(InvalidInput, match="somebody listens there"):
@@ -290,10 +286,7 @@ async def test_a_socket_that_was_left_behind_is_replaced_and_a_file_is_not(tmp_p
     left.bind(str(path))
     left.close()
     assert path.exists()
-    async with (
-        SessionManager(provider=ScriptedProvider([])) as manager,
-        Service(manager) as service,
-    ):
+    async with unserved() as service:
         async with SocketServer(service, f"unix:{path}"), connect(f"unix:{path}") as sessions:
             assert await sessions.list() == ()
         path.write_text("precious")
