@@ -328,7 +328,7 @@ async def test_a_service_that_stays_away_is_named_and_the_next_call_tries_anew(
 
 
 async def test_nobody_at_the_address_is_said_at_once(tmp_path: Path) -> None:
-    for address in (f"unix:{tmp_path}/none.sock", "tcp://127.0.0.1:1"):
+    for address in (f"unix:{tmp_path}/none.sock", "tcp://127.0.0.1:1", "grpc://127.0.0.1:1"):
         with pytest.raises(Unreachable):
             async with connect(address):
                 pass
