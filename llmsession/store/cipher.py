@@ -33,6 +33,7 @@ __all__ = [
     "check_key",
     "lock",
     "unlock",
+    "unseal_block",
 ]
 
 Key = bytes | str
@@ -56,19 +57,15 @@ class Cipher(Protocol):
 
     def seal(self, body: bytes, place: bytes) -> bytes:
         """*body* as it is kept at *place*."""
-        ...
 
     def unseal(self, sealed: bytes, place: bytes) -> bytes:
         """The body that was sealed for *place*. Raises Unreadable."""
-        ...
 
     def name(self, content: bytes) -> bytes:
         """32 bytes that name *content*: equal for equal contents only."""
-        ...
 
     def matches(self, content: bytes, name: bytes) -> bool:
         """Is *content*, which was unsealed for the place *name*, the one that has that name?"""
-        ...
 
 
 class _Plain:
@@ -119,6 +116,17 @@ class _Sealing:
 
     def matches(self, content: bytes, name: bytes) -> bool:
         return True  # the seal is bound to its name
+
+
+def unseal_block(cipher: Cipher, sealed: bytes | None, name: bytes) -> bytes:
+    """The large block that is called *name*; *sealed* is None if a store has it no more. Raises
+    Unreadable."""
+    if sealed is None:
+        raise Unreadable("a large block of it is missing")
+    content = cipher.unseal(sealed, name)
+    if not cipher.matches(content, name):
+        raise Unreadable("a large block of it was changed")
+    return content
 
 
 class _Note(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -161,7 +161,6 @@ class Store(Protocol):
         Its epoch is 1, or greater than that of any deleted session with its id: an owner from
         before the deletion stays fenced.
         """
-        ...
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         """Take the session: its epoch grows by one, and every earlier holder is fenced.
@@ -170,7 +169,6 @@ class Store(Protocol):
         cannot be seen from here, if its lease has run out. Raises SessionNotFound, and SessionInUse
         while another live owner holds it, unless *takeover*.
         """
-        ...
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         """A new session, held by *owner*, whose log begins with the records 1 to *upto* of
@@ -182,11 +180,9 @@ class Store(Protocol):
         it gets one of its own. Raises SessionNotFound (no *parent*), SessionExists, and
         InvalidInput for an *upto* that *parent*'s log has not reached.
         """
-        ...
 
     async def release(self, lease: Lease) -> None:
         """Give the session back. Without effect if the epoch is no longer the lease's."""
-        ...
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         """Append *batch*, and call *done* once with what became of it.
@@ -195,7 +191,6 @@ class Store(Protocol):
         before this returns. Because nobody waits in here, no cancellation can interrupt a write,
         and a store may commit the batches of many sessions together.
         """
-        ...
 
     async def read(
         self, session: str, *, after: int = 0, limit: int | None = None
@@ -205,18 +200,15 @@ class Store(Protocol):
         A record that the store cannot give as it was appended ends what is returned; if it is
         the first, RecordDamaged is raised. Raises SessionNotFound.
         """
-        ...
 
     async def row(self, session: str) -> SessionRow:
         """The session's row. Acquires nothing. Raises SessionNotFound."""
-        ...
 
     async def rows(
         self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
     ) -> Sequence[SessionRow]:
         """The sessions that match *search*, ordered by id, with ids greater than *after*; at most
         *limit*."""
-        ...
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """Put *bodies*, by seq, in place of what the session's records say: all or none.
@@ -225,14 +217,12 @@ class Store(Protocol):
         them as they were. Raises SessionMoved if the epoch is no longer the lease's,
         SessionNotFound, and InvalidInput for a seq that is not in the log; nothing is changed.
         """
-        ...
 
     async def delete(self, session: str) -> None:
         """Delete the session and its log; records that a fork shares stay the fork's.
 
         Raises SessionNotFound.
         """
-        ...
 
     async def vacuum(self) -> int:
         """Free the space of deleted and rewritten records. Returns how many bytes came free.
@@ -240,15 +230,12 @@ class Store(Protocol):
         Afterwards none of those records can be found in the store's file or tables. May take long,
         and writes wait for it.
         """
-        ...
 
     async def check(self) -> Sequence[str]:
         """The faults of the store as a whole, a line each; () if there are none. Reads much.
 
         It does not check that every record can be read: ``read`` does.
         """
-        ...
 
     async def aclose(self) -> None:
         """Release what the store holds. Appends that were accepted are finished first."""
-        ...

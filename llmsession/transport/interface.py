@@ -47,11 +47,8 @@ class EventStream(Protocol):
 
     @property
     def cursor(self) -> int: ...
-
     def __aiter__(self) -> AsyncIterator[Event]: ...
-
     async def __anext__(self) -> Event: ...
-
     def close(self) -> None: ...
 
 
@@ -60,11 +57,8 @@ class TurnInterface(Protocol):
 
     @property
     def id(self) -> TurnId: ...
-
     def __aiter__(self) -> EventStream: ...
-
     async def outcome(self) -> TurnOutcome: ...
-
     async def text(self) -> str: ...
 
 
@@ -73,7 +67,6 @@ class SessionInterface(Protocol):
 
     @property
     def id(self) -> str: ...
-
     async def send(
         self,
         content: Content,
@@ -82,11 +75,9 @@ class SessionInterface(Protocol):
         command_id: str | None = None,
         expected_head: TurnId | str | int | None = None,
     ) -> TurnInterface: ...
-
     async def submit_tool_results(
         self, results: Sequence[ToolResult], *, command_id: str | None = None
     ) -> None: ...
-
     async def interrupt(
         self,
         turn: TurnId | str | int | None = None,
@@ -94,13 +85,10 @@ class SessionInterface(Protocol):
         policy: InterruptPolicy | None = None,
         command_id: str | None = None,
     ) -> InterruptOutcome: ...
-
     async def compact(self) -> CompactionOutcome: ...
-
     async def clear(
         self, *, purge: bool = False, when_busy: IfBusy = "reject", command_id: str | None = None
     ) -> None: ...
-
     async def rewind(
         self,
         to: TurnId | str | int,
@@ -108,7 +96,6 @@ class SessionInterface(Protocol):
         when_busy: IfBusy = "reject",
         command_id: str | None = None,
     ) -> None: ...
-
     async def forget(
         self,
         before: TurnId | str | int | float | datetime,
@@ -116,7 +103,6 @@ class SessionInterface(Protocol):
         when_busy: IfBusy = "reject",
         command_id: str | None = None,
     ) -> None: ...
-
     async def fork(
         self,
         at: TurnId | str | int | None = None,
@@ -126,35 +112,22 @@ class SessionInterface(Protocol):
         when_busy: IfBusy = "reject",
         command_id: str | None = None,
     ) -> SessionInterface: ...
-
     async def label(self, labels: Mapping[str, str], *, command_id: str | None = None) -> None: ...
-
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None: ...
-
     async def store_compact_summaries(
         self, summaries: dict[str, str], *, command_id: str | None = None
     ) -> None: ...
-
     async def set_summary(
         self, text: str, *, upto: TurnId | str | int, command_id: str | None = None
     ) -> None: ...
-
     async def close(self) -> Closed: ...
-
     async def read_conversation(self, *, include_open: bool = False) -> tuple[Message, ...]: ...
-
     async def read_context(self) -> Request: ...
-
     async def read_status(self) -> SessionStatus: ...
-
     async def read_usage(self) -> SessionUsage: ...
-
     async def read_open_calls(self) -> tuple[ToolUse, ...]: ...
-
     async def read_summary(self, *, max_chars: int = DIGEST_CHARS) -> str: ...
-
     def subscribe(self, *, after: int | None = None) -> EventStream: ...
-
     def turn(self, turn: TurnId | str | int) -> TurnInterface: ...
 
 
@@ -170,7 +143,6 @@ class ManagerInterface(Protocol):
         seed: Seed | str | None = None,
         command_id: str | None = None,
     ) -> SessionInterface: ...
-
     async def open(
         self,
         session_id: str,
@@ -178,13 +150,9 @@ class ManagerInterface(Protocol):
         takeover: bool = False,
         recovery: Recovery | None = None,
     ) -> SessionInterface: ...
-
     async def list(
         self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
     ) -> Sequence[SessionRow]: ...
-
     async def row(self, session_id: str) -> SessionRow: ...
-
     async def export_conversation(self, session_id: str) -> Conversation: ...
-
     async def delete(self, session_id: str) -> None: ...

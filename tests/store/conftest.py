@@ -4,16 +4,25 @@ second."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from llmsession.store.postgres.store import PostgresStore
 from tests.store.crash.nursery import Nursery
 from tests.store.postgres.proxy import Proxy, running_proxy
 from tests.store.postgres.server import NoServer, PostgresServer, SqlSession, running_server
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait until *holds()*, which only a look can tell."""
+    with anyio.fail_after(120):
+        while not holds():
+            await anyio.lowlevel.checkpoint()
 
 
 class Database:
@@ -70,6 +79,10 @@ class Database:
         [(count,)] = self.server.sql("SELECT count(*) FROM pg_locks WHERE NOT granted")
         return int(count)
 
+    async def wait_for(self, count: int) -> None:
+        """Wait until *count* statements wait for a lock."""
+        await until(lambda: self.waiting() >= count)
+
 
 @contextmanager
 def _server() -> Iterator[PostgresServer]:
@@ -96,6 +109,13 @@ def frail_server() -> Iterator[PostgresServer]:
 @pytest.fixture
 def database(postgres_server: PostgresServer) -> Database:
     return Database(postgres_server)
+
+
+@pytest.fixture
+async def store(database: Database) -> AsyncIterator[PostgresStore]:
+    """A store on *database*, closed at the end."""
+    async with database.store() as store:
+        yield store
 
 
 @pytest.fixture

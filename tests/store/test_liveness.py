@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,29 +43,27 @@ def proc(monkeypatch: pytest.MonkeyPatch) -> Proc:
     return proc
 
 
-def test_a_process_that_is_there_and_began_then_is_not_dead(proc: Proc) -> None:
-    proc.put(77, start=5000)
-    assert owner_is_dead(77, "5000", this_host()) is False
-
-
-def test_a_pid_that_nobody_has_is_dead(proc: Proc) -> None:
-    assert owner_is_dead(77, "5000", this_host()) is True
+@pytest.mark.parametrize(
+    ("there", "dead"),
+    [
+        pytest.param({"start": 5000}, False, id="a process that began then lives"),
+        pytest.param({"start": 5000, "state": "T"}, False, id="one that was stopped lives"),
+        pytest.param({"start": 5000, "state": "Z"}, True, id="one that was not waited for is dead"),
+        pytest.param({"start": 5000, "state": "X"}, True, id="one that is being removed is dead"),
+        pytest.param(None, True, id="a pid that nobody has is dead"),
+    ],
+)
+def test_a_process_lives_as_long_as_the_system_says(
+    proc: Proc, there: dict[str, Any] | None, dead: bool
+) -> None:
+    if there is not None:
+        proc.put(77, **there)
+    assert owner_is_dead(77, "5000", this_host()) is dead
 
 
 def test_a_pid_that_was_given_again_is_not_taken_for_who_had_it_before(proc: Proc) -> None:
     proc.put(77, start=9000)
     assert owner_is_dead(77, "5000", this_host()) is True
-
-
-@pytest.mark.parametrize("state", ["Z", "X"])
-def test_a_process_that_ended_and_was_not_waited_for_is_dead(proc: Proc, state: str) -> None:
-    proc.put(77, start=5000, state=state)
-    assert owner_is_dead(77, "5000", this_host()) is True
-
-
-def test_a_process_that_was_stopped_lives(proc: Proc) -> None:
-    proc.put(77, start=5000, state="T")
-    assert owner_is_dead(77, "5000", this_host()) is False
 
 
 @pytest.mark.parametrize("name", ["a) Z 1 (b", "((", "))", ") Z", "two words"])

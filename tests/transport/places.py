@@ -9,10 +9,14 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from llmsession import (
     Event,
+    Provider,
     SessionConfig,
     SessionManager,
     Store,
@@ -43,7 +47,8 @@ class Place:
         self.manager = manager
         self.provider = provider
         self.sessions = sessions
-        self.service: Service | None = None
+        self.service: Service
+        """That of a place that has one."""
         self.connect: Callable[[], AbstractAsyncContextManager[ManagerInterface]]
         """Another client of the same sessions."""
 
@@ -52,59 +57,84 @@ class Place:
         return await self.sessions.create(SessionConfig(**config), session_id="s")
 
 
+class Served(msgspec.Struct):
+    """A manager, its service, and the server that listens at *address*."""
+
+    manager: SessionManager
+    service: Service
+    server: Any
+    address: str
+
+
+def server_at(service: Service, address: str, tls: Any = None) -> Any:
+    """The server for *address*: of gRPC or of sockets."""
+    server: Any = GrpcServer if address.startswith("grpc:") else SocketServer
+    return server(service, address, tls=tls)
+
+
+def address_of(kind: str, folder: Path | str) -> str:
+    """Where a server of *kind* is to listen: at a socket in *folder*, or at any free port."""
+    return f"unix:{folder}/s.sock" if kind == "unix" else f"{kind}://127.0.0.1:0"
+
+
+@asynccontextmanager
+async def serving(
+    address: str,
+    script: Script = (),
+    *,
+    provider: Provider | None = None,
+    store: Store | None = None,
+    tls: Any = None,
+    **service: Any,
+) -> AsyncIterator[Served]:
+    """A service at *address* whose provider plays *script*; *service* are its options. Everything
+    is closed at the end."""
+    async with (
+        asyncio.timeout(150),
+        SessionManager(
+            provider=provider or ScriptedProvider(script), store=store or MemoryStore()
+        ) as manager,
+        Service(manager, **service) as served,
+        server_at(served, address, tls) as server,
+    ):
+        yield Served(manager, served, server, server.address)
+
+
+@asynccontextmanager
+async def unserved() -> AsyncIterator[Service]:
+    """A service that nothing listens for yet."""
+    async with (
+        SessionManager(provider=ScriptedProvider([])) as manager,
+        Service(manager) as service,
+    ):
+        yield service
+
+
 @asynccontextmanager
 async def _itself(manager: SessionManager) -> AsyncIterator[ManagerInterface]:
     yield manager
 
 
 @asynccontextmanager
-async def embedded(
-    manager: SessionManager, limits: Limits, overloaded_s: float
-) -> AsyncIterator[Any]:
-    yield None, lambda: _itself(manager)
-
-
-@asynccontextmanager
-async def unix(manager: SessionManager, limits: Limits, overloaded_s: float) -> AsyncIterator[Any]:
+async def _offered(
+    kind: str, manager: SessionManager, limits: Limits, overloaded_s: float
+) -> AsyncIterator[tuple[Any, Callable[[], AbstractAsyncContextManager[ManagerInterface]]]]:
+    """The service of *manager* on a transport of *kind*, and how to connect to it."""
+    if kind == "embedded":
+        yield None, lambda: _itself(manager)
+        return
     with tempfile.TemporaryDirectory() as folder:
-        address = f"unix:{folder}/s.sock"
-        async with Service(manager, limits=limits) as service, SocketServer(service, address):
+        async with (
+            Service(manager, limits=limits) as service,
+            server_at(service, address_of(kind, folder)) as server,
+        ):
             yield (
                 service,
-                lambda: connect(address, patience_s=PATIENCE_S, overloaded_s=overloaded_s),
+                lambda: connect(server.address, patience_s=PATIENCE_S, overloaded_s=overloaded_s),
             )
 
 
-@asynccontextmanager
-async def tcp(manager: SessionManager, limits: Limits, overloaded_s: float) -> AsyncIterator[Any]:
-    async with (
-        Service(manager, limits=limits) as service,
-        SocketServer(service, "tcp://127.0.0.1:0") as server,
-    ):
-        yield (
-            service,
-            lambda: connect(server.address, patience_s=PATIENCE_S, overloaded_s=overloaded_s),
-        )
-
-
-@asynccontextmanager
-async def grpc(manager: SessionManager, limits: Limits, overloaded_s: float) -> AsyncIterator[Any]:
-    async with (
-        Service(manager, limits=limits) as service,
-        GrpcServer(service, "grpc://127.0.0.1:0") as server,
-    ):
-        yield (
-            service,
-            lambda: connect(server.address, patience_s=PATIENCE_S, overloaded_s=overloaded_s),
-        )
-
-
-PLACES: dict[str, Callable[[SessionManager, Limits, float], AbstractAsyncContextManager[Any]]] = {
-    "embedded": embedded,
-    "unix": unix,
-    "tcp": tcp,
-    "grpc": grpc,
-}
+PLACES = ("embedded", "unix", "tcp", "grpc")
 
 
 @asynccontextmanager
@@ -124,7 +154,7 @@ async def place_at(
     async with (
         asyncio.timeout(PATIENCE_S),
         SessionManager(provider=provider, store=kept, **manager) as held,
-        PLACES[kind](held, limits or Limits(), overloaded_s) as (service, connecting),
+        _offered(kind, held, limits or Limits(), overloaded_s) as (service, connecting),
         connecting() as sessions,
     ):
         place = Place(held, provider, sessions)

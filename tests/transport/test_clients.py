@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from llmsession import MemoryStore, SessionManager
 from llmsession.testing.scripted import ScriptedProvider, never, say
-from llmsession.transport import Limits, Service, SocketServer, TokenFile
+from llmsession.transport import Limits, Service, TokenFile
 from llmsession.turns import Request
 from llmsession.turns.request import StepTag
 from llmsession.turns.stream import StreamEvent
-from tests.transport.places import until
+from tests.transport.places import address_of, serving, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -63,16 +62,12 @@ class Patient(ScriptedProvider):
 async def test_the_node_client_sends_streams_interrupts_and_resumes(
     tmp_path: Path, scheme: str
 ) -> None:
-    address = f"unix:{tmp_path}/s.sock" if scheme == "unix" else "tcp://127.0.0.1:0"
+    address = address_of(scheme, tmp_path)
     provider = Patient([say("hello, friend"), never()])
-    async with (
-        SessionManager(provider=provider, store=MemoryStore()) as manager,
-        Service(manager) as provider.service,
-        SocketServer(provider.service, address) as server,
-    ):
-        process = await node_client(server.address)
-        async with asyncio.timeout(100):
-            told, trouble = await process.communicate()
+    async with serving(address, provider=provider) as served:
+        provider.service = served.service
+        process = await node_client(served.address)
+        told, trouble = await process.communicate()
         assert (process.returncode, trouble.decode()) == (0, "")
         lines = told.decode().splitlines()
         # In the order of the log, each once, although the connection was lost in between.
@@ -92,18 +87,14 @@ async def test_the_node_client_sends_streams_interrupts_and_resumes(
 
 async def test_the_node_client_asks_again_what_a_late_service_refuses(tmp_path: Path) -> None:
     provider = Patient([say("hello, friend"), never()])
-    async with (
-        SessionManager(provider=provider, store=MemoryStore()) as manager,
-        Service(manager, limits=Limits(max_lag_s=0.05)) as provider.service,
-        SocketServer(provider.service, f"unix:{tmp_path}/s.sock") as server,
-    ):
-        service = provider.service
-        process = await node_client(server.address)
-        async with asyncio.timeout(100):
-            while not service.statistics().overloaded:
-                service.admission.lag.lag_s = 0.2
-                await asyncio.sleep(0.002)
-            told, trouble = await process.communicate()
+    limits = Limits(max_lag_s=0.05)
+    async with serving(f"unix:{tmp_path}/s.sock", provider=provider, limits=limits) as served:
+        service = provider.service = served.service
+        process = await node_client(served.address)
+        while not service.statistics().overloaded:
+            service.admission.lag.lag_s = 0.2
+            await asyncio.sleep(0.002)
+        told, trouble = await process.communicate()
         assert (process.returncode, trouble.decode()) == (0, "")
         assert "said hello, friend" in told.decode().splitlines()
 
@@ -112,14 +103,9 @@ async def test_the_node_client_ends_where_its_token_is_wrong(tmp_path: Path) -> 
     tokens = tmp_path / "tokens.toml"
     tokens.write_text('[[tokens]]\ntoken = "a-token-of-anna-1"\ntenant = "anna"\n')
     known = await asyncio.to_thread(TokenFile, tokens)
-    async with (
-        SessionManager(provider=ScriptedProvider([])) as manager,
-        Service(manager, authenticator=known) as service,
-        SocketServer(service, f"unix:{tmp_path}/s.sock") as server,
-    ):
-        process = await node_client(server.address, "a-wrong-token-123")
-        async with asyncio.timeout(100):
-            _, trouble = await process.communicate()
+    async with serving(f"unix:{tmp_path}/s.sock", authenticator=known) as served:
+        process = await node_client(served.address, "a-wrong-token-123")
+        _, trouble = await process.communicate()
         assert process.returncode == 1
         assert "the token is not known" in trouble.decode()
-        assert service.statistics().connected == 1
+        assert served.service.statistics().connected == 1

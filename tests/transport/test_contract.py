@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -40,18 +40,32 @@ from llmsession import (
     records,
 )
 from llmsession.testing.scripted import call, never, say
+from llmsession.transport import SessionInterface
 from llmsession.transport.server import command_table
 from tests.transport.places import CONFIG, PLACES, Place, first, place_at
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
-At: TypeAlias = Callable[..., AbstractAsyncContextManager[Place]]
+
+class At:
+    """A place of one kind: ``async with at(script) as place``."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __call__(self, *args: Any, **options: Any) -> AbstractAsyncContextManager[Place]:
+        return place_at(self._kind, *args, **options)
+
+    @asynccontextmanager
+    async def session(self, script: Any = (), **config: Any) -> AsyncIterator[SessionInterface]:
+        """A session at such a place, and nothing more of it."""
+        async with self(script) as place:
+            yield await place.session(**config)
 
 
-@pytest.fixture(params=list(PLACES))
+@pytest.fixture(params=PLACES)
 def at(request: pytest.FixtureRequest) -> At:
-    """A place of each kind: ``async with at(script) as place``."""
-    return lambda *args, **kwargs: place_at(request.param, *args, **kwargs)
+    return At(request.param)
 
 
 async def read(events: AsyncIterator[Event]) -> list[Event]:
@@ -85,8 +99,7 @@ async def test_a_turn_is_sent_streamed_and_committed(at: At) -> None:
 
 
 async def test_the_events_of_a_turn_that_has_ended_come_from_the_log(at: At) -> None:
-    async with at(["one", "two"]) as place:
-        session = await place.session()
+    async with at.session(["one", "two"]) as session:
         await (await session.send("hi")).text()
         await (await session.send("ho")).text()
         events = await read(aiter(session.turn("u1")))
@@ -108,8 +121,7 @@ async def test_records_are_on_the_wire_as_they_are_in_the_log(at: At) -> None:
 
 
 async def test_a_subscriber_begins_after_its_cursor(at: At) -> None:
-    async with at(["one", "two"]) as place:
-        session = await place.session()
+    async with at.session(["one", "two"]) as session:
         await (await session.send("hi")).text()
         cursor = (await session.read_status()).seq
         subscription = session.subscribe(after=cursor)
@@ -120,8 +132,7 @@ async def test_a_subscriber_begins_after_its_cursor(at: At) -> None:
 
 
 async def test_a_subscriber_without_a_cursor_begins_now(at: At) -> None:
-    async with at(["one", "two"]) as place:
-        session = await place.session()
+    async with at.session(["one", "two"]) as session:
         await (await session.send("hi")).text()
         subscription = session.subscribe()
         turn = await session.send("ho")
@@ -134,8 +145,7 @@ async def test_a_subscriber_without_a_cursor_begins_now(at: At) -> None:
 
 async def test_who_joins_in_mid_stream_first_gets_the_text_so_far(at: At) -> None:
     reply = say("a" * 40).slow(0.005, delta_chars=1).hanging(at=30)
-    async with at([reply]) as place:
-        session = await place.session()
+    async with at.session([reply]) as session:
         turn = await session.send("hi")
         early = session.subscribe(after=0)
         text = ""
@@ -153,8 +163,7 @@ async def test_who_joins_in_mid_stream_first_gets_the_text_so_far(at: At) -> Non
 
 
 async def test_a_subscription_ends_when_its_session_is_closed(at: At) -> None:
-    async with at() as place:
-        session = await place.session()
+    async with at.session() as session:
         subscription = session.subscribe(after=0)
         assert isinstance(await anext(subscription), records.SessionCreated)
         await session.close()
@@ -162,15 +171,13 @@ async def test_a_subscription_ends_when_its_session_is_closed(at: At) -> None:
 
 
 async def test_a_cursor_that_the_log_has_not_reached_is_refused(at: At) -> None:
-    async with at() as place:
-        session = await place.session()
+    async with at.session() as session:
         with pytest.raises(InvalidInput, match="99"):
             await anext(session.subscribe(after=99))
 
 
 async def test_a_long_log_is_read_by_a_slow_subscriber_without_a_gap(at: At) -> None:
-    async with at() as place:
-        session = await place.session()
+    async with at.session() as session:
         for number in range(1400):
             await session.label({"n": str(number)})
         subscription = session.subscribe(after=0)
@@ -189,8 +196,7 @@ async def test_a_long_log_is_read_by_a_slow_subscriber_without_a_gap(at: At) -> 
 
 async def test_calls_are_offered_and_answered(at: At) -> None:
     script = [say("I look") + call("ls", {"path": "."}, id="c1"), "done"]
-    async with at(script) as place:
-        session = await place.session(tools=[LS])
+    async with at.session(script, tools=[LS]) as session:
         turn = await session.send("look")
         use = await first(aiter(turn), ToolUse)
         assert (use.id, use.name, use.input, use.runner) == ("c1", "ls", {"path": "."}, "caller")
@@ -212,8 +218,7 @@ async def test_callables_of_the_manager_are_run_from_the_first_turn_on(at: At) -
 
 async def test_results_may_be_blocks_and_large(at: At) -> None:
     script = [call("ls", id="c1") + call("ls", id="c2"), "done"]
-    async with at(script) as place:
-        session = await place.session(tools=[LS])
+    async with at.session(script, tools=[LS]) as session:
         turn = await session.send("look")
         await first(aiter(turn), ToolUse)
         large = "x" * 300_000
@@ -226,8 +231,7 @@ async def test_results_may_be_blocks_and_large(at: At) -> None:
 
 
 async def test_results_for_calls_that_nobody_made_are_refused(at: At) -> None:
-    async with at() as place:
-        session = await place.session(tools=[LS])
+    async with at.session(tools=[LS]) as session:
         with pytest.raises(UnknownToolCall) as caught:
             await session.submit_tool_results([ToolResult("c9", "x")])
         assert caught.value.call_id == "c9"
@@ -239,8 +243,7 @@ async def test_results_for_calls_that_nobody_made_are_refused(at: At) -> None:
 
 
 async def test_an_interrupt_drops_the_turn_and_gives_back_what_the_user_said(at: At) -> None:
-    async with at(["one", never(), "three"]) as place:
-        session = await place.session()
+    async with at.session(["one", never(), "three"]) as session:
         await (await session.send("hi")).text()
         before = await session.read_conversation()
         turn = await session.send("stop me")
@@ -255,8 +258,7 @@ async def test_an_interrupt_drops_the_turn_and_gives_back_what_the_user_said(at:
 
 
 async def test_an_interrupt_of_what_is_not_there_says_so(at: At) -> None:
-    async with at(["one"]) as place:
-        session = await place.session()
+    async with at.session(["one"]) as session:
         assert (await session.interrupt()).result is InterruptResult.NOT_RUNNING
         assert (await session.interrupt("u7")).result is InterruptResult.UNKNOWN_TURN
         turn = await session.send("hi")
@@ -282,8 +284,7 @@ async def test_an_interrupt_never_covers_a_send_that_comes_after_it(at: At, cold
 
 
 async def test_sends_are_accepted_in_the_order_in_which_they_were_called(at: At) -> None:
-    async with at(lambda request, tag: "ok") as place:
-        session = await place.session()
+    async with at.session(lambda request, tag: "ok") as session:
         sent = [asyncio.ensure_future(session.send(f"{number}")) for number in range(60)]
         turns = await asyncio.gather(*sent)
         assert [turn.id.number for turn in turns] == list(range(1, 61))
@@ -294,8 +295,7 @@ async def test_sends_are_accepted_in_the_order_in_which_they_were_called(at: At)
 
 
 async def test_a_send_while_a_turn_is_open_does_as_it_is_told(at: At) -> None:
-    async with at([never(), "two", "three"]) as place:
-        session = await place.session()
+    async with at.session([never(), "two", "three"]) as session:
         running = await session.send("first")
         with pytest.raises(SessionBusy):
             await session.send("no", when_busy="reject")
@@ -312,8 +312,7 @@ async def test_a_send_while_a_turn_is_open_does_as_it_is_told(at: At) -> None:
 
 
 async def test_a_repeated_command_id_gets_the_same_answer(at: At) -> None:
-    async with at(["one"]) as place:
-        session = await place.session()
+    async with at.session(["one"]) as session:
         one = await session.send("hi", command_id="c-1")
         again = await session.send("hi", command_id="c-1")
         assert again.id == one.id
@@ -343,8 +342,7 @@ async def test_a_session_is_created_once_for_one_command_id(at: At) -> None:
 
 
 async def test_a_repeated_fork_is_the_same_session(at: At) -> None:
-    async with at() as place:
-        session = await place.session()
+    async with at.session() as session:
         one = await session.fork(command_id="f")
         two = await session.fork(command_id="f")
         assert one.id == two.id != session.id
@@ -354,8 +352,7 @@ async def test_a_repeated_fork_is_the_same_session(at: At) -> None:
 
 
 async def test_a_history_is_cleared_rewound_and_forgotten(at: At) -> None:
-    async with at(["one", "two", "three"]) as place:
-        session = await place.session()
+    async with at.session(["one", "two", "three"]) as session:
         for said in ("a", "b", "c"):
             await (await session.send(said)).text()
         await session.rewind("a2")
@@ -381,8 +378,7 @@ async def test_what_was_said_before_a_moment_is_forgotten(at: At) -> None:
 
 
 async def test_a_fork_goes_on_from_a_turn_and_leaves_its_parent_alone(at: At) -> None:
-    async with at(lambda request, tag: f"reply {tag.turn}") as place:
-        session = await place.session()
+    async with at.session(lambda request, tag: f"reply {tag.turn}") as session:
         for said in ("a", "b"):
             await (await session.send(said)).text()
         fork = await session.fork(at=1, session_id="f", labels={"try": "2"})
@@ -405,8 +401,7 @@ async def test_a_history_of_many_pages_is_read_whole(
 
 
 async def test_the_open_turn_is_shown_where_it_is_asked_for(at: At) -> None:
-    async with at([call("ls", id="c1"), never()]) as place:
-        session = await place.session(tools=[LS])
+    async with at.session([call("ls", id="c1"), never()], tools=[LS]) as session:
         turn = await session.send("look")
         await first(aiter(turn), ToolUse)
         assert await session.read_conversation() == ()
@@ -501,8 +496,8 @@ async def test_a_seed_begins_the_conversation(at: At) -> None:
 
 async def test_a_compaction_is_asked_for_and_summaries_are_given(at: At) -> None:
     script = [call("ls", id="c1"), "done"] + ["more"] * 6
-    async with at(script) as place:
-        session = await place.session(tools=[LS], compaction=CompactionConfig(keep_recent_turns=1))
+    compaction = CompactionConfig(keep_recent_turns=1)
+    async with at.session(script, tools=[LS], compaction=compaction) as session:
         turn = await session.send("look")
         await first(aiter(turn), ToolUse)
         await session.submit_tool_results([ToolResult("c1", "long " * 4000)])
@@ -519,8 +514,7 @@ async def test_a_compaction_is_asked_for_and_summaries_are_given(at: At) -> None
 
 
 async def test_the_callers_summary_stands_for_the_beginning(at: At) -> None:
-    async with at(["one", "two"]) as place:
-        session = await place.session()
+    async with at.session(["one", "two"]) as session:
         for text in ("hello", "and on"):
             await (await session.send(text)).text()
         await session.set_summary("they said hello", upto="u1")
@@ -538,8 +532,7 @@ async def test_the_callers_summary_stands_for_the_beginning(at: At) -> None:
 
 
 async def test_what_a_user_cannot_say_is_refused(at: At) -> None:
-    async with at(["one"]) as place:
-        session = await place.session()
+    async with at.session(["one"]) as session:
         wrong: list[Any] = ["", "  ", [], [{"type": "tool_result", "tool_use_id": "x"}], [{"a": 1}]]
         for content in wrong:
             with pytest.raises(InvalidMessage):
@@ -548,8 +541,7 @@ async def test_what_a_user_cannot_say_is_refused(at: At) -> None:
 
 
 async def test_a_head_that_has_moved_is_named(at: At) -> None:
-    async with at(["one", "two"]) as place:
-        session = await place.session()
+    async with at.session(["one", "two"]) as session:
         await (await session.send("a")).text()
         await (await session.send("b", expected_head="a1")).text()
         with pytest.raises(HeadMoved) as caught:
@@ -559,8 +551,7 @@ async def test_a_head_that_has_moved_is_named(at: At) -> None:
 
 async def test_a_turn_that_fails_says_why(at: At) -> None:
     error = ProviderError("no such model", kind="fatal")
-    async with at([say("x").raising(error)]) as place:
-        session = await place.session(on_failure="drop")
+    async with at.session([say("x").raising(error)], on_failure="drop") as session:
         turn = await session.send("a")
         with pytest.raises(TurnFailed, match="no such model") as caught:
             await turn.text()
@@ -569,8 +560,7 @@ async def test_a_turn_that_fails_says_why(at: At) -> None:
 
 
 async def test_a_turn_that_never_was_has_no_outcome(at: At) -> None:
-    async with at() as place:
-        session = await place.session()
+    async with at.session() as session:
         with pytest.raises(InvalidInput, match="no turn 4"):
             await session.turn("u4").outcome()
 
@@ -589,8 +579,7 @@ async def test_a_closed_session_takes_no_commands_and_can_be_opened_again(at: At
 
 
 async def test_text_and_blocks_arrive_as_they_were_sent(at: At) -> None:
-    async with at(["one", "two", "three"]) as place:
-        session = await place.session()
+    async with at.session(["one", "two", "three"]) as session:
         texts = ["line\nend \u2028 \x00 ü \U0001f600", "lone \ud83d surrogate"]
         for text in texts:
             await (await session.send(text)).text()
@@ -603,8 +592,7 @@ async def test_text_and_blocks_arrive_as_they_were_sent(at: At) -> None:
 
 
 async def test_a_large_message_is_taken_and_one_that_is_too_large_is_not(at: At) -> None:
-    async with at(["one"]) as place:
-        session = await place.session()
+    async with at.session(["one"]) as session:
         text = "ü" * 1_000_000
         await (await session.send(text)).text()
         assert (await session.read_conversation())[0].text == text
@@ -646,8 +634,7 @@ async def test_two_clients_of_one_session_see_the_same(at: At) -> None:
 
 
 async def test_who_cancels_a_wait_has_not_taken_the_command_back(at: At) -> None:
-    async with at(["one", "two"]) as place:
-        session = await place.session()
+    async with at.session(["one", "two"]) as session:
         sending = asyncio.ensure_future(session.send("a", command_id="c-1"))
         await asyncio.sleep(0)
         sending.cancel()

@@ -9,7 +9,7 @@ import msgspec
 
 from llmsession.errors import StoreError
 
-from ..cipher import Cipher, Unreadable
+from ..cipher import Cipher, Unreadable, unseal_block
 from ..large_blocks import NAME_BYTES, join_large, unpack_places
 from ..protocol import Owner, SessionRow, StoredRecord
 from .schema import OPEN
@@ -271,16 +271,8 @@ def record_of(row: Mapping[str, Any], cipher: Cipher) -> StoredRecord:
         return StoredRecord(seq, epoch, body)
     try:
         places, names = unpack_places(row["large"])
-        parts = [_part(part, name, cipher) for part, name in zip(row["parts"], names, strict=True)]
+        blocks = zip(row["parts"], names, strict=True)
+        parts = [unseal_block(cipher, sealed, name) for sealed, name in blocks]
         return StoredRecord(seq, epoch, join_large(body, places, parts))
     except ValueError as error:
         raise Unreadable(str(error)) from error
-
-
-def _part(sealed: bytes | None, name: bytes, cipher: Cipher) -> bytes:
-    if sealed is None:
-        raise Unreadable("a large block of it is missing")
-    content = cipher.unseal(sealed, name)
-    if not cipher.matches(content, name):
-        raise Unreadable("a large block of it has been changed")
-    return content

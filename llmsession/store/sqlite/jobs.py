@@ -46,11 +46,9 @@ class Item(Protocol):
     @staticmethod
     def perform(sessions: SessionTables, items: Sequence[Any]) -> list[Outcome]:
         """Do *items*, which are all of this class, in the open transaction. Their outcomes."""
-        ...
 
     def failure(self, error: SessionError) -> Outcome:
         """The outcome where *error* is that of the whole transaction."""
-        ...
 
 
 class Append:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import apsw
 
-from ..cipher import PLAIN, Cipher, Unreadable
+from ..cipher import PLAIN, Cipher, Unreadable, unseal_block
 from ..large_blocks import LARGE_BYTES, join_large, pack_places, split_large, unpack_places
 from ..protocol import StoredRecord
 from .rows import Values, place_of
@@ -164,12 +164,7 @@ class Records:
             "SELECT b.body FROM large AS n JOIN large_body AS b USING (place) WHERE n.name = ?",
             (name,),
         ).get
-        if sealed is None:
-            raise Unreadable("a large block of it is missing")
-        part = self._cipher.unseal(sealed, name)
-        if not self._cipher.matches(part, name):
-            raise Unreadable("a large block of it was changed")
-        return part
+        return unseal_block(self._cipher, sealed, name)
 
 
 def _sealed_for(place: int, epoch: int, large: bytes | None) -> bytes:

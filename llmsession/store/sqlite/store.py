@@ -39,6 +39,7 @@ READERS = 4
 
 class SqliteStore:
     """Keeps every session in the SQLite file *path*; beside it lie ``-wal`` and ``-shm`` files.
+    Each method does what ``Store`` promises of it.
 
     An append is on the disk (WAL, ``synchronous=FULL``) when it is answered. One thread writes,
     and commits together what waits of all sessions; reads go on beside it. Several processes may
@@ -85,33 +86,26 @@ class SqliteStore:
         return f"SqliteStore({self.path!r})"
 
     async def create(self, session: str, owner: Owner) -> Lease:
-        """As ``Store.create``."""
         return await self._writer.run(lambda do: do.create(session, owner), owner=owner)
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
-        """As ``Store.acquire``."""
         return await self._writer.run(lambda do: do.acquire(session, owner, takeover), owner=owner)
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
-        """As ``Store.fork``."""
         return await self._writer.run(lambda do: do.fork(parent, upto, session, owner), owner=owner)
 
     async def release(self, lease: Lease) -> None:
-        """As ``Store.release``."""
         await self._writer.run(lambda do: do.release(lease))
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
-        """As ``Store.append``."""
         self._writer.append(batch, done)
 
     async def read(
         self, session: str, *, after: int = 0, limit: int | None = None
     ) -> Sequence[StoredRecord]:
-        """As ``Store.read``."""
         return await self._readers.run(lambda look: look.read(session, after, limit))
 
     async def row(self, session: str) -> SessionRow:
-        """As ``Store.row``."""
         return await self._readers.run(lambda look: look.row(session))
 
     async def rows(
@@ -125,7 +119,6 @@ class SqliteStore:
         await self._writer.run(lambda do: do.rewrite(lease, bodies))
 
     async def delete(self, session: str) -> None:
-        """As ``Store.delete``."""
         await self._writer.run(lambda do: do.delete(session))
 
     async def vacuum(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import anyio
 
@@ -14,11 +15,14 @@ from llmsession.store.protocol import (
     AppendResult,
     Batch,
     Lease,
+    Lost,
     Store,
     this_process,
 )
 
 __all__ = ["Answer", "StoreStage", "append", "bodies_of", "raised", "written"]
+
+E = TypeVar("E", bound=SessionError)
 
 
 class Answer:
@@ -39,6 +43,12 @@ class Answer:
         await self._came.wait()
         return self.results[0]
 
+    async def lost(self) -> Lost:
+        """The result, which must be Lost."""
+        result = await self.wait()
+        assert isinstance(result, Lost), result
+        return result
+
 
 def append(store: Store, lease: Lease, *bodies: bytes, head: int | None = None) -> Answer:
     """Hand *bodies* over under *lease*, at its head or at *head*."""
@@ -56,9 +66,7 @@ async def written(store: Store, lease: Lease, *bodies: bytes, head: int | None =
     return Lease(lease.session, lease.epoch, at)
 
 
-async def raised(
-    kind: type[SessionError], ask: Callable[[], object]
-) -> SessionError:  # fmt: skip
+async def raised(kind: type[E], ask: Callable[[], object]) -> E:
     """The error of *kind* that awaiting *ask()* raises."""
     try:
         await ask()  # type: ignore[misc]  # a coroutine function of the store

@@ -14,16 +14,13 @@ class Channel(Protocol):
     def send(self, frame: bytes) -> None:
         """Send *frame*, after all before it. Neither waits nor raises: ``receive`` notices a lost
         connection."""
-        ...
 
     async def receive(self) -> list[bytes]:
         """The next frames, at least one; none when the connection has ended. Raises OSError, and
         ProtocolError for invalid frames. Cancellable."""
-        ...
 
     async def aclose(self) -> None:
         """Close the connection, after a moment to send what waits."""
-        ...
 
 
 Dial: TypeAlias = Callable[[], Awaitable[Channel]]

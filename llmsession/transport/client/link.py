@@ -45,27 +45,21 @@ class EventSink(Protocol):
 
     def subscribe_again(self, id: int) -> w.Subscribe:
         """The command that goes on where the events stopped."""
-        ...
 
     def begun(self, cursor: int) -> None:
         """It was subscribed to what comes after *cursor*."""
-        ...
 
     def event(self, event: w.Event) -> None:
         """The next event."""
-        ...
 
     def lag(self) -> None:
         """The service has dropped it: it read too slowly."""
-        ...
 
     def end(self) -> None:
         """No more events come."""
-        ...
 
     def fail(self, error: SessionError) -> None:
         """No more events come, because of *error*."""
-        ...
 
 
 class Link:
@@ -183,11 +177,6 @@ class Link:
         """Lose the connection that there is, as a network does. It is made again."""
         if self._channel is not None:
             self._lost.set()
-
-    @property
-    def is_connected(self) -> bool:
-        """Is there a connection now, as far as is known?"""
-        return self._channel is not None
 
     def _send(self, command: w.Command[Any]) -> bool:
         """Send *command* where there is a connection. False: it is sent over the next one."""

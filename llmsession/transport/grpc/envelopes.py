@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
 
-from llmsession.errors import InvalidInput, InvalidMessage, ProtocolError
-from llmsession.turns.blocks import encode_json
+from llmsession.errors import InvalidInput, ProtocolError
 
 from ..v1.session_pb2 import Command, Envelope
 from ..wire import messages as w
@@ -27,7 +25,7 @@ def command_in(kind: str, id: int, request: Command) -> w.Command[Any]:
     if request.command_id:
         envelope["command_id"] = request.command_id
     try:
-        fields = _fields_of(request.body or b"{}")
+        fields = w.decode_lenient(_fields, request.body or b"{}")
         if repeated := fields.keys() & _ENVELOPED:
             names = ", ".join(sorted(repeated))
             raise InvalidInput(f"the body has {names}, which the call and its envelope say")
@@ -38,21 +36,6 @@ def command_in(kind: str, id: int, request: Command) -> w.Command[Any]:
         raise InvalidInput(message.message)
     assert isinstance(message, w.Command)
     return message
-
-
-def _fields_of(body: bytes) -> dict[str, msgspec.Raw]:
-    try:
-        return _fields.decode(body)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        if b"\\ud" not in body and b"\\uD" not in body:
-            raise
-    # A lone surrogate is replaced, as in every text.
-    try:
-        return _fields.decode(encode_json(json.loads(body)))
-    except (ValueError, InvalidMessage) as error:
-        raise msgspec.DecodeError(str(error)) from error
 
 
 class _EnvelopeFields(msgspec.Struct):

@@ -7,9 +7,8 @@ from typing import Any
 
 import grpc
 
-from ..server.admission import GOING_DOWN, RETRY_AFTER_S
 from ..server.connection import Connection
-from ..server.keepalive import LINGER_S, keep_alive
+from ..server.keepalive import LINGER_S, serve_peer
 from ..server.service import Service
 from ..v1.session_pb2 import Frames
 
@@ -35,31 +34,15 @@ class GrpcPeer:
 
     async def run(self) -> None:
         """Serve until either side ends. Cancelled when the client is gone."""
-        start = self._loop.create_task
-        reading = start(self._read())
-        writing = start(self._write())
-        watching = start(
-            keep_alive(
-                self.connection,
-                self._service.admission.limits,
-                heard_time=lambda: self._heard_time,
-                close=self._finished.set,
-                abort=self._finished.set,
-            )
+        await serve_peer(
+            self.connection,
+            self._service.admission.limits,
+            self._write(),
+            self._read(),
+            finished=self._finished,
+            heard_time=lambda: self._heard_time,
+            abort=self._finished.set,
         )
-        over = start(self._finished.wait())
-        tasks = (reading, writing, watching, over)
-        try:
-            await asyncio.wait((writing, over), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self.connection.close()
-
-    def leave(self) -> None:
-        """Say goodbye, and end once that is sent."""
-        self.connection.leave(GOING_DOWN, RETRY_AFTER_S)
 
     async def _read(self) -> None:
         connection = self.connection

@@ -171,14 +171,15 @@ def _check_provider(name: str, table: ProviderTable) -> None:
 
 # Where it comes from.
 
+_TABLES = {"tls": TlsTable, "limits": LimitsTable}
+"""Those whose settings have variables, too."""
+
 
 def _variables() -> dict[str, tuple[str, ...]]:
-    plain = ServerConfig.__struct_fields__
-    tables = {"tls": TlsTable, "limits": LimitsTable}
     names: dict[str, tuple[str, ...]] = {}
-    for name in plain:
-        if name in tables:
-            for field in tables[name].__struct_fields__:
+    for name in ServerConfig.__struct_fields__:
+        if name in _TABLES:
+            for field in _TABLES[name].__struct_fields__:
                 names[f"{PREFIX}{name}_{field}".upper()] = (name, field)
         elif name not in ("providers", "tenants"):
             names[f"{PREFIX}{name}".upper()] = (name,)
@@ -233,8 +234,7 @@ def _put(values: dict[str, Any], variable: str, text: str) -> None:
     path = VARIABLES.get(variable)
     if path is None:
         raise InvalidConfig(f"{variable}: there is no such setting")
-    tables = {"tls": TlsTable, "limits": LimitsTable}
-    holder: Any = ServerConfig if len(path) == 1 else tables[path[0]]
+    holder: Any = ServerConfig if len(path) == 1 else _TABLES[path[0]]
     expected = {field.name: field.type for field in msgspec.structs.fields(holder)}[path[-1]]
     value: Any = text
     if path == ("listen",):

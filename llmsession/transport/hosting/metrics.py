@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -40,59 +40,35 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry(auto_describe=True)
+        self._registry = CollectorRegistry(auto_describe=True)
         self._request_times: dict[tuple[str, int], float] = {}
         self._accepted_times: dict[tuple[str, int], float] = {}
         self._names: dict[str, set[str]] = {}
-        self._commands = Counter(
-            "llmsession_commands", "Commands that were answered.", ["command", "error"],
-            registry=registry,
-        )  # fmt: skip
-        self._turns = Counter(
-            "llmsession_turns", "Turns that ended.", ["status", "reason"], registry=registry
-        )
-        self._interrupts = Counter(
-            "llmsession_interrupts", "Turns that an interrupt ended.", ["result"], registry=registry
-        )
-        self._compactions = Counter(
-            "llmsession_compactions", "Compactions applied.", ["policy", "trigger"],
-            registry=registry,
-        )  # fmt: skip
-        self._truncations = Counter(
-            "llmsession_truncations",
-            "Compactions that were forced by a window that was full, or left messages out.",
-            registry=registry,
-        )
-        self._freed = Counter(
-            "llmsession_compacted_tokens", "Tokens that compactions freed.", registry=registry
-        )
-        self._tokens = Counter(
-            "llmsession_tokens", "Tokens that were charged for.", ["model", "kind"],
-            registry=registry,
-        )  # fmt: skip
-        self._cost = Counter(
-            "llmsession_cost_usd", "What was charged, in dollars.", ["model"], registry=registry
-        )
-        self._unpriced = Counter(
-            "llmsession_unpriced_requests", "Requests to models without a price.", ["model"],
-            registry=registry,
-        )  # fmt: skip
-        self._first_delta = Histogram(
-            "llmsession_time_to_first_delta_seconds", "From a request to its reply's first delta.",
-            buckets=LATENCY_S, registry=registry,
-        )  # fmt: skip
-        self._turn_s = Histogram(
-            "llmsession_turn_seconds", "From a turn's acceptance to its end.", buckets=TURN_S,
-            registry=registry,
-        )  # fmt: skip
-        self._utilisation = Histogram(
-            "llmsession_context_utilisation_ratio", "The share of its budget a request fills.",
-            buckets=SHARES, registry=registry,
-        )  # fmt: skip
-        self._messages = Histogram(
-            "llmsession_context_messages", "Messages included in a request.", buckets=MESSAGES,
-            registry=registry,
-        )  # fmt: skip
+        self._commands = self._count("commands", "Commands that were answered.", "command", "error")
+        self._turns = self._count("turns", "Turns that ended.", "status", "reason")
+        self._interrupts = self._count("interrupts", "Turns that an interrupt ended.", "result")
+        self._compactions = self._count("compactions", "Compactions applied.", "policy", "trigger")
+        forced = "Compactions that were forced by a window that was full, or left messages out."
+        self._truncations = self._count("truncations", forced)
+        self._freed = self._count("compacted_tokens", "Tokens that compactions freed.")
+        self._tokens = self._count("tokens", "Tokens that were charged for.", "model", "kind")
+        self._cost = self._count("cost_usd", "What was charged, in dollars.", "model")
+        unpriced = "Requests to models without a price."
+        self._unpriced = self._count("unpriced_requests", unpriced, "model")
+        first_delta = "From a request to its reply's first delta."
+        self._first_delta = self._measure("time_to_first_delta_seconds", first_delta, LATENCY_S)
+        turn_s = "From a turn's acceptance to its end."
+        self._turn_s = self._measure("turn_seconds", turn_s, TURN_S)
+        share = "The share of its budget a request fills."
+        self._utilisation = self._measure("context_utilisation_ratio", share, SHARES)
+        messages = "Messages included in a request."
+        self._messages = self._measure("context_messages", messages, MESSAGES)
+
+    def _count(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"llmsession_{name}", text, labels, registry=self._registry)
+
+    def _measure(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(f"llmsession_{name}", text, buckets=buckets, registry=self._registry)
 
     def watch(
         self, statistics: Callable[[], ServiceStatistics], sessions: Callable[[], int]
@@ -163,15 +139,7 @@ class Metrics:
         if asked_at is not None:
             self._first_delta.observe(time.monotonic() - asked_at)
 
-    def ended(
-        self,
-        session: str,
-        turn: int,
-        spent: r.ModelRequest,
-        *,
-        provider: str,
-        stop_reason: str | None,
-    ) -> None:
+    def ended(self, session: str, turn: int, spent: r.ModelRequest, **_: object) -> None:
         """See ``SessionObserver``."""
         self._request_times.pop((session, turn), None)
 

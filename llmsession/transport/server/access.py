@@ -50,7 +50,6 @@ class Authenticator(Protocol):
 
         Raises Unauthenticated, with a text that gives nothing away.
         """
-        ...
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

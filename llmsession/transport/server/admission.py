@@ -45,7 +45,6 @@ class Observer(Protocol):
 
     def answered(self, kind: str, error: str | None) -> None:
         """A command of *kind* was answered, with the error's name if it failed."""
-        ...
 
 
 class Client(Protocol):
@@ -58,7 +57,6 @@ class Client(Protocol):
     @property
     def rate_key(self) -> object:
         """Whom the limit of commands a second counts for."""
-        ...
 
 
 class Admission:

@@ -4,14 +4,15 @@ that does not read its goodbye."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from llmsession.errors import ProtocolError
 
 from .connection import Connection
 from .limits import Limits
 
-__all__ = ["LINGER_S", "keep_alive"]
+__all__ = ["LINGER_S", "keep_alive", "serve_peer"]
 
 LINGER_S = 5.0
 """How long a peer may take to read what is left when its connection ends."""
@@ -53,3 +54,28 @@ async def keep_alive(
     else:
         await asyncio.sleep(LINGER_S)
     abort()
+
+
+async def serve_peer(
+    connection: Connection,
+    limits: Limits,
+    *work: Coroutine[Any, Any, None],
+    finished: asyncio.Event,
+    heard_time: Callable[[], float],
+    abort: Callable[[], None],
+) -> None:
+    """Perform *work* and keep the peer alive, until the first of *work* ends or *finished* is set;
+    then close *connection*. For the rest see ``keep_alive``."""
+    start = asyncio.get_running_loop().create_task
+    watching = keep_alive(
+        connection, limits, heard_time=heard_time, close=finished.set, abort=abort
+    )
+    tasks = [start(coroutine) for coroutine in (*work, watching)]
+    over = start(finished.wait())
+    try:
+        await asyncio.wait((tasks[0], over), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (*tasks, over):
+            task.cancel()
+        await asyncio.gather(*tasks, over, return_exceptions=True)
+        connection.close()

@@ -31,7 +31,7 @@ from ..wire.tls import ServerTls
 from .access import check_exposed
 from .admission import GOING_DOWN, RETRY_AFTER_S
 from .connection import Connection
-from .keepalive import LINGER_S, keep_alive
+from .keepalive import LINGER_S, serve_peer
 from .service import Service
 
 __all__ = ["SocketServer"]
@@ -266,24 +266,16 @@ class _Peer:
 
     async def run(self) -> None:
         """Serve until either side ends. Raises nothing."""
-        watching = self._loop.create_task(
-            keep_alive(
+        try:
+            await serve_peer(
                 self._connection,
                 self._service.admission.limits,
+                self._read(),
+                finished=self._finished,
                 heard_time=lambda: self._heard_time,
-                close=self._finished.set,
                 abort=self.abort,
             )
-        )
-        reading = self._loop.create_task(self._read())
-        over = self._loop.create_task(self._finished.wait())
-        try:
-            await asyncio.wait((reading, over), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (watching, reading, over):
-                task.cancel()
-            await asyncio.gather(watching, reading, over, return_exceptions=True)
-            self._connection.close()
             await self._close()
 
     def leave(self) -> None:

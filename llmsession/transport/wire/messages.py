@@ -32,69 +32,10 @@ from llmsession.transcripts import Conversation as ExportedConversation
 from llmsession.turns import InterruptPolicy, Message, Preview, Request, Seed, ToolUse
 from llmsession.turns.blocks import encode_json
 
-__all__ = [
-    "COMMANDS",
-    "VERSION",
-    "Accepted",
-    "Clear",
-    "Close",
-    "Command",
-    "Compact",
-    "Configure",
-    "Context",
-    "Conversation",
-    "Create",
-    "Delete",
-    "Ended",
-    "Error",
-    "Event",
-    "Export",
-    "Forget",
-    "Fork",
-    "FromClient",
-    "FromServer",
-    "Goodbye",
-    "Hello",
-    "IdempotentCommand",
-    "Interrupt",
-    "Label",
-    "Lagged",
-    "ListSessions",
-    "Open",
-    "OpenCalls",
-    "Opened",
-    "Outcome",
-    "Page",
-    "Ping",
-    "Pong",
-    "Query",
-    "Reply",
-    "Result",
-    "Rewind",
-    "Row",
-    "Send",
-    "ServiceSnapshot",
-    "ServiceStatistics",
-    "SessionCommand",
-    "SetSummary",
-    "Statistics",
-    "Status",
-    "StoreSummaries",
-    "Submit",
-    "Subscribe",
-    "Subscribed",
-    "Summary",
-    "Unsubscribe",
-    "UsageOf",
-    "Welcome",
-    "body_type",
-    "decode_from_client",
-    "decode_from_server",
-    "encode",
-    "encode_preview",
-    "encode_reply",
-    "tag_of",
-]
+# The messages are used through the module: ``w.Send``.
+__all__ = ["ServiceSnapshot", "ServiceStatistics"]
+
+T = TypeVar("T")
 
 VERSION = 2
 """The version of the protocol that is spoken here."""
@@ -576,7 +517,7 @@ def decode_from_client(frame: bytes) -> FromClient | Error:
     """
     try:
         frame.decode()
-        message = _decode(frame)
+        message = decode_lenient(_from_client, frame)
     except msgspec.ValidationError as error:
         wrong = InvalidInput(f"the command is wrong: {error}")
         return Error(id=_id_of(frame, wrong), code=type(wrong).__name__, message=str(wrong))
@@ -587,17 +528,18 @@ def decode_from_client(frame: bytes) -> FromClient | Error:
     return message
 
 
-def _decode(frame: bytes) -> FromClient:
+def decode_lenient(decoder: msgspec.json.Decoder[T], text: bytes) -> T:
+    """The value in *text*. A lone surrogate, which some JSON writers let through, is replaced, as
+    in every text. Raises msgspec.DecodeError, and its ValidationError for another type."""
     try:
-        return _from_client.decode(frame)
+        return decoder.decode(text)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        if b"\\ud" not in frame and b"\\uD" not in frame:
+        if b"\\ud" not in text and b"\\uD" not in text:
             raise
-    # A lone surrogate, which some JSON writers let through: it is replaced, as in every text.
     try:
-        return _from_client.decode(encode_json(json.loads(frame)))
+        return decoder.decode(encode_json(json.loads(text)))
     except (ValueError, InvalidMessage) as error:
         raise msgspec.DecodeError(str(error)) from error
 

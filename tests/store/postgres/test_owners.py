@@ -16,10 +16,10 @@ import anyio.to_thread
 import pytest
 
 from llmsession.errors import SessionExists, SessionInUse
-from llmsession.store import Conflict, Lease, Owner, StoredRecord, this_process
+from llmsession.store import Conflict, Lease, Owner, PostgresStore, StoredRecord, this_process
 from llmsession.store.liveness import our_start, this_host
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
-from tests.store.conftest import Database
+from tests.store.conftest import Database, until
 from tests.store.postgres.proxy import Proxy, When
 
 # On one backend: what is tested runs in the store's own loop, whoever asks.
@@ -79,14 +79,10 @@ async def test_a_lease_is_renewed_while_its_store_is_open(database: Database) ->
     async with database.store(lease_s=0.3) as store:
         await store.create("s", FAR)
         first = database.sql(ask)
-        with anyio.fail_after(120):
-            while database.sql(ask) <= first:
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: database.sql(ask) > first)
         # Also one that was forgotten meanwhile: by whoever thought it dead.
         database.sql("DELETE FROM @owner")
-        with anyio.fail_after(120):
-            while not database.sql(ask):
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: database.sql(ask))
 
 
 async def test_leases_are_renewed_while_everything_else_waits_for_a_vacuum(
@@ -100,9 +96,7 @@ async def test_leases_are_renewed_while_everything_else_waits_for_a_vacuum(
                 group.start_soon(store.rows)
                 answer = append(store, lease, b"1")
                 first = database.sql(ask)
-                with anyio.fail_after(120):
-                    while database.waiting() < 2 or database.sql(ask) <= first:
-                        await anyio.lowlevel.checkpoint()
+                await database.wait_for(2 and database.sql(ask) > first)
                 lock.run("ROLLBACK")
         await answer.wait()
 
@@ -140,9 +134,7 @@ async def test_owners_that_are_long_gone_are_forgotten(database: Database) -> No
     async with database.store(lease_s=0.1) as store:
         await store.create("s", ANN)
         database.sql("INSERT INTO @owner VALUES ('gone', now() - interval '2 days')")
-        with anyio.fail_after(120):
-            while len(database.sql("SELECT FROM @owner")) > 1:
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: len(database.sql("SELECT FROM @owner")) <= 1)
 
 
 async def test_a_takeover_ends_although_others_take_the_session_too(database: Database) -> None:
@@ -162,61 +154,58 @@ async def test_a_takeover_ends_although_others_take_the_session_too(database: Da
         assert sorted(lease.epoch for lease in leases) == list(range(2, 62))
 
 
-async def test_of_two_that_find_a_session_free_one_gets_it(database: Database) -> None:
-    async with database.store() as store:
-        await store.release(await store.create("s", ANN))
-        taken: list[Lease] = []
-        refused: list[str] = []
+async def test_of_two_that_find_a_session_free_one_gets_it(
+    database: Database, store: PostgresStore
+) -> None:
+    await store.release(await store.create("s", ANN))
+    taken: list[Lease] = []
+    refused: list[str] = []
 
-        async def take(owner: Owner) -> None:
-            try:
-                taken.append(await store.acquire("s", owner))
-            except SessionInUse as error:
-                refused.append(error.owner)
+    async def take(owner: Owner) -> None:
+        try:
+            taken.append(await store.acquire("s", owner))
+        except SessionInUse as error:
+            refused.append(error.owner)
 
-        # Both have looked before either can take.
-        with database.locked("session", "id = 's'") as lock:
-            async with anyio.create_task_group() as group:
-                for count, owner in enumerate((ANN, BOB), 1):
-                    group.start_soon(take, owner)
-                    while database.waiting() < count:
-                        await anyio.lowlevel.checkpoint()
-                lock.run("ROLLBACK")
-        assert taken == [Lease("s", 2, 0)]
-        holder = (await store.row("s")).owner
-        assert holder is not None
-        assert refused == [f"{holder.name} (pid {holder.pid})"]
+    # Both have looked before either can take.
+    with database.locked("session", "id = 's'") as lock:
+        async with anyio.create_task_group() as group:
+            for count, owner in enumerate((ANN, BOB), 1):
+                group.start_soon(take, owner)
+                await database.wait_for(count)
+            lock.run("ROLLBACK")
+    assert taken == [Lease("s", 2, 0)]
+    holder = (await store.row("s")).owner
+    assert holder is not None
+    assert refused == [f"{holder.name} (pid {holder.pid})"]
 
 
 async def test_processes_that_steal_from_each_other_never_write_one_position(
-    database: Database,
+    database: Database, store: PostgresStore
 ) -> None:
-    async with database.store() as store:
-        for at in range(3):
-            await store.create(f"s{at}", ANN)
-        with ExitStack() as stack:
-            racers = [
-                stack.enter_context(other_process("race", database.dsn, database.schema, name))
-                for name in ("one", "two", "three")
-            ]
-            for racer in racers:
-                assert await anyio.to_thread.run_sync(_line, racer) == b"ready\n"
-            for racer in racers:
-                assert racer.stdin is not None
-                racer.stdin.write(b"go\n")
-                racer.stdin.flush()
-            told = [json.loads(await anyio.to_thread.run_sync(_line, racer)) for racer in racers]
-        assert sum(len(one["conflicts"]) for one in told) > 0, "nobody was fenced: no race"
-        for at in range(3):
-            acknowledged = [
-                StoredRecord(seq, epoch, body.encode())
-                for seq, epoch, body in sorted(
-                    entry for one in told for entry in one.get(f"s{at}", [])
-                )
-            ]
-            assert await store.read(f"s{at}") == acknowledged
-            assert [record.seq for record in acknowledged] == list(range(1, len(acknowledged) + 1))
-        assert await store.check() == []
+    for at in range(3):
+        await store.create(f"s{at}", ANN)
+    with ExitStack() as stack:
+        racers = [
+            stack.enter_context(other_process("race", database.dsn, database.schema, name))
+            for name in ("one", "two", "three")
+        ]
+        for racer in racers:
+            assert await anyio.to_thread.run_sync(_line, racer) == b"ready\n"
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write(b"go\n")
+            racer.stdin.flush()
+        told = [json.loads(await anyio.to_thread.run_sync(_line, racer)) for racer in racers]
+    assert sum(len(one["conflicts"]) for one in told) > 0, "nobody was fenced: no race"
+    for at in range(3):
+        acknowledged = [
+            StoredRecord(seq, epoch, body.encode())
+            for seq, epoch, body in sorted(entry for one in told for entry in one.get(f"s{at}", []))
+        ]
+        assert await store.read(f"s{at}") == acknowledged
+        assert [record.seq for record in acknowledged] == list(range(1, len(acknowledged) + 1))
+    assert await store.check() == []
 
 
 # Answers that are lost.

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from llmsession.errors import StoreError
-from llmsession.store import Lease, Lost, Owner
+from llmsession.store import Lease, Owner
 from llmsession.store.postgres.schema import FIRST_VERSION, MIGRATIONS
 from llmsession.testing.store_contract.actions import append, raised
 from tests.store.conftest import Database
@@ -37,8 +37,7 @@ async def test_tables_of_a_newer_version_are_refused_and_left_alone(database: Da
     async with database.store() as store:
         error = await raised(StoreError, lambda: store.create("t", ANN))
         assert "version 99" in str(error)
-        result = await append(store, Lease("s", 1, 0), b"1").wait()
-        assert isinstance(result, Lost)
+        result = await append(store, Lease("s", 1, 0), b"1").lost()
         assert (result.committed, "version 99" in result.error) == (False, True)
     assert database.sql("SELECT id FROM @session") == [("s",)]
 

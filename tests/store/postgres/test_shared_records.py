@@ -22,47 +22,46 @@ ANN = Owner("ann")
 BLOCK = b'{"image":"' + b"0123456789abcdef" * 2000 + b'"}'
 
 
-async def test_a_fork_copies_no_record(database: Database) -> None:
-    async with database.store() as store:
-        await written(store, await store.create("p", ANN), *[b"%d" % at for at in range(100)])
-        await store.fork("p", 90, "f", ANN)
-        await store.fork("f", 80, "g", ANN)
-        assert database.sql("SELECT count(*) FROM @record") == [(100,)]
-        assert await bodies_of(store, "g") == [b"%d" % at for at in range(80)]
+async def test_a_fork_copies_no_record(database: Database, store: PostgresStore) -> None:
+    await written(store, await store.create("p", ANN), *[b"%d" % at for at in range(100)])
+    await store.fork("p", 90, "f", ANN)
+    await store.fork("f", 80, "g", ANN)
+    assert database.sql("SELECT count(*) FROM @record") == [(100,)]
+    assert await bodies_of(store, "g") == [b"%d" % at for at in range(80)]
 
 
-async def test_rewriting_what_nobody_shares_copies_no_record(database: Database) -> None:
-    async with database.store() as store:
-        lease = await written(store, await store.create("p", ANN), b"1", b"2", b"3")
-        await store.fork("p", 1, "f", ANN)
-        await store.rewrite(lease, {2: b"two"})
-        assert database.sql("SELECT count(*) FROM @record") == [(3,)]
-        await store.rewrite(lease, {1: b"one", 3: b"three"})
-        assert database.sql("SELECT count(*) FROM @record") == [(4,)]  # both versions of the first
-        await store.delete("f")
-        assert database.sql("SELECT count(*) FROM @record") == [(3,)]
-        assert await bodies_of(store, "p") == [b"one", b"two", b"three"]
+async def test_rewriting_what_nobody_shares_copies_no_record(
+    database: Database, store: PostgresStore
+) -> None:
+    lease = await written(store, await store.create("p", ANN), b"1", b"2", b"3")
+    await store.fork("p", 1, "f", ANN)
+    await store.rewrite(lease, {2: b"two"})
+    assert database.sql("SELECT count(*) FROM @record") == [(3,)]
+    await store.rewrite(lease, {1: b"one", 3: b"three"})
+    assert database.sql("SELECT count(*) FROM @record") == [(4,)]  # both versions of the first
+    await store.delete("f")
+    assert database.sql("SELECT count(*) FROM @record") == [(3,)]
+    assert await bodies_of(store, "p") == [b"one", b"two", b"three"]
 
 
-async def test_a_deletion_leaves_no_record_that_no_session_has(database: Database) -> None:
-    async with database.store() as store:
-        parent = await written(
-            store, await store.create("p", ANN), *[b"%d" % at for at in range(9)]
-        )
-        fork = await written(store, await store.fork("p", 4, "f", ANN), b"f5", b"f6")
-        await store.fork("f", 5, "g", ANN)
-        await store.rewrite(fork, {2: b"f2", 6: b"f6!"})
-        await store.rewrite(parent, {1: b"p1"})
-        await store.delete("p")
-        # 1, 3 and 4 of the parent's, 2 of it for g, f's own 2, 5 and 6.
-        assert database.sql("SELECT count(*) FROM @record") == [(7,)]
-        assert await bodies_of(store, "f") == [b"0", b"f2", b"2", b"3", b"f5", b"f6!"]
-        assert await bodies_of(store, "g") == [b"0", b"1", b"2", b"3", b"f5"]
-        await store.delete("f")
-        assert database.sql("SELECT count(*) FROM @record") == [(5,)]
-        await store.delete("g")
-        for table in ("record", "span", "session", "blob"):
-            assert database.sql(f"SELECT count(*) FROM @{table}") == [(0,)]
+async def test_a_deletion_leaves_no_record_that_no_session_has(
+    database: Database, store: PostgresStore
+) -> None:
+    parent = await written(store, await store.create("p", ANN), *[b"%d" % at for at in range(9)])
+    fork = await written(store, await store.fork("p", 4, "f", ANN), b"f5", b"f6")
+    await store.fork("f", 5, "g", ANN)
+    await store.rewrite(fork, {2: b"f2", 6: b"f6!"})
+    await store.rewrite(parent, {1: b"p1"})
+    await store.delete("p")
+    # 1, 3 and 4 of the parent's, 2 of it for g, f's own 2, 5 and 6.
+    assert database.sql("SELECT count(*) FROM @record") == [(7,)]
+    assert await bodies_of(store, "f") == [b"0", b"f2", b"2", b"3", b"f5", b"f6!"]
+    assert await bodies_of(store, "g") == [b"0", b"1", b"2", b"3", b"f5"]
+    await store.delete("f")
+    assert database.sql("SELECT count(*) FROM @record") == [(5,)]
+    await store.delete("g")
+    for table in ("record", "span", "session", "blob"):
+        assert database.sql(f"SELECT count(*) FROM @{table}") == [(0,)]
 
 
 class _Family:
@@ -183,37 +182,35 @@ async def test_forks_rewrites_and_deletions_at_once_leave_nothing_astray(
 
 
 async def test_two_that_share_records_and_are_deleted_at_once_leave_none(
-    database: Database,
+    database: Database, store: PostgresStore
 ) -> None:
-    async with database.store() as store:
-        await written(store, await store.create("p", ANN), BLOCK, b"2")
-        await store.fork("p", 2, "f", ANN)
-        # The first one comes as far as its end, with its spans gone and not committed.
-        with database.locked("store", "one") as lock:
-            async with anyio.create_task_group() as group:
-                for count, session in enumerate(("p", "f"), 1):
-                    group.start_soon(store.delete, session)
-                    while database.waiting() < count:
-                        await anyio.lowlevel.checkpoint()
-                lock.run("ROLLBACK")
-        assert database.sql("SELECT count(*) FROM @record") == [(0,)]
-        assert await store.check() == []
+    await written(store, await store.create("p", ANN), BLOCK, b"2")
+    await store.fork("p", 2, "f", ANN)
+    # The first one comes as far as its end, with its spans gone and not committed.
+    with database.locked("store", "one") as lock:
+        async with anyio.create_task_group() as group:
+            for count, session in enumerate(("p", "f"), 1):
+                group.start_soon(store.delete, session)
+                await database.wait_for(count)
+            lock.run("ROLLBACK")
+    assert database.sql("SELECT count(*) FROM @record") == [(0,)]
+    assert await store.check() == []
 
 
-async def test_a_deletion_waits_for_nobody_that_appends_elsewhere(database: Database) -> None:
-    async with database.store() as store:
-        await store.create("s", ANN)
-        other = await store.create("t", ANN)
-        with database.locked("session", "id = 's'") as lock:
-            async with anyio.create_task_group() as group:
-                group.start_soon(store.delete, "s")
-                while not database.waiting():
-                    await anyio.lowlevel.checkpoint()
-                for at in range(5):
-                    other = await written(store, other, b"%d" % at)
-                await store.create("u", ANN)
-                lock.run("ROLLBACK")
-        assert [row.session for row in await store.rows()] == ["t", "u"]
+async def test_a_deletion_waits_for_nobody_that_appends_elsewhere(
+    database: Database, store: PostgresStore
+) -> None:
+    await store.create("s", ANN)
+    other = await store.create("t", ANN)
+    with database.locked("session", "id = 's'") as lock:
+        async with anyio.create_task_group() as group:
+            group.start_soon(store.delete, "s")
+            await database.wait_for(1)
+            for at in range(5):
+                other = await written(store, other, b"%d" % at)
+            await store.create("u", ANN)
+            lock.run("ROLLBACK")
+    assert [row.session for row in await store.rows()] == ["t", "u"]
 
 
 # Answers that are lost: of a statement in the middle, and of the commit.

@@ -26,7 +26,7 @@ from llmsession.store import (
 from llmsession.testing import StoreContract
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from llmsession.testing.store_contract.shared_records import SharedRecordsContract
-from tests.store.conftest import Database
+from tests.store.conftest import Database, until
 from tests.store.postgres.server import PostgresServer
 
 pytestmark = pytest.mark.real_time
@@ -97,7 +97,6 @@ async def test_a_closed_store_says_so(database: Database) -> None:
     async with database.store() as store:
         lease = await store.create("s", ANN)
     error = await raised(StoreError, lambda: store.row("s"))
-    assert isinstance(error, StoreError)
     assert error.committed is False
     assert await append(store, lease, b"1").wait() == Lost("the store is closed", False)
     await store.aclose()
@@ -116,67 +115,64 @@ async def test_stores_in_two_schemas_know_nothing_of_each_other(database: Databa
         await raised(SessionNotFound, lambda: other.row("s"))
 
 
-async def test_one_store_serves_several_event_loops(database: Database) -> None:
-    async with database.store() as store:
-        await written(store, await store.create("here", ANN), b"1")
+async def test_one_store_serves_several_event_loops(store: PostgresStore) -> None:
+    await written(store, await store.create("here", ANN), b"1")
 
-        async def elsewhere() -> list[bytes]:
-            await written(store, await store.create("there", ANN), b"2")
-            return await bodies_of(store, "here")
+    async def elsewhere() -> list[bytes]:
+        await written(store, await store.create("there", ANN), b"2")
+        return await bodies_of(store, "here")
 
-        def run(backend: str) -> list[bytes]:
-            return anyio.run(elsewhere, backend=backend)
+    def run(backend: str) -> list[bytes]:
+        return anyio.run(elsewhere, backend=backend)
 
-        assert await anyio.to_thread.run_sync(run, "asyncio") == [b"1"]
-        await store.delete("there")
-        assert await anyio.to_thread.run_sync(run, "trio") == [b"1"]
-        assert await bodies_of(store, "there") == [b"2"]
+    assert await anyio.to_thread.run_sync(run, "asyncio") == [b"1"]
+    await store.delete("there")
+    assert await anyio.to_thread.run_sync(run, "trio") == [b"1"]
+    assert await bodies_of(store, "there") == [b"2"]
 
 
 # Ids and labels.
 
 
 async def test_ids_are_listed_in_pythons_order_whatever_the_databases_locale(
-    database: Database,
+    store: PostgresStore,
 ) -> None:
     ids = ["Z", "a", "ä", "z", "Ω", "\uff5a", "😀", "𐀀", "\ue000", "a\u0301", "A b", "a-b", "ab"]
-    async with database.store() as store:
-        for session in ids:
-            await store.create(session, ANN)
-        assert [row.session for row in await store.rows()] == sorted(ids)
-        for after in ids:
-            found = [row.session for row in await store.rows(after=after, limit=2)]
-            assert found == [session for session in sorted(ids) if session > after][:2]
+    for session in ids:
+        await store.create(session, ANN)
+    assert [row.session for row in await store.rows()] == sorted(ids)
+    for after in ids:
+        found = [row.session for row in await store.rows(after=after, limit=2)]
+        assert found == [session for session in sorted(ids) if session > after][:2]
 
 
 @pytest.mark.parametrize("odd", ["a\0b", "\ud800"], ids=["nul", "surrogate"])
 async def test_an_id_that_postgres_cannot_keep_is_refused_and_otherwise_unknown(
-    database: Database, odd: str
+    store: PostgresStore, odd: str
 ) -> None:
-    async with database.store() as store:
-        await store.create("s", ANN)
-        refused: list[Callable[[], object]] = [
-            lambda: store.create(odd, ANN),
-            lambda: store.create("t", Owner(odd)),
-            lambda: store.fork("s", 0, odd, ANN),
-            lambda: store.acquire("s", Owner(odd)),
-            lambda: store.rows(after=odd),
-        ]
-        for ask in refused:
-            await raised(InvalidInput, ask)
-        unknown: list[Callable[[], object]] = [
-            lambda: store.row(odd),
-            lambda: store.read(odd),
-            lambda: store.delete(odd),
-            lambda: store.acquire(odd, ANN),
-            lambda: store.fork(odd, 0, "t", ANN),
-            lambda: store.rewrite(Lease(odd, 1, 0), {}),
-        ]
-        for ask in unknown:
-            await raised(SessionNotFound, ask)
-        await store.release(Lease(odd, 1, 0))
-        assert await append(store, Lease(odd, 1, 0), b"1").wait() == Conflict(None)
-        assert [row.session for row in await store.rows()] == ["s"]
+    await store.create("s", ANN)
+    refused: list[Callable[[], object]] = [
+        lambda: store.create(odd, ANN),
+        lambda: store.create("t", Owner(odd)),
+        lambda: store.fork("s", 0, odd, ANN),
+        lambda: store.acquire("s", Owner(odd)),
+        lambda: store.rows(after=odd),
+    ]
+    for ask in refused:
+        await raised(InvalidInput, ask)
+    unknown: list[Callable[[], object]] = [
+        lambda: store.row(odd),
+        lambda: store.read(odd),
+        lambda: store.delete(odd),
+        lambda: store.acquire(odd, ANN),
+        lambda: store.fork(odd, 0, "t", ANN),
+        lambda: store.rewrite(Lease(odd, 1, 0), {}),
+    ]
+    for ask in unknown:
+        await raised(SessionNotFound, ask)
+    await store.release(Lease(odd, 1, 0))
+    assert await append(store, Lease(odd, 1, 0), b"1").wait() == Conflict(None)
+    assert [row.session for row in await store.rows()] == ["s"]
 
 
 @pytest.mark.parametrize("key", [None, bytes(32)], ids=["plain", "encrypted"])
@@ -256,8 +252,7 @@ async def test_the_key_is_asked_for_and_compared(database: Database) -> None:
         async with database.store(key=key) as store:
             error = await raised(StoreError, partial(store.read, "s"))
             assert told in str(error)
-            result = await append(store, Lease("s", 1, 1), b"2").wait()
-            assert isinstance(result, Lost)
+            result = await append(store, Lease("s", 1, 1), b"2").lost()
             assert result.committed is False
     async with database.store(key=right) as store:
         assert await bodies_of(store, "s") == [b"1"]
@@ -275,20 +270,18 @@ async def test_a_key_for_a_store_that_has_none_is_refused(database: Database) ->
 
 
 async def test_a_call_that_nobody_waits_for_any_more_still_changes_what_it_should(
-    database: Database,
+    database: Database, store: PostgresStore
 ) -> None:
-    async with database.store() as store:
-        await store.create("s", ANN)
-        with database.locked("store", "one"):
-            async with anyio.create_task_group() as group:
-                group.start_soon(store.create, "t", ANN)
-                while not database.waiting():
-                    await anyio.lowlevel.checkpoint()
-                group.cancel_scope.cancel()
-            assert [row.session for row in await store.rows()] == ["s"]
-        with anyio.fail_after(100):
-            while len(await store.rows()) < 2:
-                await anyio.lowlevel.checkpoint()
+    await store.create("s", ANN)
+    with database.locked("store", "one"):
+        async with anyio.create_task_group() as group:
+            group.start_soon(store.create, "t", ANN)
+            await database.wait_for(1)
+            group.cancel_scope.cancel()
+        assert [row.session for row in await store.rows()] == ["s"]
+    with anyio.fail_after(100):
+        while len(await store.rows()) < 2:
+            await anyio.lowlevel.checkpoint()
 
 
 async def test_a_call_that_only_reads_ends_with_who_waits_for_it(database: Database) -> None:
@@ -299,7 +292,5 @@ async def test_a_call_that_only_reads_ends_with_who_waits_for_it(database: Datab
                 await store.rows()
             assert scope.cancelled_caught
             # The one connection is free again: what follows waits for the lock, not for the read.
-            with anyio.fail_after(100):
-                while database.waiting():
-                    await anyio.lowlevel.checkpoint()
+            await until(lambda: not database.waiting())
         assert [row.session for row in await store.rows()] == ["s"]

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from llmsession.errors import StoreError
-from llmsession.store import Batch, Owner
+from llmsession.store import Batch, Owner, PostgresStore
 from llmsession.store.postgres import upkeep as postgres_upkeep
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.conftest import Database
@@ -104,17 +104,16 @@ async def test_a_vacuum_that_waited_long_enough_says_for_whom(
             await written(store, lease, b"1")
 
 
-async def test_writes_wait_for_a_vacuum_and_are_not_lost(database: Database) -> None:
-    async with database.store() as store:
-        leases = [await store.create(f"s{at}", ANN) for at in range(10)]
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(store.vacuum)
-            for lease in leases:
-                for head in range(10):
-                    await append(store, lease, b"%d" % head, head=head).wait()
+async def test_writes_wait_for_a_vacuum_and_are_not_lost(store: PostgresStore) -> None:
+    leases = [await store.create(f"s{at}", ANN) for at in range(10)]
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(store.vacuum)
         for lease in leases:
-            assert await bodies_of(store, lease.session) == [b"%d" % at for at in range(10)]
+            for head in range(10):
+                await append(store, lease, b"%d" % head, head=head).wait()
+    for lease in leases:
+        assert await bodies_of(store, lease.session) == [b"%d" % at for at in range(10)]
 
 
 # What check() finds.
@@ -144,11 +143,12 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("told", FAULTS)
-async def test_what_is_wrong_with_the_tables_is_told(database: Database, told: str) -> None:
-    async with database.store() as store:
-        body = _body(b"", b"x" * 20_000)
-        await written(store, await store.create("p", ANN), b"1", b"2", b"3", body)
-        await store.fork("p", 1, "f", ANN)
-        assert await store.check() == []
-        database.sql(FAULTS[told])
-        assert [line for line in await store.check() if told in line]
+async def test_what_is_wrong_with_the_tables_is_told(
+    database: Database, store: PostgresStore, told: str
+) -> None:
+    body = _body(b"", b"x" * 20_000)
+    await written(store, await store.create("p", ANN), b"1", b"2", b"3", body)
+    await store.fork("p", 1, "f", ANN)
+    assert await store.check() == []
+    database.sql(FAULTS[told])
+    assert [line for line in await store.check() if told in line]

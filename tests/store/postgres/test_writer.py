@@ -38,8 +38,7 @@ async def in_one_group(database: Database, store: PostgresStore) -> AsyncIterato
         answers: list[Answer] = []
         for lease in leases:
             answers.append(append(store, lease, b"1"))
-            while database.waiting() < len(answers):
-                await anyio.lowlevel.checkpoint()
+            await database.wait_for(len(answers))
         yield
         lock.run("ROLLBACK")
     for answer in answers:
@@ -73,8 +72,7 @@ async def test_without_patience_nobody_knows_what_became_of_a_batch_that_was_cut
     async with database.store(dsn=proxy.dsn, retry_s=0.0) as store:
         lease = await written(store, await store.create("s", ANN), b"1")
         proxy.cut(MARK, when)
-        result = await append(store, lease, MARK).wait()
-        assert isinstance(result, Lost)
+        result = await append(store, lease, MARK).lost()
         assert result.committed is None
         assert "open-sesame" not in result.error
         # The log knows; the next one finds a new connection.
@@ -160,11 +158,9 @@ async def test_a_doubtful_batch_of_a_session_that_was_deleted_conflicts_without_
 async def test_where_no_server_is_surely_nothing_was_written(database: Database) -> None:
     dsn = "postgresql://me:open-sesame@127.0.0.1:1/things"
     async with database.store(dsn=dsn, retry_s=0.05) as store:
-        result = await append(store, Lease("s", 1, 0), b"1").wait()
-        assert isinstance(result, Lost)
+        result = await append(store, Lease("s", 1, 0), b"1").lost()
         assert result.committed is False
         error = await raised(StoreError, lambda: store.create("s", ANN))
-        assert isinstance(error, StoreError)
         assert error.committed is False
         for told in (result.error, str(error)):
             assert "PostgreSQL at 127.0.0.1:1, database things" in told
@@ -265,25 +261,23 @@ async def test_a_server_that_restarts_under_load_loses_nothing_and_doubles_nothi
 
 
 async def test_a_batch_that_cannot_be_written_is_lost_alone(
-    database: Database,
+    database: Database, store: PostgresStore
 ) -> None:
-    async with database.store() as store:
-        leases = [await store.create(f"s{at}", ANN) for at in range(5)]
-        # What is wrong with it is the server's to say: as with a body that is too large for it.
-        database.sql("ALTER TABLE @record ADD CHECK (length(body) < 1000)")
-        async with in_one_group(database, store):
-            answers = [append(store, lease, b"fine") for lease in leases[:2]]
-            bad = append(store, leases[2], b"x" * 2000)
-            after_bad = append(store, leases[2], b"after", head=1)
-            answers += [append(store, lease, b"fine") for lease in leases[3:]]
-        assert [await answer.wait() for answer in answers] == [Appended(1)] * 4
-        result = await bad.wait()
-        assert isinstance(result, Lost)
-        assert result.committed is False
-        assert "xxx" not in result.error
-        assert isinstance(await after_bad.wait(), Conflict)
-        await written(store, leases[2], b"small")
-        assert await store.check() == []
+    leases = [await store.create(f"s{at}", ANN) for at in range(5)]
+    # What is wrong with it is the server's to say: as with a body that is too large for it.
+    database.sql("ALTER TABLE @record ADD CHECK (length(body) < 1000)")
+    async with in_one_group(database, store):
+        answers = [append(store, lease, b"fine") for lease in leases[:2]]
+        bad = append(store, leases[2], b"x" * 2000)
+        after_bad = append(store, leases[2], b"after", head=1)
+        answers += [append(store, lease, b"fine") for lease in leases[3:]]
+    assert [await answer.wait() for answer in answers] == [Appended(1)] * 4
+    result = await bad.lost()
+    assert result.committed is False
+    assert "xxx" not in result.error
+    assert isinstance(await after_bad.wait(), Conflict)
+    await written(store, leases[2], b"small")
+    assert await store.check() == []
 
 
 async def test_a_done_that_raises_keeps_no_other_from_its_answer(database: Database) -> None:
@@ -303,60 +297,60 @@ async def test_a_done_that_raises_keeps_no_other_from_its_answer(database: Datab
         assert problems == ["raised"]
 
 
-async def test_done_may_append_the_next_batch(database: Database) -> None:
+async def test_done_may_append_the_next_batch(store: PostgresStore) -> None:
     everything = anyio.Event()
-    async with database.store() as store:
-        lease = await store.create("s", ANN)
+    lease = await store.create("s", ANN)
 
-        def done(result: AppendResult) -> None:
-            assert isinstance(result, Appended)
-            if result.head == 20:
-                everything.set()
-            else:
-                write(result.head)
+    def done(result: AppendResult) -> None:
+        assert isinstance(result, Appended)
+        if result.head == 20:
+            everything.set()
+        else:
+            write(result.head)
 
-        def write(head: int) -> None:
-            store.append(Batch("s", lease.epoch, head, (b"%d" % head,)), done)
+    def write(head: int) -> None:
+        store.append(Batch("s", lease.epoch, head, (b"%d" % head,)), done)
 
-        write(0)
-        with anyio.fail_after(100):
-            await everything.wait()
-        assert await bodies_of(store, "s") == [b"%d" % at for at in range(20)]
+    write(0)
+    with anyio.fail_after(100):
+        await everything.wait()
+    assert await bodies_of(store, "s") == [b"%d" % at for at in range(20)]
 
 
-async def test_batches_of_many_shapes_go_in_one_group(database: Database) -> None:
-    async with database.store() as store:
-        bodies: list[tuple[bytes, ...]] = [
-            (),
-            (b"",),
-            (b"", b"", b"x"),
-            (b"one",),
-            (b"two", b"three" * 10_000),
-            (b'{"image":"' + b"A" * 20_000 + b'"}',),
-            (b"a", b'{"image":"' + b"A" * 20_000 + b'","more":"' + b"B" * 20_000 + b'"}', b"c"),
-        ]
-        leases = [await store.create(f"s{at}", ANN) for at in range(len(bodies))]
-        labels: list[dict[str, str] | None] = [None, {}, {"a": "1"}, None, {"b": "2"}, None, {}]
-        answers = [Answer() for _ in leases]
-        async with in_one_group(database, store):
-            for lease, batch, given, answer in zip(leases, bodies, labels, answers, strict=True):
-                store.append(Batch(lease.session, 1, 0, batch, 7.0, given), answer.done)
-        assert [await a.wait() for a in answers] == [Appended(len(batch)) for batch in bodies]
-        for lease, batch, given in zip(leases, bodies, labels, strict=True):
-            assert await bodies_of(store, lease.session) == list(batch)
-            row = await store.row(lease.session)
-            assert (row.labels, row.touched_at) == (given or {}, 7.0)
-        # One that gives labels changes nobody else's, though they are written together.
-        again = [Answer() for _ in leases]
-        async with in_one_group(database, store):
-            for at, (lease, batch, answer) in enumerate(zip(leases, bodies, again, strict=True)):
-                new = {"new": "1"} if at == 0 else None
-                store.append(Batch(lease.session, 1, len(batch), (b"more",), 8.0, new), answer.done)
-        assert [await a.wait() for a in again] == [Appended(len(batch) + 1) for batch in bodies]
-        labels[0] = {"new": "1"}
-        for lease, given in zip(leases, labels, strict=True):
-            assert (await store.row(lease.session)).labels == (given or {})
-        assert await store.check() == []
+async def test_batches_of_many_shapes_go_in_one_group(
+    database: Database, store: PostgresStore
+) -> None:
+    bodies: list[tuple[bytes, ...]] = [
+        (),
+        (b"",),
+        (b"", b"", b"x"),
+        (b"one",),
+        (b"two", b"three" * 10_000),
+        (b'{"image":"' + b"A" * 20_000 + b'"}',),
+        (b"a", b'{"image":"' + b"A" * 20_000 + b'","more":"' + b"B" * 20_000 + b'"}', b"c"),
+    ]
+    leases = [await store.create(f"s{at}", ANN) for at in range(len(bodies))]
+    labels: list[dict[str, str] | None] = [None, {}, {"a": "1"}, None, {"b": "2"}, None, {}]
+    answers = [Answer() for _ in leases]
+    async with in_one_group(database, store):
+        for lease, batch, given, answer in zip(leases, bodies, labels, answers, strict=True):
+            store.append(Batch(lease.session, 1, 0, batch, 7.0, given), answer.done)
+    assert [await a.wait() for a in answers] == [Appended(len(batch)) for batch in bodies]
+    for lease, batch, given in zip(leases, bodies, labels, strict=True):
+        assert await bodies_of(store, lease.session) == list(batch)
+        row = await store.row(lease.session)
+        assert (row.labels, row.touched_at) == (given or {}, 7.0)
+    # One that gives labels changes nobody else's, though they are written together.
+    again = [Answer() for _ in leases]
+    async with in_one_group(database, store):
+        for at, (lease, batch, answer) in enumerate(zip(leases, bodies, again, strict=True)):
+            new = {"new": "1"} if at == 0 else None
+            store.append(Batch(lease.session, 1, len(batch), (b"more",), 8.0, new), answer.done)
+    assert [await a.wait() for a in again] == [Appended(len(batch) + 1) for batch in bodies]
+    labels[0] = {"new": "1"}
+    for lease, given in zip(leases, labels, strict=True):
+        assert (await store.row(lease.session)).labels == (given or {})
+    assert await store.check() == []
 
 
 async def test_a_role_whose_commits_are_not_durable_gets_durable_ones(database: Database) -> None:

@@ -66,14 +66,13 @@ def files_in(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("few_pages")
-async def test_the_wal_begins_anew_before_it_grows_much(tmp_path: Path) -> None:
-    async with opened(tmp_path / "s.db") as store:
-        lease = await store.create("s", ANN)
-        for _ in range(40):
-            lease = await fill(store, lease, 10)
-            await copied(store)
-        assert files_in(tmp_path)["s.db-wal"] < 200  # of the 1,000 and more that were written
-        assert len(await store.read("s")) == 400
+async def test_the_wal_begins_anew_before_it_grows_much(tmp_path: Path, store: SqliteStore) -> None:
+    lease = await store.create("s", ANN)
+    for _ in range(40):
+        lease = await fill(store, lease, 10)
+        await copied(store)
+    assert files_in(tmp_path)["s.db-wal"] < 200  # of the 1,000 and more that were written
+    assert len(await store.read("s")) == 400
 
 
 @pytest.mark.usefixtures("few_pages")

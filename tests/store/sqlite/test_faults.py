@@ -17,7 +17,7 @@ from llmsession.errors import (
     StoreDamaged,
     StoreError,
 )
-from llmsession.store import Appended, Batch, Conflict, Lease, Lost
+from llmsession.store import Appended, Batch, Conflict, Lease, SqliteStore
 from llmsession.store.sqlite.jobs import Job
 from llmsession.store.sqlite.store import READERS
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
@@ -40,13 +40,11 @@ async def test_a_full_disk_loses_the_group_and_says_that_nothing_was_written(
             async with held_back(store):
                 answers = [append(store, lease, b"1") for lease in leases]
             for answer in answers:
-                lost = await answer.wait()
-                assert isinstance(lost, Lost)
+                lost = await answer.lost()
                 assert lost.committed is False
                 assert "the disk is full" in lost.error
                 assert str(tmp_path / "s.db") in lost.error
             error = await raised(StoreError, lambda: store.create("c", ANN))
-            assert isinstance(error, StoreError)
             assert error.committed is False
             disk.repair()
             for lease in leases:
@@ -63,11 +61,9 @@ async def test_a_commit_that_fails_in_its_sync_is_not_known(
         async with opened(tmp_path / "s.db", vfs=disk.vfs) as store:
             lease = await store.create("s", ANN)
             disk.sync_error = error
-            lost = await append(store, lease, b"1").wait()
-            assert isinstance(lost, Lost)
+            lost = await append(store, lease, b"1").lost()
             assert lost.committed is None
             failed = await raised(StoreError, lambda: store.create("t", ANN))
-            assert isinstance(failed, StoreError)
             assert failed.committed is None
             disk.repair()
             # The next owner reads what is there; here it is not.
@@ -81,28 +77,25 @@ async def test_a_write_that_fails_otherwise_is_not_known(tmp_path: Path) -> None
         async with opened(tmp_path / "s.db", vfs=disk.vfs) as store:
             lease = await store.create("s", ANN)
             disk.write_error = apsw.IOError("EIO")
-            lost = await append(store, lease, b"1").wait()
-            assert isinstance(lost, Lost)
+            lost = await append(store, lease, b"1").lost()
             assert lost.committed is None
             assert "cannot be read or written" in lost.error
 
 
 async def test_a_file_that_may_not_grow_loses_what_does_not_fit_and_nothing_else(
-    tmp_path: Path,
+    store: SqliteStore,
 ) -> None:
     """SQLite's own bound stands for the end of the disk, inside of a statement."""
-    async with opened(tmp_path / "s.db") as store:
-        lease = await written(store, await store.create("s", ANN), b"small")
+    lease = await written(store, await store.create("s", ANN), b"small")
 
-        def bound(do: Any) -> None:
-            do.db.pragma("max_page_count", do.db.pragma("page_count") + 2)
+    def bound(do: Any) -> None:
+        do.db.pragma("max_page_count", do.db.pragma("page_count") + 2)
 
-        await store._writer.run(bound)
-        lost = await append(store, lease, b"x" * 1_000_000).wait()
-        assert isinstance(lost, Lost)
-        assert (lost.committed, "the disk is full" in lost.error) == (False, True)
-        await written(store, lease, b"fits again")  # by a connection that was opened anew
-        assert await bodies_of(store, "s") == [b"small", b"fits again"]
+    await store._writer.run(bound)
+    lost = await append(store, lease, b"x" * 1_000_000).lost()
+    assert (lost.committed, "the disk is full" in lost.error) == (False, True)
+    await written(store, lease, b"fits again")  # by a connection that was opened anew
+    assert await bodies_of(store, "s") == [b"small", b"fits again"]
 
 
 async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -119,8 +112,15 @@ async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             assert await bodies_of(store, "s") == [b"1"]
 
 
-async def test_a_torn_file_spoils_what_lies_there_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def tear(path: Path, page: int) -> bytes:
+    """The content of the file, whose *page* is zeros now."""
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * 4096 : page * 4096] = bytes(4096)
+    path.write_bytes(content)
+    return bytes(content)
+
+
+async def test_a_torn_file_spoils_what_lies_there_and_nothing_else(path: Path) -> None:
     async with opened(path) as store:
         lease = await store.create("torn", ANN)
         for number in range(40):
@@ -131,19 +131,16 @@ async def test_a_torn_file_spoils_what_lies_there_and_nothing_else(tmp_path: Pat
             "SELECT pageno FROM dbstat WHERE name = 'record' AND pagetype = 'leaf'"
             " ORDER BY path LIMIT 1 OFFSET 2"
         ).get
-    content = bytearray(path.read_bytes())
-    content[(page - 1) * 4096 : page * 4096] = bytes(4096)
-    path.write_bytes(content)
+    torn = tear(path, page)
     async with opened(path) as store:
         found = await store.read("torn")
         assert 0 < len(found) < 40
         assert [record.body for record in found] == [b"%d" % at * 500 for at in range(len(found))]
         error = await raised(RecordDamaged, lambda: store.read("torn", after=len(found)))
-        assert isinstance(error, RecordDamaged)
         assert (error.session, error.seq) == ("torn", len(found) + 1)
         assert await bodies_of(store, "whole") == [b"here"]
         assert any("the file is damaged" in line for line in await store.check())
-    assert path.read_bytes() == bytes(content)
+    assert await anyio.Path(path).read_bytes() == torn
 
 
 # Another program
@@ -156,8 +153,7 @@ async def test_a_file_that_another_program_holds_is_waited_for_and_then_named(
         lease = await store.create("s", ANN)
         with raw(tmp_path / "s.db") as other:
             other.execute("BEGIN IMMEDIATE")
-            lost = await append(store, lease, b"1").wait()
-            assert isinstance(lost, Lost)
+            lost = await append(store, lease, b"1").lost()
             assert lost.committed is False
             assert "is held by another program; 0.05 s were waited" in lost.error
             error = await raised(StoreError, lambda: store.acquire("s", ANN))
@@ -226,73 +222,71 @@ async def test_what_waits_of_all_sessions_is_committed_together(tmp_path: Path) 
     ids=["no bytes", "labels", "time", "id", "too many"],
 )
 async def test_a_batch_that_cannot_be_kept_takes_no_other_with_it(
-    tmp_path: Path, wrong: dict[str, Any]
+    store: SqliteStore, wrong: dict[str, Any]
 ) -> None:
-    async with opened(tmp_path / "s.db") as store:
-        leases = [await store.create(name, ANN) for name in "abc"]
-        if "head" in wrong:
-            await store._writer.run(
-                lambda do: do.db.execute("UPDATE session SET head = 4294967295 WHERE id = 'b'")
-            )
-        async with held_back(store):
-            first = append(store, leases[0], b"1")
-            odd = Answer()
-            batch = Batch(**{"session": "b", "epoch": leases[1].epoch, "head": 0, **wrong})
-            store.append(batch, odd.done)
-            last = append(store, leases[2], b"1")
-        assert await first.wait() == Appended(1)
-        assert await last.wait() == Appended(1)
-        lost = await odd.wait()
-        assert isinstance(lost, Lost)
-        assert lost.committed is False
-        if "head" not in wrong:
-            await written(store, leases[1], b"1")
+    leases = [await store.create(name, ANN) for name in "abc"]
+    if "head" in wrong:
+        await store._writer.run(
+            lambda do: do.db.execute("UPDATE session SET head = 4294967295 WHERE id = 'b'")
+        )
+    async with held_back(store):
+        first = append(store, leases[0], b"1")
+        odd = Answer()
+        batch = Batch(**{"session": "b", "epoch": leases[1].epoch, "head": 0, **wrong})
+        store.append(batch, odd.done)
+        last = append(store, leases[2], b"1")
+    assert await first.wait() == Appended(1)
+    assert await last.wait() == Appended(1)
+    lost = await odd.lost()
+    assert lost.committed is False
+    if "head" not in wrong:
+        await written(store, leases[1], b"1")
 
 
-async def test_a_call_that_is_refused_leaves_its_group_as_it_is(tmp_path: Path) -> None:
-    async with opened(tmp_path / "s.db") as store:
-        lease = await written(store, await store.create("s", ANN), b"1", b"2", b"3")
-        with raw(tmp_path / "s.db") as db:
-            db.execute("DELETE FROM record WHERE place & 0xFFFFFFFF = 2")
-        outcomes: list[object] = []
+async def test_a_call_that_is_refused_leaves_its_group_as_it_is(
+    path: Path, store: SqliteStore
+) -> None:
+    lease = await written(store, await store.create("s", ANN), b"1", b"2", b"3")
+    with raw(path) as db:
+        db.execute("DELETE FROM record WHERE place & 0xFFFFFFFF = 2")
+    outcomes: list[object] = []
 
-        async def rewrite() -> None:
-            outcomes.append(
-                await raised(RecordDamaged, lambda: store.rewrite(lease, {1: b"x", 2: b"y"}))
-            )
+    async def rewrite() -> None:
+        outcomes.append(
+            await raised(RecordDamaged, lambda: store.rewrite(lease, {1: b"x", 2: b"y"}))
+        )
 
-        async def create() -> None:
-            outcomes.append(await raised(SessionExists, lambda: store.create("s", ANN)))
+    async def create() -> None:
+        outcomes.append(await raised(SessionExists, lambda: store.create("s", ANN)))
 
-        async with anyio.create_task_group() as group, held_back(store):
-            group.start_soon(rewrite)
-            group.start_soon(create)
-            await anyio.wait_all_tasks_blocked()
-            answer = append(store, lease, b"4")
-        assert await answer.wait() == Appended(4)
-        assert len(outcomes) == 2
-        # What the rewriting did before it failed was taken back.
-        assert (await store.read("s", limit=1))[0].body == b"1"
+    async with anyio.create_task_group() as group, held_back(store):
+        group.start_soon(rewrite)
+        group.start_soon(create)
+        await anyio.wait_all_tasks_blocked()
+        answer = append(store, lease, b"4")
+    assert await answer.wait() == Appended(4)
+    assert len(outcomes) == 2
+    # What the rewriting did before it failed was taken back.
+    assert (await store.read("s", limit=1))[0].body == b"1"
 
 
 async def test_batches_of_one_session_in_one_group_follow_each_other_and_conflicts_see_them(
-    tmp_path: Path,
+    store: SqliteStore,
 ) -> None:
-    async with opened(tmp_path / "s.db") as store:
-        lease = await store.create("s", ANN)
-        async with held_back(store):
-            answers = [
-                append(store, lease, b"1"),
-                append(store, lease, b"2", b"3", head=1),
-                append(store, lease, b"astray", head=1),
-                append(store, lease, b"4", head=3),
-            ]
-        results = [await answer.wait() for answer in answers]
-        assert [type(result) for result in results] == [Appended, Appended, Conflict, Appended]
-        assert isinstance(results[2], Conflict)
-        assert results[2].row is not None
-        assert results[2].row.head == 3
-        assert await bodies_of(store, "s") == [b"1", b"2", b"3", b"4"]
+    lease = await store.create("s", ANN)
+    async with held_back(store):
+        answers = [
+            append(store, lease, b"1"),
+            append(store, lease, b"2", b"3", head=1),
+            append(store, lease, b"astray", head=1),
+            append(store, lease, b"4", head=3),
+        ]
+    results = [await answer.wait() for answer in answers]
+    assert [type(result) for result in results] == [Appended, Appended, Conflict, Appended]
+    assert isinstance(results[2], Conflict)
+    assert results[2].row is not None
+    assert results[2].row.head == 3
+    assert await bodies_of(store, "s") == [b"1", b"2", b"3", b"4"]
 
 
 async def test_each_that_waits_for_a_group_that_fails_gets_an_error_of_its_own(
@@ -318,83 +312,76 @@ async def test_each_that_waits_for_a_group_that_fails_gets_an_error_of_its_own(
 # Leaving
 
 
-async def test_a_closed_store_refuses_everything_and_says_so(tmp_path: Path) -> None:
-    async with opened(tmp_path / "s.db") as store:
-        lease = await written(store, await store.create("s", ANN), b"1")
-        await store.aclose()
-        lost = await append(store, lease, b"2").wait()
-        assert isinstance(lost, Lost)
-        assert (lost.committed, "was closed" in lost.error) == (False, True)
-        for ask in (lambda: store.create("t", ANN), lambda: store.read("s"), store.vacuum):
-            assert "was closed" in str(await raised(StoreError, ask))
-        await store.aclose()
+async def test_a_closed_store_refuses_everything_and_says_so(store: SqliteStore) -> None:
+    lease = await written(store, await store.create("s", ANN), b"1")
+    await store.aclose()
+    lost = await append(store, lease, b"2").lost()
+    assert (lost.committed, "was closed" in lost.error) == (False, True)
+    for ask in (lambda: store.create("t", ANN), lambda: store.read("s"), store.vacuum):
+        assert "was closed" in str(await raised(StoreError, ask))
+    await store.aclose()
 
 
-async def test_a_call_that_was_cancelled_before_its_turn_is_not_done(tmp_path: Path) -> None:
-    async with opened(tmp_path / "s.db") as store:
-        await store.create("other", ANN)
-        async with held_back(store):
-            with anyio.move_on_after(0.01) as scope:
-                await store.create("s", ANN)
-            assert scope.cancelled_caught
-        await store.create("later", ANN)  # what waited is done before this
-        assert [row.session for row in await store.rows()] == ["later", "other"]
+async def test_a_call_that_was_cancelled_before_its_turn_is_not_done(store: SqliteStore) -> None:
+    await store.create("other", ANN)
+    async with held_back(store):
+        with anyio.move_on_after(0.01) as scope:
+            await store.create("s", ANN)
+        assert scope.cancelled_caught
+    await store.create("later", ANN)  # what waited is done before this
+    assert [row.session for row in await store.rows()] == ["later", "other"]
 
 
-async def test_reads_that_were_cancelled_give_their_connections_back(tmp_path: Path) -> None:
-    async with opened(tmp_path / "s.db") as store:
-        await written(store, await store.create("s", ANN), b"1")
-        begun, gate = threading.Semaphore(0), threading.Event()
+async def test_reads_that_were_cancelled_give_their_connections_back(store: SqliteStore) -> None:
+    await written(store, await store.create("s", ANN), b"1")
+    begun, gate = threading.Semaphore(0), threading.Event()
 
-        def slow(_: object) -> None:
-            begun.release()
-            assert gate.wait(120)
+    def slow(_: object) -> None:
+        begun.release()
+        assert gate.wait(120)
 
-        async with anyio.create_task_group() as group:
-            for _ in range(READERS):
-                group.start_soon(store._readers.run, slow)
-            for _ in range(READERS):
-                await anyio.to_thread.run_sync(begun.acquire)
-            group.cancel_scope.cancel()
-            gate.set()
-        for _ in range(2 * READERS):  # nobody's place is taken for ever
-            assert await bodies_of(store, "s") == [b"1"]
-        async with anyio.create_task_group() as group:
-            for _ in range(5 * READERS):
-                group.start_soon(store.read, "s")
-        assert 1 <= len(store._readers._idle) <= READERS
-
-
-async def test_a_read_that_outlasts_the_store_closes_its_connection(tmp_path: Path) -> None:
-    async with opened(tmp_path / "s.db") as store:
-        await store.create("s", ANN)
-        begun, gate = threading.Event(), threading.Event()
-
-        def slow(_: object) -> None:
-            begun.set()
-            assert gate.wait(120)
-
-        async with anyio.create_task_group() as group:
+    async with anyio.create_task_group() as group:
+        for _ in range(READERS):
             group.start_soon(store._readers.run, slow)
-            await anyio.to_thread.run_sync(begun.wait)
-            await store.aclose()
-            gate.set()
-        assert store._readers._idle == []
+        for _ in range(READERS):
+            await anyio.to_thread.run_sync(begun.acquire)
+        group.cancel_scope.cancel()
+        gate.set()
+    for _ in range(2 * READERS):  # nobody's place is taken for ever
+        assert await bodies_of(store, "s") == [b"1"]
+    async with anyio.create_task_group() as group:
+        for _ in range(5 * READERS):
+            group.start_soon(store.read, "s")
+    assert 1 <= len(store._readers._idle) <= READERS
 
 
-async def test_an_id_that_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
-    async with opened(tmp_path / "s.db") as store:
-        for ask in (
-            lambda: store.create("\ud800", ANN),
-            lambda: store.read("\ud800"),
-            lambda: store.delete("\ud800"),
-        ):
-            assert "not valid Unicode" in str(await raised(InvalidInput, ask))
+async def test_a_read_that_outlasts_the_store_closes_its_connection(store: SqliteStore) -> None:
+    await store.create("s", ANN)
+    begun, gate = threading.Event(), threading.Event()
+
+    def slow(_: object) -> None:
+        begun.set()
+        assert gate.wait(120)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(store._readers.run, slow)
+        await anyio.to_thread.run_sync(begun.wait)
+        await store.aclose()
+        gate.set()
+    assert store._readers._idle == []
 
 
-async def test_releasing_what_is_gone_is_no_error(tmp_path: Path) -> None:
-    async with opened(tmp_path / "s.db") as store:
-        await store.release(Lease("never", 1, 0))
+async def test_an_id_that_is_no_text_is_refused_by_name(store: SqliteStore) -> None:
+    for ask in (
+        lambda: store.create("\ud800", ANN),
+        lambda: store.read("\ud800"),
+        lambda: store.delete("\ud800"),
+    ):
+        assert "not valid Unicode" in str(await raised(InvalidInput, ask))
+
+
+async def test_releasing_what_is_gone_is_no_error(store: SqliteStore) -> None:
+    await store.release(Lease("never", 1, 0))
 
 
 async def test_each_task_of_a_group_that_failed_raises_an_error_of_its_own() -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 import pytest
 
-from llmsession.errors import InvalidConfig, SessionError, StoreError
-from llmsession.store import Lease, Lost, SqliteStore, StoredRecord, this_process
+from llmsession.errors import InvalidConfig, StoreError
+from llmsession.store import Lease, SqliteStore, StoredRecord
 from llmsession.store.sqlite import file as module
 from llmsession.store.sqlite.file import check_sqlite, has_wal_reset_fault
 from llmsession.store.sqlite.schema import (
@@ -25,19 +24,10 @@ from llmsession.store.sqlite.schema import (
 )
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
 from tests.store.faulty_vfs import faulty_disk
+from tests.store.sqlite.stage import ANN, opened, raw
 
 pytestmark = pytest.mark.real_time
 KEY = bytes(range(32))
-ANN = this_process("ann")
-
-
-@asynccontextmanager
-async def opened(path: Path, **options: object) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path, **options)  # type: ignore[arg-type]  # what each test gives
-    try:
-        yield store
-    finally:
-        await store.aclose()
 
 
 def files_in(folder: Path) -> dict[str, int]:
@@ -48,21 +38,18 @@ def files_in(folder: Path) -> dict[str, int]:
 async def refusal(path: Path, **options: object) -> StoreError:
     """What every act on the store is told; the same for each."""
     async with opened(path, **options) as store:
-        told: list[SessionError] = [
+        told = [
             await raised(StoreError, lambda: store.create("s", ANN)),
             await raised(StoreError, lambda: store.read("s")),
             await raised(StoreError, store.rows),
             await raised(StoreError, store.vacuum),
         ]
-        lost = await append(store, Lease("s", 1, 0), b"1").wait()
-    assert isinstance(lost, Lost)
+        lost = await append(store, Lease("s", 1, 0), b"1").lost()
     assert lost.committed is False
     assert {str(error) for error in told} | {lost.error} == {str(told[0])}
-    error = told[0]
-    assert isinstance(error, StoreError)
-    assert error.committed is False
-    assert str(path) in str(error)
-    return error
+    assert told[0].committed is False
+    assert str(path) in str(told[0])
+    return told[0]
 
 
 # Which SQLite
@@ -106,8 +93,7 @@ async def test_a_store_on_a_sqlite_with_the_fault_makes_no_file(
     async with opened(tmp_path / "s.db") as store:
         error = await raised(InvalidConfig, lambda: store.create("s", ANN))
         assert "3.50.4" in str(error)
-        lost = await append(store, Lease("s", 1, 0), b"1").wait()
-        assert isinstance(lost, Lost)
+        lost = await append(store, Lease("s", 1, 0), b"1").lost()
         assert "3.50.4" in lost.error
     assert files_in(tmp_path) == {}
 
@@ -136,8 +122,9 @@ async def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert modes == {"s.db": 0o600, "s.db-wal": 0o600, "s.db-shm": 0o600}
 
 
-async def test_a_closed_store_leaves_one_file_and_can_be_opened_again(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+async def test_a_closed_store_leaves_one_file_and_can_be_opened_again(
+    path: Path, tmp_path: Path
+) -> None:
     async with opened(path) as store:
         await written(store, await store.create("s", ANN), b"1", b"2")
     assert set(files_in(tmp_path)) == {"s.db"}
@@ -192,43 +179,78 @@ async def test_a_folder_is_no_file(tmp_path: Path) -> None:
     assert "it is a folder" in str(await refusal(tmp_path))
 
 
-async def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def no_database(path: Path) -> str:
     path.write_bytes(b"dear diary, " * 1000)
-    assert "is no SQLite database" in str(await refusal(path))
-    assert path.read_bytes() == b"dear diary, " * 1000
+    return "is no SQLite database"
 
 
-async def test_another_programs_database_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    theirs = apsw.Connection(str(path))
-    theirs.execute("CREATE TABLE diary (day); INSERT INTO diary VALUES (1)")
-    theirs.close()
-    before = path.read_bytes()
-    assert "is a database of another program" in str(await refusal(path))
-    assert path.read_bytes() == before
+def another_programs_database(path: Path) -> str:
+    with raw(path) as theirs:
+        theirs.execute("CREATE TABLE diary (day); INSERT INTO diary VALUES (1)")
+    return "is a database of another program"
 
 
-async def test_a_newer_schema_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    async with opened(path) as store:
-        await store.create("s", ANN)
-    newer = apsw.Connection(str(path))
+def newer_schema(path: Path) -> str:
     newest = FIRST_VERSION + len(STEPS) - 1
-    newer.pragma("user_version", newest + 4)
-    newer.close()
-    before = path.read_bytes()
-    told = str(await refusal(path))
-    assert f"newer llmsession (schema {newest + 4}, and this one knows {newest})" in told
-    assert path.read_bytes() == before
+    with raw(path) as newer:
+        newer.pragma("journal_mode", "wal")  # as every store's file
+        with newer:
+            migrate(newer)
+            newer.pragma("user_version", newest + 4)
+    return f"newer llmsession (schema {newest + 4}, and this one knows {newest})"
+
+
+def older_schema(path: Path) -> str:
+    with raw(path) as older:
+        older.pragma("journal_mode", "wal")
+        with older:
+            migrate(older)
+            older.pragma("user_version", FIRST_VERSION - 1)
+        with pytest.raises(Older):
+            migrate(older)
+    return f"an earlier llmsession (schema {FIRST_VERSION - 1}, "
+
+
+def database_that_says_it_is_read_only(path: Path) -> str:
+    with raw(path) as db, db:
+        migrate(db)
+    content = bytearray(path.read_bytes())
+    content[18] = content[19] = 3  # a file format that no SQLite may write
+    path.write_bytes(content)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        no_database,
+        another_programs_database,
+        newer_schema,
+        older_schema,
+        database_that_says_it_is_read_only,
+    ],
+)
+async def test_a_file_that_is_not_the_stores_is_refused_and_left_as_it_is(
+    path: Path, make: Callable[[Path], str]
+) -> None:
+    said = make(path)
+    before = content_of(path)
+    message = str(await refusal(path))
+    assert said in message
+    assert ("export" in message) == ("earlier" in message)
+    assert "\n" not in message
+    assert content_of(path) == before
+
+
+def content_of(path: Path) -> bytes:
+    return path.read_bytes()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write what is read-only")
-async def test_a_read_only_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+async def test_a_read_only_file_is_refused(path: Path) -> None:
     async with opened(path) as store:
         await store.create("s", ANN)
-    path.chmod(0o400)
+    os.chmod(path, 0o400)
     assert "read-only" in str(await refusal(path))
 
 
@@ -236,17 +258,6 @@ async def test_a_file_on_a_read_only_disk_is_refused(tmp_path: Path) -> None:
     with faulty_disk() as disk:
         disk.on, disk.write_error = "", apsw.ReadOnlyError("read-only")
         assert "it is read-only" in str(await refusal(tmp_path / "s.db", vfs=disk.vfs))
-
-
-async def test_a_file_that_says_it_is_read_only_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    async with opened(path) as store:
-        await store.create("s", ANN)
-    raw = bytearray(path.read_bytes())
-    raw[18] = raw[19] = 3  # a file format that no SQLite may write
-    path.write_bytes(raw)
-    await refusal(path)
-    assert path.read_bytes() == bytes(raw)
 
 
 async def test_what_was_wrong_can_be_put_right_without_a_new_store(tmp_path: Path) -> None:
@@ -284,13 +295,12 @@ async def test_a_passphrase_opens_its_file_again(
     assert "not that of" in str(await refusal(tmp_path / "s.db", key="wrong"))
 
 
-async def test_an_empty_database_with_a_key_is_encrypted_from_its_beginning(tmp_path: Path) -> None:
+async def test_an_empty_database_with_a_key_is_encrypted_from_its_beginning(path: Path) -> None:
     """As another process leaves it that has just begun to make it."""
-    path = tmp_path / "s.db"
     begun = apsw.Connection(str(path))
     begun.pragma("journal_mode", "wal")
     begun.close()
-    assert path.stat().st_size > 0
+    assert content_of(path)
     async with opened(path, key=KEY) as store:
         await store.create("s", ANN)
     assert "is encrypted" in str(await refusal(path))
@@ -352,8 +362,7 @@ def first_version(path: Path) -> None:
     db.close()
 
 
-async def test_a_file_of_the_first_version_is_read_written_and_whole(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+async def test_a_file_of_the_first_version_is_read_written_and_whole(path: Path) -> None:
     first_version(path)
     async with opened(path) as store:
         assert list(await store.read("p")) == [
@@ -380,8 +389,7 @@ def test_the_first_step_makes_the_tables_of_the_first_version(tmp_path: Path) ->
     assert tables(by_hand) == tables(by_step)
 
 
-def test_an_older_file_is_brought_up_step_by_step_in_one_transaction(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_an_older_file_is_brought_up_step_by_step_in_one_transaction(path: Path) -> None:
     first_version(path)
     db = apsw.Connection(str(path))
     steps = (
@@ -404,23 +412,3 @@ def test_an_older_file_is_brought_up_step_by_step_in_one_transaction(tmp_path: P
     with pytest.raises(Newer):
         migrate(db, steps[:2])
     db.close()
-
-
-async def test_a_file_of_an_earlier_version_is_refused_in_one_line_and_left_as_it_is(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "s.db"
-    async with opened(path) as store:
-        await store.create("s", ANN)
-    db = apsw.Connection(str(path))
-    db.pragma("journal_mode", "wal")  # as every store's file
-    db.pragma("user_version", FIRST_VERSION - 1)
-    with pytest.raises(Older):
-        migrate(db)
-    db.close()
-    before = path.read_bytes()
-    message = str(await refusal(path))
-    assert f"an earlier llmsession (schema {FIRST_VERSION - 1}, " in message
-    assert "export" in message
-    assert "\n" not in message
-    assert path.read_bytes() == before

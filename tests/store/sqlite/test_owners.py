@@ -13,6 +13,7 @@ from llmsession.store import Lease, Owner
 from llmsession.store.sqlite.session_tables import SessionTables
 from llmsession.store.writer_thread import MAX_GROUP
 from llmsession.testing.store_contract.actions import append, raised, written
+from tests.store.conftest import until
 from tests.store.sqlite.stage import ANN, BOB, held_back, opened, raw
 
 pytestmark = pytest.mark.real_time
@@ -69,8 +70,7 @@ async def test_a_lease_is_renewed_in_the_background_while_nothing_is_written(
         await store.create("s", FAR)
         assert owners_in(path) == {"far": pytest.approx(clock.now + 0.03)}
         clock.now += 500.0
-        while owners_in(path)["far"] < clock.now:
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: owners_in(path)["far"] >= clock.now)
         assert owners_in(path) == {"far": pytest.approx(clock.now + 0.03)}
 
 
@@ -105,8 +105,7 @@ async def test_a_lease_that_cannot_be_renewed_is_renewed_later(tmp_path: Path) -
                 while store._writer._renew_at == planned:
                     await anyio.lowlevel.checkpoint()
             other.execute("ROLLBACK")
-        while owners_in(path)["far"] == before:
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: owners_in(path)["far"] != before)
 
 
 async def test_a_lease_outlasts_a_vacuum_and_is_short_again_after_it(tmp_path: Path) -> None:
@@ -121,12 +120,10 @@ async def test_a_lease_outlasts_a_vacuum_and_is_short_again_after_it(tmp_path: P
         await store._writer.run(look, alone=True)
         assert seen == [clock.now + 600]
         await store.vacuum()
-        while owners_in(path)["far"] != clock.now + 30:
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: owners_in(path)["far"] == clock.now + 30)
 
 
-async def test_a_store_that_holds_nothing_takes_its_owners_with_it(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+async def test_a_store_that_holds_nothing_takes_its_owners_with_it(path: Path) -> None:
     async with opened(path) as store:
         lease = await store.create("a", ANN)
         await store.create("b", BOB)

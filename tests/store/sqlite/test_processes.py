@@ -71,8 +71,7 @@ def wait_for(running: subprocess.Popen[str]) -> None:
     assert running.stdout.readline() == "written\n"
 
 
-async def test_a_process_that_was_killed_holds_nothing_from_then_on(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+async def test_a_process_that_was_killed_holds_nothing_from_then_on(path: Path) -> None:
     with child(path, "other", 1, 3) as running:
         await anyio.to_thread.run_sync(wait_for, running)
         async with opened(path) as store:
@@ -86,9 +85,8 @@ async def test_a_process_that_was_killed_holds_nothing_from_then_on(tmp_path: Pa
 
 
 async def test_several_processes_write_into_one_file_and_none_is_told_that_it_is_locked(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
-    path = tmp_path / "s.db"
     with child(path, "x", 10, 30) as one, child(path, "y", 10, 30) as two:
         async with opened(path) as store:  # all three make the file, at once
             leases = [await store.create(f"z{number}", ANN) for number in range(10)]

@@ -9,13 +9,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
+import anyio
 import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsession.errors import RecordDamaged, SessionError
-from llmsession.store import Appended, Batch, Lease, MemoryStore, Search
+from llmsession.store import Appended, Batch, Lease, MemoryStore, Search, SqliteStore
 from llmsession.store.cipher import PLAIN
 from llmsession.store.sqlite.appends import append_all
 from llmsession.store.sqlite.reading import Reading
@@ -43,43 +44,42 @@ def files_of(path: Path) -> bytes:
 # Shared records
 
 
-async def test_a_fork_copies_nothing_and_a_rewriting_copies_what_it_changes(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    async with opened(path) as store:
-        parent = await store.create("p", ANN)
-        parent = await written(store, parent, *[b"%d" % number for number in range(100)])
-        for number in range(20):
-            await store.fork("p", 90, f"f{number}", ANN)
-        assert count(path, "record") == 100
-        await store.rewrite(parent, {5: b"x", 6: b"y", 99: b"not shared"})
-        assert count(path, "record") == 102
-        await store.rewrite(parent, {5: b"again"})  # its own by now
-        assert count(path, "record") == 102
-        await store.delete("p")
-        assert count(path, "record") == 90
-        for number in range(20):
-            await store.delete(f"f{number}")
-        assert count(path, "record") == count(path, "segment") == 0
+async def test_a_fork_copies_nothing_and_a_rewriting_copies_what_it_changes(
+    path: Path, store: SqliteStore
+) -> None:
+    parent = await store.create("p", ANN)
+    parent = await written(store, parent, *[b"%d" % number for number in range(100)])
+    for number in range(20):
+        await store.fork("p", 90, f"f{number}", ANN)
+    assert count(path, "record") == 100
+    await store.rewrite(parent, {5: b"x", 6: b"y", 99: b"not shared"})
+    assert count(path, "record") == 102
+    await store.rewrite(parent, {5: b"again"})  # its own by now
+    assert count(path, "record") == 102
+    await store.delete("p")
+    assert count(path, "record") == 90
+    for number in range(20):
+        await store.delete(f"f{number}")
+    assert count(path, "record") == count(path, "segment") == 0
 
 
-async def test_what_one_of_two_has_rewritten_is_the_others_alone(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    async with opened(path) as store:
-        parent = await written(store, await store.create("p", ANN), b"1", b"2", b"3")
-        fork = await store.fork("p", 3, "f", ANN)
-        await store.rewrite(parent, {2: b"parent's"})
-        assert count(path, "record") == 4
-        await store.rewrite(fork, {2: b"fork's"})  # in its place: nobody else has it any more
-        assert count(path, "record") == 4
-        await store.rewrite(fork, {1: b"fork's"})
-        assert count(path, "record") == 5
-        assert await bodies_of(store, "p") == [b"1", b"parent's", b"3"]
-        assert await bodies_of(store, "f") == [b"fork's", b"fork's", b"3"]
+async def test_what_one_of_two_has_rewritten_is_the_others_alone(
+    path: Path, store: SqliteStore
+) -> None:
+    parent = await written(store, await store.create("p", ANN), b"1", b"2", b"3")
+    fork = await store.fork("p", 3, "f", ANN)
+    await store.rewrite(parent, {2: b"parent's"})
+    assert count(path, "record") == 4
+    await store.rewrite(fork, {2: b"fork's"})  # in its place: nobody else has it any more
+    assert count(path, "record") == 4
+    await store.rewrite(fork, {1: b"fork's"})
+    assert count(path, "record") == 5
+    assert await bodies_of(store, "p") == [b"1", b"parent's", b"3"]
+    assert await bodies_of(store, "f") == [b"fork's", b"fork's", b"3"]
 
 
 @pytest.mark.parametrize("key", [None, KEY])
-async def test_a_large_block_is_kept_once_for_all_sessions(tmp_path: Path, key: Any) -> None:
-    path = tmp_path / "s.db"
+async def test_a_large_block_is_kept_once_for_all_sessions(path: Path, key: Any) -> None:
     async with opened(path, key=key) as store:
         for number in range(20):
             lease = await store.create(f"s{number}", ANN)
@@ -88,24 +88,24 @@ async def test_a_large_block_is_kept_once_for_all_sessions(tmp_path: Path, key: 
             again = b'{"again":' + image(1) + b"}"
             assert await bodies_of(store, f"s{number}") == [image(1), again]
         assert await store.vacuum() >= 0
-        size = path.stat().st_size
+        size = (await anyio.Path(path).stat()).st_size
         assert len(image(1)) < size < 2 * len(image(1)) + 100_000
         assert (count(path, "large"), count(path, "large_body")) == (1, 1)
 
 
-async def test_a_large_block_goes_with_the_last_record_that_uses_it(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    async with opened(path) as store:
-        for name in "ab":
-            await written(store, await store.create(name, ANN), image(1), image(2))
-        lease = await store.acquire("a", ANN)
-        await store.rewrite(lease, {1: b"gone", 2: image(3)})
-        assert count(path, "large_body") == 3
-        await store.delete("b")
-        assert count(path, "large_body") == 1
-        assert await bodies_of(store, "a") == [b"gone", image(3)]
-        await store.delete("a")
-        assert count(path, "large_body") == count(path, "large") == 0
+async def test_a_large_block_goes_with_the_last_record_that_uses_it(
+    path: Path, store: SqliteStore
+) -> None:
+    for name in "ab":
+        await written(store, await store.create(name, ANN), image(1), image(2))
+    lease = await store.acquire("a", ANN)
+    await store.rewrite(lease, {1: b"gone", 2: image(3)})
+    assert count(path, "large_body") == 3
+    await store.delete("b")
+    assert count(path, "large_body") == 1
+    assert await bodies_of(store, "a") == [b"gone", image(3)]
+    await store.delete("a")
+    assert count(path, "large_body") == count(path, "large") == 0
 
 
 # Deletion
@@ -113,9 +113,8 @@ async def test_a_large_block_goes_with_the_last_record_that_uses_it(tmp_path: Pa
 
 @pytest.mark.parametrize("key", [None, KEY])
 async def test_after_a_vacuum_nothing_deleted_or_rewritten_is_in_any_file(
-    tmp_path: Path, key: Any
+    path: Path, key: Any
 ) -> None:
-    path = tmp_path / "s.db"
     async with opened(path, key=key) as store:
         kept = await written(store, await store.create("kept", ANN), b"KEPT " * 100)
         gone = await store.create("gone", ANN)
@@ -141,22 +140,20 @@ async def test_after_a_vacuum_nothing_deleted_or_rewritten_is_in_any_file(
     assert b"DELETED" not in files_of(path)
 
 
-async def test_a_vacuum_waits_for_writers_and_they_for_it(tmp_path: Path) -> None:
-    async with opened(tmp_path / "s.db") as store:
-        lease = await store.create("s", ANN)
-        answers: list[object] = []
-        for head in range(30):
-            store.append(Batch("s", lease.epoch, head, (b"x" * 1000,)), answers.append)
-        await store.vacuum()
-        assert answers == [Appended(head) for head in range(1, 31)]
-        await written(store, lease, b"after", head=30)
+async def test_a_vacuum_waits_for_writers_and_they_for_it(store: SqliteStore) -> None:
+    lease = await store.create("s", ANN)
+    answers: list[object] = []
+    for head in range(30):
+        store.append(Batch("s", lease.epoch, head, (b"x" * 1000,)), answers.append)
+    await store.vacuum()
+    assert answers == [Appended(head) for head in range(1, 31)]
+    await written(store, lease, b"after", head=30)
 
 
 # Encryption
 
 
-async def test_what_was_said_is_in_no_file_and_labels_and_ids_are(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+async def test_what_was_said_is_in_no_file_and_labels_and_ids_are(path: Path) -> None:
     secret = b"the patient said: it hurts"
     async with opened(path, key=KEY) as store:
         lease = await store.create("session-id", ANN)
@@ -173,8 +170,7 @@ async def test_what_was_said_is_in_no_file_and_labels_and_ids_are(tmp_path: Path
     assert b"label-value" in content
 
 
-async def test_records_that_were_exchanged_in_the_file_cannot_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+async def test_records_that_were_exchanged_in_the_file_cannot_be_read(path: Path) -> None:
     async with opened(path, key=KEY) as store:
         await written(store, await store.create("s", ANN), b"pay 1", b"pay 2", b"pay 3")
         with raw(path) as db:
@@ -208,27 +204,23 @@ DAMAGE = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 async def test_a_damaged_record_ends_what_is_read_and_is_named_when_it_comes_first(
-    tmp_path: Path, kind: str
+    path: Path, store: SqliteStore, kind: str
 ) -> None:
     damage, told = DAMAGE[kind]
-    path = tmp_path / "s.db"
-    async with opened(path) as store:
-        await written(store, await store.create("s", ANN), b"1", image(1), b"3")
-        await written(store, await store.create("whole", ANN), b"1", b"2")
-        with raw(path) as db:
-            db.execute(damage + (" AND place >> 32 = 1" if "missing" in told[:15] else ""))
-        assert await bodies_of(store, "s") == [b"1"]
-        error = await raised(RecordDamaged, lambda: store.read("s", after=1))
-        assert isinstance(error, RecordDamaged)
-        assert (error.session, error.seq) == ("s", 2)
-        assert told in str(error)
-        assert [record.body for record in await store.read("s", after=2)] == [b"3"]
-        assert await bodies_of(store, "whole") == [b"1", b"2"]
+    await written(store, await store.create("s", ANN), b"1", image(1), b"3")
+    await written(store, await store.create("whole", ANN), b"1", b"2")
+    with raw(path) as db:
+        db.execute(damage + (" AND place >> 32 = 1" if "missing" in told[:15] else ""))
+    assert await bodies_of(store, "s") == [b"1"]
+    error = await raised(RecordDamaged, lambda: store.read("s", after=1))
+    assert (error.session, error.seq) == ("s", 2)
+    assert told in str(error)
+    assert [record.body for record in await store.read("s", after=2)] == [b"3"]
+    assert await bodies_of(store, "whole") == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("key", [None, KEY])
-async def test_a_log_that_misses_its_end_is_damaged_and_not_short(tmp_path: Path, key: Any) -> None:
-    path = tmp_path / "s.db"
+async def test_a_log_that_misses_its_end_is_damaged_and_not_short(path: Path, key: Any) -> None:
     async with opened(path, key=key) as store:
         await written(store, await store.create("s", ANN), b"1", b"2", b"3")
         with raw(path) as db:
@@ -258,17 +250,17 @@ async def test_a_log_that_misses_its_end_is_damaged_and_not_short(tmp_path: Path
         ("UPDATE large SET uses = 5", "is not used as often as is counted"),
     ],
 )
-async def test_a_check_says_what_is_wrong(tmp_path: Path, damage: str, told: str) -> None:
-    path = tmp_path / "s.db"
-    async with opened(path) as store:
-        await written(store, await store.create("s", ANN), b"1", image(1), b"3")
-        assert list(await store.check()) == []
-        with raw(path) as db:
-            db.execute(damage)
-        # A stray record behind the head is in the session's own log.
-        lines = list(await store.check())
-        assert len(lines) == 1
-        assert told in lines[0]
+async def test_a_check_says_what_is_wrong(
+    path: Path, store: SqliteStore, damage: str, told: str
+) -> None:
+    await written(store, await store.create("s", ANN), b"1", image(1), b"3")
+    assert list(await store.check()) == []
+    with raw(path) as db:
+        db.execute(damage)
+    # A stray record behind the head is in the session's own log.
+    lines = list(await store.check())
+    assert len(lines) == 1
+    assert told in lines[0]
 
 
 # Beside the model

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import random
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +26,19 @@ from llmsession import (
     connect,
     records,
 )
-from llmsession.testing.scripted import ScriptedProvider, call, never, say
+from llmsession.testing.scripted import call, never, say
 from llmsession.transport import (
-    GrpcServer,
     Limits,
     RemoteManager,
+    RemoteSession,
     Service,
-    SocketServer,
     connecting,
 )
 from llmsession.transport.client.link import Link
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.addresses import parse_address
 from tests.transport.cutting import CuttingProxy
-from tests.transport.places import CONFIG, first, until
+from tests.transport.places import CONFIG, first, serving, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -59,16 +58,18 @@ class Served:
 
     @asynccontextmanager
     async def up(self, limits: Limits | None = None) -> AsyncIterator[Service]:
-        provider = ScriptedProvider(self.script)
         store = SqliteStore(self.folder / "sessions.db")
-        async with (
-            SessionManager(provider=provider, store=store) as self.manager,
-            Service(self.manager, limits=limits) as service,
-        ):
-            server: Any = SocketServer if self.address.startswith("unix:") else GrpcServer
-            async with server(service, self.address) as serving:
-                self.address = serving.address
-                yield service
+        async with serving(self.address, self.script, store=store, limits=limits) as served:
+            self.manager, self.address = served.manager, served.address
+            yield served.service
+
+    @asynccontextmanager
+    async def with_session(
+        self, limits: Limits | None = None
+    ) -> AsyncIterator[tuple[Service, Link, RemoteManager, RemoteSession]]:
+        """The service, and a client of it with a session ``s``."""
+        async with self.up(limits) as service, linked(self.address) as (link, sessions):
+            yield service, link, sessions, await sessions.create(CONFIG, session_id="s")
 
 
 @asynccontextmanager
@@ -103,7 +104,7 @@ async def cut_off(
     script = lambda request, tag: say("word " * 30).slow(0.001, delta_chars=10)  # noqa: E731
     served = Served(folder, script, kind)
     listen = f"unix:{folder}/p.sock" if kind == "unix" else "grpc://127.0.0.1:0"
-    async with asyncio.timeout(PATIENCE_S), served.up():
+    async with served.up():
         proxy = CuttingProxy(listen, served.address, cuts(kind, seed, 40))
         async with proxy.running(), linked(proxy.address) as (link, sessions):
             yield served, proxy, link, sessions
@@ -158,8 +159,7 @@ async def test_previews_are_not_shown_twice_after_the_connection_was_lost(
 ) -> None:
     whole = "".join(f"{number}," for number in range(120))
     served = Served(tmp_path, [say(whole).slow(0.005, delta_chars=4)], kind)
-    async with asyncio.timeout(PATIENCE_S), served.up(), linked(served.address) as (link, sessions):
-        session = await sessions.create(CONFIG, session_id="s")
+    async with served.with_session() as (_, link, _, session):
         turn = await session.send("hi")
         text = ""
         async for event in turn:
@@ -178,7 +178,7 @@ async def test_previews_are_not_shown_twice_after_the_connection_was_lost(
 
 async def test_a_dropped_connection_cancels_nothing(tmp_path: Path) -> None:
     served = Served(tmp_path, [say("done").slow(0.05)])
-    async with asyncio.timeout(PATIENCE_S), served.up() as service:
+    async with served.up() as service:
         async with connect(served.address) as sessions:
             session = await sessions.create(CONFIG, session_id="s")
             turn = await session.send("hi")
@@ -197,10 +197,9 @@ async def test_clients_live_through_a_service_that_goes_down_in_order_and_comes_
     tmp_path: Path, kind: str
 ) -> None:
     served = Served(tmp_path, lambda request, tag: say("hello").slow(0.002), kind)
-    async with asyncio.timeout(PATIENCE_S):
+    async with AsyncExitStack() as clients:
         async with served.up():
-            linking = linked(served.address)
-            link, sessions = await linking.__aenter__()
+            link, sessions = await clients.enter_async_context(linked(served.address))
             session = await sessions.create(CONFIG, session_id="s")
             watching = asyncio.ensure_future(watch_turns(session.subscribe(after=0), 6))
             for _ in range(3):
@@ -212,7 +211,6 @@ async def test_clients_live_through_a_service_that_goes_down_in_order_and_comes_
                 assert await (await sent).text() == "hello"
             assert await watching == [1, 2, 3, 4, 5, 6]
             assert link.reconnects == 1
-            await linking.__aexit__(None, None, None)
 
 
 @pytest.mark.parametrize("kind", ["unix", "grpc"])
@@ -220,10 +218,9 @@ async def test_a_send_that_is_refused_because_the_service_goes_down_is_taken_by_
     tmp_path: Path, kind: str
 ) -> None:
     served = Served(tmp_path, lambda request, tag: say("hello").slow(0.05), kind)
-    async with asyncio.timeout(PATIENCE_S):
+    async with AsyncExitStack() as clients:
         async with served.up() as service:
-            linking = linked(served.address)
-            link, sessions = await linking.__aenter__()
+            link, sessions = await clients.enter_async_context(linked(served.address))
             session = await sessions.create(CONFIG, session_id="s")
             turn = await session.send("hi")
             draining = asyncio.ensure_future(service.drain(PATIENCE_S))
@@ -236,7 +233,6 @@ async def test_a_send_that_is_refused_because_the_service_goes_down_is_taken_by_
             second = await sending
             assert (second.id.number, await second.text()) == (2, "hello")
             assert link.reconnects == 1
-            await linking.__aexit__(None, None, None)
 
 
 @pytest.mark.parametrize("kind", ["unix", "grpc"])
@@ -245,12 +241,7 @@ async def test_what_a_late_service_refuses_is_done_once_in_order_when_it_is_not_
 ) -> None:
     served = Served(tmp_path, lambda request, tag: "hello", kind)
     limits = Limits(max_lag_s=0.05)
-    async with (
-        asyncio.timeout(PATIENCE_S),
-        served.up(limits) as service,
-        linked(served.address) as (link, sessions),
-    ):
-        session = await sessions.create(CONFIG, session_id="s")
+    async with served.with_session(limits) as (service, link, sessions, session):
         service.admission.lag.lag_s = 0.4
         sending = [asyncio.ensure_future(session.send(f"{number}")) for number in range(3)]
         made = asyncio.ensure_future(sessions.create(CONFIG, session_id="t"))
@@ -268,12 +259,7 @@ async def test_a_subscription_that_was_refused_and_then_lost_its_connection_goes
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = Served(tmp_path, lambda request, tag: "hello")
-    async with (
-        asyncio.timeout(PATIENCE_S),
-        served.up() as service,
-        linked(served.address) as (link, sessions),
-    ):
-        session = await sessions.create(CONFIG, session_id="s")
+    async with served.with_session() as (service, link, _, session):
         watching = asyncio.ensure_future(watch_turns(session.subscribe(after=0), 2))
         await (await session.send("hi")).outcome()
         await until(lambda: service.statistics().subscriptions == 1)
@@ -298,12 +284,7 @@ async def test_a_new_subscription_that_a_busy_service_refuses_is_asked_for_again
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = Served(tmp_path, lambda request, tag: "hello")
-    async with (
-        asyncio.timeout(PATIENCE_S),
-        served.up() as service,
-        linked(served.address) as (_link, sessions),
-    ):
-        session = await sessions.create(CONFIG, session_id="s")
+    async with served.with_session() as (service, _, _, session):
         left = [0.01, 0.01]
 
         def refuse_twice(connection: Any, command: w.Command[Any]) -> None:
@@ -331,10 +312,9 @@ async def test_a_service_that_stays_away_is_named_and_the_next_call_tries_anew(
     tmp_path: Path,
 ) -> None:
     served = Served(tmp_path, lambda request, tag: "hello")
-    async with asyncio.timeout(PATIENCE_S):
+    async with AsyncExitStack() as clients:
         async with served.up():
-            linking = linked(served.address, patience_s=0.3)
-            _link, sessions = await linking.__aenter__()
+            _, sessions = await clients.enter_async_context(linked(served.address, patience_s=0.3))
             session = await sessions.create(CONFIG, session_id="s")
             subscription = session.subscribe()
             assert (await session.read_status()).phase == "idle"
@@ -345,11 +325,10 @@ async def test_a_service_that_stays_away_is_named_and_the_next_call_tries_anew(
                 pass
         async with served.up():
             assert await (await session.send("hi")).text() == "hello"
-            await linking.__aexit__(None, None, None)
 
 
 async def test_nobody_at_the_address_is_said_at_once(tmp_path: Path) -> None:
-    for address in (f"unix:{tmp_path}/none.sock", "tcp://127.0.0.1:1"):
+    for address in (f"unix:{tmp_path}/none.sock", "tcp://127.0.0.1:1", "grpc://127.0.0.1:1"):
         with pytest.raises(Unreachable):
             async with connect(address):
                 pass
@@ -363,7 +342,7 @@ async def test_calls_that_wait_are_told_once_however_often_the_connection_is_los
     tmp_path: Path,
 ) -> None:
     served = Served(tmp_path, [call("ls", id="c1"), "done"])
-    async with asyncio.timeout(PATIENCE_S), served.up(), linked(served.address) as (link, sessions):
+    async with served.up(), linked(served.address) as (link, sessions):
         config = SessionConfig(model="m", tools=[{"name": "ls"}])
         session = await sessions.create(config, session_id="s")
         turn = await session.send("look")
@@ -384,7 +363,6 @@ async def test_calls_that_wait_are_told_once_however_often_the_connection_is_los
 async def test_a_subscription_that_nobody_holds_is_given_up(tmp_path: Path) -> None:
     served = Served(tmp_path, [say("x" * 400).slow(0.005, delta_chars=2), never()])
     async with (
-        asyncio.timeout(PATIENCE_S),
         served.up() as service,
         connect(served.address) as sessions,
     ):
@@ -399,7 +377,7 @@ async def test_a_subscription_that_nobody_holds_is_given_up(tmp_path: Path) -> N
 
 async def test_a_client_that_leaves_at_once_leaves_no_connection_behind(tmp_path: Path) -> None:
     served = Served(tmp_path, ())
-    async with asyncio.timeout(PATIENCE_S), served.up() as service:
+    async with served.up() as service:
         async with linked(f"unix:{served.path}"):
             pass
         gc.collect()  # a socket that was not closed warns

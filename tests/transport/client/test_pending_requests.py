@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,12 @@ class Client:
     def refuse(self, asked: PendingRequest, hint_s: float | None = 1.0) -> None:
         assert self.asking.refused(asked.command.id, Overloaded("busy", retry_after_s=hint_s))
 
+    def ask_in_vain(self) -> PendingRequest:
+        """A send that was refused."""
+        asked = self.ask()
+        self.refuse(asked)
+        return asked
+
     def perform(self, asked: PendingRequest) -> None:
         assert self.asking.performed(asked.command.id) is asked
 
@@ -75,9 +82,9 @@ def test_the_pause_grows_where_the_hint_is_short_and_is_not_the_same_for_all() -
 
 
 async def test_it_ends_after_the_time_that_was_given_with_what_the_service_said() -> None:
+    random.seed(1)  # the last pause may be 3 s: by chance it would end before 8 s
     client = Client(overloaded_s=10.0)
-    asked = client.ask()
-    client.refuse(asked)
+    asked = client.ask_in_vain()
     tries = 1
     while not asked.answer.done():
         await asyncio.sleep(0.1)
@@ -105,8 +112,7 @@ async def test_it_fails_at_once_where_waiting_is_not_wanted_or_has_no_sense(
 
 async def test_what_comes_after_a_refused_command_of_its_session_waits_behind_it() -> None:
     client = Client()
-    first = client.ask()
-    client.refuse(first)
+    first = client.ask_in_vain()
     second, third = client.ask(), client.ask()
     other = client.ask(session="t")
     read = client.ask(w.Status)
@@ -148,8 +154,7 @@ async def test_a_command_that_a_later_one_has_overtaken_is_not_asked_again() -> 
 
 async def test_an_interrupt_waits_for_nothing_and_ends_the_wait_of_sends_before_it() -> None:
     client = Client()
-    first = client.ask()
-    client.refuse(first)
+    first = client.ask_in_vain()
     second, label = client.ask(), client.ask(w.Label, labels={})
     stop = client.ask(w.Interrupt)
     after = client.ask()
@@ -165,8 +170,7 @@ async def test_an_interrupt_waits_for_nothing_and_ends_the_wait_of_sends_before_
 
 async def test_an_interrupt_of_one_turn_ends_nobodys_wait() -> None:
     client = Client()
-    first = client.ask()
-    client.refuse(first)
+    first = client.ask_in_vain()
     stop = client.ask(w.Interrupt, turn=1)
     client.perform(stop)
     assert not first.answer.done()
@@ -212,8 +216,7 @@ async def test_nobody_is_told_that_nothing_was_done_where_it_may_have_been() -> 
 
 async def test_an_end_leaves_no_timer_and_no_caller() -> None:
     client = Client()
-    first = client.ask()
-    client.refuse(first)
+    first = client.ask_in_vain()
     second = client.ask()
     client.asking.fail_all(Unreachable("gone"))
     for asked in (first, second):

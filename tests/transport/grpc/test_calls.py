@@ -28,7 +28,7 @@ from llmsession.transport.v1 import session_pb2
 from llmsession.transport.v1.session_pb2 import Command, Envelope, Frames
 from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
 from llmsession.transport.wire import messages as w
-from tests.transport.places import CONFIG, until
+from tests.transport.places import CONFIG, Served, serving, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -38,14 +38,11 @@ HELLO = w.encode(w.Hello(versions=(w.VERSION,)))
 class Stubs:
     """A program that has nothing but the generated code."""
 
-    def __init__(
-        self, manager: SessionManager, service: Service, server: GrpcServer, address: str
-    ) -> None:
-        self.manager = manager
-        self.service = service
-        self.server = server
-        self.address = address
-        self.channel = grpc.aio.insecure_channel(address)
+    def __init__(self, served: Served) -> None:
+        self.manager = served.manager
+        self.service = served.service
+        self.server = served.server
+        self.channel = grpc.aio.insecure_channel(served.address.removeprefix("grpc://"))
         self.calls: Any = SessionServiceStub(self.channel)
 
     async def ask(self, name: str, session: str = "s", **fields: Any) -> Envelope:
@@ -57,18 +54,11 @@ class Stubs:
 
 
 @asynccontextmanager
-async def stubs(
-    script: Any = (), *, limits: Limits | None = None, authenticator: Any = None
-) -> AsyncIterator[Stubs]:
+async def stubs(script: Any = (), **service: Any) -> AsyncIterator[Stubs]:
     """A service with a session ``s``, on gRPC."""
-    async with (
-        asyncio.timeout(150),
-        SessionManager(provider=ScriptedProvider(script), store=MemoryStore()) as manager,
-        Service(manager, limits=limits, authenticator=authenticator) as service,
-        GrpcServer(service, "grpc://127.0.0.1:0") as server,
-    ):
-        await manager.create(CONFIG, session_id="s")
-        on = Stubs(manager, service, server, server.address.removeprefix("grpc://"))
+    async with serving("grpc://127.0.0.1:0", script, **service) as served:
+        await served.manager.create(CONFIG, session_id="s")
+        on = Stubs(served)
         try:
             yield on
         finally:
@@ -534,7 +524,7 @@ async def test_a_server_that_ends_says_so_to_every_call() -> None:
     ):
         session = await manager.create(CONFIG, session_id="s")
         async with GrpcServer(service, "grpc://127.0.0.1:0") as server:
-            on = Stubs(manager, service, server, server.address.removeprefix("grpc://"))
+            on = Stubs(Served(manager, service, server, server.address))
             await session.send("hi")
             waiting = asyncio.ensure_future(on.ask("Outcome", turn=1))
             watching = on.calls.Subscribe(Command(session="s"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import subprocess
 import sys
@@ -11,23 +10,12 @@ import pytest
 
 from llmsession import (
     InvalidConfig,
-    SessionManager,
-    Unreachable,
     connect,
 )
-from llmsession.testing.scripted import ScriptedProvider
-from llmsession.transport import GrpcServer, Service
+from llmsession.transport import GrpcServer
+from tests.transport.places import unserved
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
-
-PATIENCE_S = 100.0
-
-
-async def test_nobody_at_the_address_is_said_at_once() -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        with pytest.raises(Unreachable):
-            async with connect("grpc://127.0.0.1:1"):
-                pass
 
 
 async def test_without_the_extra_one_error_says_what_to_install(
@@ -40,10 +28,7 @@ async def test_without_the_extra_one_error_says_what_to_install(
     with pytest.raises(InvalidConfig, match=r"pip install 'llmsession\[grpc\]'"):
         async with connect("grpc://127.0.0.1:1"):
             pass
-    async with (
-        SessionManager(provider=ScriptedProvider([])) as manager,
-        Service(manager) as service,
-    ):
+    async with unserved() as service:
         with pytest.raises(InvalidConfig, match=r"pip install 'llmsession\[grpc\]'"):
             GrpcServer(service, "grpc://127.0.0.1:0")
 

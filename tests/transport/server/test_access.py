@@ -16,19 +16,18 @@ import pytest
 from llmsession import (
     InvalidConfig,
     InvalidInput,
-    SessionManager,
     SessionNotFound,
     Unauthenticated,
     connect,
 )
-from llmsession.testing.scripted import ScriptedProvider, never
+from llmsession.testing.scripted import never
 from llmsession.transport import Credentials, GrpcServer, Limits, Service, SocketServer, TokenFile
 from llmsession.transport.server.access import check_exposed, token_hash
 from llmsession.transport.v1.session_pb2 import Command
 from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.addresses import parse_address
-from tests.transport.places import CONFIG, until
+from tests.transport.places import CONFIG, address_of, serving, unserved, until
 
 ANNA, BERT, OPERATOR = "anna-token-0123456789", "bert-token-0123456789", "operator-0123456789ab"
 PEER = "203.0.113.7:4711"
@@ -190,20 +189,9 @@ async def guarded(
 ) -> AsyncIterator[tuple[Service, str]]:
     """A service that knows the tokens of ``tokens.toml``, and its address."""
     tokens = await asyncio.to_thread(TokenFile, good(folder))
-    script = ScriptedProvider(lambda request, tag: never())
-    async with (
-        asyncio.timeout(30),
-        SessionManager(provider=script) as manager,
-        Service(manager, authenticator=tokens, limits=limits) as service,
-    ):
-        server: Any
-        if kind == "grpc":
-            server = GrpcServer(service, "grpc://127.0.0.1:0")
-        else:
-            where = f"unix:{folder}/s.sock" if kind == "unix" else "tcp://127.0.0.1:0"
-            server = SocketServer(service, where)
-        async with server:
-            yield service, server.address
+    script, address = lambda request, tag: never(), address_of(kind, folder)
+    async with serving(address, script, authenticator=tokens, limits=limits) as served:
+        yield served.service, served.address
 
 
 async def change(service: Service, folder: Path, text: str) -> int:
@@ -358,10 +346,7 @@ def test_what_other_machines_reach_needs_tls_and_tokens_or_a_flag(
 
 
 async def test_servers_refuse_to_be_open_to_other_machines() -> None:
-    async with (
-        SessionManager(provider=ScriptedProvider([])) as manager,
-        Service(manager) as service,
-    ):
+    async with unserved() as service:
         with pytest.raises(InvalidConfig, match="TLS and tokens"):
             SocketServer(service, "tcp://0.0.0.0:0")
         with pytest.raises(InvalidConfig, match="TLS and tokens"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -15,6 +16,8 @@ from llmsession.testing.scripted import Script, ScriptedProvider, call, say
 from llmsession.transport import Connection, Limits, Service
 from llmsession.transport.wire import messages as w
 from tests.transport.places import CONFIG, until
+
+M = TypeVar("M")
 
 pytestmark = pytest.mark.real_time
 
@@ -50,6 +53,12 @@ class Bare:
                 return w.decode_from_server(frame)
             await asyncio.sleep(0.001)
 
+    async def hear_a(self, kind: type[M]) -> M:
+        """The next message, which must be of *kind*."""
+        message = await self.hear()
+        assert isinstance(message, kind), message
+        return message
+
 
 @asynccontextmanager
 async def bare(
@@ -67,8 +76,7 @@ async def bare(
         await manager.create(CONFIG, session_id="s")
         on = Bare(service)
         on.say(w.Hello(versions=(1, 2)))
-        welcome = await on.hear()
-        assert isinstance(welcome, w.Welcome)
+        welcome = await on.hear_a(w.Welcome)
         assert welcome.version == w.VERSION
         yield on
         on.connection.close()
@@ -136,11 +144,11 @@ async def test_it_wakes_its_transport_and_says_when_it_is_over() -> None:
         before = on.woken
         on.say(w.Ping())
         assert on.woken == before + 1
-        assert isinstance(await on.hear(), w.Pong)
+        await on.hear_a(w.Pong)
         assert not on.connection.is_closed
         on.say(w.Goodbye())
         assert not on.connection.is_closed
-        assert isinstance(await on.hear(), w.Goodbye)
+        await on.hear_a(w.Goodbye)
         assert on.connection.is_closed
         on.say(w.Ping())
         assert on.connection.take() is None
@@ -154,12 +162,11 @@ async def test_a_bug_of_ours_is_answered_without_a_word_of_it() -> None:
 
         on.service.manager.list = broken  # type: ignore[assignment]  # a bug, for this test
         on.say(w.ListSessions(id=1))
-        error = await on.hear()
-        assert isinstance(error, w.Error)
+        error = await on.hear_a(w.Error)
         assert error.code == "SessionError"
         assert "secret" not in error.message
         on.say(w.Status(id=2, session="s"))
-        assert isinstance(await on.hear(), w.Reply)
+        await on.hear_a(w.Reply)
 
 
 async def test_a_reader_whose_log_cannot_be_read_is_told_and_the_others_are_not() -> None:
@@ -184,8 +191,7 @@ async def test_a_reader_whose_log_cannot_be_read_is_told_and_the_others_are_not(
         assert (message.id, message.code) == (5, "StoreError")
         assert seqs == list(range(1, len(seqs) + 1))
         await session.label({"n": "last"})
-        event = await on.hear()
-        assert isinstance(event, w.Event)
+        event = await on.hear_a(w.Event)
         assert (event.subscription, event.seq) == (6, 102)
 
 
@@ -202,8 +208,8 @@ async def test_a_record_that_is_in_the_log_and_not_published_yet_is_told_once() 
         labelling = asyncio.ensure_future(session.label({"a": "b"}))
         await until(lambda: bool(held))
         on.say(w.Subscribe(id=5, session="s", after=0))
-        assert isinstance(await on.hear(), w.Reply)
-        assert isinstance(await on.hear(), w.Event)
+        await on.hear_a(w.Reply)
+        await on.hear_a(w.Event)
         await asyncio.sleep(0.01)
         held.pop()()
         await labelling
@@ -216,16 +222,15 @@ async def test_a_record_that_is_in_the_log_and_not_published_yet_is_told_once() 
 async def test_a_subscription_id_is_used_once_at_a_time() -> None:
     async with bare() as on:
         on.say(w.Subscribe(id=5, session="s"))
-        assert isinstance(await on.hear(), w.Reply)
+        await on.hear_a(w.Reply)
         on.say(w.Subscribe(id=5, session="s"))
-        error = await on.hear()
-        assert isinstance(error, w.Error)
+        error = await on.hear_a(w.Error)
         assert error.code == "InvalidInput"
         on.say(w.Unsubscribe(id=6, subscription=5))
-        assert isinstance(await on.hear(), w.Reply)
+        await on.hear_a(w.Reply)
         on.say(w.Subscribe(id=5, session="s", after=0))
-        assert isinstance(await on.hear(), w.Reply)
-        assert isinstance(await on.hear(), w.Event)
+        await on.hear_a(w.Reply)
+        await on.hear_a(w.Event)
 
 
 async def test_an_offset_counts_what_was_lost() -> None:
@@ -233,7 +238,7 @@ async def test_an_offset_counts_what_was_lost() -> None:
     limits = Limits(outgoing_bytes=400)
     async with bare([say(whole).slow(0.001, delta_chars=10).hanging(at=90)], limits=limits) as on:
         on.say(w.Subscribe(id=5, session="s"))
-        assert isinstance(await on.hear(), w.Reply)
+        await on.hear_a(w.Reply)
         session = await on.service.manager.open("s")
         await session.send("hi")
         texts: list[tuple[int, str]] = []

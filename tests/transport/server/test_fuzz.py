@@ -8,19 +8,19 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
-from llmsession import MemoryStore, SessionManager, connect
-from llmsession.testing.scripted import ScriptedProvider
-from llmsession.transport import Limits, Service, SocketServer
+from llmsession import connect
+from llmsession.transport import Limits, Service
 from llmsession.transport.wire import messages as w
-from tests.transport.places import CONFIG, until
+from tests.transport.places import CONFIG, serving, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
+M = TypeVar("M")
 HELLO = b'{"type":"hello","versions":[2]}\n'
 LIMITS = Limits(frame_bytes=100_000, hello_s=0.5, keepalive_s=0.5)
 
@@ -44,6 +44,12 @@ class Raw:
             message = w.decode_from_server(line)
             if not isinstance(message, w.Ping):
                 return message
+
+    async def hear_a(self, kind: type[M]) -> M:
+        """The next message, which must be of *kind*."""
+        message = await self.hear()
+        assert isinstance(message, kind), message
+        return message
 
     async def hear_all(self) -> list[w.FromServer]:
         """Everything up to the end of the connection."""
@@ -70,7 +76,7 @@ class Wire:
         try:
             if authenticated:
                 await peer.say(HELLO)
-                assert isinstance(await peer.hear(), w.Welcome)
+                await peer.hear_a(w.Welcome)
             yield peer
         finally:
             await peer.close()
@@ -79,15 +85,12 @@ class Wire:
 @asynccontextmanager
 async def wire(tmp_path: Path, limits: Limits = LIMITS) -> AsyncIterator[Wire]:
     """A service with a session ``s``, and beside what is tried a client that must not notice."""
-    provider = ScriptedProvider(lambda request, tag: "fine")
-    address = f"unix:{tmp_path}/s.sock"
+    address, script = f"unix:{tmp_path}/s.sock", lambda request, tag: "fine"
     async with (
-        asyncio.timeout(100),
-        SessionManager(provider=provider, store=MemoryStore()) as manager,
-        Service(manager, limits=limits) as service,
-        SocketServer(service, address),
+        serving(address, script, limits=limits) as served,
         connect(address) as bystander,
     ):
+        service = served.service
         session = await bystander.create(CONFIG, session_id="s")
         yield Wire(f"{tmp_path}/s.sock", service)
         assert await (await session.send("still there?")).text() == "fine"
@@ -149,20 +152,18 @@ async def test_a_wrong_command_is_answered_and_the_connection_goes_on(
 ) -> None:
     async with wire(tmp_path) as on, on.peer() as peer:
         await peer.say(frame)
-        error = await peer.hear()
-        assert isinstance(error, w.Error)
+        error = await peer.hear_a(w.Error)
         assert error.id == 7
         assert error.code in ("InvalidInput", "InvalidMessage", "InvalidConfig", "SessionNotFound")
         await peer.say(b'{"type":"status","id":8,"session":"s"}\n')
-        reply = await peer.hear()
-        assert isinstance(reply, w.Reply)
+        reply = await peer.hear_a(w.Reply)
         assert reply.id == 8
 
 
 async def test_a_lone_surrogate_is_replaced_as_in_every_text(tmp_path: Path) -> None:
     async with wire(tmp_path) as on, on.peer() as peer:
         await peer.say(b'{"type":"send","id":7,"session":"s","content":"a\\ud800"}\n')
-        assert isinstance(await peer.hear(), w.Reply)
+        await peer.hear_a(w.Reply)
         session = await on.service.manager.open("s")
         await session.turn(1).outcome()
         assert session.conversation()[0].text == "a\ufffd"
@@ -172,13 +173,12 @@ async def test_before_the_hello_nothing_is_answered_but_a_ping(tmp_path: Path) -
     async with wire(tmp_path) as on:
         async with on.peer(authenticated=False) as peer:
             await peer.say(b'{"type":"ping"}\n')
-            assert isinstance(await peer.hear(), w.Pong)
+            await peer.hear_a(w.Pong)
             await peer.say(b'{"type":"status","id":1,"session":"s"}\n')
             assert [type(each) for each in await peer.hear_all()] == [w.Error, w.Goodbye]
         async with on.peer(authenticated=False) as peer:
             await peer.say(b'{"type":"hello","versions":[1,3]}\n')
-            error = await peer.hear()
-            assert isinstance(error, w.Error)
+            error = await peer.hear_a(w.Error)
             assert "version" in error.message
 
 
@@ -187,8 +187,7 @@ async def test_a_frame_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) 
         for authenticated, size in ((True, 100_001), (False, 65 * 1024)):
             async with on.peer(authenticated=authenticated) as peer:
                 await peer.say(b"x" * size)  # no line end
-                error = await peer.hear()
-                assert isinstance(error, w.Error)
+                error = await peer.hear_a(w.Error)
                 assert (error.code, "has more than" in error.message) == ("ProtocolError", True)
 
 
@@ -198,8 +197,8 @@ async def test_frames_come_byte_by_byte_and_many_at_once(tmp_path: Path) -> None
         for at in range(len(frames)):
             await peer.say(frames[at : at + 1])
             await asyncio.sleep(0)
-        assert isinstance(await peer.hear(), w.Welcome)
-        assert isinstance(await peer.hear(), w.Reply)
+        await peer.hear_a(w.Welcome)
+        await peer.hear_a(w.Reply)
         frame = b'{"type":"usage","id":%d,"session":"s"}\n'
         await peer.say(b"".join(frame % number for number in range(500)))
         replies = [await peer.hear() for _ in range(500)]

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from llmsession import AnthropicProvider, OpenAIProvider, SessionManager, SqliteStore, connect
-from llmsession.transport import Service, SocketServer
-from tests.transport.places import CONFIG
+from llmsession import AnthropicProvider, OpenAIProvider, SqliteStore, connect
+from tests.transport.places import CONFIG, serving
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -55,19 +54,17 @@ async def test_a_key_that_the_providers_server_quotes_goes_nowhere(
 ) -> None:
     caplog.set_level(logging.DEBUG, "llmsession")
     address = f"unix:{tmp_path}/s.sock"
-    async with asyncio.timeout(100), a_server_that_tells_the_key() as url:
+    async with a_server_that_tells_the_key() as url:
         provider = await asyncio.to_thread(kind, api_key=KEY, base_url=url)
         store = SqliteStore(tmp_path / "sessions.db")
         async with (
-            SessionManager(provider=provider, store=store) as manager,
-            Service(manager) as service,
-            SocketServer(service, address),
+            serving(address, provider=provider, store=store) as served,
             connect(address) as sessions,
         ):
             session = await sessions.create(CONFIG, session_id="s")
             outcome = await (await session.send("hi")).outcome()
             assert outcome.status == "failed" or outcome.stop_reason == "error"
-            records = b"".join(row.body for row in await manager.store.read("s"))
+            records = b"".join(row.body for row in await served.manager.store.read("s"))
             told = str(outcome) + str(await session.read_status()) + repr(provider)
     logged = "".join(line.getMessage() + str(vars(line)) for line in caplog.records)
     files = held_in(tmp_path)

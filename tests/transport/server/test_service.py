@@ -23,15 +23,14 @@ from llmsession import (
     Overloaded,
     SessionConfig,
     SessionInUse,
-    SessionManager,
     SessionMoved,
     connect,
     records,
 )
-from llmsession.testing.scripted import Script, ScriptedProvider, never, say
+from llmsession.testing.scripted import Script, never, say
 from llmsession.transport import Limits, Service, SocketServer
 from llmsession.transport.wire import messages as w
-from tests.transport.places import CONFIG, place_at, until
+from tests.transport.places import CONFIG, place_at, serving, unserved, until
 from tests.transport.server.test_fuzz import HELLO, Raw
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
@@ -47,9 +46,7 @@ async def test_too_many_connections_are_refused_with_a_hint() -> None:
                 async with place.connect():
                     pass
             assert caught.value.retry_after_s
-        await until(
-            lambda: place.service is not None and place.service.statistics().connections == 1
-        )
+        await until(lambda: place.service.statistics().connections == 1)
         async with place.connect() as again:
             assert await again.list() == ()
 
@@ -126,19 +123,15 @@ async def stopped_peers(
 ) -> AsyncIterator[tuple[Service, LLMSession, list[Raw]]]:
     """A service with a session, and *many* peers that have said hello and do not read."""
     path = f"{folder}/s.sock"
-    async with (
-        asyncio.timeout(150),
-        SessionManager(provider=ScriptedProvider(script), store=MemoryStore()) as manager,
-        Service(manager, limits=Limits(outgoing_bytes=outgoing_bytes)) as service,
-        SocketServer(service, f"unix:{path}"),
-    ):
-        session = await manager.create(CONFIG, session_id="s")
+    limits = Limits(outgoing_bytes=outgoing_bytes)
+    async with serving(f"unix:{path}", script, limits=limits) as served:
+        session = await served.manager.create(CONFIG, session_id="s")
         peers = [Raw(*await asyncio.open_unix_connection(path, limit=1 << 26)) for _ in range(many)]
         for peer in peers:
             await peer.say(HELLO)
-            assert isinstance(await peer.hear(), w.Welcome)
+            await peer.hear_a(w.Welcome)
             peer.transport.pause_reading()
-        yield service, session, peers
+        yield served.service, session, peers
         for peer in peers:
             peer.transport.abort()
 
@@ -221,7 +214,6 @@ async def test_a_service_that_drains_takes_no_new_turns_and_ends_the_open_ones()
     async with place_at("unix", [say("done").slow(0.05)], overloaded_s=0) as place:
         session = await place.session()
         turn = await session.send("hi")
-        assert place.service is not None
         draining = asyncio.ensure_future(place.service.drain(10))
         await asyncio.sleep(0.01)
         with pytest.raises(Overloaded, match="goes down"):
@@ -239,7 +231,6 @@ async def test_a_session_that_nobody_uses_is_let_go_and_comes_back(monkeypatch: 
     async with place_at("unix", ["one"]) as place:
         session = await place.session()
         await session.read_status()
-        assert place.service is not None
         service = place.service
         await until(lambda: service.statistics().sessions == 0)
         await place.manager.evict_idle()
@@ -278,10 +269,7 @@ async def test_clients_of_a_service_that_lost_a_session_to_another_are_told_by_n
 
 async def test_the_socket_is_its_owners_alone_and_goes_with_the_service(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
-    async with (
-        SessionManager(provider=ScriptedProvider([])) as manager,
-        Service(manager) as service,
-    ):
+    async with unserved() as service:
         async with SocketServer(service, f"unix:{path}"):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             with pytest.raises(InvalidInput, match="somebody listens there"):
@@ -298,10 +286,7 @@ async def test_a_socket_that_was_left_behind_is_replaced_and_a_file_is_not(tmp_p
     left.bind(str(path))
     left.close()
     assert path.exists()
-    async with (
-        SessionManager(provider=ScriptedProvider([])) as manager,
-        Service(manager) as service,
-    ):
+    async with unserved() as service:
         async with SocketServer(service, f"unix:{path}"), connect(f"unix:{path}") as sessions:
             assert await sessions.list() == ()
         path.write_text("precious")
@@ -327,7 +312,6 @@ async def test_two_hundred_clients_connect_at_once() -> None:
                 assert await (await session.send("hi")).text() == "hello"
 
         await asyncio.gather(*(live(number) for number in range(200)))
-        assert place.service is not None
         service = place.service
         await until(lambda: service.statistics().connections == 1)
 

@@ -44,7 +44,6 @@ async def test_a_single_call_of_grpc_tells_the_same() -> None:
     async with place_at("unix", ["hello"]) as place:
         session = await place.session()
         await (await session.send("hi")).text()
-        assert place.service is not None
         async with GrpcServer(place.service, "grpc://127.0.0.1:0") as server:
             target = server.address.removeprefix("grpc://")
             async with grpc.aio.insecure_channel(target) as channel:

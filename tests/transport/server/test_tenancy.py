@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +14,6 @@ import pytest
 from llmsession import (
     InvalidInput,
     KeyReused,
-    MemoryStore,
     SessionConfig,
     SessionError,
     SessionExists,
@@ -23,6 +21,7 @@ from llmsession import (
     SessionManager,
     SessionNotFound,
     SqliteStore,
+    Store,
     StoreError,
     ToolResult,
     Unauthenticated,
@@ -32,10 +31,10 @@ from llmsession.errors import RecordDamaged, StoreDamaged
 from llmsession.session.values.labels import namespace_of, new_session_id
 from llmsession.store import Owner, SessionRow
 from llmsession.testing.scripted import ScriptedProvider
-from llmsession.transport import Credentials, GrpcServer, RemoteManager, Service, SocketServer
+from llmsession.transport import Credentials, RemoteManager
 from llmsession.transport.server.tenancy import in_namespace, visible_error, visible_rows
 from llmsession.transport.wire import messages as w
-from tests.transport.places import CONFIG
+from tests.transport.places import CONFIG, address_of, serving
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -69,27 +68,16 @@ def tenants(request: pytest.FixtureRequest, tmp_path: Path) -> At:
     """``async with tenants(script) as at``: a service with tokens, and three who have one."""
 
     @asynccontextmanager
-    async def made(script: Any = (), **manager: Any) -> AsyncIterator[Tenants]:
-        provider = ScriptedProvider(script)
-        manager.setdefault("store", MemoryStore())
-        async with (
-            asyncio.timeout(100),
-            SessionManager(provider=provider, **manager) as held,
-            Service(held, authenticator=Tokens()) as service,
-        ):
-            server: Any
-            if request.param == "unix":
-                server = SocketServer(service, f"unix:{tmp_path}/s.sock")
-            else:
-                server = GrpcServer(service, "grpc://127.0.0.1:0")
-            async with server:
-                at = Tenants(held, server.address)
-                async with (
-                    connect(server.address, token=ANNA) as at.anna,
-                    connect(server.address, token=BERT) as at.bert,
-                    connect(server.address, token=OPERATOR) as at.operator,
-                ):
-                    yield at
+    async def made(script: Any = (), store: Store | None = None) -> AsyncIterator[Tenants]:
+        address = address_of(request.param, tmp_path)
+        async with serving(address, script, store=store, authenticator=Tokens()) as served:
+            at = Tenants(served.manager, served.address)
+            async with (
+                connect(at.address, token=ANNA) as at.anna,
+                connect(at.address, token=BERT) as at.bert,
+                connect(at.address, token=OPERATOR) as at.operator,
+            ):
+                yield at
 
     return made
 

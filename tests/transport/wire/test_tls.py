@@ -13,19 +13,15 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from llmsession import InvalidConfig, InvalidInput, SessionManager, Unreachable, connect
-from llmsession.testing.scripted import ScriptedProvider
+from llmsession import InvalidConfig, InvalidInput, Unreachable, connect
 from llmsession.transport import (
     ClientTls,
-    GrpcServer,
     Limits,
     ServerTls,
-    Service,
-    SocketServer,
 )
 from tests.steady_time import steady_backend
+from tests.transport import places
 from tests.transport.certificates import Authority
-from tests.transport.places import CONFIG
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -41,18 +37,9 @@ SCHEMES = pytest.mark.parametrize("scheme", ["tcp", "grpc"])
 
 @asynccontextmanager
 async def serving(scheme: str, tls: ServerTls | ssl.SSLContext) -> AsyncIterator[str]:
-    async with (
-        asyncio.timeout(30),
-        SessionManager(provider=ScriptedProvider(lambda request, tag: "hello")) as manager,
-        Service(manager, limits=Limits(hello_s=2.0)) as service,
-    ):
-        if scheme == "tcp":
-            async with SocketServer(service, "tcp://127.0.0.1:0", tls=tls) as sockets:
-                yield sockets.address
-        else:
-            assert isinstance(tls, ServerTls)
-            async with GrpcServer(service, "grpc://127.0.0.1:0", tls=tls) as server:
-                yield server.address
+    address, script = f"{scheme}://127.0.0.1:0", lambda request, tag: "hello"
+    async with places.serving(address, script, limits=Limits(hello_s=2.0), tls=tls) as served:
+        yield served.address
 
 
 async def server_tls(*files: Path, client_ca: Path | None = None) -> ServerTls:
@@ -65,10 +52,16 @@ async def client_tls(
     return await asyncio.to_thread(ClientTls, ca=ca, certificate=certificate, key=key)
 
 
+async def client_of(issuer: Authority, name: str, ca: Authority) -> ClientTls:
+    """A client that has a certificate of *issuer*, and trusts *ca*."""
+    certificate, key = issuer.issue(name, client=True)
+    return await client_tls(ca=ca.path, certificate=certificate, key=key)
+
+
 async def is_let_in(address: str, tls: ClientTls | None) -> bool:
     try:
         async with connect(address, tls=tls) as sessions:
-            session = await sessions.create(CONFIG)
+            session = await sessions.create(places.CONFIG)
             text = "x" * 1_000_000
             assert await (await session.send(text)).text() == "hello"
             assert (await session.read_conversation())[0].text == text
@@ -113,11 +106,9 @@ async def test_with_mtls_only_a_certificate_of_the_right_authority_is_let_in(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     ca, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
-    certificate, key = ca.issue("friend", client=True)
-    friend = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    friend = await client_of(ca, "friend", ca)
     # They are made of good files: a client that lies has no reason to check them.
-    certificate, key = stranger.issue("foe", client=True)
-    foe = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    foe = await client_of(stranger, "foe", ca)
     expired = await expired_client(ca)
     server = await server_tls(*ca.issue("server"), client_ca=ca.path)
     async with serving(scheme, server) as address:
@@ -143,8 +134,7 @@ async def test_with_mtls_only_a_certificate_of_the_right_authority_is_let_in(
 
 async def expired_client(ca: Authority) -> ClientTls:
     """What a client shows whose certificate was good when it started."""
-    certificate, key = ca.issue("late", client=True)
-    tls = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    tls = await client_of(ca, "late", ca)
     certificate, key = ca.issue("late", client=True, begins_h=-2, ends_h=-1)
     tls.certificate_pem, tls.key_pem = certificate.read_bytes(), key.read_bytes()
     tls.context.load_cert_chain(certificate, key)
@@ -202,10 +192,8 @@ async def test_a_renewed_authority_of_clients_counts_once_it_was_read(
     tmp_path: Path, scheme: str
 ) -> None:
     ca, old, new = Authority(tmp_path), Authority(tmp_path, "old"), Authority(tmp_path, "new")
-    certificate, key = old.issue("early", client=True)
-    early = await client_tls(ca=ca.path, certificate=certificate, key=key)
-    certificate, key = new.issue("late", client=True)
-    late = await client_tls(ca=ca.path, certificate=certificate, key=key)
+    early = await client_of(old, "early", ca)
+    late = await client_of(new, "late", ca)
     tls = await server_tls(*ca.issue("server"), client_ca=old.path)
     async with serving(scheme, tls) as address:
         assert await is_let_in(address, early)
